@@ -1,0 +1,35 @@
+# The two commands that matter: `make demo` and `make test`. The rest are parts of them.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Any torch from 2.1 on works: `make demo TORCH=torch` takes the newest.
+TORCH ?= torch==2.13.0
+JOBS ?= $(shell nproc)
+
+.PHONY: demo test build cpp-test lint format stubs docs clean
+
+demo: $(VENV)/.installed-demo
+	$(BIN)/tdcore demo
+
+test:
+	bash .ci/run
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-demo: $(VENV)/bin/python pyproject.toml setup.py CMakeLists.txt $(wildcard csrc/*)
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet -e ".[demo]"
+	touch $@
+
+# Builds the extension in place, for work on the core: only what changed is compiled.
+build:
+	@mkdir -p build/dev
+	@flock build/dev.lock sh -c '\
+	  cmake -S . -B build/dev -DPython_EXECUTABLE=$$($(BIN)/python -c "import sys; print(sys.executable)") \
+	    -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) -DTDCORE_VERSION=dev \
+	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/tdcore >build/dev.log 2>&1 || { cat build/dev.log; exit 1; }; \
+	  cmake --build build/dev --parallel $(JOBS) --target _core'
+
+clean:
+	rm -rf build dist *.egg-info tdcore/_core*.so

@@ -1,0 +1,1 @@
+"""Benchmarks. benchmarks/README.md explains the method before any number."""

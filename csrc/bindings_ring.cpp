@@ -1,0 +1,123 @@
+// The trainer's side of the ring: class Ring, without capture() (bindings_capture.cpp adds it).
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "bindings_counters.hpp"
+#include "bindings_errors.hpp"
+#include "ring.hpp"
+
+namespace py = pybind11;
+
+namespace tdcore {
+namespace {
+
+constexpr double kMaxTimeoutSeconds = 1e9;  // 30 years; keeps the conversion to nanoseconds in range
+
+FullPolicy policy_from(const std::string& name) {
+  if (name == "block") return FullPolicy::kBlock;
+  if (name == "drop") return FullPolicy::kDrop;
+  if (name == "degrade") return FullPolicy::kDegrade;
+  throw py::value_error("policy must be 'block', 'drop' or 'degrade', got '" + name + "'");
+}
+
+const char* policy_name(FullPolicy policy) {
+  switch (policy) {
+    case FullPolicy::kBlock: return "block";
+    case FullPolicy::kDrop: return "drop";
+    case FullPolicy::kDegrade: return "degrade";
+  }
+  return "?";
+}
+
+std::shared_ptr<Ring> make_ring(std::uint64_t data_bytes, std::uint64_t slots, std::uint64_t names_bytes, const std::string& policy,
+                                double block_timeout_seconds, int threads) {
+  if (!std::isfinite(block_timeout_seconds) || block_timeout_seconds < 0 || block_timeout_seconds > kMaxTimeoutSeconds) {
+    throw py::value_error("block_timeout_seconds must be from 0 to 1e9, got " + std::to_string(block_timeout_seconds));
+  }
+  RingConfig config;
+  config.data_bytes = data_bytes;
+  config.slots = slots;
+  config.names_bytes = names_bytes;
+  config.policy = policy_from(policy);
+  config.block_timeout = std::chrono::nanoseconds(static_cast<std::int64_t>(block_timeout_seconds * 1e9));
+  config.threads = threads;
+  try {
+    const py::gil_scoped_release unlocked;  // taking the memory lasts about 0.3 s per GiB
+    return std::make_shared<Ring>(config);
+  } catch (const std::system_error& error) {
+    throw_os_error(error);
+  }
+}
+
+std::int64_t intern(Ring& ring, std::string_view name, std::uint32_t kind, std::string_view origin) {
+  const std::optional<std::uint32_t> id = ring.intern(name, kind, origin);
+  return id ? static_cast<std::int64_t>(*id) : -1;
+}
+
+bool put_document(Ring& ring, std::string_view key, const py::bytes& data) {
+  const std::string_view bytes = data;
+  const py::gil_scoped_release unlocked;
+  return ring.put_document(key, bytes);
+}
+
+py::object stop_request(const Ring& ring) {
+  const std::optional<std::string> text = ring.stop_request();
+  if (!text) return py::none();
+  return decode_utf8(*text);
+}
+
+py::dict progress(const Ring& ring) {
+  const Progress now = ring.progress();
+  py::dict result;
+  result["epoch"] = now.epoch;
+  result["heartbeat_ns"] = now.heartbeat_ns;
+  result["records"] = now.records;
+  result["bytes"] = now.bytes;
+  result["rows"] = now.rows;
+  result["last_step"] = now.last_step;
+  result["pending_records"] = now.pending_records;
+  result["pending_bytes"] = now.pending_bytes;
+  result["errors"] = now.errors;
+  result["error"] = now.error.empty() ? py::object(py::none()) : decode_utf8(now.error);
+  return result;
+}
+
+constexpr const char* kRingDoc = R"(The trainer's side of the ring that a flusher reads through a file descriptor.
+
+data_bytes, slots, names_bytes: powers of two (64 KiB to 64 GiB, 16 to 2**20, 4 KiB to 1 GiB). The memory is taken at once.
+policy: what a capture does when there is no room: 'block' (up to block_timeout_seconds, then drop), 'drop' or 'degrade'
+(keep statistics, leave payloads out). threads: helper threads that one capture may use.
+Any thread may call anything. In a forked child and after close() every method does nothing.
+Raises ValueError (sizes) or OSError (no memory).)";
+
+}  // namespace
+
+void bind_ring(py::module_& module) {
+  py::class_<Ring, std::shared_ptr<Ring>>(module, "Ring", kRingDoc)
+      .def(py::init(&make_ring), py::kw_only(), py::arg("data_bytes"), py::arg("slots"), py::arg("names_bytes") = std::uint64_t{1} << 22,
+           py::arg("policy") = "block", py::arg("block_timeout_seconds") = 30.0, py::arg("threads") = 1)
+      .def_property_readonly("fd", &Ring::fd, "Descriptor of the memfd, to be passed to the flusher; -1 after close().")
+      .def_property_readonly("usable", &Ring::usable, "False in a forked child and after close().")
+      .def_property_readonly("data_bytes", &Ring::data_bytes, "Size of the ring of bytes.")
+      .def_property_readonly("slots", &Ring::slots, "Number of records the ring can hold.")
+      .def_property_readonly("max_record_bytes", &Ring::max_record_bytes, "Largest record; larger tensors go in parts.")
+      .def_property_readonly("policy", [](const Ring& ring) { return policy_name(ring.policy()); }, "'block', 'drop' or 'degrade'.")
+      .def("intern", &intern, py::arg("name"), py::arg("kind"), py::arg("origin") = "",
+           "Id of the name in the shared table, the same for the same arguments; -1 when the table is full.")
+      .def("put_document", &put_document, py::arg("key"), py::arg("data"),
+           "Sends a small file of the run; the last one of a key wins. False when it does not fit. May wait, as the policy says.")
+      .def("counters", [](const Ring& ring) { return counters_dict(ring.counters()); },
+           "Totals so far: captures, tensors, payload_bytes, capture_ns, and drops by reason (those that occurred). After close(): the last ones.")
+      .def("progress", &progress, "What the flusher last reported, and what it has yet to take. heartbeat_ns is on time.monotonic_ns()'s clock.")
+      .def("stop_request", &stop_request, "Text of a stop request that the flusher passed on, or None.")
+      .def("set_closing", &Ring::set_closing, "Takes no more records; the flusher drains what there is and leaves.")
+      .def("prefault", &Ring::start_prefault, "Starts a thread that touches every page of the ring, so that no capture has to. Returns at once.")
+      .def("close", &Ring::close, py::call_guard<py::gil_scoped_release>(), "Waits for calls in flight and unmaps. Later calls do nothing.");
+}
+
+}  // namespace tdcore

@@ -1,0 +1,95 @@
+// consumer.hpp: the consumer side of the ring: reads records in ticket order and gives their space back.
+//
+// One consumer at a time, in the flusher's process or in a thread of the trainer. It may be killed at any
+// moment; the next one attaches to the same memory and goes on at the first record not given back
+// (ring.hpp, 8). next() only reads; release() makes what was read final.
+// Threads: one thread at a time for next(), seek(), release(), names(); the rest from any thread.
+// Nothing here waits, and nothing read from the ring is followed before it was checked.
+//
+// Torn records. A slot whose commit word is not its ticket is *pending* while the producers' process lives: the
+// consumer stops there. Once the caller knows that it is gone (producer_dead), every such slot below the
+// reservation word is torn: counted, skipped, and nothing but its commit word is looked at. The first one skipped also sets
+// control.abandoned: should a producer be alive after all, it takes no more room. A committed slot whose place or size cannot be true
+// is corrupt and treated as torn, alive or not.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "control_page.hpp"
+#include "counters.hpp"
+#include "names.hpp"
+#include "ring_memory.hpp"
+
+namespace tdcore {
+
+/// One record as next() found it. `data` is in the ring and stays valid until its release.
+struct RecordView {
+  const std::byte* data = nullptr;  // null when torn
+  std::uint64_t bytes = 0;
+  std::uint64_t ticket = 0;  // full count since the ring was made
+  RecordKind kind = RecordKind::kAborted;
+  bool torn = false;
+};
+
+/// A place between two records.
+struct Mark {
+  Cursor cursor;             // as in the control page
+  std::uint64_t ticket = 0;  // full count
+};
+
+class Consumer {
+ public:
+  /// Starts at the head; the control page's epoch goes up by one.
+  explicit Consumer(std::shared_ptr<RingMemory> memory);
+
+  /// The next record, or nothing: none committed yet, or a forked child.
+  [[nodiscard]] std::optional<RecordView> next(bool producer_dead) noexcept;
+
+  Mark mark() const noexcept { return cursor_; }               // behind the last record that next() gave
+  Mark released() const noexcept { return released_; }
+  void seek(const Mark& mark) noexcept { cursor_ = mark; }      // a mark not before released()
+
+  /// Gives back everything from `first` to `end` and counts the `torn` records in between, exactly once even if
+  /// killed in here. Throws std::logic_error when `first` is not where the last release
+  /// ended, or when another consumer has attached since (this one must stop: its reads are void).
+  void release(const Mark& first, const Mark& end, std::uint64_t torn = 0);
+
+  /// Names published since the last call with the same cursor. Throws std::runtime_error (corrupt table).
+  std::vector<Name> names(NameCursor& cursor) const { return read_names(*memory_, cursor); }
+
+  bool usable() const noexcept { return memory_->here(); }
+  bool closing() const noexcept;
+  std::uint64_t epoch() const noexcept { return epoch_; }
+  std::uint64_t pending_records() const noexcept;  // reserved and not given back, torn ones included
+  std::uint64_t pending_bytes() const noexcept;
+  std::uint64_t max_record_bytes() const noexcept { return memory_->data_bytes() / 8; }
+  std::uint64_t data_bytes() const noexcept { return memory_->data_bytes(); }
+
+  Counters counters() const noexcept { return read_counters(memory_->control()); }
+  void count_drop(DropReason reason, std::uint64_t tensors, std::uint64_t bytes) noexcept;
+
+  /// Adds to the totals that the trainer sees, and beats the heart. `error` counts as one error, an empty one ends it.
+  void report(std::uint64_t records, std::uint64_t bytes, std::uint64_t rows, std::int64_t last_step, const std::string* error) noexcept;
+
+  /// Passes a request on to the trainer; the first one stands. False when longer than kStopTextBytes or empty.
+  [[nodiscard]] bool request_stop(const std::string& text) noexcept;
+
+  const std::shared_ptr<RingMemory>& memory() const noexcept { return memory_; }
+
+ private:
+  bool place_is_sound(const Slot& slot) const noexcept;
+  void finish_torn_count() noexcept;
+  RecordView skip_torn(bool producer_dead) noexcept;
+
+  const std::shared_ptr<RingMemory> memory_;
+  std::uint64_t epoch_ = 0;
+  Mark cursor_;    // next record to read
+  Mark released_;  // what this consumer last stored as head
+};
+
+}  // namespace tdcore

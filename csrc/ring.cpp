@@ -1,0 +1,277 @@
+#include "ring.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <stdexcept>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace tdcore {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::nanoseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kMaxRecordBytes = std::uint64_t{64} << 20;
+constexpr nanoseconds kFirstPause = microseconds(20);
+constexpr nanoseconds kLongestPause = microseconds(1000);
+constexpr nanoseconds kCloseTimeout = std::chrono::seconds(5);
+constexpr int kMaxThreads = 64;
+
+void pause_for(nanoseconds duration) noexcept {
+  timespec time{};
+  time.tv_sec = static_cast<std::time_t>(duration.count() / 1'000'000'000);
+  time.tv_nsec = static_cast<long>(duration.count() % 1'000'000'000);
+  (void)::nanosleep(&time, nullptr);  // cut short by a signal: the caller looks again
+}
+
+/// Streaming stores that any copy left in flight are visible before what follows (ring.hpp, 5).
+void fence_streaming_stores() noexcept {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+const RingConfig& checked(const RingConfig& config) {
+  if (config.block_timeout < nanoseconds::zero()) {
+    throw std::invalid_argument("block_timeout must not be negative, got " + std::to_string(config.block_timeout.count()) + " ns");
+  }
+  if (config.threads < 1 || config.threads > kMaxThreads) {
+    throw std::invalid_argument("threads must be from 1 to " + std::to_string(kMaxThreads) + ", got " + std::to_string(config.threads));
+  }
+  if (config.policy > FullPolicy::kDegrade) throw std::invalid_argument("policy must be block, drop or degrade");
+  return config;
+}
+
+/// Where a record of `units` goes when the ring's end is at `position`: aligned, and in one piece.
+/// cap is a power of two that divides 2^40, so this stays continuous when the position wraps.
+std::uint64_t place(std::uint64_t position, std::uint64_t units, std::uint64_t align_units, std::uint64_t cap) noexcept {
+  const std::uint64_t start = round_up(position, align_units);
+  const bool wraps = (start & (cap - 1)) + units > cap;
+  return wraps ? round_up(start, cap) : start;
+}
+
+}  // namespace
+
+/// A call in flight. The order of the two accesses, and of the two in close(), is what keeps the mapping
+/// alive: all four are seq_cst, so either close() sees the user or the user sees closed_.
+class Ring::Use {
+ public:
+  explicit Use(const Ring& ring) noexcept : ring_(ring) {
+    if (!ring.guard_->here()) return;
+    ring.users_.fetch_add(1, std::memory_order_seq_cst);
+    entered_ = !ring.closed_.load(std::memory_order_seq_cst);
+    if (!entered_) leave(ring);
+  }
+  ~Use() {
+    if (entered_) leave(ring_);
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  explicit operator bool() const noexcept { return entered_; }
+  void keep() noexcept { entered_ = false; }  // a reservation goes on using the ring
+  static void leave(const Ring& ring) noexcept { ring.users_.fetch_sub(1, std::memory_order_release); }  // pairs with close()
+
+ private:
+  const Ring& ring_;
+  bool entered_ = false;
+};
+
+Ring::Ring(const RingConfig& config)
+    : config_(checked(config)),
+      max_record_bytes_(std::min(config.data_bytes / 8, kMaxRecordBytes)),
+      memory_(RingMemory::create(config.data_bytes, config.slots, config.names_bytes)),
+      guard_(memory_->guard()),
+      fd_(memory_->fd()) {}
+
+Ring::~Ring() {
+  close();
+  if (memory_ && guard_->here()) (void)new std::shared_ptr<RingMemory>(memory_);  // still in use: leave it mapped
+}
+
+Reservation Ring::reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t align) noexcept {
+  ControlPage& control = memory_->control();
+  const std::uint64_t cap = config_.data_bytes / kUnitBytes;
+  const std::uint64_t units = (bytes + kUnitBytes - 1) / kUnitBytes;
+  for (;;) {
+    // Acquire: pairs with the release in Consumer::release(); what it gave back may be overwritten now.
+    const Cursor head = Cursor::unpack(control.head.load(std::memory_order_acquire));
+    std::uint64_t word = control.reservation.load(std::memory_order_relaxed);  // after head: never older than it
+    const Cursor tail = Cursor::unpack(word);
+    const std::uint64_t start = place(tail.position, units, align / kUnitBytes, cap);
+    const Cursor end{tail.ticket + 1, start + units};
+    if (tail.tickets_since(head) >= config_.slots || end.units_since(head) > cap) return {};
+    if (!control.reservation.compare_exchange_weak(word, end.pack(), std::memory_order_relaxed)) continue;
+    Slot& slot = memory_->slots()[tail.ticket & (config_.slots - 1)];
+    slot.position = start & kPositionMask;
+    slot.bytes = bytes;
+    slot.kind = static_cast<std::uint32_t>(kind);
+    return {memory_->data() + (start & (cap - 1)) * kUnitBytes, bytes, tail.ticket};
+  }
+}
+
+Reservation Ring::try_reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t align) noexcept {
+  if (bytes == 0 || bytes > max_record_bytes_ || (align != kUnitBytes && align != kPageBytes)) return {};
+  Use use(*this);
+  if (!use) return {};
+  const ControlPage& control = memory_->control();
+  if (control.closing.load(std::memory_order_relaxed) != 0 || control.abandoned.load(std::memory_order_relaxed) != 0) return {};
+  const Reservation reservation = reserve(kind, bytes, align);
+  if (reservation) use.keep();
+  return reservation;
+}
+
+void Ring::publish(const Reservation& reservation) noexcept {
+  Slot& slot = memory_->slots()[reservation.ticket & (config_.slots - 1)];
+  fence_streaming_stores();
+  slot.commit.store(reservation.ticket + 1, std::memory_order_release);  // pairs with the acquire in Consumer::next()
+  Use::leave(*this);
+}
+
+void Ring::commit(const Reservation& reservation) noexcept {
+  if (reservation && guard_->here()) publish(reservation);
+}
+
+void Ring::abort(const Reservation& reservation) noexcept {
+  if (!reservation || !guard_->here()) return;
+  memory_->slots()[reservation.ticket & (config_.slots - 1)].kind = static_cast<std::uint32_t>(RecordKind::kAborted);
+  publish(reservation);
+}
+
+bool Ring::has_room(std::uint64_t bytes) const noexcept {
+  const ControlPage& control = memory_->control();
+  const std::uint64_t cap = config_.data_bytes / kUnitBytes;
+  const std::uint64_t units = (bytes + kUnitBytes - 1) / kUnitBytes;
+  const Cursor head = Cursor::unpack(control.head.load(std::memory_order_acquire));  // before the reservation, as in reserve()
+  const Cursor tail = Cursor::unpack(control.reservation.load(std::memory_order_relaxed));
+  const Cursor end{tail.ticket + 1, place(tail.position, units, kPageBytes / kUnitBytes, cap) + units};
+  return tail.tickets_since(head) < config_.slots && end.units_since(head) <= cap;
+}
+
+bool Ring::wait_for_room(std::uint64_t bytes) noexcept {
+  if (config_.policy != FullPolicy::kBlock || bytes > max_record_bytes_) return false;
+  const Use use(*this);
+  if (!use) return false;
+  const ControlPage& control = memory_->control();
+  // Relaxed: a hint. Two producers that time out at once store the same word.
+  if (gave_up_at_.load(std::memory_order_relaxed) == control.head.load(std::memory_order_relaxed)) return has_room(bytes);
+  const Clock::time_point deadline = Clock::now() + config_.block_timeout;
+  nanoseconds pause = kFirstPause;
+  for (;;) {
+    if (closed_.load(std::memory_order_relaxed) || control.closing.load(std::memory_order_relaxed) != 0 ||
+        control.abandoned.load(std::memory_order_relaxed) != 0) {
+      return false;
+    }
+    if (has_room(bytes)) return true;
+    const Clock::time_point now = Clock::now();
+    if (now >= deadline) break;
+    pause_for(std::min<nanoseconds>(pause, deadline - now));
+    pause = std::min(pause * 2, kLongestPause);
+  }
+  gave_up_at_.store(control.head.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  return false;
+}
+
+std::optional<std::uint32_t> Ring::intern(std::string_view name, std::uint32_t kind, std::string_view origin) noexcept {
+  const Use use(*this);
+  if (!use) return std::nullopt;
+  return names_.intern(*memory_, name, kind, origin);
+}
+
+std::uint32_t Ring::next_seq(std::int64_t step, std::uint32_t entries) noexcept {
+  const std::uint64_t tag = static_cast<std::uint64_t>(step) << 32;  // the low half of the step tells neighbours apart
+  std::uint64_t word = sequence_.load(std::memory_order_relaxed);
+  for (;;) {
+    const bool same_step = (word & ~std::uint64_t{0xffffffff}) == tag;
+    const std::uint32_t first = same_step ? static_cast<std::uint32_t>(word) : 0;
+    const std::uint64_t next = tag | static_cast<std::uint32_t>(first + entries);
+    if (sequence_.compare_exchange_weak(word, next, std::memory_order_relaxed)) return first;
+  }
+}
+
+void Ring::count_drop(DropReason reason, std::uint64_t tensors, std::uint64_t bytes) noexcept {
+  const Use use(*this);
+  if (use) add_drop(memory_->control(), reason, tensors, bytes);
+}
+
+void Ring::count_capture(std::uint64_t tensors, std::uint64_t payload_bytes, std::uint64_t nanoseconds) noexcept {
+  const Use use(*this);
+  if (!use) return;
+  ControlPage& control = memory_->control();
+  control.captures.fetch_add(1, std::memory_order_relaxed);
+  control.tensors.fetch_add(tensors, std::memory_order_relaxed);
+  control.payload_bytes.fetch_add(payload_bytes, std::memory_order_relaxed);
+  control.capture_ns.fetch_add(nanoseconds, std::memory_order_relaxed);
+}
+
+bool Ring::put_document(std::string_view key, std::string_view bytes) noexcept {
+  if (key.size() > max_record_bytes_ || bytes.size() > max_record_bytes_) return false;
+  const std::uint64_t total = sizeof(std::uint32_t) + key.size() + bytes.size();
+  Reservation room = try_reserve(RecordKind::kDocument, total, kTensorAlignBytes);
+  while (!room) {  // each turn: another producer took the room that we waited for
+    if (!wait_for_room(total)) return false;
+    room = try_reserve(RecordKind::kDocument, total, kTensorAlignBytes);
+  }
+  const auto key_bytes = static_cast<std::uint32_t>(key.size());
+  std::memcpy(room.data, &key_bytes, sizeof(key_bytes));
+  if (!key.empty()) std::memcpy(room.data + sizeof(key_bytes), key.data(), key.size());
+  if (!bytes.empty()) std::memcpy(room.data + sizeof(key_bytes) + key.size(), bytes.data(), bytes.size());
+  commit(room);
+  return true;
+}
+
+Counters Ring::counters() const noexcept {
+  const Use use(*this);
+  if (use) return read_counters(memory_->control());
+  // Acquire: pairs with the release in close().
+  return guard_->here() && counters_final_.load(std::memory_order_acquire) ? final_counters_ : Counters{};
+}
+
+Progress Ring::progress() const {
+  const Use use(*this);
+  return use ? read_progress(memory_->control()) : Progress{};
+}
+
+std::optional<std::string> Ring::stop_request() const {
+  const Use use(*this);
+  if (!use) return std::nullopt;
+  const ControlPage& control = memory_->control();
+  if (control.stop_bytes.load(std::memory_order_relaxed) == 0) return std::nullopt;
+  const std::uint64_t bytes = control.stop_bytes.load(std::memory_order_acquire);  // pairs with Consumer::request_stop()
+  std::uint64_t words[kStopTextBytes / 8];
+  for (std::size_t i = 0; i < kStopTextBytes / 8; ++i) words[i] = control.stop_words[i].load(std::memory_order_relaxed);
+  return std::string(reinterpret_cast<const char*>(words), std::min<std::uint64_t>(bytes, kStopTextBytes));
+}
+
+void Ring::set_closing() noexcept {
+  const Use use(*this);
+  if (use) memory_->control().closing.store(1, std::memory_order_release);  // pairs with the acquire in Consumer::closing()
+}
+
+void Ring::start_prefault() noexcept {
+  const Use use(*this);
+  if (use) memory_->start_prefault();
+}
+
+std::shared_ptr<RingMemory> Ring::memory() const noexcept {
+  const Use use(*this);
+  return use ? memory_ : nullptr;
+}
+
+void Ring::close() noexcept {
+  if (!guard_->here() || closed_.exchange(true, std::memory_order_seq_cst)) return;
+  const Clock::time_point deadline = Clock::now() + kCloseTimeout;
+  while (users_.load(std::memory_order_seq_cst) != 0) {  // acquire side of Use::leave()
+    if (Clock::now() >= deadline) return;
+    pause_for(microseconds(100));
+  }
+  final_counters_ = read_counters(memory_->control());
+  counters_final_.store(true, std::memory_order_release);  // pairs with the acquire in counters()
+  memory_.reset();
+}
+
+}  // namespace tdcore

@@ -1,0 +1,222 @@
+#include "ring_memory.hpp"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14; older kernels answer EINVAL
+#endif
+
+namespace tdcore {
+namespace {
+
+constexpr std::uint64_t kMinDataBytes = std::uint64_t{64} << 10;
+constexpr std::uint64_t kMaxDataBytes = std::uint64_t{64} << 30;
+constexpr std::uint64_t kMinSlots = 16;
+constexpr std::uint64_t kMaxSlots = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMinNamesBytes = std::uint64_t{4} << 10;
+constexpr std::uint64_t kMaxNamesBytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t kPrefaultChunkBytes = std::uint64_t{4} << 20;
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+// Raised in every child made by fork(). Relaxed: the child has one thread, and it is the one that raised it.
+std::atomic<std::uint64_t> fork_generation{0};
+
+void raise_fork_generation() { fork_generation.fetch_add(1, std::memory_order_relaxed); }
+
+[[noreturn]] void throw_errno(int error, const std::string& what) {
+  throw std::system_error(error, std::generic_category(), what);
+}
+
+void check_power_of_two(const char* name, std::uint64_t value, std::uint64_t low, std::uint64_t high) {
+  if (value < low || value > high || !std::has_single_bit(value)) {
+    throw std::invalid_argument(std::string(name) + " must be a power of two from " + std::to_string(low) + " to " +
+                                std::to_string(high) + ", got " + std::to_string(value));
+  }
+}
+
+void check_sizes(std::uint64_t data_bytes, std::uint64_t slots, std::uint64_t names_bytes) {
+  check_power_of_two("data_bytes", data_bytes, kMinDataBytes, kMaxDataBytes);
+  check_power_of_two("slots", slots, kMinSlots, kMaxSlots);
+  check_power_of_two("names_bytes", names_bytes, kMinNamesBytes, kMaxNamesBytes);
+}
+
+/// Takes the memory now, so that lack of it is an error code here and not a SIGBUS in the training.
+void reserve_memory(int fd, std::uint64_t bytes) {
+  int result = 0;
+  do {
+    result = ::fallocate(fd, 0, 0, static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+  if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
+    throw_errno(errno, "no memory for a ring of " + std::to_string(bytes) +
+                           " bytes (fallocate of a memfd); make data_bytes smaller or raise the memory limit of this container");
+  }
+}
+
+}  // namespace
+
+// ---- ForkGuard
+
+ForkGuard::ForkGuard() {
+  static std::once_flag registered;
+  std::call_once(registered, [] { (void)::pthread_atfork(nullptr, nullptr, raise_fork_generation); });
+  void* const page = ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) throw_errno(errno, "mmap of one page (fork guard)");
+#ifdef MADV_WIPEONFORK
+  (void)::madvise(page, kPageBytes, MADV_WIPEONFORK);  // Linux 4.14; without it the generation number decides
+#endif
+  auto* const word = new (page) std::uint64_t{1};
+  alive_word_ = word;
+  generation_ = fork_generation.load(std::memory_order_relaxed);
+}
+
+ForkGuard::~ForkGuard() {
+  if (here()) ::munmap(const_cast<std::uint64_t*>(alive_word_), kPageBytes);
+}
+
+bool ForkGuard::here() const noexcept {
+  return *alive_word_ == 1 && generation_ == fork_generation.load(std::memory_order_relaxed);
+}
+
+// ---- RingMemory
+
+std::shared_ptr<RingMemory> RingMemory::create(std::uint64_t data_bytes, std::uint64_t slots, std::uint64_t names_bytes) {
+  check_sizes(data_bytes, slots, names_bytes);
+  const Layout layout = layout_for(data_bytes, slots, names_bytes);
+  std::shared_ptr<RingMemory> memory(new RingMemory);
+  memory->fd_ = ::memfd_create("tdcore-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (memory->fd_ < 0) throw_errno(errno, "memfd_create");
+  if (::ftruncate(memory->fd_, static_cast<off_t>(layout.total_bytes)) != 0) {
+    throw_errno(errno, "ftruncate of a memfd to " + std::to_string(layout.total_bytes) + " bytes");
+  }
+  if (::fcntl(memory->fd_, F_ADD_SEALS, kSeals) != 0) throw_errno(errno, "fcntl(F_ADD_SEALS) of the ring's memfd");
+  reserve_memory(memory->fd_, layout.total_bytes);
+  memory->map(layout, data_bytes, slots, names_bytes);
+
+  ControlPage& control = *new (memory->base_) ControlPage{};
+  control.version = kRingVersion;
+  control.slots = static_cast<std::uint32_t>(slots);
+  control.layout = layout_hash();
+  control.data_bytes = data_bytes;
+  control.names_bytes = names_bytes;
+  control.names_offset = layout.names_offset;
+  control.slots_offset = layout.slots_offset;
+  control.data_offset = layout.data_offset;
+  control.total_bytes = layout.total_bytes;
+  control.last_step.store(-1, std::memory_order_relaxed);
+  control.magic = kRingMagic;
+  return memory;
+}
+
+std::shared_ptr<RingMemory> RingMemory::attach(int fd) {
+  std::shared_ptr<RingMemory> memory(new RingMemory);
+  memory->fd_ = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
+  if (memory->fd_ < 0) throw_errno(errno, "cannot attach to a ring: descriptor " + std::to_string(fd));
+  const std::string where = "descriptor " + std::to_string(fd) + " is not a tdcore ring: ";
+  struct stat status{};
+  if (::fstat(memory->fd_, &status) != 0) throw_errno(errno, "fstat of descriptor " + std::to_string(fd));
+  const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+  if (!S_ISREG(status.st_mode) || file_bytes < sizeof(ControlPage)) {
+    throw std::invalid_argument(where + "it holds " + std::to_string(status.st_size) + " bytes, the control page alone needs " +
+                                std::to_string(sizeof(ControlPage)));
+  }
+  const int seals = ::fcntl(memory->fd_, F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals) {
+    throw std::invalid_argument(where + "it is not a memfd sealed against shrinking and growing");
+  }
+  void* const page = ::mmap(nullptr, sizeof(ControlPage), PROT_READ, MAP_SHARED, memory->fd_, 0);
+  if (page == MAP_FAILED) throw_errno(errno, "mmap of a ring's control page");
+  const auto& control = *static_cast<const ControlPage*>(page);
+  const std::uint64_t magic = control.magic;
+  const std::uint32_t version = control.version;
+  const std::uint64_t hash = control.layout;
+  const std::uint64_t data_bytes = control.data_bytes;
+  const std::uint64_t slots = control.slots;
+  const std::uint64_t names_bytes = control.names_bytes;
+  const Layout stored{control.names_offset, control.slots_offset, control.data_offset, control.total_bytes};
+  ::munmap(page, sizeof(ControlPage));
+
+  if (magic != kRingMagic) throw std::invalid_argument(where + "no magic number at its start");
+  if (version != kRingVersion || hash != layout_hash()) {
+    throw std::invalid_argument(where + "it was made by another build (layout version " + std::to_string(version) + ", this one is " +
+                                std::to_string(kRingVersion) + "); run trainer and flusher from one installation");
+  }
+  check_sizes(data_bytes, slots, names_bytes);
+  const Layout layout = layout_for(data_bytes, slots, names_bytes);
+  if (stored.names_offset != layout.names_offset || stored.slots_offset != layout.slots_offset ||
+      stored.data_offset != layout.data_offset || stored.total_bytes != layout.total_bytes || file_bytes != layout.total_bytes) {
+    throw std::invalid_argument(where + "its parts do not lie where its sizes say (" + std::to_string(file_bytes) + " bytes, expected " +
+                                std::to_string(layout.total_bytes) + ")");
+  }
+  memory->map(layout, data_bytes, slots, names_bytes);
+  return memory;
+}
+
+void RingMemory::map(const Layout& layout, std::uint64_t data_bytes, std::uint64_t slots, std::uint64_t names_bytes) {
+  void* const base = ::mmap(nullptr, layout.total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  if (base == MAP_FAILED) throw_errno(errno, "mmap of a ring of " + std::to_string(layout.total_bytes) + " bytes");
+  base_ = static_cast<std::byte*>(base);
+  total_bytes_ = layout.total_bytes;
+  (void)::madvise(base, layout.total_bytes, MADV_DONTFORK);  // guard_ decides; this keeps children from holding the memory
+  (void)::madvise(base, layout.total_bytes, MADV_DONTDUMP);  // a core dump need not hold it
+  slots_ = reinterpret_cast<Slot*>(base_ + layout.slots_offset);
+  data_ = base_ + layout.data_offset;
+  names_ = base_ + layout.names_offset;
+  slot_count_ = slots;
+  data_bytes_ = data_bytes;
+  names_bytes_ = names_bytes;
+}
+
+RingMemory::~RingMemory() {
+  if (!here()) {
+    (void)prefault_thread_.release();  // the thread is the parent's
+    return;
+  }
+  prefault_stop_.store(true, std::memory_order_relaxed);
+  if (prefault_thread_ && prefault_thread_->joinable()) prefault_thread_->join();
+  if (base_ != nullptr) ::munmap(base_, total_bytes_);
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void RingMemory::start_prefault() noexcept {
+  if (!here() || prefault_started_.exchange(true, std::memory_order_relaxed)) return;
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  const bool masked = ::pthread_sigmask(SIG_SETMASK, &all, &before) == 0;  // signals are for the application's threads
+  try {
+    prefault_thread_ = std::make_unique<std::thread>([this] { prefault(); });
+  } catch (...) {  // no thread: pages are touched by the first lap instead
+  }
+  if (masked) (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void RingMemory::prefault() noexcept {
+  bool by_kernel = true;
+  for (std::uint64_t offset = 0; offset < total_bytes_; offset += kPrefaultChunkBytes) {
+    if (prefault_stop_.load(std::memory_order_relaxed)) return;
+    const std::uint64_t bytes = std::min(kPrefaultChunkBytes, total_bytes_ - offset);
+    if (by_kernel && ::madvise(base_ + offset, bytes, MADV_POPULATE_WRITE) == 0) continue;
+    if (errno == EINVAL || errno == ENOSYS) by_kernel = false;
+    for (std::uint64_t page = 0; page < bytes; page += kPageBytes) {
+      // An atomic "or 0": makes the page writable without changing a byte that a producer may be writing beside it.
+      (void)__atomic_fetch_or(reinterpret_cast<unsigned char*>(base_ + offset + page), 0, __ATOMIC_RELAXED);
+    }
+  }
+  prefaulted_.store(true, std::memory_order_release);
+}
+
+}  // namespace tdcore

@@ -1,0 +1,210 @@
+// stats_avx2.cpp: the kernels for x86-64-v3 (AVX2, FMA, F16C). Compiled with flags of its own;
+// stats_cpu.cpp asks the processor before it calls anything here.
+#include "stats_table.hpp"
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+
+#include <immintrin.h>
+
+#include "stats_kernels.hpp"
+
+namespace tdcore {
+namespace {
+
+struct Avx2 {
+  static constexpr u64 kGroup = 32;
+  using F = __m256;
+  using D = __m256d;
+  using I = __m256i;  // 32-bit counters
+  using L = __m256i;  // 64-bit counters
+  using B = __m256i;
+  using MF = __m256;
+  using MD = __m256d;
+
+  // float32 and float64 lanes
+  static F set1(float x) noexcept { return _mm256_set1_ps(x); }
+  static D set1(double x) noexcept { return _mm256_set1_pd(x); }
+  static void store(float* to, F x) noexcept { _mm256_storeu_ps(to, x); }
+  static void store(double* to, D x) noexcept { _mm256_storeu_pd(to, x); }
+  static F add(F a, F b) noexcept { return _mm256_add_ps(a, b); }
+  static D add(D a, D b) noexcept { return _mm256_add_pd(a, b); }
+  static F sub(F a, F b) noexcept { return _mm256_sub_ps(a, b); }
+  static D sub(D a, D b) noexcept { return _mm256_sub_pd(a, b); }
+  static F fma(F a, F b, F c) noexcept { return _mm256_fmadd_ps(a, b, c); }
+  static D fma(D a, D b, D c) noexcept { return _mm256_fmadd_pd(a, b, c); }
+  static F min(F a, F b) noexcept { return _mm256_min_ps(a, b); }
+  static D min(D a, D b) noexcept { return _mm256_min_pd(a, b); }
+  static F max(F a, F b) noexcept { return _mm256_max_ps(a, b); }
+  static D max(D a, D b) noexcept { return _mm256_max_pd(a, b); }
+  static F abs(F a) noexcept { return _mm256_and_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff))); }
+  static D abs(D a) noexcept { return _mm256_and_pd(a, _mm256_castsi256_pd(_mm256_set1_epi64x(0x7fffffffffffffff))); }
+  static D widen_low(F a) noexcept { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
+  static D widen_high(F a) noexcept { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }
+
+  // masks
+  static MF less(F a, F b) noexcept { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+  static MD less(D a, D b) noexcept { return _mm256_cmp_pd(a, b, _CMP_LT_OQ); }
+  static MF equal(F a, F b) noexcept { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+  static MD equal(D a, D b) noexcept { return _mm256_cmp_pd(a, b, _CMP_EQ_OQ); }
+  static F select(MF mask, F yes, F no) noexcept { return _mm256_blendv_ps(no, yes, mask); }
+  static D select(MD mask, D yes, D no) noexcept { return _mm256_blendv_pd(no, yes, mask); }
+  static I zero32() noexcept { return _mm256_setzero_si256(); }
+  static L zero64() noexcept { return _mm256_setzero_si256(); }
+  static I tally(I count, MF mask) noexcept { return _mm256_sub_epi32(count, _mm256_castps_si256(mask)); }
+  static L tally(L count, MD mask) noexcept { return _mm256_sub_epi64(count, _mm256_castpd_si256(mask)); }
+  static u64 sum32(I count) noexcept {
+    alignas(32) u32 lanes[8];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), count);
+    u64 sum = 0;
+    for (u32 lane : lanes) {
+      sum += lane;
+    }
+    return sum;
+  }
+  static u64 sum64(L count) noexcept {
+    alignas(32) u64 lanes[4];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), count);
+    return lanes[0] + lanes[1] + lanes[2] + lanes[3];
+  }
+
+  // bytes
+  static B zero8() noexcept { return _mm256_setzero_si256(); }
+  static B set8(int x) noexcept { return _mm256_set1_epi8(static_cast<char>(x)); }
+  static B load8(const u8* at) noexcept { return _mm256_load_si256(reinterpret_cast<const __m256i*>(at)); }
+  static void store8(u8* at, B x) noexcept { _mm256_store_si256(reinterpret_cast<__m256i*>(at), x); }
+  static B eq8(B a, B b) noexcept { return _mm256_cmpeq_epi8(a, b); }
+  static B sub8(B a, B b) noexcept { return _mm256_sub_epi8(a, b); }
+  static B min8(B a, B b) noexcept { return _mm256_min_epu8(a, b); }
+  static B max8(B a, B b) noexcept { return _mm256_max_epu8(a, b); }
+  static u64 sum8(B a) noexcept { return sum64(_mm256_sad_epu8(a, zero8())); }
+  static int lowest8(B a) noexcept {
+    alignas(32) u8 lanes[32];
+    store8(lanes, a);
+    int lowest = 255;
+    for (u8 lane : lanes) {
+      lowest = lane < lowest ? lane : lowest;
+    }
+    return lowest;
+  }
+  static int highest8(B a) noexcept { return 255 - lowest8(_mm256_xor_si256(a, set8(255))); }
+
+  /// Exponent bytes of 32 non-negative float32, in any order.
+  static B exponents_narrow(const F (&a)[4]) noexcept {
+    I e[4];
+    for (int i = 0; i < 4; ++i) {
+      e[i] = _mm256_srli_epi32(_mm256_castps_si256(a[i]), 23);
+    }
+    return _mm256_packus_epi16(_mm256_packus_epi32(e[0], e[1]), _mm256_packus_epi32(e[2], e[3]));
+  }
+  /// Exponent bytes of 32 float64, saturated to float32's range, in any order.
+  static B exponents_wide(const D (&x)[8]) noexcept {
+    I e[4];
+    for (int i = 0; i < 4; ++i) {
+      const __m256 high = _mm256_shuffle_ps(_mm256_castpd_ps(x[2 * i]), _mm256_castpd_ps(x[2 * i + 1]), 0xdd);
+      e[i] = _mm256_srli_epi32(_mm256_slli_epi32(_mm256_castps_si256(high), 1), 21);
+    }
+    const __m256i bias = _mm256_set1_epi16(896);
+    return _mm256_packus_epi16(_mm256_subs_epu16(_mm256_packus_epi32(e[0], e[1]), bias),
+                               _mm256_subs_epu16(_mm256_packus_epi32(e[2], e[3]), bias));
+  }
+
+  // loads: one group
+  static __m256i raw256(const u8* at) noexcept { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)); }
+  static __m128i raw128(const u8* at) noexcept { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at)); }
+
+  static void load4(F32Element, const u8* at, F (&x)[4]) noexcept {
+    for (int i = 0; i < 4; ++i) {
+      x[i] = _mm256_castsi256_ps(raw256(at + 32 * i));
+    }
+  }
+  static void load4(F16Element, const u8* at, F (&x)[4]) noexcept {
+    for (int i = 0; i < 4; ++i) {
+      x[i] = _mm256_cvtph_ps(raw128(at + 16 * i));
+    }
+  }
+  static void load4(BF16Element, const u8* at, F (&x)[4]) noexcept {
+    for (int i = 0; i < 2; ++i) {  // odd and even elements apart: the order within a group does not matter
+      const __m256i pair = raw256(at + 32 * i);
+      x[2 * i] = _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
+      x[2 * i + 1] = _mm256_castsi256_ps(_mm256_and_si256(pair, _mm256_set1_epi32(static_cast<int>(0xffff0000))));
+    }
+  }
+  static void load4(I16Element, const u8* at, F (&x)[4]) noexcept {
+    for (int i = 0; i < 4; ++i) {
+      x[i] = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(raw128(at + 16 * i)));
+    }
+  }
+  static void load4(U16Element, const u8* at, F (&x)[4]) noexcept {
+    for (int i = 0; i < 4; ++i) {
+      x[i] = _mm256_cvtepi32_ps(_mm256_cvtepu16_epi32(raw128(at + 16 * i)));
+    }
+  }
+  static void load8(F64Element, const u8* at, D (&x)[8]) noexcept {
+    for (int i = 0; i < 8; ++i) {
+      x[i] = _mm256_castsi256_pd(raw256(at + 32 * i));
+    }
+  }
+  static void load8(I32Element, const u8* at, D (&x)[8]) noexcept {
+    for (int i = 0; i < 8; ++i) {
+      x[i] = _mm256_cvtepi32_pd(raw128(at + 16 * i));
+    }
+  }
+  static void load8(U32Element, const u8* at, D (&x)[8]) noexcept {
+    const __m128i flip = _mm_set1_epi32(static_cast<int>(0x80000000));
+    for (int i = 0; i < 8; ++i) {
+      x[i] = add(_mm256_cvtepi32_pd(_mm_xor_si128(raw128(at + 16 * i), flip)), set1(0x1p31));
+    }
+  }
+  /// Exact high part plus exact low part, rounded once: as the scalar conversion.
+  static D halves(__m256i x, __m256i high_bits, double high_bias) noexcept {
+    const __m256i high = _mm256_xor_si256(_mm256_srli_epi64(x, 32), high_bits);
+    const __m256i low = _mm256_blend_epi32(x, _mm256_set1_epi64x(0x4330000000000000), 0xaa);
+    return add(sub(_mm256_castsi256_pd(high), set1(high_bias)), _mm256_castsi256_pd(low));
+  }
+  static void load8(U64Element, const u8* at, D (&x)[8]) noexcept {
+    for (int i = 0; i < 8; ++i) {
+      x[i] = halves(raw256(at + 32 * i), _mm256_set1_epi64x(0x4530000000000000), 0x1p84 + 0x1p52);
+    }
+  }
+  static void load8(I64Element, const u8* at, D (&x)[8]) noexcept {
+    for (int i = 0; i < 8; ++i) {
+      x[i] = halves(raw256(at + 32 * i), _mm256_set1_epi64x(0x4530000080000000), 0x1p84 + 0x1p63 + 0x1p52);
+    }
+  }
+
+  static void prefetch(const u8* at) noexcept { _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0); }
+  static void fence() noexcept { _mm_sfence(); }
+  static void copy(void* destination, const void* source, u64 bytes) noexcept {
+    u8* to = static_cast<u8*>(destination);
+    const u8* from = static_cast<const u8*>(source);
+    const u64 head = (0 - reinterpret_cast<std::uintptr_t>(to)) & 63;
+    if (bytes < 128 + head) {
+      __builtin_memcpy(to, from, bytes);
+      return;
+    }
+    __builtin_memcpy(to, from, head);
+    u64 at = head;
+    for (; at + 64 <= bytes; at += 64) {
+      const __m256i a = raw256(from + at), b = raw256(from + at + 32);
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at), a);
+      _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at + 32), b);
+    }
+    __builtin_memcpy(to + at, from + at, bytes - at);
+  }
+};
+
+constexpr KernelTable kTable = make_table<Avx2>("avx2");
+
+}  // namespace
+
+const KernelTable* avx2_kernels() noexcept { return &kTable; }
+
+}  // namespace tdcore
+
+#else
+
+namespace tdcore {
+const KernelTable* avx2_kernels() noexcept { return nullptr; }
+}  // namespace tdcore
+
+#endif

@@ -1,0 +1,194 @@
+// stats_avx512.cpp: the kernels for x86-64-v4 (AVX-512 F, BW, CD, DQ, VL). Compiled with flags of its own;
+// stats_cpu.cpp asks the processor before it calls anything here. The logic is stats_kernels.hpp's, which the
+// other levels share; only the wrapper below is this level's own.
+#include "stats_table.hpp"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12's own headers, _mm512_undefined_*()
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+
+#include "stats_kernels.hpp"
+
+namespace tdcore {
+namespace {
+
+struct Avx512 {
+  static constexpr u64 kGroup = 64;
+  using F = __m512;
+  using D = __m512d;
+  using I = __m512i;
+  using L = __m512i;
+  using B = __m512i;
+  using MF = __mmask16;
+  using MD = __mmask8;
+
+  // float32 and float64 lanes
+  static F set1(float x) noexcept { return _mm512_set1_ps(x); }
+  static D set1(double x) noexcept { return _mm512_set1_pd(x); }
+  static void store(float* to, F x) noexcept { _mm512_storeu_ps(to, x); }
+  static void store(double* to, D x) noexcept { _mm512_storeu_pd(to, x); }
+  static F add(F a, F b) noexcept { return _mm512_add_ps(a, b); }
+  static D add(D a, D b) noexcept { return _mm512_add_pd(a, b); }
+  static F sub(F a, F b) noexcept { return _mm512_sub_ps(a, b); }
+  static D sub(D a, D b) noexcept { return _mm512_sub_pd(a, b); }
+  static F fma(F a, F b, F c) noexcept { return _mm512_fmadd_ps(a, b, c); }
+  static D fma(D a, D b, D c) noexcept { return _mm512_fmadd_pd(a, b, c); }
+  static F min(F a, F b) noexcept { return _mm512_min_ps(a, b); }
+  static D min(D a, D b) noexcept { return _mm512_min_pd(a, b); }
+  static F max(F a, F b) noexcept { return _mm512_max_ps(a, b); }
+  static D max(D a, D b) noexcept { return _mm512_max_pd(a, b); }
+  static F abs(F a) noexcept { return _mm512_and_ps(a, _mm512_castsi512_ps(_mm512_set1_epi32(0x7fffffff))); }
+  static D abs(D a) noexcept { return _mm512_and_pd(a, _mm512_castsi512_pd(_mm512_set1_epi64(0x7fffffffffffffff))); }
+  static D widen_low(F a) noexcept { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
+  static D widen_high(F a) noexcept { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)); }
+
+  // masks
+  static MF less(F a, F b) noexcept { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+  static MD less(D a, D b) noexcept { return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ); }
+  static MF equal(F a, F b) noexcept { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+  static MD equal(D a, D b) noexcept { return _mm512_cmp_pd_mask(a, b, _CMP_EQ_OQ); }
+  static F select(MF mask, F yes, F no) noexcept { return _mm512_mask_blend_ps(mask, no, yes); }
+  static D select(MD mask, D yes, D no) noexcept { return _mm512_mask_blend_pd(mask, no, yes); }
+  static I zero32() noexcept { return _mm512_setzero_si512(); }
+  static L zero64() noexcept { return _mm512_setzero_si512(); }
+  static I tally(I count, MF mask) noexcept { return _mm512_mask_add_epi32(count, mask, count, _mm512_set1_epi32(1)); }
+  static L tally(L count, MD mask) noexcept { return _mm512_mask_add_epi64(count, mask, count, _mm512_set1_epi64(1)); }
+  static u64 sum32(I count) noexcept { return static_cast<u64>(_mm512_reduce_add_epi32(count)); }
+  static u64 sum64(L count) noexcept { return static_cast<u64>(_mm512_reduce_add_epi64(count)); }
+
+  // bytes
+  static B zero8() noexcept { return _mm512_setzero_si512(); }
+  static B set8(int x) noexcept { return _mm512_set1_epi8(static_cast<char>(x)); }
+  static B load8(const u8* at) noexcept { return _mm512_load_si512(at); }
+  static void store8(u8* at, B x) noexcept { _mm512_store_si512(at, x); }
+  static B eq8(B a, B b) noexcept { return _mm512_movm_epi8(_mm512_cmpeq_epi8_mask(a, b)); }
+  static B sub8(B a, B b) noexcept { return _mm512_sub_epi8(a, b); }
+  static B min8(B a, B b) noexcept { return _mm512_min_epu8(a, b); }
+  static B max8(B a, B b) noexcept { return _mm512_max_epu8(a, b); }
+  static u64 sum8(B a) noexcept { return sum64(_mm512_sad_epu8(a, zero8())); }
+  static int lowest8(B a) noexcept {
+    alignas(64) u8 lanes[64];
+    store8(lanes, a);
+    int lowest = 255;
+    for (u8 lane : lanes) {
+      lowest = lane < lowest ? lane : lowest;
+    }
+    return lowest;
+  }
+  static int highest8(B a) noexcept { return 255 - lowest8(_mm512_xor_si512(a, set8(255))); }
+
+  /// Exponent bytes of 64 non-negative float32, in any order.
+  static B exponents_narrow(const F (&a)[4]) noexcept {
+    I e[4];
+    for (int i = 0; i < 4; ++i) {
+      e[i] = _mm512_srli_epi32(_mm512_castps_si512(a[i]), 23);
+    }
+    return _mm512_packus_epi16(_mm512_packus_epi32(e[0], e[1]), _mm512_packus_epi32(e[2], e[3]));
+  }
+  /// Exponent bytes of 64 float64, saturated to float32's range, in any order.
+  static B exponents_wide(const D (&x)[8]) noexcept {
+    I e[4];
+    for (int i = 0; i < 4; ++i) {
+      const F high = _mm512_shuffle_ps(_mm512_castpd_ps(x[2 * i]), _mm512_castpd_ps(x[2 * i + 1]), 0xdd);
+      e[i] = _mm512_srli_epi32(_mm512_slli_epi32(_mm512_castps_si512(high), 1), 21);
+    }
+    const __m512i bias = _mm512_set1_epi16(896);
+    return _mm512_packus_epi16(_mm512_subs_epu16(_mm512_packus_epi32(e[0], e[1]), bias),
+                               _mm512_subs_epu16(_mm512_packus_epi32(e[2], e[3]), bias));
+  }
+
+  // loads: one group
+  static __m512i raw512(const u8* at) noexcept { return _mm512_loadu_si512(at); }
+  static __m256i raw256(const u8* at) noexcept { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)); }
+
+  static void load4(F32Element, const u8* at, F (&x)[4]) noexcept {
+    for (int i = 0; i < 4; ++i) {
+      x[i] = _mm512_castsi512_ps(raw512(at + 64 * i));
+    }
+  }
+  static void load4(F16Element, const u8* at, F (&x)[4]) noexcept {
+    for (int i = 0; i < 4; ++i) {
+      x[i] = _mm512_cvtph_ps(raw256(at + 32 * i));
+    }
+  }
+  static void load4(BF16Element, const u8* at, F (&x)[4]) noexcept {
+    for (int i = 0; i < 2; ++i) {  // odd and even elements apart: the order within a group does not matter
+      const __m512i pair = raw512(at + 64 * i);
+      x[2 * i] = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+      x[2 * i + 1] = _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
+    }
+  }
+  static void load4(I16Element, const u8* at, F (&x)[4]) noexcept {
+    for (int i = 0; i < 4; ++i) {
+      x[i] = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(raw256(at + 32 * i)));
+    }
+  }
+  static void load4(U16Element, const u8* at, F (&x)[4]) noexcept {
+    for (int i = 0; i < 4; ++i) {
+      x[i] = _mm512_cvtepi32_ps(_mm512_cvtepu16_epi32(raw256(at + 32 * i)));
+    }
+  }
+  static void load8(F64Element, const u8* at, D (&x)[8]) noexcept {
+    for (int i = 0; i < 8; ++i) {
+      x[i] = _mm512_castsi512_pd(raw512(at + 64 * i));
+    }
+  }
+  static void load8(I32Element, const u8* at, D (&x)[8]) noexcept {
+    for (int i = 0; i < 8; ++i) {
+      x[i] = _mm512_cvtepi32_pd(raw256(at + 32 * i));
+    }
+  }
+  static void load8(U32Element, const u8* at, D (&x)[8]) noexcept {
+    for (int i = 0; i < 8; ++i) {
+      x[i] = _mm512_cvtepu32_pd(raw256(at + 32 * i));
+    }
+  }
+  static void load8(U64Element, const u8* at, D (&x)[8]) noexcept {
+    for (int i = 0; i < 8; ++i) {
+      x[i] = _mm512_cvtepu64_pd(raw512(at + 64 * i));
+    }
+  }
+  static void load8(I64Element, const u8* at, D (&x)[8]) noexcept {
+    for (int i = 0; i < 8; ++i) {
+      x[i] = _mm512_cvtepi64_pd(raw512(at + 64 * i));
+    }
+  }
+
+  static void prefetch(const u8* at) noexcept { _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0); }
+  static void fence() noexcept { _mm_sfence(); }
+  static void copy(void* destination, const void* source, u64 bytes) noexcept {
+    u8* to = static_cast<u8*>(destination);
+    const u8* from = static_cast<const u8*>(source);
+    const u64 head = (0 - reinterpret_cast<std::uintptr_t>(to)) & 63;
+    if (bytes < 128 + head) {
+      __builtin_memcpy(to, from, bytes);
+      return;
+    }
+    __builtin_memcpy(to, from, head);
+    u64 at = head;
+    for (; at + 64 <= bytes; at += 64) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), raw512(from + at));
+    }
+    __builtin_memcpy(to + at, from + at, bytes - at);
+  }
+};
+
+constexpr KernelTable kTable = make_table<Avx512>("avx512");
+
+}  // namespace
+
+const KernelTable* avx512_kernels() noexcept { return &kTable; }
+
+}  // namespace tdcore
+
+#else
+
+namespace tdcore {
+const KernelTable* avx512_kernels() noexcept { return nullptr; }
+}  // namespace tdcore
+
+#endif

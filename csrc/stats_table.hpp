@@ -1,0 +1,44 @@
+// stats_table.hpp: what the per-instruction-set units (stats_portable, stats_avx2, stats_avx512) give to
+// stats_cpu.cpp. Those units are compiled with flags of their own: nothing that they instantiate may have
+// external linkage except the functions below, or the linker could give another unit their code.
+// Threads: a ChunkState belongs to one thread; tables are constant.
+#pragma once
+
+#include <cstdint>
+
+#include "record.hpp"
+#include "stats.hpp"
+
+namespace tdcore {
+
+/// Elements that are reduced together while they lie in the first-level cache. Results depend on it.
+inline constexpr std::uint64_t kBlockElements = 2048;
+
+/// Statistics of the part of a chunk that was fed so far.
+struct ChunkState {
+  TensorStats stats = empty_stats();
+  double finite = 0;       // finite elements so far
+  double pivot = 0;        // subtracted before squaring: the mean of the block before, or the first finite element
+  bool has_pivot = false;
+  bool careful = false;    // the last block held NaN, Inf or extremes: try the masked path first
+};
+
+/// Adds `elements` elements to `state`. All feeds of a chunk but the last are multiples of kBlockElements.
+/// With a destination the bytes are copied there too, by non-temporal stores if `stream`;
+/// the caller fences (KernelTable::fence).
+using FeedFunction = void (*)(ChunkState& state, const void* source, void* destination, std::uint64_t elements,
+                              bool stream) noexcept;
+
+struct KernelTable {
+  const char* level;
+  FeedFunction feed[static_cast<int>(Dtype::kCount)];  // null: no kernel (complex, unknown, 1-byte types)
+  void (*copy)(void* destination, const void* source, std::uint64_t bytes) noexcept;  // non-temporal, not fenced
+  void (*fence)() noexcept;
+};
+
+/// nullptr when not compiled in; whether the machine can run it is the caller's question.
+const KernelTable* portable_kernels() noexcept;
+const KernelTable* avx2_kernels() noexcept;
+const KernelTable* avx512_kernels() noexcept;
+
+}  // namespace tdcore

@@ -1,0 +1,377 @@
+"""The part of a hook that knows no framework: collections, scalars, stop requests, errors, the end.
+
+A framework's hook calls `_begin_step` at the start of every step, asks the plan what to capture, and hands
+tensors to `_capture`. plan.py decides how a tensor is captured, clock.py when.
+
+Threads: set-up, steps and close() in the training thread; `_capture` from any thread.
+Errors: bad arguments raise when they are given. Once training runs nothing of ours reaches it, except
+StopTraining: `_fault` switches the faulty part off, says so once, and enters it in the run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+
+from tdcore.collection import Collection, CollectionConfig, CollectionKeys, CollectionManager
+from tdcore.config import HookConfig, ReductionConfig, SaveConfig, SaveConfigMode
+from tdcore.counters import CloseReport, Counters
+from tdcore.errors import ConfigError, StopTraining, UnsupportedFeature
+from tdcore.hooks.clock import Clock, Stamp
+from tdcore.hooks.dry_ring import DryRing
+from tdcore.hooks.plan import Batch, NameTable, Plan
+from tdcore.layout import TensorKind
+from tdcore.modes import ModeKeys
+from tdcore.session import RingConfig, Session, StopRequest
+
+__all__ = ["BaseHook", "hook_config"]
+
+_log = logging.getLogger("tdcore")
+_HookT = TypeVar("_HookT", bound="BaseHook")
+
+
+class BaseHook:
+    """Collections, modes, scalars, stop requests. See the subclasses for what a user makes."""
+
+    framework: ClassVar[str]
+
+    def __init__(
+        self,
+        config: HookConfig,
+        *,
+        framework_version: str,
+        rank: int = 0,
+        world_size: int = 1,
+        ring: RingConfig | None = None,
+        flusher: Literal["process", "thread"] = "process",
+        close_timeout: timedelta = timedelta(seconds=30),
+        on_stop: Callable[[StopRequest], None] | None = None,
+    ) -> None:
+        self.config = config
+        self._on_stop = on_stop
+        self._stop_seen: StopRequest | None = None
+        self._mode = 0  # ModeKeys value, 0 while it follows the model
+        self._faults: dict[str, str] = {}
+        self._notes: dict[str, Any] = {}  # beside the collections in collections.json
+        self._warned: set[str] = set()
+        self._off = False  # closed, in a forked child, or a worker that captures nothing
+        self._session: Session | None = None
+        self._ring: Any = DryRing()
+        if config.include_workers == "one" and rank != 0:
+            self._off = True
+        elif not config.dry_run:
+            self._session = Session(
+                config.out_dir,
+                worker=f"worker_{rank}",
+                configuration=config.to_json_dict(),
+                framework=self.framework,
+                framework_version=framework_version,
+                world_size=world_size,
+                ring=ring,
+                flusher=flusher,
+                close_timeout=close_timeout,
+            )
+            self._ring = self._session.ring
+        self._collections = CollectionManager()
+        self._names = NameTable(self._ring, self._collections)
+        self._clock = Clock(config, self._collections, self._names, _Warner(self._warned))
+        self._include_from(config)
+        _ALL_HOOKS.add(self)
+
+    # What a script asks and tells -----------------------------------------------------------------------
+
+    @property
+    def out_dir(self) -> str:
+        """Where the run is written."""
+        return self._session.out_dir if self._session else self.config.out_dir
+
+    @property
+    def mode(self) -> ModeKeys:
+        """Mode of the current step."""
+        return ModeKeys(self._mode or self._clock.stamp.mode)
+
+    @property
+    def global_step(self) -> int:
+        """The current step over all modes, from 0; -1 before the first."""
+        return self._clock.step
+
+    @property
+    def mode_step(self) -> int:
+        """The current step within its mode, from 0; -1 before the first."""
+        return self._clock.mode_steps[self.mode.value]
+
+    def set_mode(self, mode: ModeKeys) -> None:
+        """Says what the following steps are. From the first call on the mode no longer follows the model."""
+        if not isinstance(mode, ModeKeys):
+            raise ConfigError(f"mode must be one of modes.TRAIN, EVAL, PREDICT and GLOBAL, got {mode!r}")
+        self._mode = mode.value
+        if self._clock.step < 0:
+            self._clock.stamp = self._clock.stamp._replace(mode=mode.value)
+
+    def add_collection(self, collection: Collection | CollectionConfig) -> Collection:
+        """Adds a collection (or settings to the one of that name) and saves it from the next step on."""
+        found = self._collections.add(collection)
+        self._clock.include(found.name)
+        return found
+
+    def get_collection(self, name: str, create: bool = True) -> Collection:
+        """The collection; made empty where there is none. It is saved when include_collections names it."""
+        return self._collections.get(name, create)
+
+    def get_collections(self) -> dict[str, Collection]:
+        """All collections by name."""
+        return self._collections.get_collections()
+
+    def save_scalar(self, name: str, value: Any) -> None:
+        """Records a number as "scalar/<name>": at every call, or as the save_config of "scalars" says.
+
+        value: a number, or a tensor or array of one element.
+        """
+        if not self._off:
+            self._guarded("save_scalar", self._save_scalar, f"scalar/{name}", value)
+
+    def save_tensor(
+        self,
+        tensor_name: str,
+        tensor_value: Any,
+        collections_to_write: str | Iterable[str] = CollectionKeys.DEFAULT,
+    ) -> None:
+        """Records a tensor (array, number) of the script's own, when one of the collections is being saved.
+
+        Naming a collection here is enough to have it saved.
+        """
+        if not self._off:
+            self._guarded("save_tensor", self._save_tensor, tensor_name, tensor_value, collections_to_write)
+
+    def record_tensor_value(self, tensor_name: str, tensor_value: Any) -> None:
+        """Records a functional loss as "<tensor_name>_output_0", when its collection is being saved.
+
+        A name with "loss" in it belongs to "losses"; any other needs a collection that matches it.
+        """
+        if not self._off:
+            self._guarded("record_tensor_value", self._record_value, tensor_name, tensor_value)
+
+    def counters(self) -> Counters:
+        """What was captured and dropped so far; what would have been, with dry_run."""
+        if self._session is not None:
+            return self._session.counters()
+        counters: Counters = self._ring.counters()
+        return counters
+
+    def close(self) -> CloseReport | None:
+        """Ends the capture, takes everything off the framework, and waits for the last data.
+
+        None when nothing was written (dry_run, or a worker that captures nothing). May be called again.
+        """
+        self._end_capture()
+        self._detach()
+        return self._session.close() if self._session is not None else None
+
+    def __enter__(self: _HookT) -> _HookT:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # For the framework's hook ---------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Captures what a step still owes. Called once, before the end."""
+
+    def _detach(self) -> None:
+        """Takes everything off the framework. May be called again; never raises."""
+
+    def _switch_off(self, part: str) -> None:
+        """Stops the part of the hook that failed."""
+
+    def _product(self, tensor: Any, product: str) -> Any:
+        """The "prod" or "abs_prod" of all elements, as float64. Frameworks do it for their own tensors."""
+        values = np.asarray(tensor, dtype=np.float64)
+        return np.prod(np.abs(values) if product == "abs_prod" else values)
+
+    def _begin_step(self, mode: int) -> Plan | None:
+        """Starts the next step in the mode (a ModeKeys value). Its plan; None: it saves nothing."""
+        if self._names.changed:
+            self._send_collections()
+        return self._clock.begin(mode)
+
+    def _capture(
+        self, tensors: list[Any], batch: Batch, *, stamp: Stamp | None = None, call: int = 0
+    ) -> None:
+        """Hands tensors to the ring: copied, reduced and committed when this returns, and not kept."""
+        step, mode, mode_step = stamp or self._clock.stamp
+        self._ring.capture(tensors, batch.ids, batch.flags, step, mode, mode_step, call)
+        for position, product, single in batch.products:
+            if tensors[position] is not None:
+                value = self._product(tensors[position], product)
+                self._ring.capture([value], single.ids, single.flags, step, mode, mode_step, call)
+
+    def _check_stop(self) -> None:
+        """Raises StopTraining, or calls on_stop: once per request."""
+        if self._session is None:
+            return
+        request = self._session.stop_request()
+        if request is None or request == self._stop_seen:
+            return
+        self._stop_seen = request
+        if self._on_stop is not None:
+            self._on_stop(request)
+            return
+        by = request.by or request.rule
+        raise StopTraining(request.reason, step=max(self._clock.step, 0), requested_by=by)
+
+    def _guarded(self, part: str, call: Callable[..., None], *args: Any) -> None:
+        try:
+            call(*args)
+        except Exception as error:
+            self._fault(part, error)
+
+    def _fault(self, part: str, error: Exception) -> None:
+        """An error of our own: never the training's business."""
+        self._switch_off(part)
+        if part in self._faults:
+            return
+        self._faults[part] = f"{type(error).__name__}: {error}"
+        self._notes["faults"] = self._faults
+        self._names.changed = True
+        _log.warning("tdcore: %s is switched off after an error; the training goes on", part, exc_info=error)
+
+    def _warn(self, message: str) -> None:
+        _Warner(self._warned)(message)
+
+    # Private --------------------------------------------------------------------------------------------
+
+    def _end_capture(self) -> None:
+        if not self._off:
+            self._guarded("close", self._finish)
+            self._guarded("collections", self._send_collections)
+            self._off = True
+
+    def _save_scalar(self, name: str, value: Any) -> None:
+        when = self._collections.get(CollectionKeys.SCALARS).save_config
+        stamp = self._clock.stamp
+        if when is not None and not when.should_save_step(ModeKeys(stamp.mode), stamp.mode_step):
+            return
+        want = self._clock.plan_of([CollectionKeys.SCALARS]).want(name, TensorKind.SCALAR)
+        if want is not None:
+            self._capture([as_array(value)], Batch([want]), call=self._clock.next_call(name))
+
+    def _save_tensor(self, name: str, value: Any, collections: str | Iterable[str]) -> None:
+        for collection in [collections] if isinstance(collections, str) else list(collections):
+            self._collections.get(collection).add_tensor_name(name)
+            self._clock.include(collection)
+        self._save_by_name(name, value, TensorKind.CUSTOM)
+
+    def _record_value(self, tensor_name: str, value: Any) -> None:
+        name = f"{tensor_name}_output_0"
+        kind = TensorKind.LOSS if "loss" in tensor_name.lower() else TensorKind.CUSTOM
+        if not self._clock.plan_of(self._clock.included).takes(name, kind):
+            self._warn(
+                f"record_tensor_value({tensor_name!r}): no collection that is saved takes {name!r}; "
+                "put 'loss' into the name, or add a pattern that matches it to a collection"
+            )
+        self._save_by_name(name, value, kind)
+
+    def _save_by_name(self, name: str, value: Any, kind: TensorKind) -> None:
+        want = self._clock.plan_now().want(name, kind)
+        if want is not None:
+            array = as_array(value)
+            single = kind is TensorKind.LOSS and all(extent == 1 for extent in array.shape)
+            self._capture([array], Batch([want.whole if single else want]), call=self._clock.next_call(name))
+
+    def _include_from(self, config: HookConfig) -> None:
+        self._clock.include(CollectionKeys.LOSSES)  # always saved, as in the older library
+        for entry in config.collections:
+            self._collections.add(entry)
+            self._clock.include(entry.name)
+        if config.include_regex:
+            self._collections.get(CollectionKeys.DEFAULT).include(config.include_regex)
+            self._clock.include(CollectionKeys.DEFAULT)
+        for name in config.include_collections:
+            self._clock.include(name)
+        if config.save_all:
+            self._clock.include(CollectionKeys.ALL)
+
+    def _send_collections(self) -> None:
+        self._names.changed = False
+        if self._session is None:
+            return
+        entries: dict[str, Any] = {}
+        for collection in self._collections:
+            included = collection.name in self._clock.included
+            if included or collection.seen:
+                reduction = collection.reduction_config or self.config.reduction_config
+                entries[collection.name] = {
+                    "include_regex": collection.include_regex,
+                    "tensor_names": sorted(collection.seen),
+                    "save_config": (collection.save_config or self.config.save_config).to_json_dict(),
+                    "reduction_config": reduction.to_json_dict() if reduction else None,
+                    "included": included,
+                }
+        self._session.put_collections({"collections": entries, **self._notes})
+
+
+class _Warner:
+    """Says each message once. Holds no reference to the hook, so that a dropped hook is freed at once."""
+
+    def __init__(self, said: set[str]) -> None:
+        self._said = said
+
+    def __call__(self, message: str) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            _log.warning("tdcore: %s", message)
+
+
+def hook_config(
+    out_dir: str | os.PathLike[str],
+    *,
+    export_tensorboard: bool,
+    tensorboard_dir: str | None,
+    save_config: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode] | None,
+    **settings: Any,
+) -> HookConfig:
+    """The arguments of every hook as one checked value. Raises ConfigError."""
+    if export_tensorboard or tensorboard_dir is not None:
+        raise UnsupportedFeature(
+            "export_tensorboard and tensorboard_dir are not served yet: TensorBoard export comes later"
+        )
+    if not isinstance(out_dir, (str, os.PathLike)):
+        raise ConfigError(f"out_dir must be a folder or URL, such as 'runs/demo'; got {out_dir!r}")
+    when = SaveConfig() if save_config is None else SaveConfig.parse(save_config)
+    return HookConfig(out_dir=os.fspath(out_dir), save_config=when, **settings)
+
+
+def as_array(value: Any) -> Any:
+    """A tensor or array as it is; a number as a float64 array without dimensions."""
+    if hasattr(value, "__dlpack__"):
+        return value
+    return np.asarray(value, dtype=None if hasattr(value, "dtype") else np.float64)
+
+
+_ALL_HOOKS: weakref.WeakSet[BaseHook] = weakref.WeakSet()
+
+
+def _retire_in_child() -> None:
+    for hook in list(_ALL_HOOKS):
+        hook._off = True
+
+
+def _close_at_exit() -> None:
+    """Before the sessions close themselves: what a last step still owes, and the newest collections."""
+    for hook in list(_ALL_HOOKS):
+        hook._end_capture()
+
+
+os.register_at_fork(after_in_child=_retire_in_child)
+atexit.register(_close_at_exit)

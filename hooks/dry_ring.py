@@ -1,0 +1,45 @@
+"""Stands in for a ring when nothing is to be written (dry_run): counts what would be. Single-threaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tdcore.counters import Counters
+from tdcore.hooks.plan import PAYLOAD
+
+__all__ = ["DryRing"]
+
+
+class DryRing:
+    """The two calls of _core.Ring that a hook makes."""
+
+    def __init__(self) -> None:
+        self._captures = self._tensors = self._bytes = 0
+        self._names: dict[str, int] = {}
+
+    def intern(self, name: str, kind: int, origin: str = "") -> int:
+        """The id of the name."""
+        return self._names.setdefault(name, len(self._names))
+
+    def capture(
+        self,
+        tensors: Sequence[Any],
+        names: object,
+        flags: bytes,
+        step: int,
+        mode: int,
+        mode_step: int,
+        call: int = 0,
+    ) -> int:
+        """Counts the tensors that have a value, and the bytes of those whose payload is asked for."""
+        self._captures += 1
+        for tensor, flag in zip(tensors, flags, strict=True):
+            if tensor is not None:
+                self._tensors += 1
+                self._bytes += int(tensor.nbytes) if flag & PAYLOAD else 0
+        return 0
+
+    def counters(self) -> Counters:
+        """What a run would have kept."""
+        return Counters(captures=self._captures, tensors=self._tensors, payload_bytes=self._bytes)

@@ -1,0 +1,131 @@
+"""What to do with a tensor while certain collections are being saved. Knows no framework.
+
+A `Plan` belongs to one set of collections that are saved together; a hook keeps one per set that occurs and throws
+all away when a collection changes. Asking for the same name again costs one dictionary look-up.
+Threads: all may be called from several (forward hooks of replicas): at worst both compute the same answer.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tdcore.collection import Collection, CollectionManager
+from tdcore.config import ReductionConfig
+from tdcore.layout import TensorKind
+
+__all__ = ["PAYLOAD", "STATISTICS", "Batch", "NameTable", "Plan", "Want"]
+
+PAYLOAD = 1  # CaptureFlags of csrc/record.hpp
+STATISTICS = 2
+_ID_BITS = 0xFFFFFFFF  # -1, "the table of names is full", becomes an id that the capture counts as such
+
+# One element each: the value costs nothing beside its statistics, and readers want it whatever was asked.
+_ALWAYS_WHOLE = frozenset(
+    {TensorKind.SCALAR, TensorKind.HYPERPARAMETER, TensorKind.METRIC, TensorKind.REDUCTION}
+)
+
+
+class Want(NamedTuple):
+    """How one tensor is captured. id: of its name. flags: CaptureFlags. products: ("prod" or "abs_prod", id)."""
+
+    id: int
+    flags: int
+    products: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def whole(self) -> Want:
+        """The same with the payload, whatever the collections ask."""
+        return self._replace(flags=self.flags | PAYLOAD, products=())
+
+
+class Batch:
+    """The name ids and flags of a list of tensors, in the form that the native capture call takes."""
+
+    __slots__ = ("flags", "ids", "products")
+
+    def __init__(self, wants: Sequence[Want]) -> None:
+        self.ids = array("I", [want.id for want in wants])
+        self.flags = bytes([want.flags for want in wants])
+        # (position in the list, "prod" or "abs_prod", batch of one for the result)
+        self.products = [
+            (position, product, Batch([Want(tensor_id, PAYLOAD | STATISTICS)]))
+            for position, want in enumerate(wants)
+            for product, tensor_id in want.products
+        ]
+
+
+class NameTable:
+    """Ids of tensor names, and which collections they were found to belong to."""
+
+    def __init__(self, ring: Any, collections: CollectionManager) -> None:
+        self.changed = False  # names came since collections.json was last sent
+        self._ring = ring
+        self._collections = collections
+        self._ids: dict[str, tuple[int, TensorKind]] = {}
+
+    def intern(self, name: str, kind: TensorKind, origin: str) -> int:
+        """The id of the name; a new one is entered into every collection that it belongs to."""
+        known = self._ids.get(name)
+        if known is not None:
+            return known[0]
+        tensor_id: int = self._ring.intern(name, kind.value, origin) & _ID_BITS
+        self._ids[name] = (tensor_id, kind)
+        for collection in self._collections:
+            if collection.belongs(name, kind):
+                collection.seen.add(name)
+        self.changed = True
+        return tensor_id
+
+    def refresh(self) -> None:
+        """Collections changed: known names may belong to more of them."""
+        for collection in self._collections:
+            collection.seen.update(
+                name for name, (_, kind) in self._ids.items() if collection.belongs(name, kind)
+            )
+        self.changed = True
+
+
+class Plan:
+    """Answers for one set of collections."""
+
+    def __init__(
+        self, collections: Sequence[Collection], reduction_config: ReductionConfig | None, names: NameTable
+    ) -> None:
+        self.collections = tuple(collections)
+        self.cache: dict[Any, Any] = {}  # what a framework's hook derives from this plan; dies with it
+        self._reduction_config = reduction_config
+        self._names = names
+        self._wants: dict[str, Want | None] = {}
+
+    def want(self, name: str, kind: TensorKind, origin: str = "") -> Want | None:
+        """How to capture the tensor; None: not at all."""
+        try:
+            return self._wants[name]
+        except KeyError:
+            want = self._wants[name] = self._decide(name, kind, origin)
+            return want
+
+    def takes(self, name: str, kind: TensorKind) -> bool:
+        """Whether any of the collections takes the tensor. Makes no id."""
+        return any(collection.belongs(name, kind) for collection in self.collections)
+
+    def may_take(self, kind: TensorKind) -> bool:
+        """False when no tensor of the kind can be wanted, whatever its name."""
+        return any(collection.may_take(kind) for collection in self.collections)
+
+    def _decide(self, name: str, kind: TensorKind, origin: str) -> Want | None:
+        takers = [collection for collection in self.collections if collection.belongs(name, kind)]
+        if not takers:
+            return None
+        configs = [taker.reduction_config or self._reduction_config for taker in takers]
+        tensor_id = self._names.intern(name, kind, origin)
+        if kind in _ALWAYS_WHOLE or any(config is None or config.save_raw_tensor for config in configs):
+            return Want(tensor_id, PAYLOAD | STATISTICS)
+        products: dict[str, int] = {}
+        for config in filter(None, configs):
+            for asked, product in ((config.reductions, "prod"), (config.abs_reductions, "abs_prod")):
+                if "prod" in asked and product not in products:
+                    products[product] = self._names.intern(f"{name}/{product}", TensorKind.REDUCTION, name)
+        return Want(tensor_id, STATISTICS, tuple(products.items()))

@@ -1,0 +1,189 @@
+"""What rules are made of: findings and verdicts as values, the Rule protocol, and what a rule asks for.
+
+A rule is a small frozen dataclass. Its `check` looks at a `Window` (rules/window.py) of complete steps and
+yields `Finding` values. It never acts, prints, writes or waits; the engine (rules/engine.py) feeds it, live
+or offline, with the same code. Threads: everything here is a plain value; a Window belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from tdcore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tdcore.rules.window import Window
+
+__all__ = ["Finding", "Need", "Rule", "Status", "Verdict", "names_of", "require"]
+
+
+class Status(Enum):
+    """How the judgement of one rule over one run stands."""
+
+    NO_ISSUE = "no issue"
+    ISSUE = "issue"
+    NOT_EVALUABLE = "not evaluable"
+    ERROR = "error"
+    IN_PROGRESS = "in progress"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that one rule found at one step.
+
+    rule: name of the rule's class. code: its code in the table. step: global step. mode_step: step within
+    `mode`. tensor: name as saved; "" when it concerns the whole step. numbers: what was measured and the
+    limits it was held against, by name. why: one sentence with the numbers in it. do: what to try, in words.
+    """
+
+    rule: str
+    code: str
+    step: int
+    mode: str
+    mode_step: int
+    worker: str
+    attempt: int
+    tensor: str
+    numbers: Mapping[str, float | int | str]
+    why: str
+    do: str
+
+    @property
+    def key(self) -> tuple[str, int, str, int, str, str]:
+        """What makes two findings the same one: rule, attempt, worker, step, tensor and kind."""
+        kind = self.numbers.get("kind", "")
+        return (self.rule, self.attempt, self.worker, self.step, self.tensor, str(kind))
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values for JSON; numbers that JSON lacks (NaN, infinities) become text."""
+        return {
+            "rule": self.rule,
+            "code": self.code,
+            "step": self.step,
+            "mode": self.mode,
+            "mode_step": self.mode_step,
+            "worker": self.worker,
+            "attempt": self.attempt,
+            "tensor": self.tensor,
+            "numbers": {name: _plain(value) for name, value in self.numbers.items()},
+            "why": self.why,
+            "do": self.do,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What one rule says about one run so far.
+
+    rule: the name the rule runs under, that of its class; "-2" and so on when it runs more than once.
+    findings: the first ones, in order of steps, at most the engine's limit; finding_count: all of them.
+    judged: rows the rule could decide on. missing: why rows that it wanted could not be judged, with how
+    many. reason: for NOT_EVALUABLE and ERROR, what is wrong. fix: for NOT_EVALUABLE, the configuration that
+    would give the rule what it needs.
+    """
+
+    rule: str
+    code: str
+    status: Status
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    finding_count: int = 0
+    judged: int = 0
+    last_step: int | None = None
+    missing: Mapping[str, int] = field(default_factory=dict)
+    reason: str = ""
+    fix: str = ""
+
+    @property
+    def text(self) -> str:
+        """The verdict in one line."""
+        if self.status is Status.ISSUE:
+            plural = "" if self.finding_count == 1 else "s"
+            return f"issue: {self.finding_count} finding{plural}, first at step {self.findings[0].step}"
+        if self.status is Status.NOT_EVALUABLE:
+            return f"not evaluable: {self.reason}" + (f" Add {self.fix}" if self.fix else "")
+        if self.status is Status.ERROR:
+            return f"error: {self.reason}"
+        if self.status is Status.IN_PROGRESS:
+            until = (
+                "nothing judged yet" if self.last_step is None else f"no issue up to step {self.last_step}"
+            )
+            return f"in progress: {until}"
+        if self.missing:
+            notes = "; ".join(f"{count} not judged: {why}" for why, count in self.missing.items())
+            return f"no issue ({notes})"
+        return "no issue"
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {
+            "rule": self.rule,
+            "code": self.code,
+            "status": self.status.value,
+            "verdict": self.text,
+            "parameters": dict(self.parameters),
+            "finding_count": self.finding_count,
+            "findings": [finding.to_json() for finding in self.findings],
+            "judged": self.judged,
+            "last_step": self.last_step,
+            "missing": dict(self.missing),
+            "reason": self.reason,
+            "fix": self.fix,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a rule must find in a run before it can say anything.
+
+    what: in words, for the verdict. fix: Python text of the CollectionConfig that would save it.
+    payload: whether statistics are not enough.
+    """
+
+    what: str
+    fix: str
+    payload: bool = False
+
+
+class Rule(Protocol):
+    """A rule: pure judgement over rows of complete steps.
+
+    `check` may be called many times, each time with the rows of steps that became complete since the last
+    call: every row is shown once. What must outlive a call goes into `window.memory`. It yields findings, and
+    tells the window how many rows it judged (`window.judged`) and which it could not (`window.missing`).
+    """
+
+    code: ClassVar[str]
+
+    def needs(self) -> Need:
+        """What this rule, with its parameters, needs to find in a run."""
+        ...
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """Findings in `window`, any order."""
+        ...
+
+
+def names_of(value: str | Iterable[str] | None) -> tuple[str, ...]:
+    """A list parameter as a tuple: None is empty, a string is split at commas (the older library's form)."""
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        value = value.split(",")
+    return tuple(part.strip() for part in value if part.strip())
+
+
+def require(holds: bool, rule: object, parameter: str, got: object, expected: str) -> None:
+    """Raises ConfigError for a parameter out of range, naming rule, parameter, value and range."""
+    if not holds:
+        raise ConfigError(f"{type(rule).__name__}.{parameter} must be {expected}, got {got!r}")
+
+
+def _plain(value: float | int | str) -> float | int | str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,202 @@
+"""TDC104: ReLU layers most of whose units never fire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.errors import RunError
+from tdcore.rules.base import Finding, Need, names_of, require
+from tdcore.rules.window import Mask, Window, compile_pattern
+
+__all__ = ["DeadRelu"]
+
+_RELU_MODULES = frozenset({"ReLU", "ReLU6"})
+_OLDER_REGEX = (".*relu_output", ".*ReLU_output")
+_NO_PAYLOAD = (
+    "ReLU output saved without its values (statistics alone cannot tell dead units from sparse activity)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadRelu:
+    """ReLU layers in which most units are dead: zero for (almost) every input of the batch.
+
+    What it does:
+        Reads the saved outputs of ReLU layers and measures, per unit, for what share of the batch it is
+        active.
+
+    Why it matters:
+        A ReLU that is zero for every input has no gradient, so it never comes back: the layer has fewer units
+        than it was given, and no later step repairs it.
+
+    Decides by:
+        A unit is an index over all axes but the batch; for convolutions (4 or 5 axes: batch, channel, space)
+        it is the channel, pooled over batch and space. activity = 100 x share of its values > 0. Dead:
+        activity < threshold_inactivity. Fires when 100 x dead units / units > threshold_layer (strictly), per
+        layer and saved step. It needs the values themselves: a layer that is 95 % zeros may be healthy and
+        sparse, or dead, and statistics look the same. They only spare reading layers with so few zeros that
+        they cannot fire. Layers are found by module class (ReLU, ReLU6) or by name.
+
+    Parameters:
+        tensor_regex: regular expressions, or one string with commas. None: outputs of ReLU modules, and names
+            with `relu_output` or `ReLU_output`.
+        threshold_inactivity: per cent of activity below which a unit is dead.
+        threshold_layer: per cent of dead units above which a layer is reported.
+        pool_steps: k pools activity over the last k saved steps of a layer before judging, for small batches.
+        unit_axis: the axis of units, for layouts that the reading above does not fit (transformers: -1).
+
+    False alarms:
+        Small batches: with 8 samples a unit that fires for one input in 20 looks dead; use pool_steps.
+        Networks made sparse on purpose. The first steps after a start, before biases have settled.
+
+    Do:
+        Lower the learning rate (one large step is the usual cause), use He initialisation and small positive
+        or zero biases, normalise the inputs, or use LeakyReLU, GELU or normalisation layers.
+
+    Source:
+        L. Lu et al., Dying ReLU and initialization: theory and numerical examples, 2019. K. He et al.,
+        Delving deep into rectifiers, ICCV 2015.
+    """
+
+    code: ClassVar[str] = "TDC104"
+
+    tensor_regex: str | Sequence[str] | None = None
+    threshold_inactivity: float = 1.0
+    threshold_layer: float = 50.0
+    pool_steps: int = 1
+    unit_axis: int | None = None
+
+    def __post_init__(self) -> None:
+        for pattern in names_of(self.tensor_regex):
+            compile_pattern(pattern)
+        for name in ("threshold_inactivity", "threshold_layer"):
+            require(
+                0 <= getattr(self, name) <= 100, self, name, getattr(self, name), "a percentage, 0 to 100"
+            )
+        require(self.pool_steps >= 1, self, "pool_steps", self.pool_steps, "1 or more")
+
+    def needs(self) -> Need:
+        """Values of ReLU outputs."""
+        patterns = names_of(self.tensor_regex) or (".*(relu|ReLU).*_output",)
+        listed = ", ".join(f'"{pattern}"' for pattern in patterns)
+        return Need(
+            what="the values (not only statistics) of ReLU outputs",
+            fix=f'CollectionConfig(name="relu_output", include_regex=[{listed}], '
+            "save_config=SaveConfig(save_interval=100))",
+            payload=True,
+        )
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """One finding per layer and step with too many dead units."""
+        outputs = self._outputs(window) & window.ok
+        window.missing(_NO_PAYLOAD, int(np.sum(outputs & ~window.columns.present("segment"))))
+        readable = outputs & window.columns.present("segment")
+        quiet = readable & self._cannot_fire(window) if self.pool_steps == 1 else np.zeros_like(readable)
+        window.judged(int(np.sum(quiet)))
+        for row in np.flatnonzero(readable & ~quiet).tolist():
+            finding = self._judge(window, row)
+            if finding is not None:
+                yield finding
+
+    def _outputs(self, window: Window) -> Mask:
+        patterns = names_of(self.tensor_regex)
+        if patterns:
+            return window.named(patterns)
+        by_module = window.columns.where("origin", lambda origin: origin.rpartition(".")[2] in _RELU_MODULES)
+        return window.kind("output") & by_module | window.named(_OLDER_REGEX)
+
+    def _cannot_fire(self, window: Window) -> Mask:
+        """Rows with too few zeros for more than threshold_layer of the units to be that inactive."""
+        floats = window.columns.floats
+        clean = window.counted & (floats("min") >= 0) & (floats("nan_count") == 0) & (floats("count") > 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            inactive = floats("zero_count") / floats("count")
+        least = self.threshold_layer / 100 * (1 - self.threshold_inactivity / 100)
+        too_few: Mask = clean & (inactive < least)
+        return too_few
+
+    def _judge(self, window: Window, row: int) -> Finding | None:
+        try:
+            ((_, values),) = window.read([row])
+        except RunError as error:
+            window.missing(f"ReLU output could not be read ({type(error).__name__})", 1)
+            return None
+        if values.ndim == 0 or values.size == 0:
+            window.missing("ReLU output is empty or has no axes", 1)
+            return None
+        try:
+            activity = unit_activity(values, self.unit_axis)
+        except ValueError as error:
+            window.missing(str(error), 1)
+            return None
+        pooled = self._pooled(window, row, *activity)
+        if pooled is None:
+            window.missing(f"first steps of a pool of {self.pool_steps}", 1)
+            return None
+        active, total = pooled
+        window.judged(1)
+        dead = int(np.sum(100.0 * active < self.threshold_inactivity * total))
+        percent = 100.0 * dead / active.size
+        if percent <= self.threshold_layer:
+            return None
+        return window.finding(
+            self,
+            row,
+            numbers={
+                "dead_percent": percent,
+                "dead_units": dead,
+                "units": int(active.size),
+                "values_per_unit": total,
+                "threshold_inactivity": self.threshold_inactivity,
+                "threshold_layer": self.threshold_layer,
+            },
+            why=f"{dead} of {active.size} units ({percent:.1f} %) are active for less than "
+            f"{self.threshold_inactivity:g} % of {total} values each",
+            do="lower the learning rate, check initialisation and input scale, or use LeakyReLU or GELU",
+        )
+
+    def _pooled(
+        self, window: Window, row: int, active: npt.NDArray[np.int64], total: int
+    ) -> tuple[npt.NDArray[np.int64], int] | None:
+        """Activity summed over the last pool_steps saved steps; None before there are that many."""
+        if self.pool_steps == 1:
+            return active, total
+        columns = window.columns
+        key = f"{columns.ints('attempt')[row]}/{columns.text('worker', row)}/{columns.text('mode', row)}/" + (
+            f"{columns.text('name', row)}/{columns.ints('call')[row]}"
+        )
+        kept: list[tuple[npt.NDArray[np.int64], int]] = window.memory.setdefault(key, [])
+        if kept and kept[-1][0].size != active.size:
+            kept.clear()  # another shape: the units are not the same ones
+        kept.append((active, total))
+        del kept[: -self.pool_steps]
+        if len(kept) < self.pool_steps:
+            return None
+        return np.sum([counts for counts, _ in kept], axis=0), sum(share for _, share in kept)
+
+
+def unit_activity(
+    values: npt.NDArray[Any], unit_axis: int | None = None
+) -> tuple[npt.NDArray[np.int64], int]:
+    """(number of values > 0 of each unit, number of values of each unit).
+
+    values: at least one axis, not empty; axis 0 is the batch, unless it is the only one. Units as in
+    DeadRelu.
+    """
+    positive = np.asarray(values > 0)
+    if positive.ndim == 1:
+        positive = positive[np.newaxis]
+    if unit_axis is None and positive.ndim in (4, 5):
+        unit_axis = 1
+    if unit_axis is None:
+        active = positive.reshape(positive.shape[0], -1).sum(axis=0, dtype=np.int64)
+        return active, int(positive.shape[0])
+    if not -positive.ndim <= unit_axis < positive.ndim:
+        raise ValueError(f"unit_axis {unit_axis} does not exist in a ReLU output of shape {values.shape}")
+    units = np.moveaxis(positive, unit_axis, 0).reshape(positive.shape[unit_axis], -1)
+    return units.sum(axis=1, dtype=np.int64), int(units.shape[1])

@@ -1,0 +1,237 @@
+"""Engine: feeds rules with complete steps, keeps what they found, and hands it to actions and to findings/.
+
+Each captured tensor is shown to each rule exactly once. All rules share one read of the index. A rule that
+raises is set aside with a verdict `error`; the others go on. Live and offline runs use the same code: call
+`step` once, or again and again while the run is written (rules/runner.py). Threads: one engine, one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tdcore import layout
+from tdcore.errors import SinkError
+from tdcore.rules.base import Finding, Rule, Status, Verdict
+from tdcore.rules.source import COLUMNS, Batch, Source
+from tdcore.rules.window import Columns, Coverage, Window
+
+if TYPE_CHECKING:
+    from tdcore.actions import Action
+    from tdcore.sinks import Sink
+
+__all__ = ["MAX_FINDINGS", "Engine"]
+
+MAX_FINDINGS = 1000  # kept per rule; all are counted
+
+
+class Engine:
+    """Judges one run by a set of rules.
+
+    source: where rows come from. rules: instances; the same class twice gets a number in its label. actions:
+    what is to be done about findings. sink: where findings/ are written; None writes none. max_findings: how
+    many are kept per rule.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        rules: Iterable[Rule],
+        *,
+        actions: Sequence[Action] = (),
+        sink: Sink | None = None,
+        max_findings: int = MAX_FINDINGS,
+    ) -> None:
+        self.source = source
+        self.problems: list[str] = []  # of actions and of writing findings; judging goes on
+        self.rows = 0
+        self._judges = _labelled(rules)
+        self._actions = actions
+        self._sink = sink
+        self._max_findings = max_findings
+        self._kinds: set[str] = set()
+        self._ended: frozenset[tuple[int, str]] = frozenset()
+        self._columns = list(
+            dict.fromkeys([*COLUMNS, *(c for j in self._judges for c in getattr(j.rule, "columns", ()))])
+        )
+
+    def step(self, *, everything: bool = False) -> list[Finding]:
+        """Judges what became complete since the last call; returns what was found, in order of steps.
+
+        everything: also the newest steps, although they may not be complete (for a run that will not go on).
+        Raises RunCorrupt or SinkError when the run cannot be read; what was judged before stays judged.
+        """
+        batch = self.source.next(self._columns, everything=everything)
+        rows = batch.table.num_rows
+        newly_ended = batch.ended - self._ended
+        self._ended = batch.ended
+        if not rows and not newly_ended:
+            return []
+        self.rows += rows
+        columns = Columns(batch.table)
+        if rows:
+            codes, texts = columns.codes("kind")
+            self._kinds.update(filter(None, (texts[code] for code in np.unique(codes).tolist())))
+        found: list[Finding] = []
+        for judge in self._judges:
+            found += self._judge(judge, columns, batch)
+        found.sort(key=lambda finding: (finding.attempt, finding.step))
+        self._write_findings()
+        self._act(found)
+        return found
+
+    def verdicts(self, *, finished: bool) -> tuple[Verdict, ...]:
+        """Where each rule stands. finished: whether all that the run will ever hold was judged."""
+        return tuple(self._verdict(judge, finished) for judge in self._judges)
+
+    def close(self) -> None:
+        """Clears findings/ of what these rules left when they ran before, where they judged anew and found nothing."""
+        if self._sink is None or not self.rows:
+            return
+        for judge in self._judges:
+            if not judge.count:
+                try:
+                    self._sink.delete(layout.findings_key(judge.label))
+                except SinkError as error:
+                    self._problem(f"old findings of {judge.label} could not be removed: {error}")
+
+    def _judge(self, judge: _Judge, columns: Columns, batch: Batch) -> list[Finding]:
+        if judge.error:
+            return []
+        window = Window(
+            columns=columns,
+            memory=judge.memory,
+            ended=batch.ended,
+            members=self.source.members,
+            payload=batch.payload,
+            coverage=judge.coverage,
+        )
+        found: list[Finding] = []
+        try:
+            for finding in judge.rule.check(window):
+                judge.count += 1
+                if judge.count <= self._max_findings:
+                    found.append(
+                        finding if finding.rule == judge.label else replace(finding, rule=judge.label)
+                    )
+        except Exception as error:  # a rule is anybody's code: whatever it raises must not stop the others
+            judge.error = _where_raised(error)
+        found.sort(key=lambda finding: (finding.attempt, finding.step))
+        judge.findings += found
+        judge.unwritten = judge.unwritten or bool(found)
+        if len(columns.table):
+            judge.last_step = max(judge.last_step, int(columns.ints("step").max()))
+        return found
+
+    def _verdict(self, judge: _Judge, finished: bool) -> Verdict:
+        reason = fix = ""
+        if judge.count:
+            status, reason = Status.ISSUE, judge.error
+        elif judge.error:
+            status, reason = Status.ERROR, judge.error
+        elif judge.coverage.judged == 0:
+            need = judge.rule.needs()
+            status = Status.NOT_EVALUABLE if finished else Status.IN_PROGRESS
+            reason, fix = self._lacks(judge, need.what), need.fix
+        else:
+            status = Status.NO_ISSUE if finished else Status.IN_PROGRESS
+        return Verdict(
+            rule=judge.label,
+            code=judge.rule.code,
+            status=status,
+            parameters=_parameters(judge.rule),
+            findings=tuple(judge.findings),
+            finding_count=judge.count,
+            judged=judge.coverage.judged,
+            last_step=judge.last_step if judge.last_step >= 0 else None,
+            missing=dict(judge.coverage.missing),
+            reason=reason,
+            fix=fix,
+        )
+
+    def _lacks(self, judge: _Judge, what: str) -> str:
+        """Why nothing could be judged: what was there and did not do, or what there is instead."""
+        missing = judge.coverage.missing
+        if missing:
+            return (
+                "; ".join(f"{why} ({count} times)" for why, count in missing.items()) + f". It needs {what}."
+            )
+        if not self.rows:
+            return f"the run holds no tensors. It needs {what}."
+        return f"the run does not hold {what}; it holds tensors of kind {', '.join(sorted(self._kinds))}."
+
+    def _write_findings(self) -> None:
+        if self._sink is None:
+            return
+        for judge in self._judges:
+            if not judge.unwritten:
+                continue
+            lines = "".join(
+                json.dumps(finding.to_json(), allow_nan=False) + "\n" for finding in judge.findings
+            )
+            try:
+                self._sink.put(layout.findings_key(judge.label), [lines.encode()])
+                judge.unwritten = False
+            except SinkError as error:
+                self._problem(f"findings of {judge.label} could not be written: {error}")
+
+    def _act(self, found: Sequence[Finding]) -> None:
+        if not found:
+            return
+        for action in self._actions:
+            try:
+                action.act(found, self.source, self._sink)
+            except Exception as error:  # an action that fails must not end the watch
+                self._problem(f"action {action.name} failed: {error}")
+
+    def _problem(self, text: str) -> None:
+        if text not in self.problems:
+            self.problems.append(text)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Judge:
+    """One rule at work. Only the engine touches it."""
+
+    rule: Rule
+    label: str
+    memory: dict[Any, Any] = field(default_factory=dict)
+    coverage: Coverage = field(default_factory=Coverage)
+    findings: list[Finding] = field(default_factory=list)
+    count: int = 0
+    last_step: int = -1
+    error: str = ""
+    unwritten: bool = False
+
+
+def _labelled(rules: Iterable[Rule]) -> list[_Judge]:
+    judges: list[_Judge] = []
+    taken: set[str] = set()
+    for rule in rules:
+        name = getattr(rule, "label", type(rule).__name__)
+        label, number = name, 1
+        while label in taken:
+            number += 1
+            label = f"{name}-{number}"
+        taken.add(label)
+        judges.append(_Judge(rule=rule, label=label))
+    return judges
+
+
+def _parameters(rule: object) -> Mapping[str, str]:
+    """Parameters that differ from their defaults, as text."""
+    if not is_dataclass(rule):
+        return {}
+    values = ((f.name, getattr(rule, f.name), f.default) for f in fields(rule))
+    return {name: str(value) for name, value, default in values if value != default}
+
+
+def _where_raised(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename.rpartition('/')[2]}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"

@@ -1,0 +1,110 @@
+"""Explain: a rule's docstring as sections, and as its page docs/rules/<code>.md.
+
+The docstring is the only place where a rule is documented; what is here turns it into other forms.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from tdcore.rules.base import Rule
+
+__all__ = ["SECTIONS", "Explanation", "Parameter", "explain", "page"]
+
+SECTIONS = ("What it does", "Why it matters", "Decides by", "Parameters", "False alarms", "Do", "Source")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A parameter of a rule. default: as Python text."""
+
+    name: str
+    default: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """A docstring in pieces. summary: its first line. sections: title -> text, without the parameters."""
+
+    summary: str
+    sections: dict[str, str]
+    parameters: tuple[Parameter, ...]
+
+
+def explain(rule: type[Rule]) -> Explanation:
+    """Raises ValueError when a section is missing, unknown or out of order."""
+    text = inspect.cleandoc(rule.__doc__ or "")
+    summary, _, rest = text.partition("\n")
+    sections: dict[str, list[str]] = {}
+    title = ""
+    for line in rest.strip().splitlines():
+        if re.fullmatch(r"[A-Z][A-Za-z ]*:", line):
+            title = line[:-1]
+            sections[title] = []
+        elif title:
+            sections[title].append(line)
+    if tuple(sections) != SECTIONS:
+        raise ValueError(
+            f"the docstring of {rule.__name__} has sections {list(sections)}, expected {list(SECTIONS)}"
+        )
+    return Explanation(
+        summary=summary,
+        sections={name: inspect.cleandoc("\n".join(lines)) for name, lines in sections.items()},
+    )
+
+
+def _joined(lines: list[str]) -> str:
+    """Wrapped lines as one."""
+    return " ".join(line.strip() for line in lines if line.strip())
+
+
+def _parameters(rule: type[Any], lines: list[str]) -> tuple[Parameter, ...]:
+    """One for each field, in order. Raises ValueError when the text and the fields differ."""
+    texts: dict[str, list[str]] = {}
+    name = ""
+    for line in lines:
+        match = re.fullmatch(r"    (\w+): (.*)", line)
+        if match:
+            name = match[1]
+            texts[name] = [match[2]]
+        elif line.strip() and name:
+            texts[name].append(line)
+    defaults = (
+        {field.name: repr(field.default) for field in fields(rule) if field.init}
+        if is_dataclass(rule)
+        else {}
+    )
+    if list(texts) != list(defaults):
+        raise ValueError(f"{rule.__name__} documents parameters {list(texts)} and has {list(defaults)}")
+    return tuple(
+        Parameter(name=name, default=default, text=_joined(texts[name])) for name, default in defaults.items()
+    )
+
+
+def page(code: str, rule: type[Rule]) -> str:
+    """docs/rules/<code>.md."""
+    from tdcore.rules.cases import CASES
+
+    explanation = explain(rule)
+    lines = [
+        f"<!-- Made by scripts/make_rule_docs.py from the docstring of {rule.__name__}; change it there. -->",
+        f"# {code}: {rule.__name__}",
+        "",
+        explanation.summary,
+    ]
+    for title, text in explanation.sections.items():
+        lines += ["", f"## {title}", "", text]
+        if title == "Decides by":
+            lines += ["", "## Parameters", "", "| parameter | default | meaning |", "|---|---|---|"]
+            lines += [
+                f"| `{each.name}` | `{each.default}` | {each.text} |" for each in explanation.parameters
+            ]
+    fires, quiet = CASES[code]
+    lines += ["", "## Cases", "", f"Fires: {fires.story}", "", f"Stays quiet: {quiet.story}"]
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", rule.__name__).lower()
+    lines += ["", "## Use", "", "```sh", f"tdcore rules run runs/demo --rule {name}", "```", ""]
+    return "\n".join(lines)

@@ -1,0 +1,103 @@
+"""TDC102: values that are no longer finite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tdcore.rules.base import Finding, Need, names_of
+from tdcore.rules.window import Window, compile_pattern
+
+__all__ = ["ExplodingTensor"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplodingTensor:
+    """Tensors that hold NaN or infinite values.
+
+    What it does:
+        Looks at every saved tensor, or those you name, and reports each that holds a NaN or an infinity.
+
+    Why it matters:
+        One non-finite value spreads through the next layers and, through the optimizer, into all weights
+        within a step or two. From then on every step is wasted, and the checkpoints hold nothing of use.
+
+    Decides by:
+        nan_count + pos_inf_count + neg_inf_count > 0 per tensor and step, from the statistics in the index;
+        nan_count > 0 alone with `only_nan`. Findings come in order of execution, so the first names
+        where the trouble began among what was saved.
+
+    Parameters:
+        collection_names: names of collections, or one string with commas. tensor_regex: regular expressions
+        searched for in names, or one string with commas. With collection_names:
+            the union. Neither: every saved tensor.
+        only_nan: True judges NaN alone.
+
+    False alarms:
+        Masks that use -inf on purpose (attention scores); metrics that are undefined before their first
+        batch. Leave such tensors out with `tensor_regex`, or use `only_nan`. Under a gradient scaler, single
+        steps with infinite gradients are normal: the scaler skips them.
+
+    Do:
+        Lower the learning rate, clip gradients, or warm up. Look at the first finding of the first step: a
+        loss or activation before any gradient points to the input or to a log, division or square root in the
+        forward pass; a gradient first points to the backward pass; fp16 points to the loss scale.
+
+    Source:
+        R. Pascanu, T. Mikolov, Y. Bengio, On the difficulty of training recurrent neural networks, ICML 2013.
+    """
+
+    code: ClassVar[str] = "TDC102"
+
+    collection_names: str | Sequence[str] | None = None
+    tensor_regex: str | Sequence[str] | None = None
+    only_nan: bool = False
+
+    def __post_init__(self) -> None:
+        for pattern in names_of(self.tensor_regex):
+            compile_pattern(pattern)
+
+    def needs(self) -> Need:
+        """Statistics of the tensors it was pointed at."""
+        scope = [f"collection {name!r}" for name in names_of(self.collection_names)]
+        scope += [f"tensors matching {pattern!r}" for pattern in names_of(self.tensor_regex)]
+        name = (names_of(self.collection_names) or ("watched",))[0]
+        regex = ", ".join(f'"{pattern}"' for pattern in names_of(self.tensor_regex))
+        return Need(
+            what=f"statistics of {' and '.join(scope) or 'any tensor'}",
+            fix=f'CollectionConfig(name="{name}"{f", include_regex=[{regex}]" if regex else ""}, '
+            "save_config=SaveConfig(save_interval=100))",
+        )
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """One finding per tensor and step with a non-finite value."""
+        wanted = window.selected(names_of(self.collection_names), names_of(self.tensor_regex))
+        window.missing("tensor saved without statistics", int(np.sum(wanted & window.ok & ~window.counted)))
+        judged = wanted & window.ok & window.counted
+        window.judged(int(np.sum(judged)))
+
+        nan, up, down = (window.columns.floats(f"{which}_count") for which in ("nan", "pos_inf", "neg_inf"))
+        bad = nan if self.only_nan else nan + up + down
+        for row in np.flatnonzero(judged & (bad > 0)).tolist():
+            count = int(window.columns.ints("count")[row])
+            numbers = {
+                "nan": int(nan[row]),
+                "pos_inf": int(up[row]),
+                "neg_inf": int(down[row]),
+                "elements": count,
+            }
+            what = ", ".join(
+                f"{numbers[key]} {label}"
+                for key, label in (("nan", "NaN"), ("pos_inf", "+Inf"), ("neg_inf", "-Inf"))
+                if numbers[key]
+            )
+            yield window.finding(
+                self,
+                row,
+                numbers=numbers,
+                why=f"{what} among {count} values",
+                do="lower the learning rate, clip gradients, or check log, division and loss scale before this tensor",
+            )

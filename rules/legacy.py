@@ -1,0 +1,219 @@
+"""Rules of the older kind: subclasses of Rule with `invoke_at_step`, as users wrote them for the older library.
+
+    class LossTooHigh(Rule):
+        def __init__(self, base_trial, threshold="10"):
+            super().__init__(base_trial)
+            self.threshold = float(threshold)
+
+        def invoke_at_step(self, step):
+            return self.base_trial.tensor("CrossEntropyLoss_output_0").value(step) > self.threshold
+
+    invoke_rule(LossTooHigh(create_trial("runs/demo")))
+
+They run unchanged, here and under the engine (`tdcore rules run RUN --rule
+file.py::LossTooHigh:threshold=5`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from tdcore.errors import (
+    ConfigError,
+    RuleEvaluationConditionMet,
+    StepNotYetAvailable,
+    StepUnavailable,
+    TensorUnavailable,
+    TensorUnavailableForStep,
+    UnsupportedFeature,
+)
+from tdcore.rules.base import Finding, Need
+
+if TYPE_CHECKING:
+    from tdcore.rules.source import Source
+    from tdcore.rules.window import Window
+    from tdcore.trial import Trial
+
+__all__ = ["LegacyRule", "Rule", "RuleEvaluationConditionMet", "invoke_rule"]
+
+_NOT_THERE = (TensorUnavailableForStep, TensorUnavailable, StepUnavailable, StepNotYetAvailable)
+_POLL_SECONDS = 0.3
+
+
+class Rule(ABC):
+    """Base class of rules of the older kind.
+
+    base_trial: the run to judge. other_trials: further runs the rule compares with. Subclasses take their
+    parameters, which may come as strings, in __init__ and pass base_trial on.
+    """
+
+    def __init__(
+        self, base_trial: Trial, action_str: str = "", other_trials: Sequence[Trial] | None = None
+    ) -> None:
+        if action_str:
+            raise UnsupportedFeature(
+                "action_str is not served: give actions to tdcore.rules.run(..., actions=[...]) or `--on-fire` instead"
+            )
+        self.base_trial = base_trial
+        self.other_trials = list(other_trials or ())
+        self.rule_name = type(self).__name__
+        self.logger = logging.getLogger("tdcore.rules")
+        self.report: dict[str, Any] = {
+            "RuleTriggered": 0,
+            "Violations": 0,
+            "Details": {},
+            "Datapoints": 0,
+            "RuleParameters": "",
+        }
+
+    @abstractmethod
+    def invoke_at_step(self, step: int) -> bool:
+        """Whether the rule's condition is met at `step` (global).
+
+        May read this step and earlier ones only.
+        """
+
+    def invoke(self, step: int) -> None:
+        """Judges one step. Raises RuleEvaluationConditionMet when the condition is met."""
+        self.report["Datapoints"] += 1
+        if self.invoke_at_step(step):
+            self.report["RuleTriggered"] += 1
+            raise RuleEvaluationConditionMet(self.rule_name, step)
+
+
+def invoke_rule(
+    rule_obj: Rule,
+    start_step: int = 0,
+    end_step: int | None = None,
+    raise_eval_cond: bool = False,
+    *,
+    wait: Callable[[float], None] = time.sleep,
+) -> None:
+    """Judges the saved steps start_step <= step < end_step in order, following the run until it has ended.
+
+    Steps and tensors that are not there are skipped. raise_eval_cond: raise RuleEvaluationConditionMet at the
+    first step where the condition is met; otherwise it is logged and the next steps are judged. wait: called
+    with seconds between two looks at a run that goes on.
+    """
+    if end_step is not None and end_step < start_step:
+        raise ConfigError(f"end_step must be at least start_step, got {end_step} and {start_step}")
+    trial = rule_obj.base_trial
+    step = start_step
+    while True:
+        last_look = trial.loaded_all_steps  # asked before the steps are: then all of them are there
+        for step_there in trial.steps():
+            if step_there < step or (end_step is not None and step_there >= end_step):
+                continue
+            step = step_there + 1
+            _invoke(rule_obj, step_there, raise_eval_cond)
+        if last_look or (end_step is not None and step >= end_step):
+            return
+        wait(_POLL_SECONDS)
+
+
+def _invoke(rule_obj: Rule, step: int, raise_eval_cond: bool) -> None:
+    try:
+        rule_obj.invoke(step)
+    except _NOT_THERE as error:
+        rule_obj.logger.debug("%s at step %d skipped: %s", rule_obj.rule_name, step, error)
+    except RuleEvaluationConditionMet as met:
+        if raise_eval_cond:
+            raise
+        rule_obj.logger.info("%s", met)
+
+
+class LegacyRule:
+    """A rule of the older kind as one that the engine runs. As in the older library its evaluation ends at the first hit.
+
+    kind: the user's class. parameters: passed to it as strings. The run is opened when its first steps are
+    complete.
+    """
+
+    code: ClassVar[str] = "user"
+
+    def __init__(self, kind: type[Rule], parameters: Mapping[str, str] | None = None) -> None:
+        self.label = kind.__name__
+        self._kind = kind
+        self._parameters = dict(parameters or {})
+        self._place: Any = None
+        self._rule: Rule | None = None
+
+    def attach(self, source: Source) -> None:
+        """Tells the rule which run it will look at. Called by the runner before the first window."""
+        self._place = source.where
+
+    def needs(self) -> Need:
+        """Nothing can be said about somebody's own code."""
+        return Need(what="steps at which the tensors that the rule reads were saved", fix="")
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """Invokes the rule at each global step that is complete on all workers seen so far, in order."""
+        if window.memory.get("met"):
+            return
+        for row, step in _complete_steps(window):
+            try:
+                met = self._opened().invoke_at_step(step)
+            except _NOT_THERE as error:
+                window.missing(f"skipped: {type(error).__name__}", 1)
+                continue
+            except RuleEvaluationConditionMet:
+                met = True
+            window.judged(1)
+            if not met:
+                continue
+            window.memory["met"] = True
+            attempt, worker, mode, mode_step = row
+            yield Finding(
+                rule=self.label,
+                code=self.code,
+                step=step,
+                mode=mode,
+                mode_step=mode_step,
+                worker=worker,
+                attempt=attempt,
+                tensor="",
+                numbers={},
+                why=f"the condition of {self.label} is met",
+                do=(self._kind.__doc__ or "see the rule's own documentation").strip().splitlines()[0],
+            )
+            return
+
+    def _opened(self) -> Rule:
+        if self._rule is None:
+            if self._place is None:
+                raise ConfigError(f"{self.label} was given no run; use tdcore.rules.run or invoke_rule")
+            from tdcore.trial import create_trial
+
+            make: Callable[..., Rule] = self._kind
+            try:
+                self._rule = make(create_trial(self._place), **self._parameters)
+            except TypeError as error:
+                raise ConfigError(
+                    f"{self.label} does not take the parameters {self._parameters}: {error}"
+                ) from error
+        return self._rule
+
+
+def _complete_steps(window: Window) -> list[tuple[tuple[int, str, str, int], int]]:
+    """((attempt, worker, mode, mode_step), global step) of steps that every worker seen has completed, ascending."""
+    columns, memory = window.columns, window.memory
+    waiting: dict[int, tuple[int, str, str, int]] = memory.setdefault("waiting", {})
+    newest: dict[tuple[int, str], int] = memory.setdefault("newest", {})
+    steps, attempts, mode_steps = columns.ints("step"), columns.ints("attempt"), columns.ints("mode_step")
+    workers, names = columns.codes("worker")
+    for attempt, worker in np.unique(np.stack([attempts, workers]), axis=1).T.tolist():
+        pair = (attempt, names[worker] or "")
+        mine = steps[(attempts == attempt) & (workers == worker)]
+        newest[pair] = max(newest.get(pair, -1), int(mine.max()))
+    for step, row in zip(*(found.tolist() for found in np.unique(steps, return_index=True)), strict=True):
+        worker_name, mode = columns.text("worker", row), columns.text("mode", row)
+        waiting.setdefault(step, (int(attempts[row]), worker_name, mode, int(mode_steps[row])))
+    going_on = [step for pair, step in newest.items() if pair not in window.ended]
+    ready = sorted(step for step in waiting if not going_on or step <= min(going_on))
+    return [(waiting.pop(step), step) for step in ready]

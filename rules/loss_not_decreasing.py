@@ -1,0 +1,349 @@
+"""TDC103: a loss that no longer falls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.errors import ConfigError
+from tdcore.rules.base import Finding, Need, names_of, require
+from tdcore.rules.window import Mask, Window, compile_pattern
+
+__all__ = ["LossNotDecreasing"]
+
+_MODES = ("EVAL", "TRAIN", "GLOBAL")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossNotDecreasing:
+    """A loss that does not fall by a given share within a given number of steps.
+
+    What it does:
+        Follows each scalar loss and compares it, every `num_steps` steps, with the best it has reached so
+        far.
+
+    Why it matters:
+        A loss that stands still or rises is the plainest sign that training is not working: a learning rate
+        far too high or too low, frozen weights, broken labels. The sooner it is seen, the less is spent.
+
+    Decides by:
+        Evaluated at a saved step that lies at least `num_steps` after the last evaluation (the first saved
+        step starts the count). b = baseline, c = current, d = 100 (b - c) / max(|b|, 1e-12). d >=
+        diff_percent is progress: c becomes the baseline. Anything less is a strike: `increase` when d <
+        -increase_threshold_percent, else `plateau`. `patience` strikes in a row make a finding, and so does
+        each further one until there is progress. c is the mean of the values saved in the last
+        `smoothing_steps` steps, because one batch says little about 0.1 %. In EVAL mode a whole validation
+        phase counts as one value, at its last step, so that batches of one phase are not compared with each
+        other. Each loss tensor is judged alone; any of them fires. Several values of one step (a reused
+        criterion) are averaged. Steps are those of the mode; global ones for GLOBAL. compat=True is the older
+        rule: no smoothing, one strike is enough, the baseline moves with every finding, and an increase up to
+        increase_threshold_percent is neither progress nor a strike.
+
+    Parameters:
+        collection_names: collections to judge besides `losses`; names, or one string with commas.
+        tensor_regex: tensors to judge besides them; regular expressions, or one string with commas.
+        use_losses_collection: whether the collection `losses` is judged. num_steps: steps between two
+        evaluations. diff_percent: how far the loss must fall to count as progress.
+        increase_threshold_percent: above it a rise is called an increase. mode: "EVAL", "TRAIN" or "GLOBAL"
+        (all steps, global numbers); None: the first of EVAL, TRAIN, GLOBAL that
+            had a loss up to the step judged.
+        patience: evaluations in a row without progress that make a finding.
+        smoothing_steps: None is the same as num_steps; 1 takes each value as it is.
+        compat: True is the older rule.
+
+    False alarms:
+        The end of a training that has converged: the finding is true, and harmless. Losses that are not meant
+        to fall (the two sides of a GAN, reinforcement learning, a warm-up in the first steps). Small batches
+        with few steps between evaluations: raise num_steps to about an epoch, or patience.
+
+    Do:
+        Lower the learning rate when the loss rises or jumps, raise it when the loss creeps. Check that the
+        optimizer holds the parameters that should learn, that gradients arrive (VanishingGradient) and that
+        labels fit inputs.
+
+    Source:
+        L. Prechelt, Early stopping - but when?, in: Neural Networks: Tricks of the Trade, 1998.
+    """
+
+    code: ClassVar[str] = "TDC103"
+
+    collection_names: str | Sequence[str] | None = None
+    tensor_regex: str | Sequence[str] | None = None
+    use_losses_collection: bool = True
+    num_steps: int = 10
+    diff_percent: float = 0.1
+    increase_threshold_percent: float = 5.0
+    mode: str | None = None
+    patience: int = 3
+    smoothing_steps: int | None = None
+    compat: bool = False
+
+    def __post_init__(self) -> None:
+        for pattern in names_of(self.tensor_regex):
+            compile_pattern(pattern)
+        if not self._collections() and not names_of(self.tensor_regex):
+            raise ConfigError(
+                "LossNotDecreasing judges nothing: give collection_names or tensor_regex, or leave "
+                "use_losses_collection on"
+            )
+        require(self.num_steps >= 1, self, "num_steps", self.num_steps, "1 or more")
+        require(0 <= self.diff_percent < 100, self, "diff_percent", self.diff_percent, "from 0 to below 100")
+        limit = self.increase_threshold_percent
+        require(0 <= limit < np.inf, self, "increase_threshold_percent", limit, "0 or more")
+        require(self.mode in (None, *_MODES), self, "mode", self.mode, f"one of {', '.join(_MODES)}, or None")
+        require(self.patience >= 1, self, "patience", self.patience, "1 or more")
+        require(self._smoothing >= 1, self, "smoothing_steps", self.smoothing_steps, "1 or more, or None")
+
+    def needs(self) -> Need:
+        """Scalar losses at steps far enough apart."""
+        mode = f" in {self.mode} mode" if self.mode not in (None, "GLOBAL") else ""
+        return Need(
+            what=f"a scalar loss saved{mode} at steps at least num_steps = {self.num_steps} apart",
+            fix=f'CollectionConfig(name="losses", save_config=SaveConfig(save_interval={max(1, self.num_steps // 10)}))',
+        )
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """One finding per loss and evaluation from the `patience`-th strike on."""
+        rows = np.flatnonzero(self._scalars(window))
+        self._note_modes(window, rows)
+        for (attempt, worker, name, mode), points in _series(window, rows, merge=self.mode == "GLOBAL"):
+            key = f"{attempt}/{worker}/{mode}/{name}"
+            state = window.memory.get(key)
+            if state is None:
+                state = window.memory[key] = _Series(attempt=attempt, worker=worker, name=name, mode=mode)
+            if mode == "EVAL" and not self.compat:
+                points = state.close_phases(points)
+            yield from self._evaluate(window, state, points)
+        for state in list(window.memory.values()):
+            if isinstance(state, _Series) and state.phase and (state.attempt, state.worker) in window.ended:
+                yield from self._evaluate(window, state, state.close_phases(_NO_POINTS, final=True))
+
+    @property
+    def _smoothing(self) -> int:
+        if self.compat:
+            return 1
+        return self.num_steps if self.smoothing_steps is None else self.smoothing_steps
+
+    def _collections(self) -> tuple[str, ...]:
+        return (*names_of(self.collection_names), *(("losses",) if self.use_losses_collection else ()))
+
+    def _scalars(self, window: Window) -> Mask:
+        wanted = window.selected(self._collections(), names_of(self.tensor_regex)) & window.ok
+        if self.mode in ("EVAL", "TRAIN"):
+            wanted &= window.columns.where("mode", lambda mode: mode == self.mode)
+        elif self.mode is None:
+            wanted &= window.columns.where("mode", lambda mode: mode in _MODES)
+        window.missing("loss saved without statistics", int(np.sum(wanted & ~window.counted)))
+        wanted &= window.counted
+        scalar = window.columns.ints("count") == 1
+        window.missing("loss is not a scalar", int(np.sum(wanted & ~scalar)))
+        finite = window.finite == 1
+        window.missing("loss is not finite", int(np.sum(wanted & scalar & ~finite)))
+        judged: Mask = wanted & scalar & finite
+        return judged
+
+    def _note_modes(self, window: Window, rows: npt.NDArray[np.int64]) -> None:
+        """Remembers the first global step at which each worker had a loss in each mode."""
+        columns = window.columns
+        for attempt, worker, mode, group in _groups(columns, rows, "attempt", "worker", "mode"):
+            first = window.memory.setdefault(("first", attempt, worker), {})
+            first.setdefault(mode, int(columns.ints("step")[group].min()))
+
+    def _reported(self, window: Window, state: _Series, step: int) -> bool:
+        """Whether this series is the one to judge: the first of EVAL, TRAIN, GLOBAL seen up to this step."""
+        if self.mode is not None:
+            return True
+        first = window.memory[("first", state.attempt, state.worker)]
+        before = _MODES[: _MODES.index(state.mode)]
+        return not any(first.get(mode, step + 1) <= step for mode in before)
+
+    def _evaluate(self, window: Window, state: _Series, points: _Points) -> Iterator[Finding]:
+        """Walks through the evaluations that lie in these points, one jump each."""
+        points = points.after(
+            state.newest
+        )  # a row that came late, for a step already judged, changes nothing
+        if not points.unit.size:
+            return
+        state.newest = int(points.unit[-1])
+        if state.evaluated is None:
+            state.evaluated = state.baseline_step = int(points.unit[0])
+            state.baseline = float(points.value[0])
+        units = np.concatenate([state.recent.unit, points.unit])
+        values = np.concatenate([state.recent.value, points.value])
+        shift = state.recent.unit.size
+        state.recent = state.recent.joined(points).after(state.newest - self._smoothing)
+        while True:
+            at = int(np.searchsorted(units, state.evaluated + self.num_steps))
+            if at >= units.size:
+                return
+            start = int(np.searchsorted(units, units[at] - self._smoothing, side="right"))
+            current = float(np.mean(values[start : at + 1]))
+            state.evaluated = int(units[at])
+            step, mode_step = int(points.step[at - shift]), int(points.mode_step[at - shift])
+            finding = self._compare(state, current, step, mode_step)
+            if self._reported(window, state, step):
+                window.judged(1)
+                if finding is not None:
+                    yield finding
+
+    def _compare(self, state: _Series, current: float, step: int, mode_step: int) -> Finding | None:
+        baseline, since = state.baseline, state.baseline_step
+        change = 100 * (baseline - current) / max(abs(baseline), 1e-12)
+        rises = change < -self.increase_threshold_percent
+        progress = change >= self.diff_percent
+        if progress:
+            state.strikes = 0
+        elif not (self.compat and change < 0 and not rises):
+            state.strikes += 1
+        needed = 1 if self.compat else self.patience
+        fires = not progress and state.strikes >= needed
+        if progress or (self.compat and fires):
+            state.baseline, state.baseline_step = current, state.evaluated or 0
+            state.strikes = 0
+        if not fires:
+            return None
+        kind = "increase" if rises else "plateau"
+        moved = f"rose by {-change:.2g} %" if change < 0 else f"fell by only {change:.2g} %"
+        return Finding(
+            rule=type(self).__name__,
+            code=self.code,
+            step=step,
+            mode=state.mode,
+            mode_step=mode_step,
+            worker=state.worker,
+            attempt=state.attempt,
+            tensor=state.name,
+            numbers={
+                "kind": kind,
+                "loss": current,
+                "baseline": baseline,
+                "baseline_step": since,
+                "decrease_percent": change,
+                "diff_percent": self.diff_percent,
+                "strikes": max(state.strikes, 1),
+            },
+            why=f"loss {moved} since step {since} of the mode ({baseline:.4g} to {current:.4g}); "
+            f"{self.diff_percent:g} % down was expected within {self.num_steps * needed} steps",
+            do="change the learning rate, check that gradients arrive and that labels fit inputs; "
+            "if training has converged, it is done",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Points:
+    """Values of one loss in one mode, ascending: unit = step of the mode (or global), one value each."""
+
+    unit: npt.NDArray[np.int64]
+    step: npt.NDArray[np.int64]
+    mode_step: npt.NDArray[np.int64]
+    value: npt.NDArray[np.float64]
+
+    def after(self, unit: int) -> _Points:
+        """Those whose unit is above `unit`."""
+        start = int(np.searchsorted(self.unit, unit, side="right"))
+        return _Points(
+            unit=self.unit[start:],
+            step=self.step[start:],
+            mode_step=self.mode_step[start:],
+            value=self.value[start:],
+        )
+
+    def joined(self, later: _Points) -> _Points:
+        """These, then the later ones."""
+        return _Points(
+            unit=np.concatenate([self.unit, later.unit]),
+            step=np.concatenate([self.step, later.step]),
+            mode_step=np.concatenate([self.mode_step, later.mode_step]),
+            value=np.concatenate([self.value, later.value]),
+        )
+
+
+_NONE = np.empty(0, dtype=np.int64)
+_NO_POINTS = _Points(unit=_NONE, step=_NONE, mode_step=_NONE, value=np.empty(0))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Series:
+    """What the rule remembers of one loss in one mode between windows."""
+
+    attempt: int
+    worker: str
+    name: str
+    mode: str
+    newest: int = -1  # last unit taken in
+    evaluated: int | None = None  # step of the last evaluation
+    baseline: float = 0.0
+    baseline_step: int = 0
+    strikes: int = 0
+    recent: _Points = _NO_POINTS  # the last smoothing_steps steps
+    phase: list[tuple[int, int, int, float]] | None = None  # values of the open EVAL phase
+
+    def close_phases(self, points: _Points, final: bool = False) -> _Points:
+        """One point (the mean, at the last step) per validation phase that has ended; the open one is kept.
+
+        Within a phase the global step and the step of the mode advance together, so their difference names
+        it.
+        """
+        kept = self.phase or []
+        rows = kept + list(
+            zip(
+                points.unit.tolist(),
+                points.step.tolist(),
+                points.mode_step.tolist(),
+                points.value.tolist(),
+                strict=True,
+            )
+        )
+        if not rows:
+            return _NO_POINTS
+        unit, step, mode_step = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
+        value = np.array([row[3] for row in rows])
+        starts = np.flatnonzero(np.diff(step - mode_step, prepend=step[0] - mode_step[0] - 1))
+        ends = np.append(starts[1:], len(rows))
+        means = np.add.reduceat(value, starts) / (ends - starts)
+        self.phase = None if final else rows[int(starts[-1]) :]
+        closed = slice(None) if final else slice(-1)
+        at = (ends - 1)[closed]
+        return _Points(unit=unit[at], step=step[at], mode_step=mode_step[at], value=means[closed])
+
+
+def _series(
+    window: Window, rows: npt.NDArray[np.int64], merge: bool
+) -> Iterator[tuple[tuple[int, str, str, str], _Points]]:
+    """The losses among `rows`, by (attempt, worker, name, mode); merge puts all modes into one, "GLOBAL"."""
+    columns = window.columns
+    keys = ("attempt", "worker", "name") if merge else ("attempt", "worker", "name", "mode")
+    for *key, group in _groups(columns, rows, *keys):
+        attempt, worker, name, *rest = key
+        mode = "GLOBAL" if merge else rest[0]
+        step, mode_step = columns.ints("step")[group], columns.ints("mode_step")[group]
+        unit = step if mode == "GLOBAL" else mode_step
+        distinct, inverse, counts = np.unique(unit, return_inverse=True, return_counts=True)
+        value = np.bincount(inverse, weights=columns.floats("mean")[group]) / counts
+        last = np.zeros(distinct.size, dtype=np.int64)
+        last[inverse] = np.arange(unit.size)
+        yield (
+            (attempt, worker, name, mode),
+            _Points(unit=distinct, step=step[last], mode_step=mode_step[last], value=value),
+        )
+
+
+def _groups(columns: Any, rows: npt.NDArray[np.int64], *names: str) -> Iterator[tuple[Any, ...]]:
+    """(value of each named column, rows) for each combination that occurs, rows in their order."""
+    if not rows.size:
+        return
+    code = np.zeros(rows.size, dtype=np.int64)
+    for name in names:
+        values = columns.ints(name)[rows] if name == "attempt" else columns.codes(name)[0][rows]
+        _, part = np.unique(values, return_inverse=True)
+        code = code * (int(part.max()) + 1) + part
+    order = np.argsort(code, kind="stable")
+    cuts = np.flatnonzero(np.diff(code[order])) + 1
+    for group in np.split(order, cuts):
+        first = int(rows[group[0]])
+        key = [int(columns.ints(n)[first]) if n == "attempt" else columns.text(n, first) for n in names]
+        yield (*key, rows[group])

@@ -1,0 +1,338 @@
+"""Where the engine gets its rows: a run on disk (RunSource), or a table in memory (TableSource: tests, cases).
+
+A source hands out each captured tensor once, and only when its step is complete for its worker: when a row of
+a later step of that worker is there, when nothing was added to it for a while, or when the attempt has ended.
+So a rule does not judge half a step, and live and offline runs judge the same rows. Threads: a source belongs
+to one engine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tdcore.errors import ConfigError, RunError, TensorUnavailableForStep
+from tdcore.rules.window import Members
+from tdcore.sinks import Sink, SinkKeyError, local_path, open_sink
+
+if TYPE_CHECKING:
+    from tdcore.trial import Trial
+    from tdcore.trial.payload import Payloads, Piece
+    from tdcore.trial.progress import Progress
+
+__all__ = ["COLUMNS", "Batch", "RunSource", "Source", "TableSource"]
+
+# What every window holds; rules that need more name it in a class variable `columns`.
+COLUMNS = (
+    "attempt", "worker", "mode", "mode_step", "step", "seq", "name", "kind", "origin", "call", "dtype", "status",
+    "reason", "segment", "time_ns", "count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count",
+    "subnormal_count", "min", "max", "mean", "m2", "abs_sum", "square_sum", "abs_min", "abs_max",
+)  # fmt: skip
+
+Ended = frozenset[tuple[int, str]]
+_NO_ROWS: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Captured tensors of steps that are complete, one row each, in order of steps within each worker.
+
+    payload: reads the values of one row. ended: (attempt, worker) pairs that get no more rows after these.
+    """
+
+    table: pa.Table
+    payload: Callable[[int], npt.NDArray[Any]]
+    ended: Ended
+
+
+class Source(Protocol):
+    """What the engine needs of a run."""
+
+    where: str
+
+    def next(self, columns: Sequence[str], *, everything: bool = False) -> Batch:
+        """What became complete since the last call, maybe nothing.
+
+        everything: also the newest, unfinished steps.
+        """
+        ...
+
+    def members(self, collection: str) -> Members | None:
+        """Which tensors belong to a collection; None when the run has none of that name."""
+        ...
+
+    def begun(self) -> bool:
+        """Whether there is a run at all: a trainer has started, or there are rows."""
+        ...
+
+    def finished(self) -> bool:
+        """Whether the newest attempt has ended on all its workers, as of the last call of `next`."""
+        ...
+
+    def attempt_ended(self, attempt: int) -> bool:
+        """Whether this attempt has ended on all its workers, as of the last call of `next`."""
+        ...
+
+
+class RunSource:
+    """A run in a folder, read while it is written. Reads its index, small documents and, on demand, payloads.
+
+    place: folder, URL or open Trial. attempt: None for the newest at the first look and all that follow; a
+    number for that one alone; "all" for all of them. settle: a step to which nothing was added for this long
+    counts as complete too, so that the last step before a long pause is judged. sink, clock (monotonic
+    seconds): for tests.
+    """
+
+    def __init__(
+        self,
+        place: str | Path | Trial,
+        *,
+        attempt: int | str | None = None,
+        settle: timedelta = timedelta(seconds=2),
+        sink: Sink | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        from tdcore.trial.index import Index
+
+        if not (attempt is None or attempt == "all" or (isinstance(attempt, int) and attempt >= 0)):
+            raise ConfigError(f'attempt must be a number, "all" or None, got {attempt!r}')
+        self.where = _where(place)
+        self.sink = sink if sink is not None else open_sink(self.where)
+        self._root = Path(local_path(self.where)) if sink is None else None
+        self._index = Index(self.sink, self._root)
+        self._payloads: Payloads | None = None  # made when the first payload is read
+        self._progress: Progress | None = None  # made when there is a run.json
+        self._attempt = attempt
+        self._first_attempt: int | None = None  # fixed at the first look that finds one
+        self._settle = settle
+        self._clock = clock
+        self._seen = 0  # rows of the index looked at
+        self._waiting = _NO_ROWS  # rows of steps that are not complete
+        self._arrived: dict[tuple[int, str], float] = {}  # when the last rows of each attempt and worker came
+        self._over = False  # the newest attempt has ended, or died
+        self._members: dict[str, Members] = {}
+
+    def next(self, columns: Sequence[str], *, everything: bool = False) -> Batch:
+        """See Source.next.
+
+        Raises RunCorrupt for a damaged index, SinkError when the place does not answer.
+        """
+        from tdcore.trial.captures import resolve
+        from tdcore.trial.statistics import stats_table
+
+        self._look()  # before the rows: what has ended by now has all its rows there
+        index = self._index
+        index.advance()
+        if self._progress is not None:
+            self._progress.read_rows()
+        fresh = np.arange(self._seen, len(index), dtype=np.int64)
+        self._seen = len(index)
+        fresh = fresh[self._wanted(fresh)]
+        rows = np.concatenate([self._waiting, fresh])
+        complete = np.ones(len(rows), dtype=np.bool_) if everything else self._complete(rows, fresh)
+        self._waiting = rows[~complete]
+        captures = resolve(index, rows[complete])
+        table = stats_table(index, captures, columns)
+        return Batch(table=table, payload=lambda row: self._payload(captures.parts(row)), ended=self._ended())
+
+    def members(self, collection: str) -> Members | None:
+        """See Source.members."""
+        return self._members.get(collection)
+
+    def begun(self) -> bool:
+        """See Source.begun."""
+        if self._progress is None:
+            self._look()
+        return self._progress is not None
+
+    def finished(self) -> bool:
+        """See Source.finished. A run whose process is gone without an end counts as finished too."""
+        return self._over
+
+    def attempt_ended(self, attempt: int) -> bool:
+        """See Source.attempt_ended."""
+        if self._progress is None:
+            return False
+        newest = self._progress.latest_attempt
+        return attempt < newest or (attempt == newest and self._over)
+
+    def _look(self) -> None:
+        """Takes in who has started, who has ended, and the collections."""
+        from tdcore.trial.progress import Progress
+
+        if self._progress is None:
+            try:
+                self._progress = Progress(self.sink, self._index, self._settle, self._clock)
+            except SinkKeyError:
+                return  # not begun
+        self._progress.read_documents()
+        self._over = self._progress.status != "running"
+        self._members = _members(self.sink)
+
+    def _ended(self) -> Ended:
+        progress = self._progress
+        if progress is None:
+            return frozenset()
+        over = {attempt for attempt in progress.attempts if self.attempt_ended(attempt)}
+        pairs = {(attempt, worker) for attempt in over for worker in progress.workers(attempt)}
+        return frozenset(pairs | {(attempt, worker) for worker, attempt in progress.ends})
+
+    def _wanted(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        attempts = self._index.column("attempt")[rows]
+        if self._attempt == "all":
+            return np.ones(len(rows), dtype=np.bool_)
+        if isinstance(self._attempt, int):
+            return np.asarray(attempts == self._attempt)
+        if self._first_attempt is None and self._progress is not None and self._progress.latest_attempt >= 0:
+            self._first_attempt = self._progress.latest_attempt
+        return np.asarray(attempts >= (self._first_attempt or 0))
+
+    def _complete(self, rows: npt.NDArray[np.int64], fresh: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which rows are of complete steps. fresh: those of them that have just come."""
+        index, now, ended = self._index, self._clock(), self._ended()
+        texts = index.texts("worker")
+        attempt, worker, step = (
+            index.column(name)[rows].astype(np.int64) for name in ("attempt", "worker", "step")
+        )
+        complete = np.zeros(len(rows), dtype=np.bool_)
+        old = len(rows) - len(fresh)
+        for pair in np.unique(np.stack([attempt, worker]), axis=1).T.tolist():
+            mine = (attempt == pair[0]) & (worker == pair[1])
+            place = (pair[0], texts[pair[1]])
+            if mine[old:].any():
+                self._arrived[place] = now
+            if place in ended or now - self._arrived[place] >= self._settle.total_seconds():
+                complete |= mine
+            else:
+                complete |= mine & (step < step[mine].max())
+        return complete
+
+    def _payload(self, parts: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """The values of one captured tensor, read-only.
+
+        Raises RunCorrupt, or TensorUnavailableForStep without values.
+        """
+        from tdcore.trial.payload import Payloads
+
+        if self._payloads is None:
+            self._payloads = Payloads(self.sink, self._root)
+        index, row = self._index, int(parts[0])
+        what = f"{index.text('name', row)!r} at step {int(index.column('step')[row])}"
+        if np.any(index.column("segment")[parts] < 0):
+            raise TensorUnavailableForStep(f"{what} was saved without its values", reason="stats_only")
+        shape = index.wide("shape", parts[:1])[0].as_py()
+        for _ in range(2):
+            try:
+                return self._payloads.read(self._pieces(parts), index.text("dtype", row) or "", shape, what)
+            except SinkKeyError as error:  # small segments are merged while the run is written
+                if not index.relocate(row):
+                    raise TensorUnavailableForStep(
+                        f"the values of {what} are gone: {error}", reason="lost"
+                    ) from error
+        raise TensorUnavailableForStep(f"the values of {what} keep moving; try again", reason="lost")
+
+    def _pieces(self, parts: npt.NDArray[np.int64]) -> list[Piece]:
+        from tdcore.trial.payload import Piece
+
+        index = self._index
+        elements, starts = (index.wide(name, parts).to_pylist() for name in ("elements", "element_offset"))
+        offset, nbytes, crc32c = (
+            index.column(name)[parts].tolist() for name in ("offset", "nbytes", "crc32c")
+        )
+        return [
+            Piece(
+                worker=index.text("worker", row) or "",
+                segment=index.text("segment", row) or "",
+                offset=offset[at],
+                nbytes=nbytes[at],
+                crc32c=crc32c[at],
+                elements=elements[at],
+                element_offset=starts[at],
+            )
+            for at, row in enumerate(parts.tolist())
+        ]
+
+
+class TableSource:
+    """A finished run made of a table of index rows, one per captured tensor.
+
+    payloads: values by row number.
+    """
+
+    def __init__(
+        self,
+        table: pa.Table,
+        *,
+        payloads: Mapping[int, npt.NDArray[Any]] | None = None,
+        collections: Mapping[str, Members] | None = None,
+        where: str = "a table",
+    ) -> None:
+        self.where = where
+        self._table = table
+        self._payloads = dict(payloads or {})
+        self._collections = dict(collections or {})
+
+    def next(self, columns: Sequence[str], *, everything: bool = False) -> Batch:
+        """See Source.next. All rows at the first call, none later."""
+        table, self._table = self._table, self._table.slice(0, 0)
+        pairs = zip(table.column("attempt").to_pylist(), table.column("worker").to_pylist(), strict=True)
+        return Batch(table=table.select(columns), payload=self._payload, ended=frozenset(pairs))
+
+    def members(self, collection: str) -> Members | None:
+        """See Source.members."""
+        return self._collections.get(collection)
+
+    def begun(self) -> bool:
+        """See Source.begun."""
+        return True
+
+    def finished(self) -> bool:
+        """See Source.finished."""
+        return True
+
+    def attempt_ended(self, attempt: int) -> bool:
+        """See Source.attempt_ended."""
+        return True
+
+    def _payload(self, row: int) -> npt.NDArray[Any]:
+        if row not in self._payloads:
+            raise TensorUnavailableForStep(f"row {row} of the table has no values")
+        return self._payloads[row]
+
+
+def _where(place: Any) -> str:
+    if isinstance(place, (str, Path)):
+        return str(place)
+    path = getattr(place, "path", None)
+    if path is None:
+        raise TypeError(f"expected a run's folder, URL or Trial, got {type(place).__name__}")
+    return str(path)
+
+
+def _members(sink: Sink) -> dict[str, Members]:
+    """Collections of all attempts joined.
+
+    When they cannot be read: none; kinds still say what most tensors are.
+    """
+    from tdcore.trial.documents import read_collections, texts
+
+    found: dict[str, Members] = {}
+    try:
+        attempts = read_collections(sink)
+    except RunError:
+        return found
+    for collections in attempts.values():
+        for name, entry in collections.items():
+            before = found.get(name, Members())
+            regexes = dict.fromkeys([*before.include_regex, *texts(entry, "include_regex")])
+            names = before.tensor_names | frozenset(texts(entry, "tensor_names"))
+            found[name] = Members(tensor_names=names, include_regex=tuple(regexes))
+    return found

@@ -1,0 +1,127 @@
+"""Trace:
+
+a small run in memory, written down row by row. For the cases of rules, their documentation and tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tdcore import layout
+from tdcore.rules.source import TableSource
+from tdcore.rules.window import Members
+
+__all__ = ["Trace"]
+
+_COUNTS = ("count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "subnormal_count")
+
+
+@dataclass(slots=True, kw_only=True)
+class Trace:
+    """Rows as the index would hold them, with statistics computed from the values given.
+
+    collections: name -> names of its tensors. `add` one captured tensor after the other, in order of
+    execution.
+    """
+
+    collections: dict[str, list[str]] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    payloads: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
+
+    def add(
+        self,
+        step: int,
+        name: str,
+        kind: str,
+        values: Any,
+        *,
+        mode: str = "TRAIN",
+        mode_step: int | None = None,
+        worker: str = "worker_0",
+        attempt: int = 0,
+        origin: str | None = None,
+        call: int = 0,
+        payload: bool = False,
+        statistics: bool = True,
+        status: str = "ok",
+        reason: str | None = None,
+    ) -> Trace:
+        """Adds one row and returns the trace.
+
+        values: None for a tensor that had no value (absent or skipped).
+        """
+        row: dict[str, Any] = {
+            "attempt": attempt,
+            "worker": worker,
+            "ticket": len(self.rows),
+            "mode": mode,
+            "mode_step": step if mode_step is None else mode_step,
+            "step": step,
+            "seq": sum(1 for other in self.rows if other["step"] == step and other["worker"] == worker),
+            "name": name,
+            "kind": kind,
+            "origin": origin,
+            "call": call,
+            "part": 0,
+            "parts": 1,
+            "element_offset": 0,
+            "elements": 0,
+            "time_ns": 1_000_000_000 * (step + 1),
+            "status": status,
+            "reason": reason,
+        }
+        if values is not None:
+            array = np.asarray(values)
+            row |= {"dtype": "F32", "shape": list(array.shape), "elements": array.size}
+            if statistics:
+                row |= _statistics(array)
+            if payload:
+                self.payloads[len(self.rows)] = array
+                row |= {
+                    "segment": "0000-000000000000-000000000000.safetensors",
+                    "offset": 0,
+                    "nbytes": 0,
+                    "crc32c": 0,
+                }
+        self.rows.append(row)
+        return self
+
+    def table(self) -> pa.Table:
+        """All columns of the index."""
+        return pa.Table.from_pylist(self.rows, schema=layout.index_schema())
+
+    def source(self) -> TableSource:
+        """As what an engine reads."""
+        members = {name: Members(tensor_names=frozenset(names)) for name, names in self.collections.items()}
+        return TableSource(self.table(), payloads=self.payloads, collections=members)
+
+
+def _statistics(values: npt.NDArray[Any]) -> dict[str, Any]:
+    flat = values.astype(np.float64).ravel()
+    finite = flat[np.isfinite(flat)]
+    tiny = float(np.finfo(np.float32).tiny)
+    magnitude = np.abs(finite)
+    some = finite.size > 0
+    return {
+        "count": flat.size,
+        "nan_count": int(np.isnan(flat).sum()),
+        "pos_inf_count": int(np.isposinf(flat).sum()),
+        "neg_inf_count": int(np.isneginf(flat).sum()),
+        "zero_count": int((finite == 0).sum()),
+        "subnormal_count": int(((magnitude > 0) & (magnitude < tiny)).sum()),
+        "min": float(finite.min()) if some else np.nan,
+        "max": float(finite.max()) if some else np.nan,
+        "mean": float(finite.mean()) if some else np.nan,
+        "m2": float(((finite - finite.mean()) ** 2).sum()) if some else 0.0,
+        "abs_sum": float(magnitude.sum()),
+        "square_sum": float((finite**2).sum()),
+        "abs_min": float(magnitude.min()) if some else np.nan,
+        "abs_max": float(magnitude.max()) if some else np.nan,
+        "log2_first": 0,
+        "log2_counts": [],
+    }

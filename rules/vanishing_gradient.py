@@ -1,0 +1,99 @@
+"""TDC101: gradients so small that the layers behind them do not learn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tdcore.rules.base import Finding, Need, require
+from tdcore.rules.window import Window
+
+__all__ = ["VanishingGradient"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VanishingGradient:
+    """Gradients whose mean magnitude is below a threshold.
+
+    What it does:
+        Looks at every gradient of every saved step and names those whose mean of |g| is below `threshold`.
+
+    Why it matters:
+        A weight moves by its gradient times the learning rate. In a deep stack of sigmoid or tanh layers each
+        layer multiplies the gradient by a number well below 1, so the first layers get almost none: they keep
+        their random values while the loss stops falling, and nothing else in the log says why.
+
+    Decides by:
+        mean |g| = abs_sum / (number of finite elements) < threshold (strictly), per tensor and step, from the
+        statistics in the index. Any tensor fires; all offenders of a step are reported. Parameters without a
+        gradient at the step (unused or frozen: row `absent`) are not judged. Gradients without a finite
+        element are left to ExplodingTensor.
+
+    Parameters:
+        threshold: in units of the gradient. ignore_zero: True leaves out gradients that are exactly zero
+        everywhere, as those of frozen layers can be.
+
+    False alarms:
+        The end of a successful training, where all gradients are small. Losses or gradients scaled down (a
+        mean over very many elements, a small loss weight). Embeddings of which a batch touches few rows. fp16
+        training whose gradients are read before they are unscaled.
+
+    Do:
+        Replace sigmoid or tanh by ReLU or GELU, add residual connections or normalisation layers, use He or
+        Xavier initialisation, or check the loss scale. Compare with the gradient of the last layer: if that
+        is small too, look at the loss first.
+
+    Source:
+        S. Hochreiter, Untersuchungen zu dynamischen neuronalen Netzen (1991). X. Glorot and Y. Bengio,
+        Understanding the difficulty of training deep feedforward neural networks, AISTATS 2010.
+    """
+
+    code: ClassVar[str] = "TDC101"
+
+    threshold: float = 1e-7
+    ignore_zero: bool = False
+
+    def __post_init__(self) -> None:
+        require(0 < self.threshold < np.inf, self, "threshold", self.threshold, "a number above 0")
+
+    def needs(self) -> Need:
+        """Statistics of gradients."""
+        return Need(
+            what="gradients with statistics",
+            fix='CollectionConfig(name="gradients", save_config=SaveConfig(save_interval=100))',
+        )
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """One finding per gradient and step below the threshold."""
+        gradients = window.in_collections(["gradients"])
+        window.missing(
+            "gradient saved without statistics", int(np.sum(gradients & window.ok & ~window.counted))
+        )
+        window.missing(
+            "gradient not captured", int(np.sum(gradients & window.columns.where("status", _skipped)))
+        )
+        finite = window.finite
+        judged = gradients & window.ok & (finite > 0)
+        window.judged(int(np.sum(judged)))
+
+        with np.errstate(divide="ignore", invalid="ignore"):
+            abs_mean = window.columns.floats("abs_sum") / finite
+        small = judged & (abs_mean < self.threshold)
+        if self.ignore_zero:
+            small &= window.columns.floats("abs_max") > 0
+        for row in np.flatnonzero(small).tolist():
+            value = float(abs_mean[row])
+            yield window.finding(
+                self,
+                row,
+                numbers={"abs_mean": value, "threshold": self.threshold, "elements": int(finite[row])},
+                why=f"mean |gradient| is {value:.3g}, below {self.threshold:.3g}: these weights hardly move",
+                do="use ReLU or GELU, residual connections or normalisation, or a better initialisation",
+            )
+
+
+def _skipped(status: str) -> bool:
+    return status == "skipped"

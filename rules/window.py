@@ -1,0 +1,257 @@
+"""Window: the rows of complete steps that a rule looks at in one call, as columns.
+
+Built for whole-table judgement: masks over all rows at once, regular expressions tested once per distinct
+name. A Window belongs to one rule, one call and one thread. It reads payloads on demand and changes nothing
+but its own counts of what was judged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tdcore.errors import ConfigError
+from tdcore.rules.base import Finding, Rule
+
+__all__ = ["Columns", "Members", "Mask", "Window"]
+
+Mask = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """Which tensors belong to a collection: those listed, and those whose name one of the patterns finds."""
+
+    tensor_names: frozenset[str] = frozenset()
+    include_regex: tuple[str, ...] = ()
+
+
+class Columns:
+    """The columns of one table of index rows as NumPy arrays, each converted once; shared by all rules.
+
+    table: rows with the columns of the index, parts of one tensor already merged.
+    """
+
+    __slots__ = ("_cache", "_codes", "table")
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self._cache: dict[str, npt.NDArray[Any]] = {}
+        self._codes: dict[str, tuple[npt.NDArray[np.int64], list[str | None]]] = {}
+
+    def floats(self, name: str) -> Floats:
+        """A number column as float64; NaN where it is null."""
+        key = "f:" + name
+        if key not in self._cache:
+            values = self.table.column(name).cast(pa.float64()).to_numpy()
+            self._cache[key] = np.asarray(values, dtype=np.float64)
+        return self._cache[key]
+
+    def ints(self, name: str) -> Ints:
+        """An integer column as int64; 0 where it is null."""
+        key = "i:" + name
+        if key not in self._cache:
+            column = self.table.column(name).cast(pa.int64())
+            if column.null_count:
+                column = column.fill_null(0)
+            self._cache[key] = np.asarray(column.to_numpy(), dtype=np.int64)
+        return self._cache[key]
+
+    def present(self, name: str) -> Mask:
+        """Where a column is not null."""
+        key = "p:" + name
+        if key not in self._cache:
+            column = self.table.column(name)
+            if column.null_count == 0:
+                self._cache[key] = np.ones(len(column), dtype=np.bool_)
+            else:
+                self._cache[key] = np.asarray(column.is_valid().to_numpy(), dtype=np.bool_)
+        return self._cache[key]
+
+    def codes(self, name: str) -> tuple[Ints, list[str | None]]:
+        """A text column as (position in the list of distinct texts, that list);
+
+        nulls are None, the last entry.
+        """
+        if name not in self._codes:
+            column = self.table.column(name)
+            if not pa.types.is_dictionary(column.type):
+                column = column.dictionary_encode()
+            column = column.unify_dictionaries().combine_chunks()
+            array = column.chunk(0) if isinstance(column, pa.ChunkedArray) and column.num_chunks else column
+            if isinstance(array, pa.ChunkedArray):  # no rows at all
+                self._codes[name] = (np.empty(0, dtype=np.int64), [None])
+            else:
+                texts: list[str | None] = [*array.dictionary.to_pylist(), None]
+                indices = array.indices.cast(pa.int64()).fill_null(len(texts) - 1).to_numpy()
+                self._codes[name] = (np.asarray(indices, dtype=np.int64), texts)
+        return self._codes[name]
+
+    def where(self, name: str, test: Callable[[str], bool]) -> Mask:
+        """Rows whose text in column `name` passes `test`, which is called once per distinct text.
+
+        Null never passes.
+        """
+        codes, texts = self.codes(name)
+        passes = np.fromiter((text is not None and test(text) for text in texts), np.bool_, len(texts))
+        return passes[codes]
+
+    def text(self, name: str, row: int) -> str:
+        """The text at one row; "" where it is null."""
+        codes, texts = self.codes(name)
+        return texts[int(codes[row])] or ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What one rule sees in one call of `check`.
+
+    columns: the rows. memory: the rule's own, kept by the engine from call to call; values that pickle can
+    store. ended: the (attempt, worker) pairs that will get no more rows after these; the window that says so
+    may be empty. members: finds the members of a collection, None when the run has none of that name.
+    payload: reads the values of one row as an array; raises tdcore.errors.RunError where there are none.
+    """
+
+    columns: Columns
+    memory: MutableMapping[Any, Any]
+    ended: frozenset[tuple[int, str]] = frozenset()
+    members: Callable[[str], Members | None] = lambda name: None
+    payload: Callable[[int], npt.NDArray[Any]] | None = None
+    coverage: Coverage = field(default_factory=lambda: Coverage())
+
+    # What rows there are.
+    # -------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return int(self.columns.table.num_rows)
+
+    @property
+    def ok(self) -> Mask:
+        """Rows that hold a value: not absent, not skipped."""
+        return self.columns.where("status", lambda status: status in ("ok", "lost"))
+
+    @property
+    def counted(self) -> Mask:
+        """Rows with statistics."""
+        return self.columns.present("count")
+
+    @property
+    def finite(self) -> Floats:
+        """Number of finite elements of each row."""
+        floats = self.columns.floats
+        return floats("count") - floats("nan_count") - floats("pos_inf_count") - floats("neg_inf_count")
+
+    def kind(self, *kinds: str) -> Mask:
+        """Rows of tensors of these kinds, such as "gradient"."""
+        return self.columns.where("kind", lambda kind: kind in kinds)
+
+    def named(self, patterns: Iterable[str]) -> Mask:
+        """Rows whose tensor name one of the regular expressions finds (re.search, case-sensitive, as in the older
+        library).
+        """
+        tests = [compile_pattern(pattern) for pattern in patterns]
+        return self.columns.where("name", lambda name: any(test.search(name) for test in tests))
+
+    def in_collections(self, collections: Iterable[str]) -> Mask:
+        """Rows of tensors that belong to one of the collections. "all" is everything."""
+        names = list(collections)
+        if "all" in names:
+            return np.ones(len(self), dtype=np.bool_)
+        mask = np.zeros(len(self), dtype=np.bool_)
+        for collection in names:
+            kind = KIND_OF_COLLECTION.get(collection)
+            members = self.members(collection) or Members()
+            if kind is not None:
+                mask |= self.kind(kind)
+            else:
+                mask |= self.named(members.include_regex)
+            mask |= self.columns.where("name", members.tensor_names.__contains__)
+        return mask
+
+    def selected(self, collections: Iterable[str], patterns: Iterable[str]) -> Mask:
+        """Union of `in_collections` and `named`; everything when both are empty."""
+        collections, patterns = tuple(collections), tuple(patterns)
+        if not collections and not patterns:
+            return np.ones(len(self), dtype=np.bool_)
+        return self.in_collections(collections) | self.named(patterns)
+
+    # What the rule says about them.
+    # ---------------------------------------------------------------------------
+
+    def judged(self, rows: int) -> None:
+        """Counts rows that the rule could decide on, whatever it decided."""
+        self.coverage.judged += rows
+
+    def missing(self, why: str, rows: int) -> None:
+        """Counts rows that the rule wanted and could not judge.
+
+        why: what they lack, same words for the same lack.
+        """
+        if rows:
+            self.coverage.missing[why] = self.coverage.missing.get(why, 0) + rows
+
+    def finding(
+        self, rule: Rule, row: int, *, numbers: Mapping[str, float | int | str], why: str, do: str
+    ) -> Finding:
+        """A finding of `rule` about the tensor and step of one row."""
+        columns = self.columns
+        return Finding(
+            rule=type(rule).__name__,
+            code=rule.code,
+            step=int(columns.ints("step")[row]),
+            mode=columns.text("mode", row),
+            mode_step=int(columns.ints("mode_step")[row]),
+            worker=columns.text("worker", row),
+            attempt=int(columns.ints("attempt")[row]),
+            tensor=columns.text("name", row),
+            numbers=numbers,
+            why=why,
+            do=do,
+        )
+
+    def read(self, rows: Iterable[int]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """The payloads of these rows, one at a time."""
+        if self.payload is None:
+            return
+        for row in rows:
+            yield row, self.payload(int(row))
+
+
+@dataclass(slots=True, kw_only=True)
+class Coverage:
+    """What a rule could judge so far. Written by the rule through its Window, read by the engine."""
+
+    judged: int = 0
+    missing: dict[str, int] = field(default_factory=dict)
+
+
+# Built-in collections that hold one kind of tensor, so that they are known even before collections.json is.
+# Their patterns select among that kind only, so names alone would take in too much.
+KIND_OF_COLLECTION = {
+    "weights": "weight",
+    "biases": "bias",
+    "gradients": "gradient",
+    "losses": "loss",
+    "inputs": "input",
+    "outputs": "output",
+    "scalars": "scalar",
+    "optimizer_variables": "optimizer_state",
+    "hyperparameters": "hyperparameter",
+    "metrics": "metric",
+}
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """A compiled regular expression; ConfigError says which one is wrong and where."""
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"{pattern!r} is not a regular expression: {error}") from error

@@ -1,0 +1,78 @@
+"""Builds tdcore: CMake for the extension, setuptools for everything else (metadata is in pyproject.toml)."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pybind11
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+MACHINES = {"x86_64": "x86-64", "amd64": "x86-64", "aarch64": "aarch64", "arm64": "aarch64"}
+
+# hooks/ and rules/ live beside tdcore/ in the repository and inside it once installed.
+FOLDERS = {"tdcore": "tdcore", "tdcore.hooks": "hooks", "tdcore.rules": "rules"}
+# find_packages also walks the links tdcore/hooks and tdcore/rules; the mapped folders below replace what it finds there.
+LINKS = ("hooks", "rules")
+PACKAGES = sorted(
+    {
+        name
+        for top, folder in FOLDERS.items()
+        for name in (
+            top,
+            *(
+                f"{top}.{sub}"
+                for sub in find_packages(folder)
+                if not (top == "tdcore" and sub.split(".")[0] in LINKS)
+            ),
+        )
+    }
+)
+
+
+def refuse_unsupported_platform() -> None:
+    """Stop with a plain sentence where the core cannot work, before a compiler says it in a thousand lines."""
+    if not sys.platform.startswith("linux") or platform.machine().lower() not in MACHINES:
+        sys.exit(
+            f"tdcore runs on Linux x86-64 and aarch64; this is {platform.system()} {platform.machine()}. "
+            "It needs memfd_create, pidfds and 64-bit lock-free atomics shared between processes."
+        )
+
+
+class CMakeBuild(build_ext):
+    """Runs CMake and puts the extension where setuptools expects it."""
+
+    def build_extension(self, ext: Extension) -> None:
+        output = Path(self.get_ext_fullpath(ext.name)).resolve()
+        build = Path(self.build_temp).resolve() / "cmake"
+        build.mkdir(parents=True, exist_ok=True)
+        configure = [
+            "cmake",
+            f"-S{ROOT}",
+            f"-B{build}",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+            f"-DTDCORE_VERSION={self.distribution.get_version()}",
+            f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={output.parent}",
+            "-DCMAKE_BUILD_TYPE=Release",
+        ]
+        try:
+            subprocess.run(configure, check=True)
+            jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
+            subprocess.run(["cmake", "--build", str(build), "--target", "_core", "--parallel", jobs], check=True)
+        except FileNotFoundError as error:
+            raise SystemExit("tdcore needs CMake >= 3.18 to build; `pip install cmake` brings it") from error
+
+
+refuse_unsupported_platform()
+setup(
+    packages=PACKAGES,
+    package_dir=FOLDERS,
+    ext_modules=[Extension("tdcore._core", sources=[])],
+    cmdclass={"build_ext": CMakeBuild},
+)

@@ -1,0 +1,71 @@
+"""tdcore: records what happens inside a training run at almost no cost, and finds what is wrong with it.
+
+The names below load on first use, so `import tdcore` stays light and imports no framework.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tdcore._version import __version__
+    from tdcore.collection import CollectionConfig
+    from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode
+    from tdcore.errors import StopTraining, TdcoreError
+    from tdcore.modes import ModeKeys, modes
+    from tdcore.session import RingConfig
+    from tdcore.stats import TensorStats, tensor_stats
+    from tdcore.trial import Tensor, Trial, create_trial
+    from tdcore.watch import watch
+
+_HOME = {
+    "CollectionConfig": "tdcore.collection",
+    "ModeKeys": "tdcore.modes",
+    "ReductionConfig": "tdcore.config",
+    "RingConfig": "tdcore.session",
+    "SaveConfig": "tdcore.config",
+    "SaveConfigMode": "tdcore.config",
+    "StopTraining": "tdcore.errors",
+    "TdcoreError": "tdcore.errors",
+    "Tensor": "tdcore.trial",
+    "TensorStats": "tdcore.stats",
+    "Trial": "tdcore.trial",
+    "__version__": "tdcore._version",
+    "create_trial": "tdcore.trial",
+    "modes": "tdcore.modes",
+    "tensor_stats": "tdcore.stats",
+    "watch": "tdcore.watch",
+}
+
+__all__ = [
+    "CollectionConfig",
+    "ModeKeys",
+    "ReductionConfig",
+    "RingConfig",
+    "SaveConfig",
+    "SaveConfigMode",
+    "StopTraining",
+    "TdcoreError",
+    "Tensor",
+    "TensorStats",
+    "Trial",
+    "__version__",
+    "create_trial",
+    "modes",
+    "tensor_stats",
+    "watch",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tdcore' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,173 @@
+"""Which attempt of a run this is: run.json, and the claims that keep two trainers apart.
+
+A run folder may be used again and again; every use is a new attempt, and nothing of an earlier one is
+touched. ``attempts/<attempt>-<worker>.json`` is created exclusively and holds what the worker said of itself:
+the claim. run.json lists the attempts for readers. Whoever changes it reads the claims again afterwards and
+repeats until both agree, so that the last writer of a race always leaves a complete list. Threads: called
+while a session is made, from that thread only. Never overwrites what is not its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tdcore._version import __version__
+from tdcore.errors import ConfigError, RunCorrupt, SinkKeyError, UnsupportedFormat
+from tdcore.layout import COLLECTIONS_KEY, FORMAT_VERSION, RUN_KEY, valid_worker
+
+if TYPE_CHECKING:
+    from tdcore.sinks import Sink
+
+JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
+
+_CLAIM = re.compile(r"attempts/([0-9]{4,})-(.+)\.json")
+_MAX_ROUNDS = 100  # of the race for run.json; each round means that another trainer was faster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One worker's place in a run. earlier_collections: attempt number -> entry of collections.json."""
+
+    run_id: str
+    attempt: int
+    earlier_collections: Mapping[str, JSON]
+
+
+def claim_attempt(
+    sink: Sink,
+    *,
+    where: str,
+    worker: str,
+    configuration: Mapping[str, JSON],
+    framework: str,
+    framework_version: str,
+    world_size: int,
+) -> Attempt:
+    """Claims the next attempt of `worker` and enters it in run.json. where: the run's place, for messages.
+
+    Raises ConfigError for a worker name or configuration that cannot be stored, RunCorrupt when run.json is
+    not one of ours, SinkError when the place refuses.
+    """
+    if not valid_worker(worker):
+        raise ConfigError(
+            f"worker must be made of letters, digits, '_', '-' and '.', like 'worker_0'; got {worker!r}"
+        )
+    entry: dict[str, JSON] = {
+        "started_ns": time.time_ns(),
+        "world_size": world_size,
+        "framework": framework,
+        "framework_version": framework_version,
+        "tdcore_version": __version__,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "configuration": dict(configuration),
+    }
+    try:
+        json.dumps(entry)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"configuration must be made of JSON values: {error}") from error
+
+    run = _read_run(sink, where)
+    attempt = _claim(sink, worker, entry, known=_numbers(run))
+    run_id = _enter(sink, where)
+    return Attempt(run_id=run_id, attempt=attempt, earlier_collections=_read_collections(sink, where))
+
+
+def _claim(sink: Sink, worker: str, entry: Mapping[str, JSON], known: set[int]) -> int:
+    claims = _claims(sink)
+    taken = {number for number, name in claims if name == worker}
+    taken |= known - {number for number, _ in claims}  # entered by hand or by another tool: never reused
+    attempt = max(taken, default=-1) + 1
+    while True:
+        document: dict[str, JSON] = {"attempt": attempt, **entry}
+        if sink.put_new(f"attempts/{attempt:04d}-{worker}.json", [_dump(document)]):
+            return attempt
+        attempt += 1
+
+
+def _enter(sink: Sink, where: str) -> str:
+    """Brings run.json up to date with the claims and returns the run's id."""
+    for _ in range(_MAX_ROUNDS):
+        run = _read_run(sink, where)
+        entries: dict[int, Any] = {entry["attempt"]: entry for entry in run["attempts"]} if run else {}
+        for number, worker in sorted(_claims(sink)):
+            if number not in entries:
+                entries[number] = _read_json(sink, f"attempts/{number:04d}-{worker}.json", where)
+        attempts = [entries[number] for number in sorted(entries)]
+        if run is None:
+            document = {"format": FORMAT_VERSION, "run_id": uuid.uuid4().hex, "attempts": attempts}
+            sink.put_new(RUN_KEY, [_dump(document)])  # whoever creates it names the run
+        elif attempts == run["attempts"]:
+            return str(run["run_id"])
+        else:
+            sink.put(RUN_KEY, [_dump({**run, "attempts": attempts})])
+    raise RunCorrupt(
+        f"{where}/{RUN_KEY} kept changing for {_MAX_ROUNDS} rounds; use one folder per training job"
+    )
+
+
+def _claims(sink: Sink) -> list[tuple[int, str]]:
+    found = (_CLAIM.fullmatch(key) for key in sink.list("attempts/"))
+    return [(int(match[1]), match[2]) for match in found if match]
+
+
+def _numbers(run: Mapping[str, Any] | None) -> set[int]:
+    return {entry["attempt"] for entry in run["attempts"]} if run else set()
+
+
+def _read_run(sink: Sink, where: str) -> dict[str, Any] | None:
+    try:
+        run = _read_json(sink, RUN_KEY, where)
+    except SinkKeyError:
+        return None
+    advice = "choose another out_dir, or move the file away"
+    if not isinstance(run.get("run_id"), str) or not isinstance(run.get("attempts"), list):
+        raise RunCorrupt(f"{where}/{RUN_KEY} is not a tdcore run (no run_id or no attempts); {advice}")
+    if run.get("format") != FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"{where}/{RUN_KEY} has format {run.get('format')!r}, this version writes {FORMAT_VERSION}; "
+            + advice
+        )
+    if not all(
+        isinstance(entry, dict) and isinstance(entry.get("attempt"), int) for entry in run["attempts"]
+    ):
+        raise RunCorrupt(f"{where}/{RUN_KEY} has an attempt without a number; {advice}")
+    return run
+
+
+def _read_collections(sink: Sink, where: str) -> Mapping[str, JSON]:
+    try:
+        document = _read_json(sink, COLLECTIONS_KEY, where)
+    except SinkKeyError:
+        return {}
+    attempts = document.get("attempts")
+    if not isinstance(attempts, dict):
+        raise RunCorrupt(
+            f"{where}/{COLLECTIONS_KEY} has no attempts; choose another out_dir, or move the file away"
+        )
+    return attempts
+
+
+def _read_json(sink: Sink, key: str, where: str) -> dict[str, Any]:
+    data = sink.get(key)
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise RunCorrupt(
+            f"{where}/{key} is not JSON ({error}); choose another out_dir, or move the file away"
+        ) from error
+    if not isinstance(document, dict):
+        raise RunCorrupt(f"{where}/{key} is not a JSON object; choose another out_dir, or move the file away")
+    return document
+
+
+def _dump(document: Mapping[str, JSON]) -> bytes:
+    return json.dumps(document, indent=1).encode()

@@ -1,0 +1,91 @@
+"""The commands of `tdcore`, their help, and what errors become: a message on stderr and an exit code.
+
+0  fine; rules: no issue        2  wrong usage: an argument, a rule's name or parameter
+1  rules: an issue was found    3  the run cannot be read; rules: not evaluable, or a rule failed
+4  rules: no issue so far, and the run has not ended
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tdcore.cli import doctor, ls, rules, show
+
+__all__ = ["app", "main"]
+
+EXIT_CODES = """Exit codes: 0 fine. 2 wrong usage. 3 the run cannot be read."""
+
+app = typer.Typer(
+    name="tdcore",
+    help="Look at training runs that tdcore has recorded, and judge them by rules.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("ls", epilog=EXIT_CODES)(ls.command)
+app.command("show", epilog=EXIT_CODES)(show.command)
+app.add_typer(rules.app, name="rules")
+app.command(
+    "doctor",
+    epilog="Exit codes: 0 all that capture needs works. 3 something that capture needs does not work.",
+)(doctor.command)
+
+
+@app.command(
+    "demo", epilog="Exit codes: 0 both trainings came out as they should. 1 they did not. 3 it could not run."
+)
+def demo(
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the two runs.", show_default="runs/demo")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Train a network with a planted fault under watch, and then the mended one (needs torch and scikit-learn).
+
+    Example: [bold]tdcore demo --out runs/demo[/]
+    """
+    from tdcore.demo import run_demo
+
+    raise typer.Exit(run_demo(out, json_output))
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and end.", is_eager=True)
+    ] = False,
+) -> None:
+    if version:
+        from tdcore._version import __version__
+
+        print(__version__)
+        raise typer.Exit(0)
+
+
+def main() -> None:
+    """Runs the command line; ends the process with its exit code."""
+    from tdcore.errors import ConfigError, TdcoreError
+
+    try:
+        app()
+    except ConfigError as error:
+        _fail(error, 2)
+    except TdcoreError as error:
+        _fail(error, 3)
+    except BrokenPipeError:  # the reader of a pipe has gone, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _fail(error: Exception, code: int) -> None:
+    print(f"tdcore: {error}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,264 @@
+"""tdcore doctor: what works on this machine, what does not, and what to do about it."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import mmap
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from tdcore.cli.output import console, human_bytes, print_json
+
+__all__ = ["Check", "checks", "command"]
+
+FRAMEWORKS = ("torch", "tensorflow", "jax", "mxnet", "xgboost", "lightning", "transformers")
+S3_PACKAGES = ("aiobotocore", "obstore", "boto3")
+
+State = Literal["ok", "missing", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing looked at.
+
+    needed: whether capture cannot work without it. advice: what to do unless it is ok.
+    """
+
+    name: str
+    state: State
+    detail: str
+    needed: bool = False
+    advice: str = ""
+
+
+def command(
+    folder: Annotated[
+        str, typer.Argument(help="Where runs will be written: direct I/O is tried there.")
+    ] = ".",
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what works on this machine: native code, shared memory, disk, CUDA, frameworks, S3.
+
+    Examples:
+
+      [bold]tdcore doctor[/]
+
+      [bold]tdcore doctor /mnt/runs --json[/]
+    """
+    found = checks(folder)
+    good = all(check.state == "ok" for check in found if check.needed)
+    if json_output:
+        print_json({"good": good, "checks": [asdict(check) for check in found]})
+    else:
+        _print(found, good)
+    raise typer.Exit(0 if good else 3)
+
+
+def checks(folder: str) -> list[Check]:
+    """All checks. None of them raises, imports a framework, or leaves anything behind."""
+    each: list[Callable[[], Check | list[Check]]] = [
+        _versions, _native, _memfd, _pidfd, _ring, lambda: _folder(folder), lambda: _direct_io(folder), _cuda,
+        lambda: [_package(name, "framework") for name in FRAMEWORKS],
+        lambda: [_package(name, "s3") for name in S3_PACKAGES],
+    ]  # fmt: skip
+    found: list[Check] = []
+    for check in each:
+        result = check()
+        found += result if isinstance(result, list) else [result]
+    return found
+
+
+def _versions() -> Check:
+    from tdcore._version import __version__
+
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    detail = f"tdcore {__version__}, Python {platform.python_version()}, {system}, {os.cpu_count()} CPUs"
+    good = sys.platform == "linux"
+    return Check(
+        name="versions",
+        state="ok" if good else "failed",
+        detail=detail,
+        needed=True,
+        advice="capture needs Linux",
+    )
+
+
+def _native() -> Check:
+    try:
+        from tdcore import _core
+
+        return Check(
+            name="native code", state="ok", detail=f"loaded, SIMD level {_core.simd_level()}", needed=True
+        )
+    except ImportError as error:
+        return Check(
+            name="native code", state="failed", detail=str(error), needed=True,
+            advice="build it: pip install --force-reinstall tdcore-capture, or `make build` in a checkout",
+        )  # fmt: skip
+
+
+def _memfd() -> Check:
+    """memfd_create and seals, which the ring stands on."""
+    try:
+        import fcntl
+
+        descriptor = os.memfd_create("tdcore-doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(descriptor, mmap.PAGESIZE)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        finally:
+            os.close(descriptor)
+        return Check(name="shared memory", state="ok", detail="memfd_create with seals", needed=True)
+    except (OSError, AttributeError) as error:
+        return Check(
+            name="shared memory", state="failed", detail=f"memfd_create: {error}", needed=True,
+            advice="allow memfd_create in this container's seccomp profile",
+        )  # fmt: skip
+
+
+def _pidfd() -> Check:
+    """pidfd_open, by which the flusher sees the trainer's death at once."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+        return Check(name="pidfd", state="ok", detail="pidfd_open works")
+    except (OSError, AttributeError) as error:
+        return Check(
+            name="pidfd", state="missing", detail=f"pidfd_open: {error}",
+            advice="nothing to do: the flusher asks now and then whether the trainer still lives (Linux 5.3 has pidfd)",
+        )  # fmt: skip
+
+
+def _ring() -> Check:
+    """A tensor through a ring and out again, with its statistics."""
+    try:
+        import numpy as np
+
+        from tdcore import _core
+
+        ring = _core.Ring(data_bytes=1 << 20, slots=64, names_bytes=1 << 16)
+        try:
+            consumer = _core.Consumer(ring.fd)
+            name = ring.intern("doctor", 10)
+            values = np.arange(1000, dtype=np.float32)
+            ring.capture([values], np.array([name], dtype=np.uint32), np.array([3], dtype=np.uint8), 0, 1, 0)
+            drained = consumer.drain(1 << 20, 64)
+            rows = np.frombuffer(drained.rows, dtype=np.dtype(_core.ROW_DTYPE))
+            mean = float(rows["stats"]["mean"][0])
+            records = int(drained.records)
+            del rows
+            consumer.release(drained)
+            if records != 1 or mean != 499.5:
+                raise ValueError(f"{records} records with mean {mean}, expected 1 with 499.5")
+        finally:
+            ring.close()
+        return Check(
+            name="ring round trip", state="ok", detail="one tensor in, the same statistics out", needed=True
+        )
+    except Exception as error:  # whatever it is: that is the finding
+        return Check(
+            name="ring round trip", state="failed", detail=f"{type(error).__name__}: {error}", needed=True,
+            advice="report this with the output of `tdcore doctor --json`",
+        )  # fmt: skip
+
+
+def _folder(folder: str) -> Check:
+    try:
+        room = os.statvfs(folder)
+        free = room.f_bavail * room.f_frsize
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".tdcore-doctor-"):
+            pass
+        return Check(
+            name="folder",
+            state="ok",
+            detail=f"{os.path.abspath(folder)} is writable, {human_bytes(free)} free",
+        )
+    except OSError as error:
+        return Check(
+            name="folder", state="failed", detail=f"{folder}: {error.strerror or error}",
+            advice="name a folder that you may write: tdcore doctor FOLDER",
+        )  # fmt: skip
+
+
+def _direct_io(folder: str) -> Check:
+    """O_DIRECT in the folder: one aligned page."""
+    path = None
+    try:
+        handle, path = tempfile.mkstemp(dir=folder, prefix=".tdcore-doctor-")
+        os.close(handle)
+        descriptor = os.open(path, os.O_WRONLY | os.O_DIRECT)
+        try:
+            with mmap.mmap(-1, mmap.PAGESIZE) as page:
+                os.write(descriptor, page)
+        finally:
+            os.close(descriptor)
+        return Check(name="direct I/O", state="ok", detail="O_DIRECT works in that folder")
+    except (OSError, AttributeError) as error:
+        return Check(
+            name="direct I/O", state="missing", detail=f"O_DIRECT: {error}",
+            advice="nothing to do: files are written through the page cache there",
+        )  # fmt: skip
+    finally:
+        if path is not None:
+            os.unlink(path)
+
+
+def _cuda() -> Check:
+    """The CUDA driver, by dlopen of libcuda.so.1 alone; no framework and no CUDA toolkit is asked."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return Check(
+            name="CUDA driver", state="missing", detail="libcuda.so.1 is not there",
+            advice="needed for GPU tensors only: install the NVIDIA driver, or start the container with GPUs",
+        )  # fmt: skip
+    status = driver.cuInit(0)
+    version, devices = ctypes.c_int(0), ctypes.c_int(0)
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    if status == 0:
+        driver.cuDeviceGetCount(ctypes.byref(devices))
+    text = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}, {devices.value} devices"
+    if status != 0:
+        return Check(
+            name="CUDA driver", state="missing", detail=f"cuInit says {status}; {text}",
+            advice="the driver is there but no device can be used: check nvidia-smi",
+        )  # fmt: skip
+    return Check(name="CUDA driver", state="ok", detail=text)
+
+
+def _package(name: str, group: str) -> Check:
+    """Whether a package is installed, from its metadata; it is not imported."""
+    label = f"{group}: {name}"
+    try:
+        return Check(name=label, state="ok", detail=importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        advice = (
+            "only needed for runs on S3, which this version does not serve yet"
+            if group == "s3"
+            else "only if you use it"
+        )
+        return Check(name=label, state="missing", detail="not installed", advice=advice)
+
+
+def _print(found: list[Check], good: bool) -> None:
+    from rich.table import Table
+
+    colours = {"ok": "green", "missing": "yellow", "failed": "red"}
+    table = Table()
+    for column in ("what", "state", "found", "to do"):
+        table.add_column(column, overflow="fold")
+    for check in found:
+        advice = "" if check.state == "ok" else check.advice
+        table.add_row(check.name, f"[{colours[check.state]}]{check.state}[/]", check.detail, advice)
+    out = console()
+    out.print(table)
+    out.print(
+        "[green]capture works here[/]" if good else "[red]capture does not work here; see the failed lines[/]"
+    )

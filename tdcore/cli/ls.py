@@ -1,0 +1,219 @@
+"""tdcore ls: the runs in a folder, or what one run holds."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tdcore.cli.output import console, human_bytes, print_json, steps_text
+
+if TYPE_CHECKING:
+    from tdcore.trial import Trial
+
+__all__ = ["command"]
+
+_DEPTH = 3  # how many folders below PATH runs are looked for
+_DROP_ADVICE = "docs/design.md says what each reason means"
+
+
+def command(
+    path: Annotated[str, typer.Argument(help="A run, or a folder with runs below it.")] = "runs",
+    regex: Annotated[
+        str | None, typer.Option("--regex", "-r", help="Only tensors whose name this pattern finds.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the runs in a folder, or the tensors, collections, attempts and drops of one run.
+
+    Examples:
+
+      [bold]tdcore ls runs[/]                     every run below the folder
+
+      [bold]tdcore ls runs/demo -r ^gradient[/]   the gradients of one run
+    """
+    from tdcore.trial import create_trial
+
+    places = _runs_below(Path(path))
+    if places:
+        found = [_summary(create_trial(place)) for place in places]
+        if json_output:
+            print_json({"folder": path, "runs": found})
+        else:
+            _print_runs(path, found)
+        return
+    trial = create_trial(path)
+    summary = {**_summary(trial), "collections": _collections(trial), "tensors": _tensors(trial, regex)}
+    if json_output:
+        print_json(summary)
+    else:
+        _print_run(summary)
+
+
+def _runs_below(folder: Path) -> list[str]:
+    """Folders below `folder` that hold a run; none when it is a run itself, or no folder."""
+    if not folder.is_dir() or (folder / "run.json").exists():
+        return []
+    found = []
+    level = [folder]
+    for _ in range(_DEPTH):
+        inside = [child for parent in level for child in sorted(parent.iterdir()) if child.is_dir()]
+        found += [child for child in inside if (child / "run.json").exists()]
+        level = [child for child in inside if not (child / "run.json").exists()]
+    return [str(place) for place in sorted(found)]
+
+
+def _summary(trial: Trial) -> dict[str, Any]:
+    import pyarrow.compute as pc
+
+    rows = trial.rows(columns=["name", "nbytes"])
+    ends = trial.ends()
+    drops: dict[str, dict[str, int]] = {}
+    for end in ends.values():
+        for reason, drop in dict(end.document.get("drops") or {}).items():
+            total = drops.setdefault(reason, {"tensors": 0, "bytes": 0})
+            for unit in total:
+                total[unit] += int(drop.get(unit, 0))
+    steps = trial.steps(show_incomplete_steps=True)
+    return {
+        "run": trial.path,
+        "run_id": trial.run_id,
+        "status": trial.status,
+        "attempts": [_attempt(trial, number, ends) for number in trial.attempts],
+        "workers": trial.workers(),
+        "modes": [mode.name for mode in trial.modes()],
+        "first_step": steps[0] if steps else None,
+        "last_step": steps[-1] if steps else None,
+        "steps": len(steps),
+        "tensors_saved": rows.num_rows,
+        "payload_bytes": pc.sum(rows.column("nbytes")).as_py() or 0,
+        "drops": drops,
+        "lost_rows": len(trial.gaps) > 0,
+        "findings": len(trial.findings()),
+    }
+
+
+def _attempt(trial: Trial, number: int, ends: Any) -> dict[str, Any]:
+    info = trial.attempt_info(number)
+    mine = [end for (_, attempt), end in ends.items() if attempt == number]
+    return {
+        "attempt": number,
+        "started_ns": info.started_ns if info else None,
+        "world_size": info.world_size if info else None,
+        "framework": info.document.get("framework") if info else None,
+        "host": info.host if info else None,
+        "ended": len(mine) > 0,
+        "clean": all(end.clean for end in mine) if mine else None,
+        "reason": "; ".join(sorted({str(end.document.get("reason", "")) for end in mine})),
+    }
+
+
+def _collections(trial: Trial) -> list[dict[str, Any]]:
+    collections = trial.collections()
+    counts = {
+        name: len(trial.tensor_names(collection=collection)) for name, collection in collections.items()
+    }
+    return [{"collection": name, "tensors": count} for name, count in sorted(counts.items()) if count]
+
+
+def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
+    """One entry per tensor: kind, dtype, steps, bytes."""
+    rows = trial.rows(regex, columns=["name", "kind", "dtype", "step", "nbytes", "status"])
+    for name in ("name", "kind", "dtype", "status"):
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(at, name, rows.column(name).cast("string"))
+    grouped = rows.group_by("name").aggregate(
+        [("kind", "first"), ("dtype", "max"), ("step", "min"), ("step", "max"), ("step", "count_distinct"),
+         ("nbytes", "sum"), ("status", "distinct")]
+    )  # fmt: skip
+    found = []
+    for row in grouped.sort_by("name").to_pylist():
+        odd = sorted(status for status in row["status_distinct"] if status != "ok")
+        found.append(
+            {
+                "tensor": row["name"],
+                "kind": row["kind_first"],
+                "dtype": row["dtype_max"],
+                "first_step": row["step_min"],
+                "last_step": row["step_max"],
+                "steps": row["step_count_distinct"],
+                "payload_bytes": row["nbytes_sum"] or 0,
+                "notes": ", ".join(odd),
+            }
+        )
+    return found
+
+
+def _print_runs(path: str, runs: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"{len(runs)} runs in {path}", title_justify="left")
+    for column in ("run", "status", "attempts", "steps", "rows", "payload", "drops", "findings"):
+        table.add_column(column, justify="left" if column in ("run", "status") else "right", overflow="fold")
+    for run in runs:
+        dropped = sum(drop["tensors"] for drop in run["drops"].values())
+        table.add_row(
+            run["run"], _status(run), str(len(run["attempts"])), f"{run['steps']:,}", f"{run['tensors_saved']:,}",
+            human_bytes(run["payload_bytes"]), f"{dropped:,}", f"{run['findings']:,}",
+        )  # fmt: skip
+    console().print(table)
+
+
+def _print_run(run: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    out = console()
+    steps = (
+        f"{run['first_step']}..{run['last_step']}, {run['steps']:,} saved" if run["steps"] else "none saved"
+    )
+    out.print(f"[bold]{run['run']}[/]  {_status(run)}")
+    out.print(
+        f"steps {steps}; modes {', '.join(run['modes']) or '-'}; workers {', '.join(run['workers']) or '-'}"
+    )
+    out.print(
+        f"{run['tensors_saved']:,} rows, {human_bytes(run['payload_bytes'])} of values, {run['findings']:,} findings"
+    )
+    for attempt in run["attempts"]:
+        out.print(_attempt_line(attempt))
+    for reason, drop in sorted(run["drops"].items()):
+        out.print(
+            f"[yellow]not kept: {drop['tensors']:,} tensors ({human_bytes(drop['bytes'])}): {reason}[/]; {_DROP_ADVICE}"
+        )
+    if run["lost_rows"]:
+        out.print("[yellow]rows are missing from the index: an index file was lost or deleted[/]")
+    if run["collections"]:
+        out.print(
+            "collections: " + ", ".join(f"{c['collection']} ({c['tensors']})" for c in run["collections"])
+        )
+    table = Table()
+    for column in ("tensor", "kind", "dtype", "steps", "values", "notes"):
+        table.add_column(
+            column, justify="right" if column in ("steps", "values") else "left", overflow="fold"
+        )
+    for tensor in run["tensors"]:
+        span = [tensor["first_step"], tensor["last_step"]]
+        text = f"{span[0]}..{span[1]} ({tensor['steps']:,})" if tensor["steps"] > 1 else steps_text(span[:1])
+        values = human_bytes(tensor["payload_bytes"]) if tensor["payload_bytes"] else "statistics"
+        table.add_row(tensor["tensor"], tensor["kind"], tensor["dtype"] or "-", text, values, tensor["notes"])
+    out.print(table)
+
+
+def _attempt_line(attempt: dict[str, Any]) -> str:
+    started = attempt["started_ns"]
+    when = (
+        datetime.fromtimestamp(started / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+        if started
+        else "?"
+    )
+    if not attempt["ended"]:
+        how = "no end yet"
+    else:
+        how = "ended clean" if attempt["clean"] else f"[yellow]ended unclean: {attempt['reason']}[/]"
+    return f"attempt {attempt['attempt']}: {attempt['framework'] or '?'}, started {when}, {how}"
+
+
+def _status(run: dict[str, Any]) -> str:
+    colour = {"running": "cyan", "ended": "green", "died": "red"}[run["status"]]
+    return f"[{colour}]{run['status']}[/]"

@@ -1,0 +1,199 @@
+"""tdcore show: statistics of a run's tensors over the steps, and the histogram of one."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tdcore.cli.output import console, number, print_json, sparkline
+from tdcore.errors import ConfigError, TensorUnavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tdcore.trial import Trial
+
+__all__ = ["command"]
+
+STATS = ("mean", "std", "min", "max", "l1", "l2", "abs_mean", "abs_max", "zero_percent", "nan_count")
+_BAR_WIDTH = 50
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="Folder of the run.")],
+    tensor: Annotated[
+        str | None, typer.Argument(help="A tensor's name, or a pattern that finds one.")
+    ] = None,
+    step: Annotated[int | None, typer.Option(help="Global step of the histogram; default: the last.")] = None,
+    stat: Annotated[
+        str, typer.Option(help=f"What the line of history shows: {', '.join(STATS)}.")
+    ] = "abs_mean",
+    last: Annotated[
+        int, typer.Option("--last", "-n", min=1, help="How many steps of a tensor are listed.")
+    ] = 20,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show each tensor's statistics with a line of its history; of one tensor also the steps and a histogram.
+
+    Examples:
+
+      [bold]tdcore show runs/demo[/]                                  all tensors
+
+      [bold]tdcore show runs/demo gradient/Net_fc.weight --step 40[/]  one of them, and its histogram at step
+      40
+    """
+    if stat not in STATS:
+        raise ConfigError(f"--stat is {stat!r}; it can be {', '.join(STATS)}")
+    from tdcore.trial import create_trial
+
+    trial = create_trial(run)
+    names = _chosen(trial, tensor)
+    if tensor is not None and len(names) == 1:
+        _show_one(trial, names[0], step, stat, last, json_output)
+    else:
+        _show_all(trial, names, step, stat, json_output)
+
+
+def _chosen(trial: Trial, tensor: str | None) -> list[str]:
+    if tensor is None:
+        return trial.tensor_names()
+    if trial.has_tensor(tensor):
+        return [tensor]
+    names = trial.tensor_names(regex=tensor)
+    if not names:
+        raise TensorUnavailable(
+            f"no tensor of {trial.path} is called {tensor!r} or found by it; see tdcore ls {trial.path}"
+        )
+    return names
+
+
+def _show_all(trial: Trial, names: list[str], step: int | None, stat: str, json_output: bool) -> None:
+    from rich.table import Table
+
+    rows = _by_name(trial.stats(names, steps=step))
+    found = []
+    for name in names:
+        mine = rows.get(name, [])
+        if not mine:
+            continue
+        found.append({"tensor": name, "kind": mine[-1]["kind"], "last": _numbers(mine[-1]),
+                      "history": [_numbers(row)[stat] for row in mine], "steps": [row["step"] for row in mine]})  # fmt: skip
+    if json_output:
+        print_json({"run": trial.path, "stat": stat, "tensors": found})
+        return
+    table = Table(title=f"{trial.path}: last saved step of each tensor", title_justify="left")
+    table.add_column("tensor", overflow="fold")
+    for column in ("kind", "step"):
+        table.add_column(column, justify="right")
+    for column in ("mean", "std", "abs_mean", "min", "max"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("nan/inf", justify="right")
+    table.add_column(f"{stat} over steps", no_wrap=True)
+    for entry in found:
+        numbers = entry["last"]
+        bad = (numbers["nan_count"] or 0) + (numbers["inf_count"] or 0)
+        table.add_row(
+            entry["tensor"], entry["kind"], str(entry["steps"][-1]),
+            *(number(numbers[column], 3) for column in ("mean", "std", "abs_mean", "min", "max")),
+            f"[red]{bad:,}[/]" if bad else "0", sparkline(entry["history"]),
+        )  # fmt: skip
+    console().print(table)
+
+
+def _show_one(trial: Trial, name: str, step: int | None, stat: str, last: int, json_output: bool) -> None:
+    from rich.table import Table
+
+    rows = trial.stats([name]).to_pylist()
+    histogram = _histogram_row(rows, step, name)
+    if json_output:
+        entries = [
+            {"step": row["step"], "mode": row["mode"], "worker": row["worker"], "call": row["call"],
+             "status": row["status"], "shape": row["shape"], "dtype": row["dtype"], **_numbers(row)}
+            for row in rows
+        ]  # fmt: skip
+        drawn = {"step": histogram["step"], "log2": _bins(histogram)} if histogram else None
+        print_json({"run": trial.path, "tensor": name, "rows": entries, "histogram": drawn})
+        return
+    out = console()
+    with_statistics = [row for row in rows if row["count"] is not None]
+    shape = with_statistics[-1]["shape"] if with_statistics else None
+    dtype = with_statistics[-1]["dtype"] if with_statistics else None
+    out.print(f"[bold]{name}[/]  {rows[-1]['kind']}  {dtype or '-'} {shape if shape is not None else ''}")
+    out.print(f"{stat} over {len(rows)} rows: {sparkline([_numbers(row)[stat] for row in rows], 60)}")
+    several_workers = len({row["worker"] for row in rows}) > 1
+    table = Table(
+        title=f"last {min(last, len(rows))} of {len(rows)}" if len(rows) > last else None,
+        title_justify="left",
+    )
+    columns = ["mean", "std", "abs_mean", "min", "max", "l2", "zero_percent", "nan_count", "inf_count"]
+    for column in ["step", "mode", *(["worker"] if several_workers else []), *columns, "status"]:
+        table.add_column(
+            column.replace("_percent", " %").replace("_count", ""), justify="right", no_wrap=True
+        )
+    for row in rows[-last:]:
+        numbers = _numbers(row)
+        status = row["status"] + (f" ({row['reason']})" if row["reason"] else "")
+        worker = [row["worker"]] if several_workers else []
+        table.add_row(str(row["step"]), row["mode"], *worker, *(number(numbers[c]) for c in columns), status)
+    out.print(table)
+    if histogram is not None:
+        out.print(f"magnitudes at step {histogram['step']}: how many values lie in each power of two")
+        for label, count, bar in _bars(_bins(histogram), _numbers(histogram)["zero_count"] or 0):
+            out.print(f"{label:>16} {count:>12,} {bar}")
+
+
+def _by_name(table: pa.Table) -> dict[str, list[dict[str, Any]]]:
+    columns = [
+        "name", "kind", "step", "count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "min", "max",
+        "mean", "std", "l1", "l2", "abs_max",
+    ]  # fmt: skip
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in table.select(columns).to_pylist():
+        found.setdefault(row["name"], []).append(row)
+    return found
+
+
+def _numbers(row: dict[str, Any]) -> dict[str, Any]:
+    """The statistics of one row by the names of STATS; None where it has none."""
+    if row["count"] is None:
+        return dict.fromkeys((*STATS, "inf_count", "zero_count", "count"))
+    inf = row["pos_inf_count"] + row["neg_inf_count"]
+    finite = row["count"] - row["nan_count"] - inf
+    found = {
+        name: row[name]
+        for name in ("mean", "std", "min", "max", "l1", "l2", "abs_max", "nan_count", "zero_count", "count")
+    }
+    found["inf_count"] = inf
+    found["abs_mean"] = row["l1"] / finite if finite else math.nan
+    found["zero_percent"] = 100 * row["zero_count"] / row["count"] if row["count"] else math.nan
+    return found
+
+
+def _histogram_row(rows: list[dict[str, Any]], step: int | None, name: str) -> dict[str, Any] | None:
+    there = [row for row in rows if row["count"] is not None and (step is None or row["step"] == step)]
+    if step is not None and not there:
+        steps = sorted({row["step"] for row in rows if row["count"] is not None})
+        near = min(steps, key=lambda other: abs(other - step)) if steps else None
+        raise TensorUnavailable(
+            f"{name!r} has no statistics at step {step}" + (f"; the nearest is {near}" if steps else "")
+        )
+    return there[-1] if there else None
+
+
+def _bins(row: dict[str, Any]) -> dict[int, int]:
+    """Exponent -> number of values with 2^exponent <= |x| < 2^(exponent + 1)."""
+    first = row["log2_first"] or 0
+    return {first + at: count for at, count in enumerate(row["log2_counts"] or [])}
+
+
+def _bars(bins: dict[int, int], zeros: int) -> list[tuple[str, int, str]]:
+    """(label, count, bar), largest magnitudes first, zeros last."""
+    most = max([zeros, *bins.values()], default=0) or 1
+    lines = [(f"2^{exponent}", count) for exponent, count in sorted(bins.items(), reverse=True)]
+    if zeros:
+        lines.append(("0", zeros))
+    return [
+        (label, count, "█" * max(int(count > 0), round(_BAR_WIDTH * count / most))) for label, count in lines
+    ]

@@ -1,0 +1,329 @@
+"""Collections: named groups of tensors, each with its own patterns, save interval and reductions.
+
+A tensor belongs to a collection when its name matches one of the patterns (`re.search`), or is listed by name, or
+was captured through a module that the collection names, or when its kind is one that the collection holds by
+nature (a loss is in "losses" whatever it is called). Collections are set up before the training and may be changed
+while it runs: a hook sees the change at its next step. Not thread-safe: change them from the training thread.
+
+Built in: all, default (include_regex of the hook), weights, biases, gradients, losses, inputs, outputs, scalars,
+custom (empty until filled), optimizer_variables, hyperparameters.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode, patterns
+from tdcore.errors import InvalidCollectionConfiguration
+from tdcore.layout import TensorKind
+from tdcore.modes import ModeKeys
+
+__all__ = ["Collection", "CollectionConfig", "CollectionKeys", "CollectionManager", "ModuleTensors"]
+
+
+class CollectionKeys:
+    """Names of the built-in collections, and of those that other frameworks fill."""
+
+    ALL = "all"
+    DEFAULT = "default"
+    WEIGHTS = "weights"
+    BIASES = "biases"
+    GRADIENTS = "gradients"
+    LOSSES = "losses"
+    INPUTS = "inputs"
+    OUTPUTS = "outputs"
+    SCALARS = "scalars"
+    CUSTOM = "custom"
+    OPTIMIZER_VARIABLES = "optimizer_variables"
+    HYPERPARAMETERS = "hyperparameters"
+    METRICS = "metrics"
+    PREDICTIONS = "predictions"
+    LABELS = "labels"
+    FEATURE_IMPORTANCE = "feature_importance"
+    AVERAGE_SHAP = "average_shap"
+    FULL_SHAP = "full_shap"
+    TREES = "trees"
+
+
+# name -> patterns, kinds that belong by nature, kinds that a pattern may select (None: all).
+# Without the last, "weights" would take "optimizer/exp_avg/Net_fc.weight" and the output of a module "weight_net".
+_PARAMETERS = frozenset({TensorKind.WEIGHT, TensorKind.BIAS})
+_RESULTS = frozenset({TensorKind.OUTPUT, TensorKind.LOSS, TensorKind.CUSTOM})
+_NO_KINDS: frozenset[TensorKind] = frozenset()
+_BUILT_IN: dict[str, tuple[tuple[str, ...], frozenset[TensorKind], frozenset[TensorKind] | None]] = {
+    CollectionKeys.ALL: ((".*",), _NO_KINDS, None),
+    CollectionKeys.DEFAULT: ((), _NO_KINDS, None),
+    CollectionKeys.WEIGHTS: (("^(?!gradient).*weight",), _NO_KINDS, _PARAMETERS),
+    CollectionKeys.BIASES: (("^(?!gradient).*bias",), _NO_KINDS, _PARAMETERS),
+    CollectionKeys.GRADIENTS: (("^gradient",), _NO_KINDS, frozenset({TensorKind.GRADIENT})),
+    CollectionKeys.LOSSES: (("[Ll]oss_(?!input).*output",), frozenset({TensorKind.LOSS}), _RESULTS),
+    CollectionKeys.INPUTS: (("_input_",), _NO_KINDS, frozenset({TensorKind.INPUT})),
+    CollectionKeys.OUTPUTS: (("_output_",), _NO_KINDS, frozenset({TensorKind.OUTPUT})),
+    CollectionKeys.SCALARS: ((), frozenset({TensorKind.SCALAR}), None),
+    CollectionKeys.CUSTOM: ((), _NO_KINDS, None),
+    CollectionKeys.OPTIMIZER_VARIABLES: ((), frozenset({TensorKind.OPTIMIZER_STATE}), None),
+    CollectionKeys.HYPERPARAMETERS: ((), frozenset({TensorKind.HYPERPARAMETER}), None),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectionConfig:
+    """Settings of one collection, as given to a hook. None: as the hook's own settings say."""
+
+    name: str
+    include_regex: Sequence[str] = ()
+    tensor_names: Sequence[str] = ()
+    save_config: SaveConfig | None = None
+    reduction_config: ReductionConfig | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise InvalidCollectionConfiguration(f"a collection needs a name, got {self.name!r}")
+        object.__setattr__(self, "include_regex", patterns("include_regex", self.include_regex))
+        names = (self.tensor_names,) if isinstance(self.tensor_names, str) else tuple(self.tensor_names or ())
+        object.__setattr__(self, "tensor_names", names)
+        if self.save_config is not None:
+            object.__setattr__(self, "save_config", SaveConfig.parse(self.save_config))
+        if self.reduction_config is not None and not isinstance(self.reduction_config, ReductionConfig):
+            raise InvalidCollectionConfiguration(
+                f"collection {self.name!r}: reduction_config must be a ReductionConfig, "
+                f"got {type(self.reduction_config).__name__}"
+            )
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "name": self.name,
+            "include_regex": list(self.include_regex),
+            "tensor_names": list(self.tensor_names),
+            "save_config": self.save_config.to_json_dict() if self.save_config else None,
+            "reduction_config": self.reduction_config.to_json_dict() if self.reduction_config else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleTensors:
+    """A module whose inputs or outputs a collection takes. The module is not kept alive."""
+
+    module: weakref.ref[Any]
+    inputs: bool
+    outputs: bool
+
+
+class Version:
+    """A number that grows with every change, shared by all who may change one thing."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+class Collection:
+    """A named group of tensors that can still be changed. See the module's text for what belongs to it."""
+
+    def __init__(
+        self,
+        name: str,
+        include_regex: str | Iterable[str] | None = None,
+        tensor_names: Iterable[str] | None = None,
+        reduction_config: ReductionConfig | None = None,
+        save_config: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode] | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise InvalidCollectionConfiguration(f"a collection needs a name, got {name!r}")
+        self.name = name
+        self.version = Version()  # the manager's, once it belongs to one
+        self.seen: set[str] = set()  # names of captured tensors that belong here; filled by the hook
+        self._built_in: list[re.Pattern[str]] = []  # select kinds in _kinds only
+        self._kinds: frozenset[TensorKind] | None = None
+        self._by_nature: frozenset[TensorKind] = _NO_KINDS
+        self._patterns: list[re.Pattern[str]] = []  # the user's, select any kind
+        self._names: set[str] = set()
+        self._modules: list[ModuleTensors] = []
+        self._reduction_config: ReductionConfig | None = None
+        self._save_config: SaveConfig | None = None
+        self.include(include_regex or ())
+        self.tensor_names = set(tensor_names or ())
+        self.reduction_config = reduction_config
+        self.save_config = save_config
+
+    @classmethod
+    def built_in(cls, name: str) -> Collection:
+        """The built-in collection of that name."""
+        regexes, by_nature, kinds = _BUILT_IN[name]
+        collection = cls(name)
+        collection._built_in = [re.compile(pattern) for pattern in regexes]
+        collection._by_nature, collection._kinds = by_nature, kinds
+        return collection
+
+    @property
+    def include_regex(self) -> list[str]:
+        """The patterns. Setting them replaces the built-in ones too; include() adds."""
+        return [pattern.pattern for pattern in self._built_in + self._patterns]
+
+    @include_regex.setter
+    def include_regex(self, regexes: str | Iterable[str]) -> None:
+        self._built_in, self._patterns = [], []
+        self.version.value += 1
+        self.include(regexes)
+
+    def include(self, regexes: str | Iterable[str]) -> None:
+        """Adds patterns, matched with re.search against tensor names."""
+        self._patterns += [re.compile(pattern) for pattern in patterns("include_regex", regexes)]
+        self.version.value += 1
+
+    @property
+    def tensor_names(self) -> set[str]:
+        """Tensors that belong here by name, and those captured so far that a pattern or kind brought in."""
+        return self._names | self.seen
+
+    @tensor_names.setter
+    def tensor_names(self, names: Iterable[str]) -> None:
+        self._names = {names} if isinstance(names, str) else set(names)
+        self.version.value += 1
+
+    def add_tensor_name(self, name: str) -> None:
+        """The tensor belongs here from the next step on."""
+        if name not in self._names:
+            self._names.add(name)
+            self.version.value += 1
+
+    def remove_tensor_name(self, name: str) -> None:
+        """Takes a name that was added out again; a pattern may still match it."""
+        self._names.discard(name)
+        self.version.value += 1
+
+    def add_module_tensors(self, module: object, inputs: bool = False, outputs: bool = True) -> None:
+        """A module's inputs and outputs belong here, whatever they are called. The module is not kept alive."""
+        self._modules.append(ModuleTensors(weakref.ref(module), inputs, outputs))
+        self.version.value += 1
+
+    @property
+    def modules(self) -> list[ModuleTensors]:
+        """What add_module_tensors() was told."""
+        return list(self._modules)
+
+    @property
+    def save_config(self) -> SaveConfig | None:
+        """When its tensors are saved; None: as the hook says."""
+        return self._save_config
+
+    @save_config.setter
+    def save_config(
+        self, value: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode] | None
+    ) -> None:
+        self._save_config = None if value is None else SaveConfig.parse(value)
+        self.version.value += 1
+
+    @property
+    def reduction_config(self) -> ReductionConfig | None:
+        """In which form its tensors are saved; None: as the hook says."""
+        return self._reduction_config
+
+    @reduction_config.setter
+    def reduction_config(self, value: ReductionConfig | None) -> None:
+        if value is not None and not isinstance(value, ReductionConfig):
+            raise InvalidCollectionConfiguration(
+                f"collection {self.name!r}: reduction_config must be a ReductionConfig, "
+                f"got {type(value).__name__}"
+            )
+        self._reduction_config = value
+        self.version.value += 1
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the user gave it patterns, names or modules."""
+        return bool(self._patterns or self._names or self._modules)
+
+    @property
+    def selects(self) -> bool:
+        """Whether anything can belong here at all."""
+        return self.is_filled or bool(self._built_in or self._by_nature)
+
+    def waits_for_names(self, known: Iterable[str]) -> bool:
+        """Whether a pattern of the user matches none of the known names: it may mean tensors not seen yet."""
+        names = list(known)
+        return any(not any(pattern.search(name) for name in names) for pattern in self._patterns)
+
+    def belongs(self, name: str, kind: TensorKind) -> bool:
+        """Whether a tensor of that name and kind is part of the collection."""
+        if kind in self._by_nature or name in self._names:
+            return True
+        if any(pattern.search(name) for pattern in self._patterns):
+            return True
+        if self._kinds is not None and kind not in self._kinds:
+            return False
+        return any(pattern.search(name) for pattern in self._built_in)
+
+    def may_take(self, kind: TensorKind) -> bool:
+        """False when no tensor of the kind can belong here, whatever its name."""
+        if self.is_filled or kind in self._by_nature:
+            return True
+        return bool(self._built_in) and (self._kinds is None or kind in self._kinds)
+
+    def configure(self, config: CollectionConfig) -> None:
+        """Takes over settings; patterns and names are added to those it has."""
+        self.include(config.include_regex)
+        for name in config.tensor_names:
+            self.add_tensor_name(name)
+        if config.save_config is not None:
+            self.save_config = config.save_config
+        if config.reduction_config is not None:
+            self.reduction_config = config.reduction_config
+
+    def __repr__(self) -> str:
+        return f"Collection({self.name!r}, include_regex={self.include_regex!r})"
+
+
+class CollectionManager:
+    """The collections of one hook, by name. Built-in ones are there from the start."""
+
+    def __init__(self) -> None:
+        self.version = Version()
+        self._collections: dict[str, Collection] = {}
+        for name in _BUILT_IN:
+            self._adopt(Collection.built_in(name))
+
+    def __iter__(self) -> Iterator[Collection]:
+        return iter(self._collections.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._collections
+
+    def get(self, name: str, create: bool = True) -> Collection:
+        """The collection; an empty one is made where there is none, unless create is False."""
+        if name not in self._collections:
+            if not create:
+                known = ", ".join(sorted(self._collections))
+                raise InvalidCollectionConfiguration(f"no collection {name!r}; there are {known}")
+            self._adopt(Collection(name))
+        return self._collections[name]
+
+    def get_collections(self) -> dict[str, Collection]:
+        """All of them, by name."""
+        return dict(self._collections)
+
+    def add(self, collection: Collection | CollectionConfig | str) -> Collection:
+        """Adds a collection, or settings to the one of that name. Returns the one that now stands."""
+        if isinstance(collection, str):
+            return self.get(collection)
+        if isinstance(collection, CollectionConfig):
+            found = self.get(collection.name)
+            found.configure(collection)
+            return found
+        if not isinstance(collection, Collection):
+            raise InvalidCollectionConfiguration(
+                f"a Collection, a CollectionConfig or a name is needed, got {type(collection).__name__}"
+            )
+        self._adopt(collection)
+        return collection
+
+    def _adopt(self, collection: Collection) -> None:
+        collection.version = self.version
+        self.version.value += 1
+        self._collections[collection.name] = collection

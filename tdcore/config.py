@@ -1,0 +1,296 @@
+"""What is captured, when and in which form: SaveConfig, ReductionConfig, HookConfig.
+
+Frozen values without side effects, safe in any thread. Names and meanings are those of the older library's
+configuration; hook_json.py reads its JSON. Everything is validated when it is made: an argument that cannot
+work is a ConfigError with what to write instead, never ignored.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from tdcore.errors import ConfigError
+from tdcore.modes import ModeKeys
+
+if TYPE_CHECKING:
+    from tdcore.collection import CollectionConfig
+
+__all__ = [
+    "ALLOWED_NORMS",
+    "ALLOWED_REDUCTIONS",
+    "DEFAULT_SAVE_INTERVAL",
+    "HookConfig",
+    "ReductionConfig",
+    "SaveConfig",
+    "SaveConfigMode",
+    "patterns",
+]
+
+DEFAULT_SAVE_INTERVAL = 500
+ALLOWED_REDUCTIONS = ("min", "max", "mean", "std", "variance", "sum", "prod")
+ALLOWED_NORMS = ("l1", "l2")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveConfigMode:
+    """When to save within one mode. A step is saved when
+
+    ``step % save_interval == 0 and start_step <= step < end_step``, or when it is one of ``save_steps``.
+
+    Steps are counted per mode from 0. end_step None: no end. save_steps are kept sorted.
+    """
+
+    save_interval: int = DEFAULT_SAVE_INTERVAL
+    start_step: int = 0
+    end_step: int | None = None
+    save_steps: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "save_interval", _whole("save_interval", self.save_interval, least=1))
+        object.__setattr__(self, "start_step", _whole("start_step", self.start_step))
+        if self.end_step is not None:
+            object.__setattr__(self, "end_step", _whole("end_step", self.end_step))
+        object.__setattr__(self, "save_steps", _steps(self.save_steps))
+
+    def should_save_step(self, step: int) -> bool:
+        """Whether the step (of this mode, from 0) is saved."""
+        regular = step % self.save_interval == 0 and self.start_step <= step
+        return (regular and (self.end_step is None or step < self.end_step)) or step in self.save_steps
+
+    def next_saved_step(self, step: int) -> int | None:
+        """The first saved step at or after `step`; None when there is none."""
+        first = max(step, self.start_step)
+        regular = first + (-first) % self.save_interval
+        candidates = [listed for listed in self.save_steps if listed >= step][:1]
+        if self.end_step is None or regular < self.end_step:
+            candidates.append(regular)
+        return min(candidates, default=None)
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """The four settings as JSON values."""
+        return {
+            "save_interval": self.save_interval,
+            "start_step": self.start_step,
+            "end_step": self.end_step,
+            "save_steps": list(self.save_steps),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveConfig:
+    """When to save, for all modes, or per mode.
+
+    SaveConfig(save_interval=10)                      steps 0, 10, 20, ... of every mode
+    SaveConfig(save_interval=10, save_steps=[3, 7])   those, and 3 and 7
+    SaveConfig(mode_save_configs={modes.TRAIN: SaveConfigMode(save_interval=1)})   other modes: as given beside it
+    """
+
+    save_interval: int = DEFAULT_SAVE_INTERVAL
+    start_step: int = 0
+    end_step: int | None = None
+    save_steps: Sequence[int] = ()
+    mode_save_configs: Mapping[ModeKeys, SaveConfigMode] = field(default_factory=dict)
+    _rest: SaveConfigMode = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        rest = SaveConfigMode(
+            save_interval=self.save_interval,
+            start_step=self.start_step,
+            end_step=self.end_step,
+            save_steps=self.save_steps,
+        )
+        for name in ("save_interval", "start_step", "end_step", "save_steps"):
+            object.__setattr__(self, name, getattr(rest, name))
+        object.__setattr__(self, "_rest", rest)
+        object.__setattr__(self, "mode_save_configs", _per_mode(self.mode_save_configs))
+
+    def get_save_config(self, mode: ModeKeys) -> SaveConfigMode:
+        """The settings that hold in the mode."""
+        return self.mode_save_configs.get(mode, self._rest)
+
+    def should_save_step(self, mode: ModeKeys, step: int) -> bool:
+        """Whether the step of the mode (counted per mode, from 0) is saved."""
+        return self.get_save_config(mode).should_save_step(step)
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Mode name -> settings, for every mode."""
+        return {mode.name: self.get_save_config(mode).to_json_dict() for mode in ModeKeys}
+
+    @classmethod
+    def parse(cls, value: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode]) -> SaveConfig:
+        """A SaveConfig from any of the forms that the API takes."""
+        if isinstance(value, SaveConfig):
+            return value
+        if isinstance(value, SaveConfigMode):
+            return cls(mode_save_configs=dict.fromkeys(ModeKeys, value))
+        if isinstance(value, Mapping):
+            return cls(mode_save_configs=value)
+        raise ConfigError(
+            f"save_config must be a SaveConfig or a dict of modes to SaveConfigMode, got {type(value).__name__}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReductionConfig:
+    """Save statistics instead of the whole tensor (save_raw_tensor=False), or beside it (True).
+
+    The reductions come from the statistics that are recorded with every captured tensor, so naming few of them
+    saves nothing. Only "prod" is extra work: without the raw tensor it is computed by the framework and stored as
+    a row of its own, named "<tensor>/prod" or "<tensor>/abs_prod". abs_: of the absolute values.
+    save_shape: shapes are part of every row and cannot be left out, so only True is accepted.
+    """
+
+    reductions: Sequence[str] = ()
+    abs_reductions: Sequence[str] = ()
+    norms: Sequence[str] = ()
+    abs_norms: Sequence[str] = ()
+    save_raw_tensor: bool = False
+    save_shape: bool = True
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("reductions", ALLOWED_REDUCTIONS),
+            ("abs_reductions", ALLOWED_REDUCTIONS),
+            ("norms", ALLOWED_NORMS),
+            ("abs_norms", ALLOWED_NORMS),
+        ):
+            object.__setattr__(self, name, _allowed(name, getattr(self, name), allowed))
+        _flag("save_raw_tensor", self.save_raw_tensor)
+        if self.save_shape is not True:
+            raise ConfigError("save_shape=False cannot be kept: shapes are part of every row; leave it out")
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "reductions": list(self.reductions),
+            "abs_reductions": list(self.abs_reductions),
+            "norms": list(self.norms),
+            "abs_norms": list(self.abs_norms),
+            "save_raw_tensor": self.save_raw_tensor,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookConfig:
+    """Everything that a hook can be told, whichever way it came: arguments, JSON file, environment.
+
+    out_dir: local folder or URL of the run. include_workers: "one" (rank 0 only) or "all".
+    collections: collections with settings of their own; they are saved without being named again.
+    dry_run: count what would be saved, write nothing.
+    """
+
+    out_dir: str
+    dry_run: bool = False
+    save_config: SaveConfig = SaveConfig()
+    reduction_config: ReductionConfig | None = None
+    include_regex: Sequence[str] = ()
+    include_collections: Sequence[str] = ()
+    save_all: bool = False
+    include_workers: str = "one"
+    collections: Sequence[CollectionConfig] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.out_dir, str) or not self.out_dir:
+            raise ConfigError(f"out_dir must be a folder or URL, such as 'runs/demo'; got {self.out_dir!r}")
+        _flag("dry_run", self.dry_run)
+        _flag("save_all", self.save_all)
+        if self.include_workers not in ("one", "all"):
+            raise ConfigError(f"include_workers must be 'one' or 'all', got {self.include_workers!r}")
+        if self.reduction_config is not None and not isinstance(self.reduction_config, ReductionConfig):
+            raise ConfigError(
+                f"reduction_config must be a ReductionConfig, got {type(self.reduction_config).__name__}"
+            )
+        object.__setattr__(self, "save_config", SaveConfig.parse(self.save_config))
+        object.__setattr__(self, "include_regex", patterns("include_regex", self.include_regex))
+        object.__setattr__(
+            self, "include_collections", _names("include_collections", self.include_collections)
+        )
+        object.__setattr__(self, "collections", tuple(self.collections))
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """As JSON values, for run.json."""
+        return {
+            "save_config": self.save_config.to_json_dict(),
+            "reduction_config": self.reduction_config.to_json_dict() if self.reduction_config else None,
+            "include_regex": list(self.include_regex),
+            "include_collections": list(self.include_collections),
+            "save_all": self.save_all,
+            "include_workers": self.include_workers,
+            "collections": [collection.to_json_dict() for collection in self.collections],
+        }
+
+
+def patterns(name: str, value: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Regular expressions from one string or several, each checked. `name` is for messages."""
+    found = _names(name, value)
+    for pattern in found:
+        _check_pattern(name, pattern)
+    return found
+
+
+def _check_pattern(name: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"{name}: {pattern!r} is not a regular expression: {error}") from error
+
+
+def _names(name: str, value: str | Iterable[str] | None) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    found = (value,) if isinstance(value, str) else tuple(value)
+    for item in found:
+        if not isinstance(item, str) or not item:
+            raise ConfigError(f"{name} must be strings that are not empty, got {item!r}")
+    return tuple(dict.fromkeys(found))
+
+
+def _whole(name: str, value: object, least: int = 0) -> int:
+    if isinstance(value, bool):
+        raise ConfigError(f"{name} must be a whole number, got {value!r}")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # whatever it is: this is the check
+    except TypeError:
+        raise ConfigError(f"{name} must be a whole number, got {value!r}") from None
+    if number < least:
+        raise ConfigError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
+def _steps(value: object) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ConfigError(f"save_steps must be a list of steps, such as [0, 100], got {value!r}")
+    return tuple(sorted({_whole("save_steps", step) for step in value}))
+
+
+def _per_mode(value: Mapping[ModeKeys, SaveConfigMode] | None) -> dict[ModeKeys, SaveConfigMode]:
+    result = {}
+    for mode, config in (value or {}).items():
+        if not isinstance(mode, ModeKeys):
+            raise ConfigError(f"modes are modes.TRAIN, EVAL, PREDICT and GLOBAL, got {mode!r}")
+        if not isinstance(config, SaveConfigMode):
+            raise ConfigError(f"modes.{mode.name} needs a SaveConfigMode, got {type(config).__name__}")
+        result[mode] = config
+    return result
+
+
+def _allowed(name: str, value: object, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    found = _names(name, value)  # type: ignore[arg-type]  # whatever it is: this is the check
+    unknown = [item for item in found if item not in allowed]
+    if unknown:
+        raise ConfigError(f"{name} can be {', '.join(allowed)}; got {', '.join(map(repr, unknown))}")
+    return found
+
+
+def _flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False, got {value!r}")
+
+
+SETTINGS = tuple(item.name for item in fields(SaveConfigMode))

@@ -1,0 +1,122 @@
+"""What capture counted: how much was kept, what it cost, and what was left out and why.
+
+Frozen values, read from the ring's shared control page; safe to read from any thread at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """Tensors not kept as asked for one reason, and the bytes that they would have taken."""
+
+    tensors: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """Totals of one worker and attempt since the capture began.
+
+    captures: native capture calls. tensors: those kept as asked. payload_bytes: bytes copied into the ring.
+    capture_ns: time that training threads spent inside capture calls, summed over threads.
+    drops: reason -> what was left out for it. Every tensor is counted once.
+    """
+
+    captures: int = 0
+    tensors: int = 0
+    payload_bytes: int = 0
+    capture_ns: int = 0
+    drops: Mapping[str, Drop] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def capture_time(self) -> timedelta:
+        """Time of the training threads inside capture calls."""
+        return timedelta(microseconds=self.capture_ns / 1000)
+
+    @property
+    def dropped_tensors(self) -> int:
+        """Tensors not kept as asked, over all reasons."""
+        return sum(drop.tensors for drop in self.drops.values())
+
+    @property
+    def dropped_bytes(self) -> int:
+        """Bytes not kept as asked, over all reasons."""
+        return sum(drop.bytes for drop in self.drops.values())
+
+    @classmethod
+    def from_ring(cls, raw: Mapping[str, Any]) -> Counters:
+        """From what ``_core.Ring.counters()`` returns; reasons that never happened are left out."""
+        drops = {
+            reason: Drop(tensors=int(drop["tensors"]), bytes=int(drop["bytes"]))
+            for reason, drop in raw["drops"].items()
+            if drop["tensors"] or drop["bytes"]
+        }
+        return cls(
+            captures=int(raw["captures"]),
+            tensors=int(raw["tensors"]),
+            payload_bytes=int(raw["payload_bytes"]),
+            capture_ns=int(raw["capture_ns"]),
+            drops=MappingProxyType(drops),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far the flusher has come.
+
+    flusher_epoch: how often a flusher attached to the ring. records, bytes, rows: made durable so far.
+    last_step: the newest step among them, -1 before the first. pending_records, pending_bytes: still in the
+    ring. errors: how often the sink refused. error: what it said last, "" if nothing.
+    """
+
+    flusher_epoch: int = 0
+    records: int = 0
+    bytes: int = 0
+    rows: int = 0
+    last_step: int = -1
+    pending_records: int = 0
+    pending_bytes: int = 0
+    errors: int = 0
+    error: str = ""
+
+    @classmethod
+    def from_ring(cls, raw: Mapping[str, Any]) -> Progress:
+        """From what ``_core.Ring.progress()`` returns."""
+        return cls(
+            flusher_epoch=int(raw["epoch"]),
+            records=int(raw["records"]),
+            bytes=int(raw["bytes"]),
+            rows=int(raw["rows"]),
+            last_step=int(raw["last_step"]),
+            pending_records=int(raw["pending_records"]),
+            pending_bytes=int(raw["pending_bytes"]),
+            errors=int(raw["errors"]),
+            error=raw["error"] or "",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseReport:
+    """What closing a session left behind.
+
+    drained: everything captured is durable and the flusher has ended by itself. Otherwise records_left and
+    bytes_left are still in the ring: a flusher process goes on with them after this, a flusher thread cannot.
+    reason: why it is not drained, "" when it is. waited: how long close() took.
+    restarts: how often the flusher died and was started again.
+    """
+
+    drained: bool
+    records_left: int
+    bytes_left: int
+    reason: str
+    waited: timedelta
+    restarts: int
+    counters: Counters
+    progress: Progress

@@ -1,0 +1,86 @@
+"""What `tdcore demo` prints at its end: the two runs side by side, what was found, what it cost, where to look next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from tdcore.demo import Outcome
+
+
+def print_report(console: Console, outcomes: Sequence[Outcome], good: bool) -> None:
+    """Print the report; `good` says whether both trainings came out as they should."""
+    console.print()
+    console.print(_table(outcomes))
+    for outcome in outcomes:
+        console.print(_findings(outcome))
+    console.print(_where_next(outcomes))
+    if not good:
+        console.print("[bold red]This is not what the demo should show; please report it with the output of `tdcore doctor`.[/]")
+
+
+def _table(outcomes: Sequence[Outcome]) -> Table:
+    table = Table(title="What was captured, and what it cost", title_justify="left")
+    table.add_column("")
+    for outcome in outcomes:
+        table.add_column(outcome.name, justify="right")
+    lines: list[tuple[str, list[str]]] = [
+        ("training steps", [f"{one.steps:,}" for one in outcomes]),
+        ("ended", ["stopped by a rule" if one.stopped else "by itself" for one in outcomes]),
+        ("test accuracy", [_percent(one.test_accuracy) for one in outcomes]),
+        ("tensors x steps captured", [f"{one.captured_tensors:,} x {one.captured_steps:,}" for one in outcomes]),
+        ("bytes captured", [_bytes(one.captured_bytes) for one in outcomes]),
+        ("capture cost, training thread", [f"{one.capture_seconds * 1e3:,.1f} ms" for one in outcomes]),
+        ("  per captured step", [f"{one.capture_seconds / max(one.captured_steps, 1) * 1e6:,.0f} us" for one in outcomes]),
+        ("  share of the training time", [_percent(one.capture_seconds / one.seconds) for one in outcomes]),
+        ("drops", [f"{one.drops:,}" for one in outcomes]),
+        ("findings", [f"{len(one.findings):,}" for one in outcomes]),
+    ]
+    for label, values in lines:
+        table.add_row(label, *values)
+    return table
+
+
+def _findings(outcome: Outcome) -> Panel:
+    if not outcome.findings:
+        verdicts = ", ".join(f"{verdict['rule']}: {verdict['verdict']}" for verdict in outcome.verdicts)
+        return Panel(verdicts or "no rule reported", title=f"{outcome.name}: nothing found", title_align="left")
+    first = outcome.findings[0]
+    same = [one for one in outcome.findings if one["rule"] == first["rule"] and one["step"] == first["step"]]
+    lines = [f"[bold]{first['rule']}[/] at step {first['step']}: {len(same)} tensors"]
+    lines += [f"  {one['tensor']}" for one in same[:8]]
+    if len(same) > 8:
+        lines.append(f"  ... and {len(same) - 8} more")
+    lines += [f"why: {first['why']}", f"do:  {first['do']}"]
+    if outcome.stopped:
+        lines.append(f"the training was stopped: {outcome.stopped}")
+    return Panel("\n".join(lines), title=f"{outcome.name}: found", title_align="left")
+
+
+def _where_next(outcomes: Sequence[Outcome]) -> Panel:
+    faulty, mended = outcomes[0].path, outcomes[-1].path
+    lines = [
+        f"tdcore show {faulty}                        every tensor, with a line of its history",
+        f"tdcore ls {mended}                          what the run holds",
+        f"tdcore rules run {mended} --rule dead_relu  any rule, on the saved run",
+        f'python -c "import tdcore as td; print(td.create_trial({mended!r}).stats().to_pandas())"',
+    ]
+    return Panel("\n".join(lines), title="Where to look next", title_align="left")
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share * 100:.1f} %"
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            break
+        size /= 1000
+    return f"{size:,.1f} {unit}"

@@ -1,0 +1,84 @@
+"""What could not be written yet: rows of payloads that were given up, and gaps where not even rows were kept.
+
+Each item covers a range of tickets and will be one index file, so that the ranges on disk stay end to end.
+One thread: the flusher's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tdcore.flusher.summary import Gap, IndexSummary, coalesce
+from tdcore.layout import FileRange
+
+__all__ = ["Backlog", "IndexFile"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexFile:
+    """An index file that is complete in memory. data: a buffer of its bytes."""
+
+    range: FileRange
+    data: Any
+    size: int
+    summary: IndexSummary
+
+
+class Backlog:
+    """Index files waiting for the sink, oldest first, in at most `limit` bytes."""
+
+    def __init__(self, limit: int, encode_empty: Callable[[IndexSummary], Any]) -> None:
+        self._limit = limit
+        self._encode_empty = encode_empty  # makes an index file without rows
+        self._items: deque[IndexFile] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def rows(self) -> int:
+        """Rows that are waiting."""
+        return sum(item.summary.rows for item in self._items)
+
+    def has_room(self, size: int) -> bool:
+        """Whether rows of `size` bytes may still be kept."""
+        return self._bytes + size <= self._limit
+
+    def append(self, item: IndexFile) -> None:
+        """Behind the others; the caller has asked has_room()."""
+        self._items.append(item)
+        self._bytes += item.size
+
+    def append_gap(self, place: FileRange, gap: Gap) -> None:
+        """Nothing of these tickets is kept. Neighbouring gaps share one small file."""
+        gaps, records = [gap], place.last - place.first + 1
+        last = self._items[-1] if self._items else None
+        if last is not None and last.summary.rows == 0:
+            self._items.pop()
+            self._bytes -= last.size
+            place = FileRange(place.worker, place.attempt, last.range.first, place.last)
+            gaps, records = [*last.summary.gaps, gap], records + last.summary.records
+        self.append(self._gap_file(place, gaps, records))
+
+    def prepend_gap(self, place: FileRange, gap: Gap) -> None:
+        """The files of these tickets, which come before all that is waiting, are gone."""
+        item = self._gap_file(place, [gap], place.last - place.first + 1)
+        self._items.appendleft(item)
+        self._bytes += item.size
+
+    def first(self) -> IndexFile:
+        """The one to write next. IndexError when there is none."""
+        return self._items[0]
+
+    def written(self) -> None:
+        """The first one is durable."""
+        self._bytes -= self._items.popleft().size
+
+    def _gap_file(self, place: FileRange, gaps: list[Gap], records: int) -> IndexFile:
+        summary = IndexSummary(records=records, gaps=tuple(coalesce(gaps)))
+        data = self._encode_empty(summary)
+        return IndexFile(range=place, data=data, size=len(data), summary=summary)

@@ -1,0 +1,90 @@
+"""Batch: what one flush took out of the ring, on its way to the sink.
+
+Written in two steps, segment then index file; a step that succeeded is not repeated when the other is tried
+again.
+One thread: the flusher's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tdcore.flusher import table
+from tdcore.flusher.backlog import IndexFile
+from tdcore.flusher.summary import Gap
+from tdcore.layout import FileRange, segment_name
+from tdcore.sinks.base import Sink
+
+if TYPE_CHECKING:
+    from tdcore._core import Consumer, Drained
+
+__all__ = ["Batch"]
+
+
+class Batch:
+    """`drained`, which covers the tickets `range` (with those before it that had no rows to write)."""
+
+    def __init__(self, drained: Drained, place: FileRange, names: table.NameTable) -> None:
+        self.drained = drained
+        self.range = place
+        self.segment_written = False
+        self._names = names
+        self._rows = table.rows_of(drained)
+        self._segment_bytes = -1  # not planned yet
+        self._file: IndexFile | None = None
+
+    def write(self, sink: Sink) -> None:
+        """Make segment and index file durable, in this order. Raises SinkError; call again then."""
+        if self._segment_bytes < 0:
+            self._names.refresh()
+            self._segment_bytes = self.drained.plan_segment(self._names.names)
+            self._rows = table.rows_of(self.drained)
+        if self._segment_bytes and not self.segment_written:
+            sink.put(self.range.data_key, self.drained.segment_parts())
+            self.segment_written = True
+        sink.put(self.range.index_key, [memoryview(self.index_file().data)])
+
+    def index_file(self) -> IndexFile:
+        """The index file whose rows point into the segment. Comes after the first write()."""
+        if self._file is None:
+            segment = segment_name(self.range.attempt, self.range.first, self.range.last)
+            saved = (segment, self._segment_bytes) if self._segment_bytes else None
+            self._file = self._encode(saved, lost=False)
+        return self._file
+
+    def lost_file(self) -> IndexFile:
+        """The index file for the case that the payloads are given up: rows and statistics stay."""
+        self._names.refresh()
+        return self._encode(None, lost=True)
+
+    def forget_written(self) -> None:
+        """The run's folder was removed, so the segment must be written again."""
+        self.segment_written = False
+
+    def gap(self, reason: str) -> Gap:
+        """All of this batch, as a gap."""
+        return table.gap_of(self._rows, reason=reason, statistics_kept=False)
+
+    def count_lost(self, consumer: Consumer, *, rows_kept: bool) -> None:
+        """Count each tensor that is given up, once."""
+        gap = table.gap_of(self._rows, reason="io_error", statistics_kept=rows_kept)
+        if gap.tensors or gap.bytes:
+            consumer.count_drop(table.IO_ERROR, gap.tensors or 0, gap.bytes or 0)
+
+    def _encode(self, saved: tuple[str, int] | None, *, lost: bool) -> IndexFile:
+        gaps = []
+        if lost:
+            gap = table.gap_of(self._rows, reason="io_error", statistics_kept=True)
+            gaps = [gap] if gap.tensors or gap.bytes else []
+        records = self.drained.end_ticket - self.drained.first_ticket
+        summary = table.summarise(self._rows, records=records, segment=saved, gaps=gaps)
+        data = table.encode_index(
+            self._rows,
+            self._names,
+            summary,
+            worker=self.range.worker,
+            attempt=self.range.attempt,
+            segment=saved[0] if saved else None,
+            lost=lost,
+        )
+        return IndexFile(range=self.range, data=data, size=len(data), summary=summary)

@@ -1,0 +1,52 @@
+"""end/<worker>/<attempt>.json: how an attempt ended, with totals that are exact. Pure functions."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from tdcore.flusher.ledger import Ledger
+from tdcore.layout import FORMAT_VERSION
+
+if TYPE_CHECKING:
+    from tdcore._core import Consumer
+
+__all__ = ["end_document"]
+
+
+def end_document(ledger: Ledger, consumer: Consumer, *, clean: bool) -> bytes:
+    """The file's bytes. clean: the trainer closed the ring; otherwise it died.
+
+    last_step: -1 when there is no row. totals: rows, records and payload_bytes as they are on disk; the
+    others as the capture counted them. gaps: what is missing on disk, and from where. drops: every tensor
+    not kept, by reason.
+    """
+    total = ledger.totals()
+    counters = consumer.counters()
+    drops = {reason: drop for reason, drop in counters["drops"].items() if drop["tensors"] or drop["bytes"]}
+    document = {
+        "format": FORMAT_VERSION,
+        "worker": ledger.worker,
+        "attempt": ledger.attempt,
+        "clean": clean,
+        "reason": "closed" if clean else "the training process ended without closing",
+        "ended_ns": time.time_ns(),
+        "last_step": total.last_step,
+        "last_mode_steps": total.last_mode_steps,
+        "totals": {
+            "rows": total.rows,
+            "records": total.records,
+            "payload_bytes": total.payload_bytes,
+            "captures": counters["captures"],
+            "captured_tensors": counters["tensors"],
+            "captured_bytes": counters["payload_bytes"],
+            "capture_ns": counters["capture_ns"],
+        },
+        "drops": drops,
+        "gaps": [asdict(gap) for gap in total.gaps],
+        "torn_records": drops.get("torn", {"tensors": 0})["tensors"],
+        "flusher_restarts": max(0, consumer.epoch - 1),
+    }
+    return json.dumps(document, indent=1).encode()

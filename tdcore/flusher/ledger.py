@@ -1,0 +1,109 @@
+"""What one worker has on disk in one attempt: which tickets are covered, by which files, with which totals.
+
+Kept in memory and rebuilt from the file names and the ends of the index files when a flusher starts again.
+One thread: the flusher's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tdcore.flusher.summary import IndexSummary
+from tdcore.layout import (
+    FileRange,
+    data_prefix,
+    index_prefix,
+    live_ranges,
+    parse_data_key,
+    parse_index_key,
+    segment_key,
+)
+from tdcore.sinks.base import Sink
+
+__all__ = ["IndexEntry", "Ledger"]
+
+_TAIL_BYTES = 64 * 1024
+_LONG_TAIL_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexEntry:
+    """One live index file. size: its bytes. summary: None when it cannot be read; it is then left alone."""
+
+    range: FileRange
+    size: int
+    summary: IndexSummary | None
+
+
+class Ledger:
+    """The live index files of `worker` in `attempt`, oldest first."""
+
+    def __init__(self, sink: Sink, *, worker: str, attempt: int) -> None:
+        self._sink = sink
+        self.worker = worker
+        self.attempt = attempt
+        self.entries: list[IndexEntry] = []
+
+    @property
+    def covered(self) -> int:
+        """The last ticket that is in an index file, -1 without any."""
+        return self.entries[-1].range.last if self.entries else -1
+
+    def add(self, entry: IndexEntry) -> None:
+        """The next file is durable."""
+        self.entries.append(entry)
+
+    def replace(self, old: Sequence[IndexEntry], new: IndexEntry) -> None:
+        """`new`, which covers what the neighbours `old` cover, is durable and supersedes them."""
+        start = self.entries.index(old[0])
+        self.entries[start : start + len(old)] = [new]
+
+    def forget(self) -> None:
+        """Everything on disk was removed by somebody."""
+        self.entries.clear()
+
+    def totals(self) -> IndexSummary:
+        """Sums over all live index files."""
+        return IndexSummary.total(entry.summary for entry in self.entries if entry.summary is not None)
+
+    def recover(self) -> None:
+        """Find what earlier flushers of this attempt have written, and remove what they left half done.
+
+        Raises SinkError; call again then.
+        """
+        for prefix in (index_prefix(self.worker), data_prefix(self.worker)):
+            self._sink.clean(prefix)
+        found = self._own_index_files()
+        live = live_ranges(found)
+        self.entries = [self._entry(each) for each in live]
+        for each in set(found) - set(live):
+            self._sink.delete(each.index_key)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Delete segments of this attempt that no index file names. Raises SinkError."""
+        if any(entry.summary is None for entry in self.entries):
+            return  # an unreadable index file may name any of them
+        named = {name for entry in self.entries for name in (entry.summary.segments if entry.summary else ())}
+        wanted = {segment_key(self.worker, name) for name in named}
+        for key in self._sink.list(data_prefix(self.worker)):
+            place = parse_data_key(key)
+            if place is not None and place.attempt == self.attempt and key not in wanted:
+                self._sink.delete(key)
+
+    def _own_index_files(self) -> list[FileRange]:
+        found = (parse_index_key(key) for key in self._sink.list(index_prefix(self.worker)))
+        return [each for each in found if each is not None and each.attempt == self.attempt]
+
+    def _entry(self, place: FileRange) -> IndexEntry:
+        from tdcore.flusher.table import read_footer
+
+        for length in (_TAIL_BYTES, _LONG_TAIL_BYTES):
+            tail = self._sink.tail(place.index_key, length)
+            try:
+                summary, size = read_footer(tail)
+            except ValueError:
+                continue
+            return IndexEntry(range=place, size=size, summary=summary)
+        return IndexEntry(range=place, size=0, summary=None)

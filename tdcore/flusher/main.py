@@ -1,0 +1,121 @@
+"""The flusher as a process of its own. `main` gets one JSON argument, made by tdcore.runners.ProcessRunner:
+
+    {"fd": memfd of the ring, "pidfd": pidfd of the trainer or -1, "trainer_pid": 123, "out": "runs/demo",
+     "worker": "worker_0", "attempt": 0, "options": {...FlusherOptions as JSON...}}
+
+Exit status 0: the ring was closed or its trainer died, and all that could be written is written. Anything
+else: it failed and may be started again on the same ring. It ends by itself, never by a signal that was
+meant for the trainer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import platform
+import select
+import signal
+import time
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["TrainerWatch", "main"]
+
+_NICE = 10
+_IOPRIO_IDLE = 3 << 13  # IOPRIO_CLASS_IDLE, linux/ioprio.h
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}  # system call number
+_DEATH_POLL_SECONDS = 0.1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the flusher that `arguments[0]` describes, to its end."""
+    from tdcore import _core
+
+    job: dict[str, Any] = json.loads(arguments[0])
+    consumer = _core.Consumer(job["fd"])
+    consumer.report(records=0, bytes=0, rows=0, last_step=-1)  # first sign of life, before the slow imports
+    _step_back()
+
+    from tdcore.flusher.loop import Flusher
+    from tdcore.flusher.options import FlusherOptions
+    from tdcore.sinks import open_sink
+
+    trainer = TrainerWatch(job["trainer_pid"], job["pidfd"])
+    gc.freeze()
+    with contextlib.closing(open_sink(job["out"])) as sink:
+        Flusher(
+            consumer,
+            sink,
+            worker=job["worker"],
+            attempt=job["attempt"],
+            options=FlusherOptions.from_json(job["options"]),
+        ).run(producer_dead=trainer.dead, wait=trainer.wait)
+    return 0
+
+
+class TrainerWatch:
+    """Tells whether the trainer has died. One thread.
+
+    pidfd: of the trainer, opened by itself; -1 where there are none. Then the process `pid` is looked at
+    about ten times a second: gone, a zombie, or started at another time than the one seen first means dead.
+    """
+
+    def __init__(self, pid: int, pidfd: int) -> None:
+        self._pid = pid
+        self._poller: select.poll | None = None
+        self._dead = False
+        self._look_at = 0.0
+        self._started = ""
+        if pidfd >= 0:
+            self._poller = select.poll()
+            self._poller.register(pidfd, select.POLLIN)
+        else:
+            self._started = _start_time(pid)
+
+    def dead(self) -> bool:
+        """Whether the trainer has died."""
+        if not self._dead:
+            self._dead = self._look() if self._poller is None else bool(self._poller.poll(0))
+        return self._dead
+
+    def wait(self, seconds: float) -> None:
+        """Sleep so long, or until the trainer dies."""
+        if self._poller is None or self._dead:
+            time.sleep(seconds)
+        elif self._poller.poll(max(1, round(seconds * 1000))):
+            self._dead = True
+
+    def _look(self) -> bool:
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + _DEATH_POLL_SECONDS
+        started = _start_time(self._pid)
+        return not started or started != self._started
+
+
+def _start_time(pid: int) -> str:
+    """When the process started, in the kernel's ticks; "" when it is gone or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in ("Z", "X", "x") else fields[19]
+
+
+def _step_back() -> None:
+    """Low priority, any CPU, deaf to signals that are meant for the trainer; as far as it is allowed."""
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(name, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the trainer may have pinned itself to one
+    number = _IOPRIO_SET.get(platform.machine())
+    if number is not None:
+        import ctypes
+
+        ctypes.CDLL(None).syscall(number, 1, 0, _IOPRIO_IDLE)  # 1: a process, 0: this one

@@ -1,0 +1,270 @@
+"""Keeps the number of files bounded: many small index files, with their small segments, become one.
+
+A merge writes the big segment, then the big index file, and only then are the small ones superseded; they
+are deleted after a while, so that readers who hold a list of them can finish. Killed anywhere in between,
+the run is right: an index file that is contained in another is ignored, a segment that no index file names
+is swept.
+Every row is rewritten about once per factor `merge_fan_in` of the run's length, every payload byte at most
+a few times.
+One thread: the flusher's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tdcore.flusher.ledger import IndexEntry
+from tdcore.flusher.options import FlusherOptions
+from tdcore.flusher.summary import IndexSummary
+from tdcore.flusher.table import ROWS_PER_GROUP, IndexWriter
+from tdcore.layout import INDEX_SCHEMA, PAD_PREFIX, FileRange, segment_key, segment_name
+from tdcore.sinks.base import Buffer, Sink
+
+__all__ = ["Merge", "MergedSegment", "final_groups", "join_segments", "merge_files", "next_group"]
+
+_MAX_HEADER_BYTES = 100 * 1024 * 1024  # as the safetensors readers have it
+_DATA_START = 4096
+_ALIGN = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedSegment:
+    """Parts of a segment made of others. moves: for each, how far its absolute offsets move."""
+
+    parts: list[Buffer]
+    size: int
+    moves: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """What a merge made. unneeded: keys that nothing names any more, index files first."""
+
+    entry: IndexEntry
+    unneeded: list[str]
+
+
+def next_group(entries: Sequence[IndexEntry], options: FlusherOptions) -> list[IndexEntry]:
+    """The oldest neighbours worth merging now; empty when there are none."""
+    for run, closed in _small_runs(entries, options):
+        levels = [entry.summary.level if entry.summary else 0 for entry in run]
+        start = 0
+        for at in range(1, len(run) + 1):
+            if at == len(run) or levels[at] != levels[start]:
+                if at - start >= options.merge_fan_in:
+                    return _fitting(run[start : start + options.merge_fan_in], options)
+                start = at
+        if closed and len(run) >= 4:  # a large file follows: no more neighbours will come
+            group = _fitting(run, options)
+            if len(group) >= 2:
+                return group
+    return []
+
+
+def final_groups(entries: Sequence[IndexEntry], options: FlusherOptions) -> list[list[IndexEntry]]:
+    """Everything that is still worth merging when no more will come."""
+    groups = []
+    for run, _ in _small_runs(entries, options):
+        rest = list(run)
+        while len(rest) >= 2:
+            group = _fitting(rest, options)
+            if len(group) >= 2:
+                groups.append(group)
+            rest = rest[max(1, len(group)) :]
+    return groups
+
+
+def merge_files(sink: Sink, group: Sequence[IndexEntry], options: FlusherOptions) -> Merge:
+    """Merge neighbours into one index file; deletes nothing. SinkError, or ValueError for damaged files."""
+    summaries = [entry.summary for entry in group if entry.summary is not None]
+    if len(summaries) != len(group) or len(group) < 2:
+        raise ValueError("only two or more index files with a summary can be merged")
+    first, last = group[0].range, group[-1].range
+    place = FileRange(first.worker, first.attempt, first.first, last.last)
+    total = IndexSummary.total(summaries)
+    small = sorted(name for name, size in total.segments.items() if size < options.small_segment_bytes)
+    moves: dict[str, tuple[str, int]] = {}
+    segments = dict(total.segments)
+    if len(small) >= 2:
+        name = segment_name(place.attempt, place.first, place.last)
+        merged = join_segments([sink.get(segment_key(place.worker, each)) for each in small])
+        moves = {each: (name, move) for each, move in zip(small, merged.moves, strict=True)}
+        segments = {each: size for each, size in segments.items() if each not in moves} | {name: merged.size}
+        sink.put(segment_key(place.worker, name), merged.parts)
+        del merged
+    summary = replace(total, segments=segments, level=total.level + 1)
+    data = _join_index_files(sink, group, summary, moves)
+    sink.put(place.index_key, [memoryview(data)])
+    unneeded = [entry.range.index_key for entry in group] + [
+        segment_key(place.worker, each) for each in moves
+    ]
+    return Merge(entry=IndexEntry(range=place, size=len(data), summary=summary), unneeded=unneeded)
+
+
+def join_segments(files: Sequence[bytes]) -> MergedSegment:
+    """One safetensors file that holds the tensors of all `files`. ValueError when one is damaged.
+
+    Each file's bytes are kept together and as they are; equal names get "~2", "~3", ...
+    """
+    header: dict[str, Any] = {}
+    pieces: list[Buffer] = []
+    starts: list[tuple[int, int]] = []  # where each file's data begins: there, and here within the data
+    end = pads = 0
+    for file in files:
+        tensors, data_start = _parse_segment(file)
+        gap = -end % _ALIGN
+        if gap:
+            header[f"{PAD_PREFIX}{pads}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [end, end + gap]}
+            pads += 1
+            pieces.append(bytes(gap))
+        base = end + gap
+        for name, tensor in tensors.items():
+            if name == "__metadata__":
+                header.setdefault(name, tensor)
+                continue
+            begin, stop = tensor["data_offsets"]
+            if name.startswith(PAD_PREFIX):
+                name, pads = f"{PAD_PREFIX}{pads}", pads + 1
+            header[_free_name(header, name)] = {**tensor, "data_offsets": [base + begin, base + stop]}
+        starts.append((data_start, base))
+        pieces.append(memoryview(file)[data_start:])
+        end = base + len(file) - data_start
+    text = json.dumps(header, separators=(",", ":")).encode()
+    data_start = -(-(8 + len(text)) // _DATA_START) * _DATA_START
+    text = text.ljust(data_start - 8)
+    moves = [data_start + base - old for old, base in starts]
+    return MergedSegment(
+        parts=[len(text).to_bytes(8, "little") + text, *pieces], size=data_start + end, moves=moves
+    )
+
+
+def _small_runs(
+    entries: Sequence[IndexEntry], options: FlusherOptions
+) -> Iterator[tuple[list[IndexEntry], bool]]:
+    """Neighbours that are all small; True when something large follows them."""
+    run: list[IndexEntry] = []
+    for entry in entries:
+        joins = not run or run[-1].range.last + 1 == entry.range.first
+        small = entry.summary is not None and entry.size < options.small_index_bytes
+        if run and not (small and joins):
+            yield run, True
+            run = []
+        if small:
+            run.append(entry)
+    if run:
+        yield run, False
+
+
+def _fitting(run: Sequence[IndexEntry], options: FlusherOptions) -> list[IndexEntry]:
+    """The longest beginning of `run` whose merged files keep within the bounds."""
+    index_bytes = segment_bytes = 0
+    for at, entry in enumerate(run):
+        sizes = entry.summary.segments.values() if entry.summary else ()
+        index_bytes += entry.size
+        segment_bytes += sum(size for size in sizes if size < options.small_segment_bytes)
+        too_much = index_bytes > options.small_index_bytes * options.merge_fan_in
+        if at and (too_much or segment_bytes > options.merged_segment_bytes):
+            return list(run[:at])
+    return list(run)
+
+
+def _join_index_files(
+    sink: Sink, group: Sequence[IndexEntry], summary: IndexSummary, moves: dict[str, tuple[str, int]]
+) -> pa.Buffer:
+    """Rows of all files in order, a file at a time in memory."""
+    writer = IndexWriter(summary)
+    waiting: list[pa.Table] = []
+    rows = written = 0
+    for entry in group:
+        for table in _row_groups(sink.get(entry.range.index_key)):
+            waiting.append(_moved(table, moves))
+            rows += table.num_rows
+            if rows >= ROWS_PER_GROUP:
+                written += _write_all(writer, waiting)
+                rows = 0
+    written += _write_all(writer, waiting)
+    if written != summary.rows:
+        raise ValueError(f"index files hold {written} rows and say {summary.rows}")
+    return writer.finish()
+
+
+def _row_groups(data: bytes) -> Iterator[pa.Table]:
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        if not file.schema_arrow.remove_metadata().equals(INDEX_SCHEMA):
+            raise ValueError("an index file has other columns than this version writes")
+        for at in range(file.num_row_groups):
+            yield file.read_row_group(at)
+    except pa.ArrowException as error:
+        raise ValueError(f"an index file cannot be read: {error}") from error
+
+
+def _write_all(writer: IndexWriter, tables: list[pa.Table]) -> int:
+    if not tables:
+        return 0
+    table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    tables.clear()
+    writer.write(table)
+    return int(table.num_rows)
+
+
+def _moved(table: pa.Table, moves: dict[str, tuple[str, int]]) -> pa.Table:
+    """`table` with its rows pointing into the merged segment."""
+    table = table.replace_schema_metadata(None)
+    if not moves or not table.num_rows:
+        return table
+    column = table["segment"].unify_dictionaries().combine_chunks()
+    column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    names = column.dictionary.to_pylist()
+    if not any(name in moves for name in names):
+        return table
+    index = pc.fill_null(column.indices, 0).to_numpy()
+    shift = np.array([moves[name][1] if name in moves else 0 for name in names], dtype=np.int64)[index]
+    targets = [moves[name][0] if name in moves else name for name in names]
+    distinct = sorted(set(targets))
+    target_index = np.array([distinct.index(name) for name in targets], dtype=np.int32)[index]
+    null = pc.is_null(column).to_numpy(zero_copy_only=False)
+    offset = table["offset"].combine_chunks()
+    offsets = pc.fill_null(offset, 0).to_numpy() + shift
+    segment = pa.DictionaryArray.from_arrays(
+        pa.array(target_index, mask=null), pa.array(distinct, type=pa.string())
+    )
+    names_in_order = table.schema.names
+    table = table.set_column(names_in_order.index("segment"), INDEX_SCHEMA.field("segment"), segment)
+    moved = pa.array(offsets, mask=null, type=pa.int64())
+    return table.set_column(names_in_order.index("offset"), INDEX_SCHEMA.field("offset"), moved)
+
+
+def _parse_segment(file: bytes) -> tuple[dict[str, Any], int]:
+    """Header and start of the data. Checks what joining relies on; readers check the rest."""
+    length = int.from_bytes(file[:8], "little")
+    if len(file) < 8 or length > min(len(file) - 8, _MAX_HEADER_BYTES):
+        raise ValueError("not a safetensors file: its header does not fit in it")
+    try:
+        tensors = json.loads(file[8 : 8 + length])
+        offsets = sorted(tuple(t["data_offsets"]) for name, t in tensors.items() if name != "__metadata__")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a safetensors file: {error!r}") from error
+    end = 0
+    for begin, stop in offsets:
+        if begin != end or stop < begin:
+            raise ValueError("not a safetensors file: its tensors do not lie end to end")
+        end = stop
+    if end != len(file) - 8 - length:
+        raise ValueError("not a safetensors file: its tensors do not fill it")
+    return tensors, 8 + length
+
+
+def _free_name(taken: dict[str, Any], name: str) -> str:
+    free, number = name, 2
+    while free in taken:
+        free, number = f"{name}~{number}", number + 1
+    return free

@@ -1,0 +1,246 @@
+"""Two ways to run the flusher of a ring: another process (the rule), or a thread of this one.
+
+A runner starts one flusher at a time and waits for its end; the supervisor (supervisor.py) decides about the
+next. Threads: start() and wait() are called by one thread at a time. wait() blocks in the kernel without the
+GIL and never polls. Neither touches the ring's records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from tdcore.errors import FlusherError
+
+if TYPE_CHECKING:
+    from tdcore._core import Consumer, Ring
+
+# Runs in the flusher before anything else. The working directory and the trainer's script folder must not
+# shadow a module, and the flusher must be the same tdcore as the trainer's, wherever that lies: so `tdcore`
+# is loaded from its own place, and the trainer's other places come last.
+_BOOT = """
+import sys
+sys.path[:] = [place for place in sys.path if place]
+import json
+job = json.loads(sys.argv[1])
+from importlib.util import module_from_spec, spec_from_file_location
+places = job["package"]
+spec = spec_from_file_location("tdcore", places[0] + "/__init__.py", submodule_search_locations=places)
+package = sys.modules["tdcore"] = module_from_spec(spec)
+spec.loader.exec_module(package)
+sys.path.extend(place for place in job["places"] if place not in sys.path)
+from tdcore.flusher.main import main
+sys.exit(main([sys.argv[2]]))
+"""
+
+# Of the trainer's PYTHON* variables only those that say where Python itself lives; the others (PYTHONINSPECT,
+# PYTHONSTARTUP, PYTHONWARNINGS=error, ...) are meant for the trainer.
+_KEPT_PYTHON_VARIABLES = frozenset(
+    {"PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONUSERBASE", "PYTHONNOUSERSITE"}
+    | {"PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}
+)
+_log = logging.getLogger("tdcore")
+_THREAD_INSTEAD = 'use flusher="thread" where another process cannot be started'
+_MAX_LAST_WORDS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlusherEnd:
+    """How a flusher ended.
+
+    "done": by itself, and no other is needed. "unknown": nobody can tell, since the training script has
+    collected its status. "died": `why` says of what.
+    """
+
+    kind: Literal["done", "unknown", "died"]
+    why: str = ""
+
+
+class Runner(Protocol):
+    """Runs one flusher at a time."""
+
+    def start(self) -> None:
+        """Starts the flusher; returns at once. Raises FlusherError when it cannot start."""
+
+    def wait(self) -> FlusherEnd:
+        """Waits for the end of the flusher that start() started."""
+        ...
+
+    def forget(self) -> None:
+        """In a forked child, or at exit with a flusher that goes on alone: lets go of it without a word."""
+
+
+class ProcessRunner:
+    """The flusher as a process: spawned, never forked, out of reach of Ctrl-C and of the trainer's GIL."""
+
+    def __init__(self, ring: Ring, job: Mapping[str, Any]) -> None:
+        self._ring = ring
+        self._job = dict(job)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._words = -1  # what the flusher says: the reading end of a pipe that is its stderr
+
+    def start(self) -> None:
+        """About 0.5 ms: the flusher's own start-up runs beside the training."""
+        import tdcore
+
+        executable = sys.executable
+        if not executable or not os.access(executable, os.X_OK):
+            raise FlusherError(
+                f"no Python to start the flusher with: sys.executable is {executable!r}; {_THREAD_INSTEAD}"
+            )
+        here = [os.path.abspath(place) for place in tdcore.__path__]
+        places = [os.path.abspath(place) for place in sys.path if place and os.path.exists(place)]
+        pidfd = _pidfd_open(os.getpid())
+        job = {**self._job, "fd": self._ring.fd, "pidfd": pidfd, "trainer_pid": os.getpid()}
+        boot = {"package": here, "places": places}
+        self._words, mouth = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)  # neither side ever waits for the other
+        try:
+            self._process = subprocess.Popen(
+                [executable, "-c", _BOOT, json.dumps(boot), json.dumps(job)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=mouth,  # not the trainer's: whoever reads that would wait for the flusher's end
+                cwd="/",  # holds no folder of the user's busy
+                env=_environment(),
+                pass_fds=[fd for fd in (self._ring.fd, pidfd) if fd >= 0],
+                start_new_session=True,  # Ctrl-C and signals to the trainer's group do not reach it
+            )
+        except OSError as error:
+            os.close(self._words)
+            raise FlusherError(
+                f"cannot start the flusher with {executable!r}: {error}; {_THREAD_INSTEAD}"
+            ) from error
+        finally:
+            os.close(mouth)
+            if pidfd >= 0:
+                os.close(pidfd)
+
+    def wait(self) -> FlusherEnd:
+        """Passes on what the flusher has to say to the user, meanwhile. Exit status 0 is "done"."""
+        process = self._process
+        assert process is not None, "wait() comes after start()"
+        last_words = _listen(process.pid, self._words)
+        os.close(self._words)
+        try:
+            _, status = os.waitpid(process.pid, 0)
+        except ChildProcessError:  # SIGCHLD is ignored, or the script collects all children
+            process.returncode = 0
+            return FlusherEnd(
+                kind="unknown", why=f"flusher process {process.pid} ended: {last_words}".rstrip(": ")
+            )
+        process.returncode = code = os.waitstatus_to_exitcode(status)
+        if code == 0:
+            return FlusherEnd(kind="done")
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+        return FlusherEnd(kind="died", why=f"flusher process {process.pid} {how}: {last_words}".rstrip(": "))
+
+    def forget(self) -> None:
+        """Keeps Popen from complaining about, or reaping, a process that is not this one's child any more."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.returncode = 0
+
+
+class ThreadRunner:
+    """The flusher on the supervisor's thread, for places that forbid processes. Dies with the trainer."""
+
+    def __init__(self, ring: Ring, job: Mapping[str, Any]) -> None:
+        self._ring = ring
+        self._job = job
+        self._consumer: Consumer | None = None
+
+    def start(self) -> None:
+        """Maps the ring a second time, as the process would."""
+        from tdcore import _core
+
+        try:
+            self._consumer = _core.Consumer(self._ring.fd)
+        except (OSError, ValueError) as error:
+            raise FlusherError(f"cannot map the ring for the flusher thread: {error}") from error
+
+    def wait(self) -> FlusherEnd:
+        """Runs the flusher right here until the ring is closed and drained."""
+        from tdcore.flusher import Flusher, FlusherOptions
+        from tdcore.sinks import open_sink
+
+        assert self._consumer is not None, "wait() comes after start()"
+        try:
+            with contextlib.closing(open_sink(self._job["out"])) as sink:
+                options = FlusherOptions.from_json(self._job["options"])
+                worker, attempt = self._job["worker"], self._job["attempt"]
+                Flusher(self._consumer, sink, worker=worker, attempt=attempt, options=options).run()
+        except Exception as error:
+            return FlusherEnd(kind="died", why=f"flusher thread failed: {type(error).__name__}: {error}")
+        finally:
+            self._consumer = None
+        return FlusherEnd(kind="done")
+
+    def forget(self) -> None:
+        """Nothing to let go of: a forked child has no such thread."""
+
+
+def _environment() -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PYTHON") or name in _KEPT_PYTHON_VARIABLES
+    }
+    return {**kept, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _pidfd_open(pid: int) -> int:
+    """A descriptor that tells of the end of `pid`; -1 where the kernel or a sandbox has no such thing."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return -1
+
+
+def _listen(pid: int, words: int) -> str:
+    """Blocks until `pid` has ended, without collecting its status; returns the end of what it said.
+
+    Lines that begin with "tdcore" are meant for the user and go to the logger as they come; the rest (a
+    traceback) is what it dies of.
+    """
+    pidfd = _pidfd_open(pid)
+    poller = select.poll()
+    poller.register(words, select.POLLIN)
+    if pidfd >= 0:
+        poller.register(pidfd, select.POLLIN)
+    last_words = line = b""
+    try:
+        while True:
+            ready = dict(poller.poll())
+            heard = _read(words)
+            last_words = (last_words + heard)[-_MAX_LAST_WORDS:]
+            *lines, line = (line + heard).split(b"\n")
+            line = line[:_MAX_LAST_WORDS]
+            for each in lines:
+                if each.startswith(b"tdcore"):
+                    _log.warning("%s", each.decode(errors="replace"))
+            if pidfd in ready:
+                break
+            if not heard and ready.get(words, 0) & select.POLLHUP:  # it closed its stderr, or is gone
+                poller.unregister(words)
+                if pidfd < 0:
+                    break  # the caller's waitpid() waits for the rest
+    finally:
+        if pidfd >= 0:
+            os.close(pidfd)
+    return last_words.decode(errors="replace").strip()
+
+
+def _read(fd: int) -> bytes:
+    """All that can be had without waiting."""
+    pieces = []
+    with contextlib.suppress(BlockingIOError):
+        while piece := os.read(fd, 65536):
+            pieces.append(piece)
+    return b"".join(pieces)

@@ -1,0 +1,312 @@
+"""The capture session of one worker: its place in the run, its ring, and the flusher behind it.
+
+Knows no framework: hooks say what to capture and when, and call ``session.ring.capture``.
+
+Threads: a session is made and closed by any thread; counters(), progress(), stop_request() and
+put_collections() may be called from several. A forked child (DataLoader workers) finds everything off: its
+calls do nothing, its exit does not close the parent's session. After a normal exit, an exception or Ctrl-C
+the session is closed by itself; after SIGTERM, os._exit, a crash or SIGKILL the flusher process finishes
+alone and marks the end as unclean. Never raises into training once it is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from tdcore import _core
+from tdcore.attempts import JSON, Attempt, claim_attempt
+from tdcore.counters import CloseReport, Counters, Progress
+from tdcore.errors import CaptureError, ConfigError, SinkError
+from tdcore.layout import COLLECTIONS_KEY, FORMAT_VERSION, end_key
+from tdcore.runners import ProcessRunner, Runner, ThreadRunner
+from tdcore.sinks import open_sink
+from tdcore.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from tdcore.flusher import FlusherOptions
+
+__all__ = ["JSON", "RingConfig", "Session", "StopRequest"]
+
+_log = logging.getLogger("tdcore")
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingConfig:
+    """The memory between the training and its flusher.
+
+    ring_bytes: payloads and statistics in flight; a power of two. The memory is taken when the session
+    starts. slots: records in flight; a power of two. names_bytes: table of tensor names; a power of two.
+    when_full: "block" waits for the flusher, at most block_timeout, then drops; "drop" drops at once;
+    "degrade" keeps the statistics and drops the payload. Each drop is counted with its reason. threads: that
+    copy and reduce large tensors; None takes a quarter of the CPUs, at most 4.
+    """
+
+    ring_bytes: int = 256 * _MIB
+    slots: int = 16384
+    names_bytes: int = 4 * _MIB
+    when_full: Literal["block", "drop", "degrade"] = "block"
+    block_timeout: timedelta = timedelta(seconds=30)
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.when_full not in ("block", "drop", "degrade"):
+            raise ConfigError(f"when_full must be 'block', 'drop' or 'degrade', got {self.when_full!r}")
+        if self.block_timeout < timedelta():
+            raise ConfigError(f"block_timeout must not be negative, got {self.block_timeout}")
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"threads must be at least 1 (or None), got {self.threads}")
+
+    def resolved_threads(self) -> int:
+        """The number of threads to use on this machine."""
+        return self.threads or min(4, len(os.sched_getaffinity(0)) // 4) or 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequest:
+    """Somebody asks the training to stop. rule: code of the rule that fired, "" if none. by: who asked."""
+
+    reason: str
+    rule: str = ""
+    step: int | None = None
+    by: str = ""
+
+
+class Session:
+    """Everything that one worker of one attempt needs to capture. Also a context manager.
+
+    out_dir: a folder, or a URL that a sink serves. It may hold earlier attempts, which are kept, or files of
+    something else, which are left alone. worker: this process's name within the job. configuration: kept in
+    run.json as it is. flusher: "process" outlives the trainer; "thread" is for places that forbid processes.
+    flusher_options: its sizes and delays. close_timeout: how long close() and the exit of the program wait
+    for the last data.
+
+    Raises SinkError when out_dir cannot be written, RunCorrupt when its run.json is not tdcore's, ConfigError
+    for values that cannot work, FlusherError when the flusher cannot start, CaptureError without shared
+    memory.
+    """
+
+    def __init__(
+        self,
+        out_dir: str | os.PathLike[str],
+        *,
+        worker: str = "worker_0",
+        configuration: Mapping[str, JSON],
+        framework: str,
+        framework_version: str,
+        world_size: int = 1,
+        ring: RingConfig | None = None,
+        flusher: Literal["process", "thread"] = "process",
+        flusher_options: FlusherOptions | None = None,
+        close_timeout: timedelta = timedelta(seconds=30),
+    ) -> None:
+        if flusher not in ("process", "thread"):
+            raise ConfigError(f"flusher must be 'process' or 'thread', got {flusher!r}")
+        if close_timeout < timedelta():
+            raise ConfigError(f"close_timeout must not be negative, got {close_timeout}")
+        self.out_dir = _absolute(out_dir)
+        self.worker = worker
+        self._ring_config = ring or RingConfig()
+        self.ring = _make_ring(self._ring_config)  # first, so that a wrong size leaves no attempt behind
+        place = _claim(
+            self.out_dir,
+            worker=worker,
+            configuration=configuration,
+            framework=framework,
+            framework_version=framework_version,
+            world_size=world_size,
+        )
+        self.run_id = place.run_id
+        self.attempt = place.attempt
+        self._earlier_collections = dict(place.earlier_collections)
+        self._unsent_lock = threading.Lock()
+        self._unsent: bytes | None = None  # under _unsent_lock: collections that found the ring full
+        self._stop: tuple[str, StopRequest] | None = None  # text and what it says; replaced as a whole
+        self.ring.prefault()
+        job: dict[str, Any] = {"out": self.out_dir, "worker": worker, "attempt": self.attempt}
+        job["options"] = flusher_options.as_json() if flusher_options else {}
+        self._runner: Runner = (ProcessRunner if flusher == "process" else ThreadRunner)(self.ring, job)
+        self._supervisor = Supervisor(
+            self.ring,
+            self._runner,
+            name=worker,
+            close_timeout=close_timeout,
+            record_failure=_failure_recorder(self.out_dir, worker, self.attempt),
+        )
+        self._supervisor.start()
+        # A session dropped without close(): the flusher ends, nobody waits. The exit itself is the
+        # supervisor's.
+        weakref.finalize(self, self._supervisor.abandon).atexit = False
+
+    @property
+    def active(self) -> bool:
+        """Whether captures are kept: not closed, not given up, not in a forked child."""
+        return self._supervisor.running
+
+    @property
+    def failure(self) -> str:
+        """Why capture was switched off by a fault of its own; "" when it was not."""
+        return self._supervisor.failure
+
+    def put_collections(self, document: Mapping[str, JSON]) -> None:
+        """Keeps `document` as this attempt's entry of collections.json, beside those of earlier attempts.
+
+        Goes through the ring like any record: no file is written by the calling thread. The last one wins.
+        """
+        if not self.active:
+            return
+        attempts = {**self._earlier_collections, str(self.attempt): document}
+        data = json.dumps({"format": FORMAT_VERSION, "attempts": attempts}).encode()
+        with self._unsent_lock:
+            self._unsent = None if self.ring.put_document(COLLECTIONS_KEY, data) else data
+
+    def stop_request(self) -> StopRequest | None:
+        """What the run's control folder asks of the training, if anything. Cheap enough for every step."""
+        text = self.ring.stop_request()
+        if text is None:
+            return None
+        if self._stop is None or self._stop[0] != text:
+            self._stop = (text, _parse_stop(text))
+        return self._stop[1]
+
+    def counters(self) -> Counters:
+        """What was captured and dropped so far; the totals after close()."""
+        return self._supervisor.counters()
+
+    def progress(self) -> Progress:
+        """How far the flusher has come."""
+        return self._supervisor.progress()
+
+    def close(self, timeout: timedelta | None = None) -> CloseReport:
+        """Ends the capture and waits for the last data, at most `timeout` (default: close_timeout).
+
+        Says in the report, and as a warning of the ``tdcore`` logger, what remains when time runs out; a
+        flusher process then goes on alone. May be called again, from any thread; does nothing in a forked
+        child.
+        """
+        if self._supervisor.in_other_process:
+            return self._supervisor.close()
+        with self._unsent_lock:
+            unsent, self._unsent = self._unsent, None
+        if unsent is not None and self.ring.put_document(COLLECTIONS_KEY, unsent):
+            unsent = None
+        report = self._supervisor.close(timeout)
+        if unsent is not None:
+            self._write_collections(unsent)
+        return report
+
+    def _write_collections(self, data: bytes) -> None:
+        """The ring had no room to the end; training is over, so the file may be written here."""
+        try:
+            with contextlib.closing(open_sink(self.out_dir)) as sink:
+                sink.put(COLLECTIONS_KEY, [data])
+        except SinkError as error:
+            _log.warning("tdcore %s: %s could not be written: %s", self.worker, COLLECTIONS_KEY, error)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _absolute(out_dir: str | os.PathLike[str]) -> str:
+    """A URL stays; a path becomes absolute, since the training may change its folder and the flusher does."""
+    text = os.fspath(out_dir)
+    if not isinstance(text, str) or not text:
+        raise ConfigError(f"out_dir must be a folder or a URL, got {out_dir!r}")
+    return text if "://" in text else os.path.abspath(text)
+
+
+def _make_ring(config: RingConfig) -> _core.Ring:
+    try:
+        return _core.Ring(
+            data_bytes=config.ring_bytes,
+            slots=config.slots,
+            names_bytes=config.names_bytes,
+            policy=config.when_full,
+            block_timeout_seconds=config.block_timeout.total_seconds(),
+            threads=config.resolved_threads(),
+        )
+    except ValueError as error:
+        raise ConfigError(f"RingConfig: {error}") from error
+    except (OSError, MemoryError) as error:
+        raise CaptureError(
+            f"cannot set up {config.ring_bytes / _MIB:.0f} MiB of shared memory for capture: {error}; "
+            "lower RingConfig.ring_bytes, or allow memfd_create() in this container"
+        ) from error
+
+
+def _claim(out_dir: str, **entry: Any) -> Attempt:
+    try:
+        with contextlib.closing(open_sink(out_dir)) as sink:
+            return claim_attempt(sink, where=out_dir, **entry)
+    except SinkError as error:
+        raise SinkError(
+            f"cannot start a run in {out_dir}: {error}; choose an out_dir that this process may write",
+            kind=error.kind,
+            errno=error.errno,
+        ) from error
+
+
+def _failure_recorder(out_dir: str, worker: str, attempt: int) -> Callable[[str, Counters, Progress], None]:
+    """What the supervisor calls when it gives up. Holds no reference to the session."""
+
+    def record(reason: str, counters: Counters, progress: Progress) -> None:
+        document = {
+            "format": FORMAT_VERSION,
+            "worker": worker,
+            "attempt": attempt,
+            "clean": False,
+            "reason": f"capture was switched off: {reason}",
+            "ended_ns": time.time_ns(),
+            "last_step": progress.last_step,
+            "totals": {
+                "rows": progress.rows,
+                "records": progress.records,
+                "payload_bytes": progress.bytes,
+                "captures": counters.captures,
+                "captured_tensors": counters.tensors,
+                "captured_bytes": counters.payload_bytes,
+                "capture_ns": counters.capture_ns,
+            },
+            "records_left": progress.pending_records,
+            "bytes_left": progress.pending_bytes,
+            "drops": {
+                name: {"tensors": drop.tensors, "bytes": drop.bytes} for name, drop in counters.drops.items()
+            },
+        }
+        with contextlib.closing(open_sink(out_dir)) as sink:
+            sink.put(end_key(worker, attempt), [json.dumps(document, indent=1).encode()])
+
+    return record
+
+
+def _parse_stop(text: str) -> StopRequest:
+    """Tolerant: a stop request written by hand must stop the training, however little it says."""
+    try:
+        raw = json.loads(text)
+    except ValueError:
+        raw = {}
+    if not isinstance(raw, dict):
+        raw = {}
+    step = raw.get("step")
+    return StopRequest(
+        reason=str(raw.get("reason") or "stop requested"),
+        rule=str(raw.get("rule") or ""),
+        step=step if isinstance(step, int) else None,
+        by=str(raw.get("by") or ""),
+    )

@@ -1,0 +1,92 @@
+"""Sink: where the files of one run live. The only way in which tdcore writes a run.
+
+Implementations: `local.LocalSink` (a folder) and `memory.MemorySink` (tests). `tdcore.testing.SinkContract`
+holds the tests that every one must pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+from tdcore.errors import SinkError, SinkErrorKind, SinkKeyError
+
+__all__ = ["Buffer", "Sink", "SinkError", "SinkErrorKind", "SinkKeyError", "check_key", "check_prefix"]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_MAX_KEY_BYTES = 1024
+
+
+class Sink(Protocol):
+    """One run's home.
+
+    Keys are relative to the run, "/"-separated, without empty, "." or ".." parts and without parts that start
+    with ".tmp-"; anything else is a ValueError. Threads: one at a time, unless the implementation says more.
+    Every refusal is a SinkError whose `kind` says how; no other exception leaves a sink.
+    """
+
+    def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        """Store `parts`, one after the other, as the object `key`; replaces what was there.
+
+        When it returns, the object is durable. Readers see the old object or the new one, never a piece; when
+        it raises, the old one. The parts are not kept after the call.
+        kind "gone": the run's place had been removed. The next put makes it again, but everything put before
+        is lost, so the caller puts again what must be there.
+        """
+
+    def put_new(self, key: str, parts: Sequence[Buffer]) -> bool:
+        """As put, but only when there is no such object: True when it was made, False when one was there.
+
+        Of several writers at the same time exactly one gets True.
+        """
+        ...
+
+    def get(self, key: str) -> bytes:
+        """The whole object. SinkKeyError when there is none."""
+
+    def tail(self, key: str, length: int) -> bytes:
+        """The last `length` bytes of the object, or all of a shorter one. SinkKeyError when there is none."""
+
+    def list(self, prefix: str, after: str = "") -> list[str]:
+        """Keys that start with `prefix` and sort after `after`, sorted; unfinished puts are not listed."""
+
+    def delete(self, key: str) -> None:
+        """Remove the object; nothing happens when there is none."""
+
+    def clean(self, prefix: str) -> None:
+        """Remove what unfinished puts under `prefix` have left. Only for the one writer of that prefix."""
+
+    def close(self) -> None:
+        """Let go of connections and files. The sink is not used afterwards; closing twice is fine."""
+
+
+def check_key(key: str) -> str:
+    """Return `key` when it is one, else raise ValueError."""
+    parts = key.split("/")
+    if (
+        not key
+        or len(key.encode("utf-8", "surrogatepass")) > _MAX_KEY_BYTES
+        or any(_bad_part(part) for part in parts)
+    ):
+        raise ValueError(
+            f"{key!r} is not a key of a run; expected a relative path such as 'index/worker_0/x' with "
+            f"'/' between parts, no empty, '.' or '..' part, no backslash, and at most {_MAX_KEY_BYTES} bytes"
+        )
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """Return `prefix` when it can begin a key ("" is fine), else raise ValueError."""
+    folders = prefix.split("/")[:-1]
+    if any(_bad_part(part) for part in folders) or "\\" in prefix or "\0" in prefix:
+        raise ValueError(
+            f"{prefix!r} is not the beginning of a key of a run; expected something like 'index/worker_0/'"
+        )
+    return prefix
+
+
+def _bad_part(part: str) -> bool:
+    return (
+        part in ("", ".", "..") or part.startswith(".tmp-") or "\\" in part or any(ord(c) < 32 for c in part)
+    )

@@ -1,0 +1,202 @@
+"""Tests that ship with tdcore, for those who write a part that others plug in. Needs pytest.
+
+`SinkContract` is what every sink must do. Use:
+
+    class TestMySink(SinkContract):
+        @pytest.fixture
+        def sink(self) -> Sink: ...        # an empty place, for one run
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from tdcore.sinks.base import Sink, SinkKeyError
+
+__all__ = ["SinkContract"]
+
+_BAD_KEYS = (
+    *("", "/", "/etc/passwd", "index/", "index//x", "..", "../x", "index/../x", "index/.."),
+    *(".", "./x", "index/./x", "index\\x", "a\nb", "a\0b", ".tmp-x", "index/.tmp-x/y", "k" * 1025),
+)
+
+
+class SinkContract:
+    """Behaviour that the flusher, the readers and the rules rely on. Subclass and give the fixture `sink`."""
+
+    @pytest.fixture
+    def sink(self) -> Sink:
+        """An empty sink."""
+        raise NotImplementedError("give the fixture `sink`")
+
+    def test_what_was_put_is_what_one_gets(self, sink: Sink) -> None:
+        """Bytes come back as they are."""
+        sink.put("index/worker_0/a.parquet", [b"some bytes"])
+        assert sink.get("index/worker_0/a.parquet") == b"some bytes"
+
+    def test_parts_are_stored_one_after_the_other(self, sink: Sink) -> None:
+        """Every kind of buffer will do."""
+        parts = [b"one ", bytearray(b"two "), memoryview(b"three"), b"", memoryview(b"xx four xx")[2:7]]
+        sink.put("data/a", parts)
+        assert sink.get("data/a") == b"one two three four"
+
+    def test_parts_of_wider_elements_are_stored_as_bytes(self, sink: Sink) -> None:
+        """A buffer of doubles is its bytes."""
+        sink.put("data/a", [memoryview(bytes(range(16))).cast("d")])
+        assert sink.get("data/a") == bytes(range(16))
+
+    @pytest.mark.parametrize("parts", [[], [b""]], ids=["no parts", "an empty part"])
+    def test_an_empty_object_is_an_object(self, sink: Sink, parts: Sequence[bytes]) -> None:
+        """It is listed and can be read."""
+        sink.put("control/empty", parts)
+        assert sink.get("control/empty") == b""
+        assert sink.list("control/") == ["control/empty"]
+
+    @pytest.mark.parametrize("size", [1, 4095, 4096, 4097, 3 * 1024 * 1024 + 5])
+    def test_every_size_survives(self, sink: Sink, size: int) -> None:
+        """Sizes around pages and blocks."""
+        data = bytes(at * 131 % 251 for at in range(997)) * (size // 997 + 1)
+        sink.put("data/a", [memoryview(data)[: size // 2], memoryview(data)[size // 2 : size]])
+        assert sink.get("data/a") == data[:size]
+
+    def test_a_second_put_replaces_the_object(self, sink: Sink) -> None:
+        """Also by a shorter one."""
+        sink.put("run.json", [b"a long first version"])
+        sink.put("run.json", [b"second"])
+        assert sink.get("run.json") == b"second"
+        assert sink.list("") == ["run.json"]
+
+    def test_put_new_makes_an_object_only_once(self, sink: Sink) -> None:
+        """The first one stands."""
+        assert sink.put_new("attempts/0000", [b"first"])
+        assert not sink.put_new("attempts/0000", [b"second"])
+        assert sink.get("attempts/0000") == b"first"
+        assert sink.list("attempts/") == ["attempts/0000"]
+
+    def test_of_many_who_put_new_exactly_one_wins(self, sink: Sink) -> None:
+        """And the object is the winner's."""
+        won: list[bytes] = []
+        start = threading.Barrier(8)
+
+        def claim(name: bytes) -> None:
+            start.wait()
+            if sink.put_new("attempts/0000", [name]):
+                won.append(name)
+
+        threads = [threading.Thread(target=claim, args=(b"%d" % at,)) for at in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(won) == 1
+        assert sink.get("attempts/0000") == won[0]
+
+    def test_a_missing_object_is_a_key_error_that_names_it(self, sink: Sink) -> None:
+        """It is also a FileNotFoundError."""
+        for read in (sink.get, lambda key: sink.tail(key, 4)):
+            with pytest.raises(SinkKeyError, match="index/none") as caught:
+                read("index/none")
+            assert isinstance(caught.value, FileNotFoundError)
+
+    def test_the_folder_of_an_object_is_not_an_object(self, sink: Sink) -> None:
+        """Folders, where there are any, cannot be read."""
+        sink.put("data/worker_0/a", [b"x"])
+        with pytest.raises(SinkKeyError):
+            sink.get("data/worker_0/a/b")
+        with pytest.raises(SinkKeyError):
+            sink.get("data/worker_0")
+
+    def test_the_tail_is_the_end_of_the_object(self, sink: Sink) -> None:
+        """Or all of it when it is shorter."""
+        sink.put("index/a", [b"0123456789"])
+        assert sink.tail("index/a", 4) == b"6789"
+        assert sink.tail("index/a", 10) == b"0123456789"
+        assert sink.tail("index/a", 100) == b"0123456789"
+
+    def test_a_listing_is_sorted_and_holds_what_the_prefix_says(self, sink: Sink) -> None:
+        """The prefix need not end with a folder."""
+        keys = ["a/10", "a/2", "a/b/c", "ab/1", "b/1", "run.json"]
+        for key in reversed(keys):
+            sink.put(key, [b"x"])
+        assert sink.list("") == keys
+        assert sink.list("a/") == ["a/10", "a/2", "a/b/c"]
+        assert sink.list("a") == ["a/10", "a/2", "a/b/c", "ab/1"]
+        assert sink.list("a/1") == ["a/10"]
+        assert sink.list("c/") == []
+
+    def test_a_listing_can_start_after_a_key(self, sink: Sink) -> None:
+        """Which need not exist."""
+        for key in ("a/1", "a/2", "a/3"):
+            sink.put(key, [b"x"])
+        assert sink.list("a/", after="a/1") == ["a/2", "a/3"]
+        assert sink.list("a/", after="a/25") == ["a/3"]
+        assert sink.list("a/", after="a/3") == []
+
+    def test_a_deleted_object_is_gone_and_may_be_deleted_again(self, sink: Sink) -> None:
+        """Deleting what is not there is no error."""
+        sink.put("a/1", [b"x"])
+        sink.delete("a/1")
+        sink.delete("a/1")
+        sink.delete("never/there")
+        assert sink.list("") == []
+        with pytest.raises(SinkKeyError):
+            sink.get("a/1")
+
+    def test_cleaning_leaves_finished_objects_alone(self, sink: Sink) -> None:
+        """Also when there is nothing under the prefix."""
+        sink.put("index/worker_0/a", [b"x"])
+        sink.clean("index/worker_0/")
+        sink.clean("data/worker_0/")
+        assert sink.list("") == ["index/worker_0/a"]
+
+    @pytest.mark.parametrize("key", _BAD_KEYS, ids=repr)
+    def test_a_key_that_could_leave_the_run_is_refused(self, sink: Sink, key: str) -> None:
+        """By every operation that takes a key."""
+        with pytest.raises(ValueError, match="key"):
+            sink.put(key, [b"x"])
+        with pytest.raises(ValueError, match="key"):
+            sink.put_new(key, [b"x"])
+        with pytest.raises(ValueError, match="key"):
+            sink.get(key)
+        with pytest.raises(ValueError, match="key"):
+            sink.tail(key, 1)
+        with pytest.raises(ValueError, match="key"):
+            sink.delete(key)
+        assert sink.list("") == []
+
+    @pytest.mark.parametrize("prefix", ["../", "/", "a/../", "a//", "a/../../b"])
+    def test_a_prefix_that_could_leave_the_run_is_refused(self, sink: Sink, prefix: str) -> None:
+        """As a key is."""
+        with pytest.raises(ValueError, match="key"):
+            sink.list(prefix)
+        with pytest.raises(ValueError, match="key"):
+            sink.clean(prefix)
+
+    def test_readers_never_see_a_piece_of_an_object(self, sink: Sink) -> None:
+        """They see one version or the other while it is replaced."""
+        versions = [bytes([at]) * 300_000 for at in range(2)]
+        sink.put("run.json", [versions[0]])
+        seen: set[bytes] = set()
+        done = threading.Event()
+
+        def read() -> None:
+            while not done.is_set():
+                seen.add(sink.get("run.json"))
+            seen.add(sink.get("run.json"))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        for at in range(20):
+            sink.put("run.json", [versions[at % 2][:100_000], versions[at % 2][100_000:]])
+        done.set()
+        reader.join()
+        assert seen <= set(versions)
+
+    def test_a_sink_can_be_closed_twice(self, sink: Sink) -> None:
+        """The second time nothing happens."""
+        sink.put("a/1", [b"x"])
+        sink.close()
+        sink.close()

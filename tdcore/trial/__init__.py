@@ -1,0 +1,24 @@
+"""Reading runs: create_trial, Trial, Tensor, and the index under them."""
+
+from tdcore.trial.collections import SavedCollection
+from tdcore.trial.documents import Attempt, RunEnd
+from tdcore.trial.index import Hole, Index
+from tdcore.trial.opening import create_trial
+from tdcore.trial.refresh import no_refresh, refresh
+from tdcore.trial.steps import StepState
+from tdcore.trial.tensor import Tensor
+from tdcore.trial.trial import Trial
+
+__all__ = [
+    "Attempt",
+    "Hole",
+    "Index",
+    "RunEnd",
+    "SavedCollection",
+    "StepState",
+    "Tensor",
+    "Trial",
+    "create_trial",
+    "no_refresh",
+    "refresh",
+]

@@ -1,0 +1,152 @@
+"""Captures: rows of the index grouped into tensors.
+
+A row is one part of one tensor at one step. A large tensor comes in several parts, and one name may be
+saved twice at the same step. A *capture* is what a user means: one tensor, step, worker and call; the last
+one that is complete where there are several. Vectorised; pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.trial.index import Index, Rows
+
+__all__ = ["Captures", "resolve"]
+
+_KEY = ("name", "worker", "attempt", "mode", "step", "call")
+_MAX_KEY = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captures:
+    """rows: row numbers, the parts of one capture next to each other and in order.
+
+    starts: where in `rows` each capture begins. complete: whether all of its parts are there.
+    """
+
+    rows: Rows
+    starts: Rows
+    complete: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def first_rows(self) -> Rows:
+        """The row of each capture's first part."""
+        return self.rows[self.starts]
+
+    def parts(self, at: int) -> Rows:
+        """The rows of one capture, in order of parts."""
+        end = self.starts[at + 1] if at + 1 < len(self.starts) else len(self.rows)
+        return self.rows[self.starts[at] : end]
+
+
+def resolve(index: Index, rows: Rows) -> Captures:
+    """Captures among `rows`, ordered by step, worker and order of execution."""
+    if len(rows) == 0:
+        empty = np.empty(0, dtype=np.int64)
+        return Captures(rows=empty, starts=empty, complete=np.empty(0, dtype=np.bool_))
+    key = _keys(index, rows)
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    repeated = np.zeros(len(rows), dtype=np.bool_)
+    same = ordered[1:] == ordered[:-1]
+    repeated[order[1:][same]] = True
+    repeated[order[:-1][same]] = True
+    grouped = repeated | (index.column("parts")[rows] > 1)
+    if not grouped.any():
+        captures = _singles(rows)
+    else:
+        captures = _joined(_singles(rows[~grouped]), _groups(index, rows[grouped], key[grouped]))
+    return _in_order(index, captures)
+
+
+def _singles(rows: Rows) -> Captures:
+    return Captures(
+        rows=rows, starts=np.arange(len(rows), dtype=np.int64), complete=np.ones(len(rows), dtype=np.bool_)
+    )
+
+
+def _joined(a: Captures, b: Captures) -> Captures:
+    return Captures(
+        rows=np.concatenate([a.rows, b.rows]),
+        starts=np.concatenate([a.starts, b.starts + len(a.rows)]),
+        complete=np.concatenate([a.complete, b.complete]),
+    )
+
+
+def _groups(index: Index, rows: Rows, key: npt.NDArray[np.int64]) -> Captures:
+    """The last complete set of parts of each key; where none is complete, the last set."""
+    ticket, seq, part, parts = (index.column(name)[rows] for name in ("ticket", "seq", "part", "parts"))
+    order = np.lexsort([part, seq, ticket, key])
+    rows, key, part, parts = rows[order], key[order], part[order], parts[order]
+    new = np.ones(len(rows), dtype=np.bool_)
+    new[1:] = (key[1:] != key[:-1]) | (part[1:] <= part[:-1]) | (parts[1:] != parts[:-1])
+    starts = np.flatnonzero(new)
+    sizes = np.diff(np.append(starts, len(rows)))
+    complete = (part[starts] == 0) & (sizes == parts[starts])
+    of_set = key[starts]
+    # Of each key the set with the largest (complete, position) wins: sets are in order.
+    rank = np.lexsort([np.arange(len(starts)), complete, of_set])
+    last = np.ones(len(starts), dtype=np.bool_)
+    last[:-1] = of_set[rank][1:] != of_set[rank][:-1]
+    chosen = np.sort(rank[last])
+    return Captures(
+        rows=_spans(rows, starts[chosen], sizes[chosen]),
+        starts=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes[chosen])[:-1]]),
+        complete=complete[chosen],
+    )
+
+
+def _in_order(index: Index, captures: Captures) -> Captures:
+    first = captures.first_rows
+    keys = [index.column(name)[first] for name in ("step", "worker", "attempt", "ticket", "seq")]
+    if _sorted(keys):
+        return captures
+    order = np.lexsort(keys[::-1])
+    sizes = np.diff(np.append(captures.starts, len(captures.rows)))[order]
+    return Captures(
+        rows=_spans(captures.rows, captures.starts[order], sizes),
+        starts=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)[:-1]]),
+        complete=captures.complete[order],
+    )
+
+
+def _spans(rows: Rows, starts: Rows, sizes: Rows) -> Rows:
+    """rows[start : start + size] for each pair, one after the other."""
+    offsets = np.arange(int(sizes.sum()), dtype=np.int64) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    found: Rows = rows[np.repeat(starts, sizes) + offsets]
+    return found
+
+
+def _sorted(keys: list[npt.NDArray[Any]]) -> bool:
+    """Whether rows are sorted by these keys, the first one first."""
+    equal = np.ones(len(keys[0]) - 1, dtype=np.bool_)
+    for key in keys:
+        if np.any(equal & (key[1:] < key[:-1])):
+            return False
+        equal &= key[1:] == key[:-1]
+    return True
+
+
+def _keys(index: Index, rows: Rows) -> npt.NDArray[np.int64]:
+    """One number per row, equal exactly for rows of the same name, worker, attempt, mode, step and call."""
+    key = np.zeros(len(rows), dtype=np.int64)
+    size = 1
+    for name in _KEY:
+        values = index.column(name)[rows].astype(np.int64)
+        low, high = int(values.min()), int(values.max())
+        if (high - low + 1) > _MAX_KEY // size:
+            _, values = np.unique(values, return_inverse=True)
+            low, high = 0, int(values.max())
+        if (high - low + 1) > _MAX_KEY // size:
+            _, key = np.unique(key, return_inverse=True)
+            size = int(key.max()) + 1
+        key = key * (high - low + 1) + (values - low)
+        size *= high - low + 1
+    return key

@@ -1,0 +1,204 @@
+"""Documents: the small JSON files of a run, read and checked.
+
+run.json, collections.json, end/, findings/. Whatever is wrong with one becomes RunCorrupt or
+UnsupportedFormat with its key and the reason. Threads: functions without state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tdcore import layout
+from tdcore.errors import RunCorrupt, SinkKeyError, UnsupportedFormat
+from tdcore.trial.index_file import clipped
+
+if TYPE_CHECKING:
+    from tdcore.sinks import Sink
+
+__all__ = ["Attempt", "Run", "RunEnd", "read_collections", "read_ends", "read_findings", "read_run"]
+
+_MAX_DOCUMENT_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One start of the training. document: its entry in run.json, with whatever else the writer put there."""
+
+    number: int
+    started_ns: int
+    world_size: int
+    host: str
+    pid: int
+    document: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """run.json. attempts: in order of their numbers."""
+
+    run_id: str
+    attempts: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """How one worker's attempt ended. clean: closed by the training itself. document: the whole end file."""
+
+    worker: str
+    attempt: int
+    clean: bool
+    document: Mapping[str, Any]
+
+
+def read_run(sink: Sink) -> Run:
+    """run.json. Raises SinkKeyError when there is none."""
+    document = _object(sink, layout.RUN_KEY)
+    _check_format(document, layout.RUN_KEY)
+    entries = document.get("attempts")
+    run_id = document.get("run_id")
+    if not isinstance(run_id, str) or not isinstance(entries, list):
+        raise RunCorrupt(
+            f"{layout.RUN_KEY} has no run_id or no list of attempts; it was not written by tdcore"
+        )
+    attempts = [_attempt(entry) for entry in entries]
+    return Run(run_id=run_id, attempts=tuple(sorted(attempts, key=lambda attempt: attempt.number)))
+
+
+def _attempt(entry: object) -> Attempt:
+    number = entry.get("attempt") if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise RunCorrupt(
+            f"{layout.RUN_KEY}: an attempt is {clipped(str(entry))}, expected an object with its number"
+        )
+    return Attempt(
+        number=number,
+        started_ns=_whole(entry, "started_ns", 0),
+        world_size=_whole(entry, "world_size", 1),
+        host=str(entry.get("host", "")),
+        pid=_whole(entry, "pid", 0),
+        document=entry,
+    )
+
+
+def _whole(entry: Mapping[str, Any], name: str, default: int) -> int:
+    value = entry.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise RunCorrupt(f"{layout.RUN_KEY}: {name} is {clipped(str(value))}, expected a whole number")
+    return value
+
+
+def read_collections(sink: Sink) -> dict[int, dict[str, Mapping[str, Any]]]:
+    """collections.json: attempt -> name -> entry. Empty when there is no such file."""
+    key = layout.COLLECTIONS_KEY
+    try:
+        document = _object(sink, key)
+    except SinkKeyError:
+        return {}
+    _check_format(document, key)
+    attempts = document.get("attempts")
+    if not isinstance(attempts, dict):
+        raise RunCorrupt(f"{key} has no attempts; it was not written by tdcore")
+    found: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for number, entry in attempts.items():
+        collections = entry.get("collections") if isinstance(entry, dict) else None
+        if (
+            not number.isascii()
+            or not number.isdigit()
+            or len(number) > 9
+            or not isinstance(collections, dict)
+        ):
+            raise RunCorrupt(f"{key}: attempt {clipped(number)} is not a number with a list of collections")
+        for name, collection in collections.items():
+            _check_collection(name, collection)
+        found[int(number)] = collections
+    return found
+
+
+def _check_collection(name: str, entry: object) -> None:
+    if not isinstance(entry, dict):
+        raise RunCorrupt(f"{layout.COLLECTIONS_KEY}: collection {clipped(name)} is not an object")
+    for field in ("include_regex", "tensor_names"):
+        texts = entry.get(field, [])
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise RunCorrupt(
+                f"{layout.COLLECTIONS_KEY}: {field} of collection {clipped(name)} is not a list of texts"
+            )
+
+
+def read_ends(sink: Sink, known: Mapping[tuple[str, int], RunEnd]) -> dict[tuple[str, int], RunEnd]:
+    """End files by worker and attempt. `known` ones are not read again: an end file is written once."""
+    found: dict[tuple[str, int], RunEnd] = {}
+    for key in sink.list(layout.END_PREFIX):
+        place = layout.parse_end_key(key)
+        if place is None:
+            continue
+        if place in known:
+            found[place] = known[place]
+            continue
+        try:
+            document = _object(sink, key)
+        except SinkKeyError:
+            continue
+        clean = document.get("clean")
+        if not isinstance(clean, bool):
+            raise RunCorrupt(f"{key}: clean is {clipped(str(clean))}, expected true or false")
+        found[place] = RunEnd(worker=place[0], attempt=place[1], clean=clean, document=document)
+    return found
+
+
+def read_findings(sink: Sink) -> list[dict[str, Any]]:
+    """All lines of findings/, in order of rules and lines. A last line still being written is left out."""
+    findings: list[dict[str, Any]] = []
+    for key in sink.list(layout.FINDINGS_PREFIX):
+        if not key.endswith(".jsonl"):
+            continue
+        try:
+            data = sink.get(key)
+        except SinkKeyError:
+            continue
+        *lines, rest = data.split(b"\n")
+        del rest
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                finding = _parsed(line, f"{key}, line {number}")
+                if not isinstance(finding, dict):
+                    raise RunCorrupt(
+                        f"{key}, line {number}: a finding is a JSON object, got {clipped(str(finding))}"
+                    )
+                findings.append(finding)
+    return findings
+
+
+def _object(sink: Sink, key: str) -> dict[str, Any]:
+    data = sink.get(key)
+    if len(data) > _MAX_DOCUMENT_BYTES:
+        raise RunCorrupt(f"{key} has {len(data)} bytes; at most {_MAX_DOCUMENT_BYTES} are read")
+    document = _parsed(data, key)
+    if not isinstance(document, dict):
+        raise RunCorrupt(f"{key} is not a JSON object; it was not written by tdcore, or it is damaged")
+    return document
+
+
+def _parsed(data: bytes, where: str) -> Any:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise RunCorrupt(f"{where} is not JSON: {clipped(str(error))}") from error
+
+
+def _check_format(document: Mapping[str, Any], key: str) -> None:
+    version = document.get("format")
+    if version != layout.FORMAT_VERSION or isinstance(version, bool):
+        raise UnsupportedFormat(
+            f"{key} is of format {clipped(str(version))}, this version of tdcore reads format "
+            f"{layout.FORMAT_VERSION}; read the run with the version that wrote it"
+        )
+
+
+def texts(entry: Mapping[str, Any], field: str) -> Sequence[str]:
+    """A list of texts in an entry of collections.json; empty when it is not there."""
+    found: Sequence[str] = entry.get(field, [])
+    return found

@@ -1,0 +1,298 @@
+"""Index: all rows of a run seen so far, read while other processes still write and merge the files.
+
+    index = Index(sink)
+    new = index.poll()        # pyarrow.Table of rows that no earlier poll returned
+
+How each row comes exactly once: files are named by the range of tickets they cover, within one worker and
+attempt the ranges are contiguous from 0, and Index remembers the tickets that it has read. A merged file
+therefore adds nothing but what is new in it. A ticket that no file covers while a later one is covered is a
+hole: the listing raced with a merge, so Index lists again, a few times; what is still missing then is
+reported in `holes` (and read if it ever appears). A file that vanishes between listing and opening was
+merged: Index lists again too.
+
+Nothing is locked and nothing is written. Threads: one reader, one thread. Rows are numbered from 0 in the
+order in which they were read; the narrow columns (index_file.NARROW) are NumPy arrays over all rows, the
+others are read when needed.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tdcore import layout
+from tdcore.errors import RunCorrupt, SinkKeyError
+from tdcore.trial.columns import Growing
+from tdcore.trial.index_file import NARROW, WORDS, Chunk, open_chunk
+from tdcore.trial.intervals import Intervals
+from tdcore.trial.vocabulary import Vocabularies
+
+if TYPE_CHECKING:
+    from tdcore.sinks import Sink
+
+__all__ = ["Hole", "Index", "Rows"]
+
+Rows = npt.NDArray[np.int64]
+
+_RELISTS = 5
+_RELIST_PAUSE_SECONDS = 0.02
+_JOIN_CHUNKS = 64  # so many small chunks become one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hole:
+    """Tickets, inclusive, that no index file covers although later ones are there: rows that were lost."""
+
+    worker: str
+    attempt: int
+    first: int
+    last: int
+
+
+class Index:
+    """The rows of a run. See the module's text for what it guarantees.
+
+    sink: where the run is. root: the run's folder where it is local, so that large files are memory-mapped.
+    wait: called with seconds between two listings (tests put a function of their own here).
+    """
+
+    def __init__(
+        self, sink: Sink, root: Path | None = None, *, wait: Callable[[float], None] = time.sleep
+    ) -> None:
+        self.vocabularies = Vocabularies()
+        self._sink = sink
+        self._root = root
+        self._wait = wait
+        self._columns = {name: Growing(kind) for name, kind in NARROW.items()}
+        self._chunks: list[Chunk] = []
+        self._starts: list[int] = []  # first row of each chunk
+        self._read: dict[tuple[str, int], Intervals] = {}
+        self._listing: list[str] = []
+        self._known_holes: list[Hole] = []
+        self._rows = 0
+        self._polled = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def holes(self) -> list[Hole]:
+        """Tickets that are missing so far, by worker and attempt."""
+        return [
+            Hole(worker=worker, attempt=attempt, first=first, last=last)
+            for (worker, attempt), read in sorted(self._read.items())
+            for first, last in read.holes()
+        ]
+
+    def end(self, worker: str, attempt: int) -> int:
+        """One past the last ticket read of this worker and attempt."""
+        read = self._read.get((worker, attempt))
+        return read.end if read else 0
+
+    def poll(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows that no earlier poll returned, with the columns of the index (or those named), maybe none.
+
+        Raises RunCorrupt for a damaged file, SinkError when the place does not answer.
+        """
+        self.advance()
+        first, self._polled = self._polled, self._rows
+        return self.table(np.arange(first, self._rows, dtype=np.int64), columns)
+
+    def advance(self) -> int:
+        """Reads what is new and returns how many rows that is. Does not move what `poll` returns next."""
+        before = self._rows
+        for again in range(_RELISTS + 1):
+            listing = self._sink.list(layout.INDEX_PREFIX)
+            if listing == self._listing and not again:
+                break
+            last_try = again == _RELISTS
+            if self._read_new(
+                layout.live_ranges(filter(None, map(layout.parse_index_key, listing))), last_try
+            ):
+                self._listing = listing
+                break
+            if not last_try:
+                self._wait(_RELIST_PAUSE_SECONDS)
+        self._known_holes = self.holes
+        self._join_small()
+        return self._rows - before
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """A narrow column over all rows; texts are codes of `vocabularies[name]`.
+
+        A view: valid until `advance`.
+        """
+        return self._columns[name].array
+
+    def texts(self, name: str) -> list[str]:
+        """The distinct texts of a narrow column; a code is a position in this list."""
+        return self.vocabularies[name].texts
+
+    def text(self, name: str, row: int) -> str | None:
+        """The text of a narrow column at one row."""
+        code = int(self._columns[name].array[row])
+        return None if code < 0 else self.vocabularies[name].texts[code]
+
+    def wide(self, name: str, rows: Rows) -> pa.ChunkedArray:
+        """A column that is not narrow, at these rows, in this order."""
+        return self._wide([name], rows)[name]
+
+    def table(self, rows: Rows, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows as a table with the columns of the index, or with those named, in this order."""
+        schema = layout.index_schema()
+        names = list(schema.names if columns is None else columns)
+        wide = self._wide([name for name in names if name not in NARROW], rows)
+        arrays = [wide[name] if name in wide else self._narrow_arrow(name, rows) for name in names]
+        return pa.table(arrays, schema=pa.schema([schema.field(name) for name in names]))
+
+    # Reading files. -------------------------------------------------------------------------------
+
+    def _read_new(self, files: Sequence[layout.FileRange], last_try: bool) -> bool:
+        """Reads what the files have that was not read. False when the listing must be taken again."""
+        complete = True
+        stopped: set[tuple[str, int]] = (
+            set()
+        )  # a hole or a vanished file: what follows waits for the next listing
+        for file in files:
+            home = (file.worker, file.attempt)
+            read = self._read.setdefault(home, Intervals())
+            wanted = read.missing(file.first, file.last)
+            if not wanted or home in stopped:
+                continue
+            if self._has_new_hole(file, read):
+                complete = False
+                if not last_try:
+                    stopped.add(home)
+                    continue
+            try:
+                chunk, arrays = open_chunk(self._sink, self._root, file, wanted, self.vocabularies)
+            except SinkKeyError:
+                complete = False
+                stopped.add(home)
+                continue
+            self._append(chunk, arrays)
+            read.add(file.first, file.last)
+        return complete
+
+    def _has_new_hole(self, file: layout.FileRange, read: Intervals) -> bool:
+        if file.first <= read.end:
+            return False
+        hole = Hole(worker=file.worker, attempt=file.attempt, first=read.end, last=file.first - 1)
+        return hole not in self._known_holes
+
+    def _append(self, chunk: Chunk, arrays: dict[str, npt.NDArray[Any]]) -> None:
+        if chunk.rows == 0:
+            return
+        for name, array in arrays.items():
+            self._columns[name].extend(array)
+        self._chunks.append(chunk)
+        self._starts.append(self._rows)
+        self._rows += chunk.rows
+
+    def _join_small(self) -> None:
+        """Joins runs of small chunks at the end: their number grows with the logarithm of the polls."""
+        while len(self._chunks) >= _JOIN_CHUNKS:
+            tail = self._chunks[-_JOIN_CHUNKS:]
+            if any(chunk.level != tail[0].level for chunk in tail):
+                return
+            joined = Chunk.joined(tail)
+            joined.level = tail[0].level + 1
+            self._chunks[-_JOIN_CHUNKS:] = [joined]
+            del self._starts[-_JOIN_CHUNKS + 1 :]
+
+    # Payloads that moved. -------------------------------------------------------------------------
+
+    def relocate(self, row: int) -> bool:
+        """Looks where the payload of `row` is now, after its segment vanished (small segments are merged).
+
+        Reads the newest index file that covers the row and takes over the places of all rows in it. Returns
+        whether the row's place changed. Raises RunCorrupt when that file contradicts what was read before.
+        """
+        worker, attempt = self.text("worker", row), int(self.column("attempt")[row])
+        ticket = int(self.column("ticket")[row])
+        before = self._place(row)
+        for _ in range(_RELISTS):
+            listing = self._sink.list(layout.INDEX_PREFIX)
+            for file in layout.live_ranges(filter(None, map(layout.parse_index_key, listing))):
+                if file.worker == worker and file.attempt == attempt and file.first <= ticket <= file.last:
+                    try:
+                        self._take_places(file)
+                    except SinkKeyError:
+                        continue
+            if self._place(row) != before:
+                return True
+            self._wait(_RELIST_PAUSE_SECONDS)
+        return False
+
+    def _place(self, row: int) -> tuple[int, int]:
+        return int(self.column("segment")[row]), int(self.column("offset")[row])
+
+    def _take_places(self, file: layout.FileRange) -> None:
+        _, arrays = open_chunk(self._sink, self._root, file, [(file.first, file.last)], self.vocabularies)
+        worker = self.vocabularies["worker"].code(file.worker)
+        column = self.column
+        mine = np.flatnonzero(
+            (column("worker") == worker)
+            & (column("attempt") == file.attempt)
+            & (column("ticket") >= file.first)
+            & (column("ticket") <= file.last)
+        )
+        identity = ("ticket", "seq", "part", "name", "call")
+        order_here = np.lexsort([column(name)[mine] for name in reversed(identity)])
+        order_there = np.lexsort([arrays[name] for name in reversed(identity)])
+        same = len(mine) == len(order_there) and all(
+            np.array_equal(column(name)[mine][order_here], arrays[name][order_there]) for name in identity
+        )
+        if not same:
+            raise RunCorrupt(f"{file.index_key} does not hold the rows of the files that it replaced")
+        for name in ("segment", "offset", "nbytes", "crc32c"):
+            column(name)[mine[order_here]] = arrays[name][order_there]
+
+    # Columns. -------------------------------------------------------------------------------------
+
+    def _narrow_arrow(self, name: str, rows: Rows) -> pa.Array:
+        values = self._columns[name].array[rows]
+        if name in WORDS:
+            return self.vocabularies[name].to_arrow(values)
+        kind = layout.index_schema().field(name).type
+        if name in ("offset", "nbytes", "crc32c"):
+            return pa.array(values, kind, mask=self._columns["segment"].array[rows] < 0)
+        return pa.array(values, kind)
+
+    def _wide(self, names: Sequence[str], rows: Rows) -> dict[str, pa.ChunkedArray]:
+        if not names:
+            return {}
+        schema = layout.index_schema()
+        if len(rows) == 0:
+            return {name: pa.chunked_array([], schema.field(name).type) for name in names}
+        whole = len(rows) == self._rows and bool(np.array_equal(rows, np.arange(self._rows)))
+        chunks, local = (range(len(self._chunks)), None) if whole else self._localise(rows)
+        parts = [self._chunks[at].wide(names) for at in chunks]
+        found: dict[str, pa.ChunkedArray] = {}
+        for name in names:
+            kind = schema.field(name).type
+            column = pa.chunked_array([piece for part in parts for piece in part[name].chunks], kind)
+            if pa.types.is_dictionary(kind) and column.num_chunks > 1:
+                column = column.unify_dictionaries()
+            found[name] = column if local is None else column.take(local)
+        return found
+
+    def _localise(self, rows: Rows) -> tuple[Sequence[int], pa.Array]:
+        """The chunks that hold these rows, and where the rows are in those chunks put one after the other."""
+        if len(rows) == 1:
+            at = bisect_right(self._starts, int(rows[0])) - 1
+            return [at], pa.array([int(rows[0]) - self._starts[at]])
+        starts = np.array(self._starts, dtype=np.int64)
+        home = np.searchsorted(starts, rows, side="right") - 1
+        used, position = np.unique(home, return_inverse=True)
+        lengths = np.array([self._chunks[at].rows for at in used.tolist()], dtype=np.int64)
+        shifted = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)[:-1]])
+        return used.tolist(), pa.array(rows - starts[home] + shifted[position])

@@ -1,0 +1,342 @@
+"""One file of the index: opened, checked against the format, and turned into columns.
+
+Columns come in two groups. NARROW ones answer "which row is it and where is its payload"; they are read and
+checked at once and become NumPy arrays. The others (WIDE) are read from the file when they are first asked
+for; a large file stays memory-mapped for that, so it may be deleted meanwhile. Everything in a file is
+taken for hostile: whatever is wrong becomes RunCorrupt with the file's key and the reason. Threads: an
+object belongs to one reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tdcore import layout
+from tdcore.errors import RunCorrupt, SinkKeyError
+from tdcore.trial.vocabulary import Vocabularies
+
+if TYPE_CHECKING:
+    from tdcore.sinks import Sink
+
+__all__ = ["MODES", "NARROW", "WIDE", "WORDS", "Chunk", "clipped", "open_chunk"]
+
+Ints = npt.NDArray[np.int64]
+
+MODES = ("TRAIN", "EVAL", "PREDICT", "GLOBAL")
+# NumPy type of each narrow column; text columns hold codes of a Vocabulary, null is -1.
+NARROW: dict[str, str] = {
+    "attempt": "i4",
+    "worker": "i4",
+    "ticket": "i8",
+    "mode": "i1",
+    "mode_step": "i8",
+    "step": "i8",
+    "seq": "i4",
+    "name": "i4",
+    "kind": "i2",
+    "call": "i4",
+    "dtype": "i2",
+    "part": "i4",
+    "parts": "i4",
+    "time_ns": "i8",
+    "status": "i1",
+    "segment": "i4",
+    "offset": "i8",
+    "nbytes": "i8",
+    "crc32c": "u4",
+}
+WORDS = ("worker", "mode", "name", "kind", "dtype", "status", "segment")  # narrow columns of text
+WIDE = tuple(name for name in layout.index_schema().names if name not in NARROW)
+
+_MAX_ROWS = 1 << 24  # of one file
+_MAX_FILE_BYTES = 1 << 31
+_MAX_EXPANSION = 4096  # bytes in memory per byte of file
+_MAX_NAME_CHARS = 65536
+_MAPPED_BYTES = 1 << 20  # files at least this large stay mapped instead of being held in memory
+_CORRUPT = (
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    MemoryError,
+    OverflowError,
+    KeyError,
+    TypeError,
+    AttributeError,
+)
+
+
+def clipped(text: str, limit: int = 200) -> str:
+    """A text from a file as it may stand in a message: quoted, and cut when it is long."""
+    return repr(text) if len(text) <= limit else f"{text[:limit]!r}... ({len(text)} characters)"
+
+
+@contextmanager
+def _reading(key: str, what: str) -> Iterator[None]:
+    """The one seam where errors of Parquet and Arrow become RunCorrupt."""
+    try:
+        yield
+    except _CORRUPT as error:
+        text = " ".join(str(error).split())
+        raise RunCorrupt(
+            f"{key} is damaged: {what} failed ({type(error).__name__}: {clipped(text)}); "
+            "restore it from a copy, or delete it to read the rest of the run"
+        ) from error
+
+
+class Chunk:
+    """Rows of the index that were read together, as columns.
+
+    rows: how many. `wide(name)` gives any column of WIDE for exactly these rows, in order.
+    """
+
+    __slots__ = ("_columns", "_load", "level", "rows")
+
+    def __init__(
+        self,
+        rows: int,
+        load: Callable[[Sequence[str]], pa.Table] | None,
+        columns: dict[str, pa.ChunkedArray] | None = None,
+    ) -> None:
+        self.rows = rows
+        self.level = 0  # how often its rows were joined with others; used by Index only
+        self._load = load
+        self._columns: dict[str, pa.ChunkedArray] = columns or {}
+
+    def wide(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+        """Columns of WIDE by name, read from the file where they were not before. Raises RunCorrupt."""
+        lacking = [name for name in names if name not in self._columns]
+        if lacking:
+            assert self._load is not None
+            table = self._load(lacking)
+            for name in lacking:
+                self._columns[name] = table.column(name)
+        if len(self._columns) == len(WIDE):
+            self._load = None  # lets go of the file
+        return {name: self._columns[name] for name in names}
+
+    @staticmethod
+    def joined(chunks: Sequence[Chunk]) -> Chunk:
+        """One chunk with the rows of several, in order, held in memory."""
+        parts = [chunk.wide(WIDE) for chunk in chunks]
+        columns: dict[str, pa.ChunkedArray] = {}
+        for name in WIDE:
+            column = pa.chunked_array(
+                [piece for part in parts for piece in part[name].chunks], parts[0][name].type
+            )
+            columns[name] = _whole(column)
+        return Chunk(sum(chunk.rows for chunk in chunks), None, columns)
+
+
+def open_chunk(
+    sink: Sink,
+    root: Path | None,
+    file: layout.FileRange,
+    wanted: Sequence[tuple[int, int]],
+    vocabularies: Vocabularies,
+) -> tuple[Chunk, dict[str, npt.NDArray[Any]]]:
+    """Reads the narrow columns of one index file: a Chunk and the arrays by name.
+
+    root: the run's folder where it is local. wanted: ranges of tickets to keep, sorted, inclusive; rows of
+    other tickets are left out. Raises SinkKeyError when the file is gone, RunCorrupt when it is not what it
+    should be.
+    """
+    key = file.index_key
+    source = _source(sink, root, key)
+    with _reading(key, "opening"):
+        parquet = pq.ParquetFile(
+            source,
+            read_dictionary=_dictionary_columns(),
+            page_checksum_verification=True,
+            thrift_string_size_limit=64 << 20,
+            thrift_container_size_limit=1 << 20,
+        )
+    _check_size(parquet, key, source.size())
+    _check_schema(parquet, key)
+    table = _read(parquet, key, list(NARROW))
+    arrays = _narrow(table, file, vocabularies)
+    tickets = arrays["ticket"]
+    keep = np.zeros(len(tickets), dtype=np.bool_)
+    for first, last in wanted:
+        keep |= (tickets >= first) & (tickets <= last)
+    if keep.all():
+        return Chunk(len(keep), lambda names: _read(parquet, key, names)), arrays
+    rows = np.flatnonzero(keep)
+    arrays = {name: array[rows] for name, array in arrays.items()}
+    chunk = Chunk(len(rows), lambda names: _read(parquet, key, names).take(pa.array(rows)))
+    if 2 * len(rows) < len(keep):
+        chunk.wide(WIDE)  # a few rows must not keep a large file
+    return chunk, arrays
+
+
+def _source(sink: Sink, root: Path | None, key: str) -> Any:
+    if root is not None:
+        path = root / key
+        try:
+            if path.stat().st_size >= _MAPPED_BYTES:
+                return pa.memory_map(str(path), "r")
+        except FileNotFoundError as error:
+            raise SinkKeyError(f"{key} is gone") from error
+        except OSError:
+            pass  # the sink maps it to an error of its own
+    return pa.BufferReader(sink.get(key))
+
+
+def _dictionary_columns() -> list[str]:
+    return [field.name for field in layout.index_schema() if pa.types.is_dictionary(field.type)]
+
+
+def _check_size(parquet: pq.ParquetFile, key: str, file_bytes: int) -> None:
+    with _reading(key, "reading its footer"):
+        metadata = parquet.metadata
+        rows, groups = metadata.num_rows, metadata.num_row_groups
+        sizes = [metadata.row_group(group).total_byte_size for group in range(min(groups, 1 << 16))]
+    limit = (64 << 20) + _MAX_EXPANSION * file_bytes
+    if not 0 <= rows <= _MAX_ROWS or file_bytes > _MAX_FILE_BYTES or groups > 1 << 16 or sum(sizes) > limit:
+        raise RunCorrupt(
+            f"{key} claims {rows} rows and {sum(sizes)} bytes in {file_bytes} bytes of file; an index file "
+            f"holds at most {_MAX_ROWS} rows and {limit} bytes: the file is damaged"
+        )
+
+
+def _check_schema(parquet: pq.ParquetFile, key: str) -> None:
+    with _reading(key, "reading its schema"):
+        schema = parquet.schema_arrow
+    for field in layout.index_schema():
+        at = schema.get_all_field_indices(field.name)
+        if len(at) != 1:
+            found = "twice" if at else "not there"
+            raise RunCorrupt(
+                f"{key}: column {field.name!r} is {found}; every index file has each column once"
+            )
+        got = schema.field(at[0]).type
+        if not _same_type(got, field.type):
+            raise RunCorrupt(f"{key}: column {field.name!r} has type {got}, expected {field.type}")
+
+
+def _same_type(got: pa.DataType, want: pa.DataType) -> bool:
+    """Equal, not counting how texts are coded and what fields of lists and structs are called."""
+    if pa.types.is_dictionary(want):
+        value = got.value_type if pa.types.is_dictionary(got) else got
+        return bool(pa.types.is_string(value) or pa.types.is_large_string(value))
+    if pa.types.is_list(want):
+        is_list = pa.types.is_list(got) or pa.types.is_large_list(got)
+        return bool(is_list and _same_type(got.value_type, want.value_type))
+    if pa.types.is_struct(want):
+        return bool(
+            pa.types.is_struct(got)
+            and got.num_fields == want.num_fields
+            and all(_same_type(got.field(at).type, want.field(at).type) for at in range(want.num_fields))
+        )
+    return bool(got.equals(want))
+
+
+def _read(parquet: pq.ParquetFile, key: str, names: Sequence[str]) -> pa.Table:
+    """Some columns, fully validated, each in one piece and of the type that the format says."""
+    schema = layout.index_schema()
+    with _reading(key, "reading"):
+        table = parquet.read(columns=list(names), use_threads=True)
+        table.validate(full=True)
+        if table.num_rows != parquet.metadata.num_rows:
+            raise ValueError(f"{table.num_rows} rows found, {parquet.metadata.num_rows} promised")
+        columns = []
+        for name in names:
+            field = schema.field(name)
+            column = table.column(name)
+            if not field.nullable and column.null_count:
+                raise ValueError(f"column {name!r} has {column.null_count} nulls")
+            if pa.types.is_dictionary(field.type) and not pa.types.is_dictionary(column.type):
+                column = column.dictionary_encode()
+            if column.type != field.type:
+                column = column.cast(field.type)
+            columns.append(_whole(column))
+        return pa.table(columns, schema=pa.schema([schema.field(name) for name in names]))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The same column in one piece, with one dictionary."""
+    if column.num_chunks == 1:
+        return column
+    if column.num_chunks == 0:
+        return pa.chunked_array([pa.nulls(0, column.type)], column.type)
+    if pa.types.is_dictionary(column.type):
+        column = column.unify_dictionaries()
+    whole = column.combine_chunks()
+    return whole if isinstance(whole, pa.ChunkedArray) else pa.chunked_array([whole], column.type)
+
+
+def _narrow(
+    table: pa.Table, file: layout.FileRange, vocabularies: Vocabularies
+) -> dict[str, npt.NDArray[Any]]:
+    """The narrow columns as NumPy arrays, checked."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for name, kind in NARROW.items():
+        column = table.column(name).chunk(0)
+        if name in WORDS:
+            words = column.dictionary.to_pylist()
+            _check_words(name, words, file)
+            codes = np.append(vocabularies[name].codes(words), -1)
+            positions = column.indices.fill_null(len(words)).to_numpy(zero_copy_only=False)
+            arrays[name] = codes[positions].astype(kind)
+        else:
+            filled = column.fill_null(0 if name == "crc32c" else -1) if column.null_count else column
+            arrays[name] = filled.to_numpy(zero_copy_only=False).astype(kind, copy=False)
+    _check_rows(arrays, table, file)
+    return arrays
+
+
+def _check_words(name: str, words: Sequence[str | None], file: layout.FileRange) -> None:
+    key = file.index_key
+    for word in words:
+        if word is None or len(word) > _MAX_NAME_CHARS:
+            length = "null" if word is None else f"{len(word)} characters"
+            raise RunCorrupt(
+                f"{key}: a text in column {name!r} is {length}; at most {_MAX_NAME_CHARS} are allowed"
+            )
+        if name == "worker" and word != file.worker:
+            raise RunCorrupt(f"{key}: rows of worker {clipped(word)} in a file of worker {file.worker!r}")
+        if name == "mode" and word not in MODES:
+            raise RunCorrupt(f"{key}: mode {clipped(word)} is none of {', '.join(MODES)}")
+        if name == "status" and word not in layout.STATUSES:
+            raise RunCorrupt(f"{key}: status {clipped(word)} is none of {', '.join(layout.STATUSES)}")
+        if name == "segment":
+            parsed = layout.parse_segment_name(word)
+            if parsed is None or parsed[0] != file.attempt:
+                raise RunCorrupt(
+                    f"{key}: segment {clipped(word)} is not the name of a segment of attempt {file.attempt}; "
+                    "nothing outside the run's own data folder is read"
+                )
+
+
+def _check_rows(arrays: dict[str, npt.NDArray[Any]], table: pa.Table, file: layout.FileRange) -> None:
+    """Relations within each row that everything else relies on."""
+    no_payload = arrays["segment"] < 0
+    whole = np.ones(len(no_payload), dtype=np.bool_)
+    for name in ("offset", "nbytes", "crc32c"):
+        valid = table.column(name).chunk(0).is_valid().to_numpy(zero_copy_only=False)
+        whole &= valid | no_payload
+    checks: list[tuple[str, npt.NDArray[np.bool_]]] = [
+        ("attempt", arrays["attempt"] == file.attempt),
+        ("ticket", (arrays["ticket"] >= file.first) & (arrays["ticket"] <= file.last)),
+        ("call", arrays["call"] >= 0),
+        ("seq", arrays["seq"] >= 0),
+        ("part", (arrays["part"] >= 0) & (arrays["part"] < arrays["parts"])),
+        ("segment", whole),
+        ("offset", (arrays["offset"] >= 0) | no_payload),
+        ("nbytes", (arrays["nbytes"] >= 0) | no_payload),
+    ]
+    for name, good in checks:
+        if not good.all():
+            row = int(np.argmin(good))
+            got = f"{int(arrays[name][row])}" if name not in WORDS else "without offset, nbytes or crc32c"
+            extra = f" of {int(arrays['parts'][row])} parts" if name == "part" else ""
+            raise RunCorrupt(
+                f"{file.index_key}: row {row} has {name} {got}{extra}, which this file cannot hold"
+            )

@@ -1,0 +1,58 @@
+"""Intervals: which tickets of one worker's ring have been read.
+
+Threads: none of its own; an object belongs to one reader. Does no input or output.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+__all__ = ["Intervals"]
+
+
+class Intervals:
+    """A set of tickets as sorted, disjoint, inclusive ranges that never touch each other."""
+
+    __slots__ = ("_firsts", "_lasts")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+
+    def add(self, first: int, last: int) -> None:
+        """Adds first..last inclusive."""
+        left = bisect_left(self._lasts, first - 1)  # the first range that reaches first - 1 or beyond
+        right = bisect_right(self._firsts, last + 1)  # one past the last range that starts by last + 1
+        if left < right:
+            first = min(first, self._firsts[left])
+            last = max(last, self._lasts[right - 1])
+        self._firsts[left:right] = [first]
+        self._lasts[left:right] = [last]
+
+    def missing(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The parts of first..last that are not in the set, in order."""
+        found: list[tuple[int, int]] = []
+        position = first
+        for at in range(bisect_left(self._lasts, first), len(self._firsts)):
+            if self._firsts[at] > last:
+                break
+            if self._firsts[at] > position:
+                found.append((position, self._firsts[at] - 1))
+            position = self._lasts[at] + 1
+        if position <= last:
+            found.append((position, last))
+        return found
+
+    def covers(self, first: int, last: int) -> bool:
+        """True when every ticket of first..last is in the set."""
+        at = bisect_left(self._lasts, first)
+        return at < len(self._firsts) and self._firsts[at] <= first and last <= self._lasts[at]
+
+    @property
+    def end(self) -> int:
+        """One past the largest ticket; 0 when empty."""
+        return self._lasts[-1] + 1 if self._lasts else 0
+
+    def holes(self) -> list[tuple[int, int]]:
+        """What is missing between ticket 0 and the largest one."""
+        return self.missing(0, self.end - 1)

@@ -1,0 +1,211 @@
+"""Reader: what Trial and Tensor stand on: the index, the rows that are shown, progress and payloads of one
+run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tdcore.errors import ConfigError, InvalidAttempt, InvalidWorker
+from tdcore.modes import ModeKeys
+from tdcore.trial.captures import resolve
+from tdcore.trial.index import Index, Rows
+from tdcore.trial.payload import Payloads
+from tdcore.trial.progress import Progress
+from tdcore.trial.statistics import stats_table
+from tdcore.trial.steps import StepState
+from tdcore.trial.view import View, worker_order
+
+if TYPE_CHECKING:
+    from tdcore.sinks import Sink
+
+__all__ = ["Reader"]
+
+
+class Reader:
+    """Threads: one.
+
+    See create_trial for the parameters. wait, clock: time, so that tests can do without it.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        root: Path | None,
+        *,
+        verify: bool,
+        attempt: int | None,
+        step_range: tuple[int | None, int | None],
+        settle: timedelta,
+        refresh_interval: timedelta,
+        wait: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.sink = sink
+        self.index = Index(sink, root, wait=wait)
+        self.progress = Progress(sink, self.index, settle, clock)
+        self.view = View(self.index, attempt, step_range)
+        self.payloads = Payloads(sink, root, verify=verify)
+        self.attempt = attempt
+        self.frozen = False
+        self.wait = wait
+        self.clock = clock
+        self._refresh_interval = refresh_interval.total_seconds()
+        self._refreshed: float | None = None
+
+    def refresh(self) -> None:
+        """Takes in what the run has now."""
+        self.progress.read_documents()
+        self.index.advance()
+        self.progress.read_rows()
+        self.view.update()
+        self._refreshed = self.clock()
+
+    def auto_refresh(self) -> None:
+        """Refreshes unless that is switched off or was done a moment ago."""
+        if self.frozen and self._refreshed is not None:
+            return
+        if self._refreshed is None or self.clock() - self._refreshed >= self._refresh_interval:
+            self.refresh()
+
+    # Steps. ---------------------------------------------------------------------------------------
+
+    def complete(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which of these rows are of steps that no worker will add to."""
+        latest = self.progress.latest_attempt
+        done = self.index.column("attempt")[rows] < latest
+        done |= self.index.column("step")[rows] < self.progress.complete_before(latest)
+        return done
+
+    def steps_of(self, rows: Rows, mode: ModeKeys) -> list[int]:
+        """Distinct steps of these rows, sorted: global ones, or mode steps of the rows of that mode."""
+        index = self.index
+        if mode is ModeKeys.GLOBAL:
+            return [int(step) for step in np.unique(index.column("step")[rows]).tolist()]
+        rows = rows[index.column("mode")[rows] == index.vocabularies["mode"].code(mode.name)]
+        return [int(step) for step in np.unique(index.column("mode_step")[rows]).tolist()]
+
+    def steps(self, mode: ModeKeys, *, incomplete: bool) -> list[int]:
+        """Steps with anything saved; those that may still grow only with incomplete=True."""
+        rows = self.view.step_rows
+        return self.steps_of(rows if incomplete else rows[self.complete(rows)], mode)
+
+    def last_step(self, mode: ModeKeys) -> int | None:
+        """The highest complete step; None before there is one."""
+        return max(self.steps(mode, incomplete=False), default=None)
+
+    def state(self, step: int, mode: ModeKeys) -> StepState:
+        """What is known of a step, from what was read."""
+        rows = self.view.step_rows
+        done = rows[self.complete(rows)]
+        if len(self.view.at_step(done, step, mode.name)):
+            return StepState.AVAILABLE
+        if self.progress.status != "running":
+            return StepState.UNAVAILABLE
+        last = max(self.steps_of(done, mode), default=-1)
+        return StepState.NOT_YET_AVAILABLE if step > last else StepState.UNAVAILABLE
+
+    # Rows. ----------------------------------------------------------------------------------------
+
+    def workers(self) -> list[str]:
+        """Workers that have saved anything that is shown."""
+        texts = self.index.texts("worker")
+        codes = np.unique(self.index.column("worker")[self.view.visible]).tolist()
+        return sorted((texts[code] for code in codes), key=worker_order)
+
+    def select(
+        self,
+        names: Iterable[int] | None = None,
+        steps: int | range | Iterable[int] | None = None,
+        mode: ModeKeys | None = None,
+        kinds: Iterable[str] | None = None,
+        workers: Iterable[str] | None = None,
+        attempt: int | None = None,
+    ) -> Rows:
+        """Shown rows that pass all filters. names: codes. attempt: that one instead of what is shown."""
+        index = self.index
+        if attempt is not None:
+            self.check_attempt(attempt)
+            everything = np.arange(len(index), dtype=np.int64)
+            rows = everything[self.view.shown(everything, attempt)]
+        else:
+            rows = self.view.rows
+        if names is not None:
+            rows = rows[_among(index.column("name")[rows], names, len(index.texts("name")))]
+        if mode is not None and mode is not ModeKeys.GLOBAL:
+            rows = rows[index.column("mode")[rows] == index.vocabularies["mode"].code(mode.name)]
+        if steps is not None:
+            of_mode = mode is not None and mode is not ModeKeys.GLOBAL
+            rows = rows[_in_steps(index.column("mode_step" if of_mode else "step")[rows], steps)]
+        if kinds is not None:
+            vocabulary = index.vocabularies["kind"]
+            codes = [vocabulary.code(kind.lower()) for kind in kinds]
+            rows = rows[_among(index.column("kind")[rows], codes, len(vocabulary))]
+        if workers is not None:
+            known = index.vocabularies["worker"]
+            wanted = list(workers)
+            unknown = [worker for worker in wanted if known.code(worker) < 0]
+            if unknown:
+                raise InvalidWorker(
+                    f"{unknown[0]!r} is not a worker of this run; it has {', '.join(known.texts)}"
+                )
+            rows = rows[_among(index.column("worker")[rows], map(known.code, wanted), len(known))]
+        return rows
+
+    def saved(self, rows: Rows) -> Rows:
+        """Those of `rows` that hold a value or at least its statistics: not absent, not skipped."""
+        vocabulary = self.index.vocabularies["status"]
+        codes = [vocabulary.code(status) for status in ("ok", "lost")]
+        found: Rows = rows[np.isin(self.index.column("status")[rows], codes)]
+        return found
+
+    def tensors_only(self, rows: Rows) -> Rows:
+        """Without the rows that hold a saved reduction of another tensor."""
+        found: Rows = rows[
+            self.index.column("kind")[rows] != self.index.vocabularies["kind"].code("reduction")
+        ]
+        return found
+
+    def stats(self, rows: Rows, columns: Sequence[str] | None = None) -> pa.Table:
+        """Statistics of the captures in these rows."""
+        return stats_table(self.index, resolve(self.index, rows), columns)
+
+    def check_attempt(self, attempt: int) -> None:
+        """Raises InvalidAttempt for one that the run does not have."""
+        known = self.progress.attempts
+        if attempt not in known:
+            there = ", ".join(map(str, known)) or "none"
+            raise InvalidAttempt(f"{attempt!r} is not an attempt of this run; it has {there}")
+
+
+def _among(codes: npt.NDArray[np.integer], wanted: Iterable[int], size: int) -> npt.NDArray[np.bool_]:
+    """Which codes are among the wanted ones. Codes are below `size`; -1 is never among them."""
+    table = np.zeros(size + 1, dtype=np.bool_)
+    chosen = [code for code in wanted if code >= 0]
+    table[chosen] = True
+    found: npt.NDArray[np.bool_] = table[codes]
+    return found
+
+
+def _in_steps(steps: npt.NDArray[np.int64], wanted: int | range | Iterable[int]) -> npt.NDArray[np.bool_]:
+    if isinstance(wanted, range):
+        if len(wanted) == 0:
+            return np.zeros(len(steps), dtype=np.bool_)
+        low, high = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1])
+        found: npt.NDArray[np.bool_] = (
+            (steps >= low) & (steps <= high) & ((steps - low) % abs(wanted.step) == 0)
+        )
+        return found
+    try:
+        listed = [wanted] if isinstance(wanted, int) else [int(step) for step in wanted]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"steps must be a step, a range or steps, got {wanted!r}") from error
+    return np.isin(steps, np.array(listed, dtype=np.int64))

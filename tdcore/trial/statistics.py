@@ -1,0 +1,234 @@
+"""Statistics of captures as a table, parts merged, and what follows from them.
+
+Statistics describe the finite values of a tensor; NaN and Inf are counted beside them. Parts are merged as
+Chan, Golub and LeVeque (1979) do it: no precision is lost to large means. Pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tdcore import layout
+from tdcore.errors import ConfigError
+from tdcore.trial.captures import Captures
+from tdcore.trial.index import Index
+
+__all__ = ["DERIVED", "STATS_COLUMNS", "stats_table"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+DERIVED = ("sum", "variance", "std", "l1", "l2")
+_COUNTS = ("count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "subnormal_count")
+_SUMS = ("abs_sum", "square_sum")
+_SMALLEST = ("min", "abs_min")
+_LARGEST = ("max", "abs_max")
+_FLOATS = (*_SMALLEST, *_LARGEST, "mean", "m2", *_SUMS)
+_LOG2_BINS = 64
+
+STATS_COLUMNS = (
+    "attempt", "worker", "mode", "mode_step", "step", "seq", "name", "kind", "origin", "call", "dtype",
+    "shape", "parts", "elements", "time_ns", "status", "reason", "nbytes", *layout.STATISTICS_COLUMNS,
+)  # fmt: skip
+
+
+def stats_table(index: Index, captures: Captures, columns: Sequence[str] | None = None) -> pa.Table:
+    """One row per capture: STATS_COLUMNS and DERIVED, or those named in `columns`, in that order.
+
+    Columns are those of the index, for the whole tensor: `elements` and `nbytes` are sums over its parts.
+    sum, variance (population), std, l1 and l2 are over finite values and null where there are no statistics.
+    A capture that lacks parts has status "lost", reason "incomplete" and no statistics.
+    """
+    names = [*STATS_COLUMNS, *DERIVED] if columns is None else list(columns)
+    unknown = [name for name in names if name not in STATS_COLUMNS and name not in DERIVED]
+    if unknown:
+        there = ", ".join([*STATS_COLUMNS, *DERIVED])
+        raise ConfigError(f"{unknown[0]!r} is no column of stats(); there are {there}")
+    needed = dict.fromkeys(name for name in names if name not in DERIVED)
+    if any(name in DERIVED for name in names):
+        needed.update(dict.fromkeys(("count", "nan_count", "pos_inf_count", "neg_inf_count", "mean", "m2")))
+        needed.update(dict.fromkeys(_SUMS))
+    table = index.table(captures.first_rows, list(needed))
+    sizes = np.diff(np.append(captures.starts, len(captures.rows)))
+    several = np.flatnonzero((sizes > 1) | ~captures.complete)
+    if len(several):
+        table = _patched(table, index, captures, several, sizes[several])
+    for name in DERIVED:
+        if name in names:
+            table = table.append_column(name, derived(name, table))
+    return table.select(names)
+
+
+def derived(name: str, table: pa.Table) -> pa.Array:
+    """One of DERIVED, from the statistics columns of a table."""
+    none = _isnull(table, "count")
+    finite = _numbers(table, "count") - sum(
+        _numbers(table, f"{kind}_count") for kind in ("nan", "pos_inf", "neg_inf")
+    )
+    with np.errstate(all="ignore"):
+        if name == "sum":
+            values = np.where(finite > 0, _numbers(table, "mean") * finite, 0.0)
+        elif name == "l1":
+            values = _numbers(table, "abs_sum")
+        elif name == "l2":
+            values = np.sqrt(_numbers(table, "square_sum"))
+        else:
+            values = np.where(finite > 0, np.maximum(_numbers(table, "m2"), 0.0) / finite, np.nan)
+            values = np.sqrt(values) if name == "std" else values
+    return pa.array(values, pa.float64(), mask=none)
+
+
+def _isnull(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
+    return np.asarray(table.column(name).is_null().to_numpy(), dtype=np.bool_)
+
+
+def _numbers(table: pa.Table, name: str) -> Floats:
+    column = table.column(name)
+    return np.asarray(column.cast(pa.float64()).fill_null(0.0).to_numpy(), dtype=np.float64)
+
+
+def _patched(table: pa.Table, index: Index, captures: Captures, at: Ints, sizes: Ints) -> pa.Table:
+    """The table with the captures at `at`, which have several parts or lack some, put right."""
+    spans = np.concatenate([captures.parts(int(one)) for one in at])
+    starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)[:-1]])
+    names = [name for name in table.column_names if name in _MERGED]
+    source = dict.fromkeys([*names, *_COUNTS, "mean"] if set(names) & set(_FLOATS) else names)
+    if "log2_counts" in source or "log2_first" in source:
+        source.update(dict.fromkeys(("log2_first", "log2_counts", "count")))
+    if "reason" in source or "status" in source:
+        source.update(dict.fromkeys(("status", "reason")))
+    parts = index.table(spans, list(source))
+    whole = captures.complete[at]
+    for name, (values, null) in _merge(parts, starts, whole, names).items():
+        kind = layout.index_schema().field(name).type
+        position = table.schema.get_field_index(name)
+        table = table.set_column(
+            position, table.schema.field(position), _replace(table.column(name), at, values, null, kind)
+        )
+    return table
+
+
+def _replace(
+    column: pa.ChunkedArray, at: Ints, values: Any, null: npt.NDArray[np.bool_], kind: pa.DataType
+) -> pa.Array:
+    """The column with other values at these positions."""
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        numbers = column.fill_null(0).to_numpy().copy()
+        nulls = np.asarray(column.is_null().to_numpy(), dtype=np.bool_).copy()
+        numbers[at], nulls[at] = np.where(null, 0, values), null
+        return pa.array(numbers, kind, mask=nulls)
+    texts_or_lists = column.to_pylist()
+    for one, value, isnull in zip(at.tolist(), values, null.tolist(), strict=True):
+        texts_or_lists[one] = None if isnull else value
+    value_type = kind.value_type if pa.types.is_dictionary(kind) else kind
+    made = pa.array(texts_or_lists, value_type)
+    return made.dictionary_encode() if pa.types.is_dictionary(kind) else made
+
+
+_MERGED = frozenset((*layout.STATISTICS_COLUMNS, "elements", "nbytes", "status", "reason"))
+
+
+def _merge(
+    parts: pa.Table, starts: Ints, whole: npt.NDArray[np.bool_], names: Sequence[str]
+) -> dict[str, tuple[Any, npt.NDArray[np.bool_]]]:
+    """Merged columns of runs of parts that begin at `starts`: values, and where they are null."""
+    merged: dict[str, tuple[Any, npt.NDArray[np.bool_]]] = {}
+    never = np.zeros(len(starts), dtype=np.bool_)
+    if "count" in parts.column_names:
+        null = np.logical_or.reduceat(_isnull(parts, "count"), starts) | ~whole
+    else:
+        null = never
+    for name in names:
+        if name in _COUNTS:
+            merged[name] = (np.add.reduceat(_integers(parts, name), starts), null)
+        elif name in ("elements", "nbytes"):
+            missing = (
+                never if name == "elements" else np.logical_or.reduceat(_isnull(parts, name), starts) | ~whole
+            )
+            merged[name] = (np.add.reduceat(_integers(parts, name), starts), missing)
+        elif name in _SUMS:
+            merged[name] = (np.add.reduceat(_numbers(parts, name), starts), null)
+        elif name in _SMALLEST:
+            merged[name] = (np.fmin.reduceat(_numbers(parts, name), starts), null)
+        elif name in _LARGEST:
+            merged[name] = (np.fmax.reduceat(_numbers(parts, name), starts), null)
+    if "mean" in names or "m2" in names:
+        mean, m2 = _moments(parts, starts)
+        merged |= {name: (values, null) for name, values in (("mean", mean), ("m2", m2)) if name in names}
+    if "log2_counts" in names or "log2_first" in names:
+        first, counts = _histograms(parts, starts)
+        merged |= {n: (v, null) for n, v in (("log2_first", first), ("log2_counts", counts)) if n in names}
+    if "status" in names or "reason" in names:
+        status, reason = _statuses(parts, starts, whole)
+        no_reason = np.array([text is None for text in reason], dtype=np.bool_)
+        merged |= {
+            n: v for n, v in (("status", (status, never)), ("reason", (reason, no_reason))) if n in names
+        }
+    return merged
+
+
+def _integers(table: pa.Table, name: str) -> Ints:
+    return np.asarray(table.column(name).fill_null(0).to_numpy(), dtype=np.int64)
+
+
+def _moments(parts: pa.Table, starts: Ints) -> tuple[Floats, Floats]:
+    """Mean and sum of squared deviations over runs of parts."""
+    sizes = np.diff(np.append(starts, len(parts)))
+    finite = _numbers(parts, "count") - sum(
+        _numbers(parts, f"{kind}_count") for kind in ("nan", "pos_inf", "neg_inf")
+    )
+    with np.errstate(all="ignore"):
+        total = np.add.reduceat(finite, starts)
+        means = np.where(finite > 0, _numbers(parts, "mean"), 0.0)
+        mean = np.add.reduceat(means * (finite / np.repeat(total, sizes)), starts)
+        m2 = (
+            np.where(finite > 0, _numbers(parts, "m2"), 0.0)
+            if "m2" in parts.column_names
+            else np.zeros(len(finite))
+        )
+        m2 = np.add.reduceat(m2 + finite * np.square(means - np.repeat(mean, sizes)), starts)
+    return np.where(total > 0, mean, np.nan), np.where(total > 0, m2, 0.0)
+
+
+def _histograms(parts: pa.Table, starts: Ints) -> tuple[list[int], list[list[int]]]:
+    firsts = parts.column("log2_first").to_pylist()
+    lists = parts.column("log2_counts").to_pylist()
+    bounds = [*starts.tolist(), len(lists)]
+    out_first: list[int] = []
+    out_counts: list[list[int]] = []
+    for begin, end in pairwise(bounds):
+        bins = np.zeros(_LOG2_BINS, dtype=np.int64)
+        for first, counts in zip(firsts[begin:end], lists[begin:end], strict=True):
+            low = (first or 0) - layout.LOG2_MIN
+            if counts and low >= 0 and low + len(counts) <= _LOG2_BINS:
+                bins[low : low + len(counts)] += np.array([count or 0 for count in counts], dtype=np.int64)
+        used = np.flatnonzero(bins)
+        low, high = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
+        out_first.append(low + layout.LOG2_MIN)
+        out_counts.append(bins[low:high].tolist())
+    return out_first, out_counts
+
+
+def _statuses(
+    parts: pa.Table, starts: Ints, whole: npt.NDArray[np.bool_]
+) -> tuple[list[str], list[str | None]]:
+    """The worst status of each run of parts, and the first reason."""
+    statuses, reasons = parts.column("status").to_pylist(), parts.column("reason").to_pylist()
+    bounds = [*starts.tolist(), len(statuses)]
+    out_status: list[str] = []
+    out_reason: list[str | None] = []
+    for at, (begin, end) in enumerate(pairwise(bounds)):
+        given = [reason for reason in reasons[begin:end] if reason]
+        if whole[at]:
+            out_status.append(max(statuses[begin:end], key=("ok", "lost", "absent", "skipped").index))
+            out_reason.append(given[0] if given else None)
+        else:
+            out_status.append("lost")
+            out_reason.append("incomplete")
+    return out_status, out_reason

@@ -1,0 +1,162 @@
+"""View: which rows of an index a Trial shows, found by name and by step.
+
+Attempts: a run that was started again keeps what every attempt saved. The view shows one history: from the
+first step that an attempt saved, that attempt replaces all earlier ones (crash at 212, resumed at 200:
+0..199 of the first, 200.. of the second). A number for `attempt` shows that attempt alone. Everything here
+follows the index as it grows: `update` looks at new rows only. Threads: belongs to one Trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.trial.columns import Growing
+from tdcore.trial.index import Index, Rows
+
+__all__ = ["View", "as_list", "worker_order"]
+
+Mask = npt.NDArray[np.bool_]
+_NO_LIMIT = np.iinfo(np.int64).max
+
+
+class View:
+    """attempt: None for the latest history, else the one to show. step_range: global steps, end exclusive."""
+
+    def __init__(self, index: Index, attempt: int | None, step_range: tuple[int | None, int | None]) -> None:
+        self._index = index
+        self._attempt = attempt
+        self._low = -_NO_LIMIT if step_range[0] is None else step_range[0]
+        self._high = _NO_LIMIT if step_range[1] is None else step_range[1]
+        self._first_steps: dict[int, int] = {}  # of each attempt that has rows
+        self._visible = Growing("?")
+        self._steps = np.empty(0, dtype=np.int64)
+        self._step_rows = np.empty(0, dtype=np.int64)  # a row of each step, which tells its mode
+        self._order = np.empty(0, dtype=np.int64)  # rows sorted by name, up to _ordered
+        self._order_names = np.empty(0, dtype=np.int32)
+        self._ordered = 0
+
+    @property
+    def visible(self) -> Mask:
+        """For each row of the index, whether it is shown."""
+        return self._visible.array
+
+    @property
+    def rows(self) -> Rows:
+        """The rows that are shown."""
+        return np.flatnonzero(self.visible)
+
+    @property
+    def steps(self) -> Rows:
+        """Global steps with at least one shown row, sorted."""
+        return self._steps
+
+    @property
+    def step_rows(self) -> Rows:
+        """For each of `steps`, one of its rows: its mode and mode step are those of the step."""
+        return self._step_rows
+
+    def update(self) -> None:
+        """Takes in the rows that the index has got since the last call."""
+        index, known = self._index, len(self._visible.array)
+        if len(index) == known:
+            return
+        attempts, steps = index.column("attempt")[known:], index.column("step")[known:]
+        changed = False
+        for attempt in np.unique(attempts).tolist():
+            first = int(steps[attempts == attempt].min())
+            if first < self._first_steps.get(attempt, _NO_LIMIT):
+                changed = changed or any(other < attempt for other in self._first_steps)
+                self._first_steps[attempt] = first
+        if changed:  # rows that were shown are now replaced
+            self._visible, known = Growing("?"), 0
+            self._steps = self._step_rows = np.empty(0, dtype=np.int64)
+        self._visible.extend(self.shown(np.arange(known, len(index), dtype=np.int64), self._attempt))
+        self._add_steps(known + np.flatnonzero(self._visible.array[known:]))
+
+    def shown(self, rows: Rows, attempt: int | None) -> Mask:
+        """Which of these rows belong to the attempt, or to the latest history, and to the range of steps."""
+        attempts, steps = self._index.column("attempt")[rows], self._index.column("step")[rows]
+        mask: Mask = (steps >= self._low) & (steps < self._high)
+        if attempt is not None:
+            mask &= attempts == attempt
+            return mask
+        limit = _NO_LIMIT
+        for number in sorted(self._first_steps, reverse=True):
+            if limit != _NO_LIMIT:
+                mask &= (attempts != number) | (steps < limit)
+            limit = min(limit, self._first_steps[number])
+        return mask
+
+    def rows_of(self, name: int) -> Rows:
+        """Shown rows of the tensor with this code, in the order in which they were read."""
+        index = self._index
+        names = index.column("name")
+        if len(index) - self._ordered > 10_000 + len(index) // 8:
+            self._order = np.argsort(names, kind="stable")
+            self._order_names = names[self._order]
+            self._ordered = len(index)
+        low, high = np.searchsorted(self._order_names, [name, name + 1])
+        tail = self._ordered + np.flatnonzero(names[self._ordered :] == name)
+        rows = np.concatenate([self._order[low:high], tail])
+        shown: Rows = rows[self.visible[rows]]
+        return shown
+
+    def names(self, rows: Rows) -> list[int]:
+        """Codes of the tensors that these rows are of, sorted by text."""
+        texts = self._index.texts("name")
+        seen = np.zeros(len(texts), dtype=np.bool_)
+        seen[self._index.column("name")[rows]] = True
+        return sorted(np.flatnonzero(seen).tolist(), key=texts.__getitem__)
+
+    def at_step(self, rows: Rows, step: int, mode: str) -> Rows:
+        """Those of `rows` at a step: of the mode, or global when the mode is GLOBAL."""
+        if mode == "GLOBAL":
+            at_step: Rows = rows[self._index.column("step")[rows] == step]
+            return at_step
+        code = self._index.vocabularies["mode"].code(mode)
+        chosen = (self._index.column("mode")[rows] == code) & (self._index.column("mode_step")[rows] == step)
+        of_mode: Rows = rows[chosen]
+        return of_mode
+
+    def position(self, step: int) -> int:
+        """Place of a global step in `steps`; -1 when nothing of it is shown."""
+        at = int(np.searchsorted(self._steps, step))
+        return at if at < len(self._steps) and int(self._steps[at]) == step else -1
+
+    def _add_steps(self, rows: Rows) -> None:
+        """Takes new shown rows into `steps`.
+
+        A row of a proper mode speaks for its step before one of GLOBAL.
+        """
+        if len(rows) == 0:
+            return
+        index = self._index
+        steps, is_global = (
+            index.column("step"),
+            index.column("mode") == index.vocabularies["mode"].code("GLOBAL"),
+        )
+        candidates = np.concatenate([self._step_rows, rows])
+        order = np.lexsort([candidates, is_global[candidates], steps[candidates]])
+        candidates = candidates[order]
+        first = np.ones(len(candidates), dtype=np.bool_)
+        first[1:] = steps[candidates][1:] != steps[candidates][:-1]
+        self._step_rows = candidates[first]
+        self._steps = steps[self._step_rows]
+
+
+def worker_order(worker: str) -> tuple[str, int, str]:
+    """Sort key that puts worker_2 before worker_10."""
+    head, _, tail = worker.rpartition("_")
+    return (
+        (head, int(tail), "") if tail.isascii() and tail.isdigit() and len(tail) < 10 else (worker, -1, tail)
+    )
+
+
+def as_list(value: str | Iterable[str] | None) -> list[str] | None:
+    """A text as a list of one; None stays None."""
+    if value is None or isinstance(value, str):
+        return None if value is None else [value]
+    return list(value)

@@ -1,0 +1,102 @@
+"""What users install: the wheel, the sdist, the editable checkout, and a clone that lost its links."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROBE = (
+    "import tdcore, tdcore._core, tdcore.hooks.pytorch, tdcore.rules, tdcore.cli;"
+    "print(tdcore.__file__); print(tdcore.rules.__file__)"
+)
+
+
+def run(*command: str, cwd: Path, **env: str) -> str:
+    merged = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | env
+    done = subprocess.run(command, cwd=cwd, env=merged, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def tracked_files() -> list[Path]:
+    listed = run("git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", cwd=ROOT)
+    return [Path(name) for name in listed.split("\0") if name and (ROOT / name).exists()]
+
+
+def python_files(folder: str) -> set[str]:
+    return {f"tdcore/{name}" for name in map(str, tracked_files()) if name.startswith(f"{folder}/") and name.endswith(".py")}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tree as git would clone it, links included, build products not."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for name in tracked_files():
+        target = copy / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target, follow_symlinks=False)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def sdist(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("sdist")
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(out), cwd=checkout)
+    return next(out.glob("*.tar.gz"))
+
+
+@pytest.fixture(scope="module")
+def wheel_from_sdist(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    out = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", str(out), str(sdist), cwd=out)
+    yield next(out.glob("*.whl"))
+
+
+def test_the_sdist_mirrors_the_repository(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    wanted = {str(name) for name in tracked_files() if name.parts[0] in {"csrc", "hooks", "rules"}}
+    assert wanted <= names
+    assert {"CMakeLists.txt", "setup.py", "LICENSE", "README.md"} <= names
+
+
+def test_the_wheel_holds_hooks_rules_extension_and_types(wheel_from_sdist: Path) -> None:
+    names = set(zipfile.ZipFile(wheel_from_sdist).namelist())
+    assert python_files("hooks") <= names
+    assert python_files("rules") <= names
+    assert {"tdcore/py.typed", "tdcore/_core.pyi"} <= names
+    assert any(name.startswith("tdcore/_core.") and name.endswith(".so") for name in names)
+    assert not any(name.split("/")[0] in {"hooks", "rules", "tests", "benchmarks"} for name in names)
+
+
+def test_the_wheel_imports_away_from_the_repository(wheel_from_sdist: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    run(sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", str(site), str(wheel_from_sdist), cwd=tmp_path)
+    printed = run(sys.executable, "-c", PROBE, cwd=tmp_path, PYTHONPATH=str(site)).split()
+    assert printed == [str(site / "tdcore" / "__init__.py"), str(site / "tdcore" / "rules" / "__init__.py")]
+
+
+def test_the_installed_checkout_imports_away_from_the_repository(tmp_path: Path) -> None:
+    printed = run(sys.executable, "-c", PROBE, cwd=tmp_path).split()
+    assert [Path(name).resolve() for name in printed] == [ROOT / "tdcore" / "__init__.py", ROOT / "rules" / "__init__.py"]
+
+
+def test_a_clone_without_links_still_packs_hooks_and_rules(checkout: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "linkless"
+    shutil.copytree(checkout, copy, symlinks=True)
+    for name in ("hooks", "rules"):
+        (copy / "tdcore" / name).unlink()
+        (copy / "tdcore" / name).write_text(f"../{name}")  # what git leaves where links are not allowed
+    run(sys.executable, "setup.py", "-q", "build_py", "--build-lib", "built", cwd=copy)
+    built = {str(path.relative_to(copy / "built")) for path in (copy / "built").rglob("*.py")}
+    assert python_files("hooks") <= built
+    assert python_files("rules") <= built

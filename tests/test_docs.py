@@ -1,0 +1,65 @@
+"""The Python examples in README and docs run, top to bottom, and do what they say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tdcore as td
+from tdcore.hooks.pytorch import Hook
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.fc(x)
+        return out
+
+
+def train(model: nn.Module, criterion: nn.Module, steps: int = 130) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        criterion(model(torch.randn(8, 4)), torch.randint(0, 3, (8,))).backward()
+        optimizer.step()
+
+
+def blocks(path: str) -> list[str]:
+    return BLOCK.findall((ROOT / path).read_text())
+
+
+def test_the_ten_lines_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("README.md")
+    before_reading, reading = code.split("run = td.create_trial", 1)
+    names: dict[str, Any] = {"model": Net(), "criterion": nn.CrossEntropyLoss(), "train": train}
+    exec(before_reading, names)
+    names["hook"].close()
+    exec("run = td.create_trial" + reading, names)
+    assert names["run"].tensor("gradient/Net_fc.weight").value(120).shape == (3, 4)
+    assert names["run"].stats("^gradient/", steps=range(0, 500, 10)).num_rows == 2 * 13
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_examples_for_other_readers_run(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, criterion = Net(), nn.CrossEntropyLoss()
+    with Hook("runs/example", save_config=td.SaveConfig(save_interval=5), save_all=True) as hook:
+        hook.register_module(model)
+        hook.register_loss(criterion)
+        train(model, criterion, 11)
+    names: dict[str, Any] = {}
+    exec(blocks("docs/reading.md")[number], names)
+    result = next(names[name] for name in ("losses", "worst", "rows", "tensors") if name in names)
+    assert len(result) > 0

@@ -1,0 +1,33 @@
+"""What `import tdcore` gives and what it costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import tdcore
+
+HEAVY = ("torch", "tensorflow", "mxnet", "xgboost", "pyarrow", "numpy", "typer", "rich")
+
+
+def test_every_exported_name_exists_and_the_list_is_sorted() -> None:
+    assert list(tdcore.__all__) == sorted(tdcore.__all__)
+    for name in tdcore.__all__:
+        assert getattr(tdcore, name) is not None
+
+
+def test_importing_tdcore_loads_no_framework_and_no_arrow() -> None:
+    code = "import sys, json; import tdcore; print(json.dumps(sorted(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    loaded = set(json.loads(out))
+    assert not loaded & set(HEAVY)
+
+
+def test_an_unknown_name_says_so() -> None:
+    try:
+        tdcore.no_such_name  # type: ignore[attr-defined]  # noqa: B018
+    except AttributeError as error:
+        assert "no_such_name" in str(error)
+    else:
+        raise AssertionError("an unknown name was found")

@@ -1,0 +1,171 @@
+"""A training that ends by itself: all data is safe, in bounded time, and nothing is left running."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tdcore.session import RingConfig, Session
+from tests.trainers.checks import Trainer, check_run, end_of, flushers_of, read_index, wait_until
+from tests.trainers.quadratic import NAMES, Tap, training
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    session = Session(
+        tmp_path / "run",
+        configuration={},
+        framework="numpy",
+        framework_version="0",
+        ring=RingConfig(ring_bytes=1 << 26, slots=1024),
+    )
+    yield session
+    for process in flushers_of(session.out_dir):
+        process.resume()
+    session.close()
+    for process in flushers_of(session.out_dir):
+        process.kill()
+
+
+def hold(session: Session) -> psutil.Process:
+    """Stops the flusher in its tracks, after it has attached."""
+    wait_until(lambda: session.progress().flusher_epoch > 0, "the flusher attached")
+    (process,) = flushers_of(session.out_dir)
+    process.suspend()
+    return process
+
+
+def train(session: Session, steps: int) -> list[tuple[int, int]]:
+    tap = Tap(session)
+    return [(step, tap(step, tensors)) for step, tensors in training(steps)]
+
+
+def test_close_drains_a_hundred_pending_batches(tmp_path: Path, session: Session) -> None:
+    flusher = hold(session)
+    captured = train(session, 100)
+    assert session.progress().pending_records >= 100
+    flusher.resume()
+    report = session.close()
+    assert report.drained, report.reason
+    assert report.progress.pending_records == 0
+    assert check_run(tmp_path / "run", captured) == 100 * len(NAMES)
+    assert not flushers_of(session.out_dir)
+
+
+def test_close_with_a_hung_flusher_ends_at_its_deadline_and_says_what_remains(
+    tmp_path: Path, session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    flusher = hold(session)
+    captured = train(session, 10)
+    with caplog.at_level(logging.WARNING, "tdcore"):
+        report = session.close(timedelta(seconds=0.2))
+    assert not report.drained
+    assert "still at work" in report.reason
+    assert report.records_left == 10
+    assert report.bytes_left >= report.counters.payload_bytes
+    assert "10 records" in caplog.text
+    flusher.resume()
+    again = session.close(timedelta(seconds=60))
+    assert again.drained, again.reason
+    check_run(tmp_path / "run", captured)
+
+
+def test_what_a_timed_out_close_left_is_written_by_the_flusher_alone(
+    tmp_path: Path, session: Session
+) -> None:
+    flusher = hold(session)
+    captured = train(session, 10)
+    session.close(timedelta())
+    flusher.resume()
+    wait_until(lambda: not flushers_of(session.out_dir), "the flusher finished alone")
+    check_run(tmp_path / "run", captured)
+    assert end_of(tmp_path / "run")["clean"] is True
+
+
+def test_a_flusher_killed_during_close_is_replaced_and_nothing_is_lost(
+    tmp_path: Path, session: Session
+) -> None:
+    flusher = hold(session)
+    captured = train(session, 20)
+    session.close(timedelta())
+    flusher.kill()
+    report = session.close()
+    assert report.drained, report.reason
+    assert report.restarts == 1
+    check_run(tmp_path / "run", captured)
+
+
+@pytest.mark.parametrize("flusher", ["process", "thread"])
+@pytest.mark.parametrize(
+    ("end", "status"), [("return", 0), ("exception", 1), ("sys.exit", 3), ("SIGINT", -signal.SIGINT)]
+)
+def test_a_normal_end_without_close_is_a_clean_end(
+    tmp_path: Path, end: str, status: int, flusher: str
+) -> None:
+    trainer = Trainer(tmp_path, steps=15, end=end, flusher=flusher, env={"PYTHONWARNINGS": "error"})
+    assert trainer.wait() == status, trainer.output
+    assert not trainer.flushers()  # the exit waited for it
+    check_run(trainer.out, trainer.captured())
+    assert end_of(trainer.out)["clean"] is True
+    expected = {"exception": "on purpose", "SIGINT": "KeyboardInterrupt"}
+    if end not in expected:
+        assert trainer.output == ""
+    else:
+        assert expected[end] in trainer.output
+        assert "Exception ignored" not in trainer.output
+
+
+def test_ctrl_c_in_the_terminal_does_not_reach_the_flusher(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path, steps=10_000, pause=0.002)
+    try:
+        trainer.wait_for_steps(10)
+        os.killpg(trainer.process.pid, signal.SIGINT)  # what a terminal does: the whole group
+        assert trainer.wait() == -signal.SIGINT, trainer.output
+        check_run(trainer.out, trainer.captured())
+        assert end_of(trainer.out)["clean"] is True
+        assert not trainer.flushers()
+    finally:
+        trainer.stop()
+
+
+def test_exit_with_a_hung_flusher_ends_at_its_deadline_and_warns(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path, steps=10_000, pause=0.002, close_seconds=0.3, env={"PYTHONWARNINGS": "error"})
+    try:
+        trainer.wait_for_steps(10)
+        (flusher,) = trainer.flushers()
+        flusher.suspend()
+        seen = len(trainer.captured())
+        trainer.wait_for_steps(seen + 5)
+        trainer.process.send_signal(signal.SIGINT)
+        assert trainer.wait() == -signal.SIGINT, trainer.output
+        assert "not yet written" in trainer.output
+        assert "Warning" not in trainer.output
+        flusher.resume()
+        trainer.wait_for_flushers()
+        check_run(trainer.out, trainer.captured())
+    finally:
+        trainer.stop()
+
+
+def test_whoever_reads_the_trainers_output_does_not_wait_for_the_flusher(
+    tmp_path: Path, session: Session
+) -> None:
+    hold(session)
+    (flusher,) = flushers_of(session.out_dir)
+    for fd in (0, 1, 2):
+        target = os.readlink(f"/proc/{flusher.pid}/fd/{fd}")
+        assert target == "/dev/null" or target.startswith("/memfd:"), target
+
+
+def test_a_session_that_captured_nothing_ends_cleanly(tmp_path: Path, session: Session) -> None:
+    report = session.close()
+    assert report.drained, report.reason
+    assert read_index(tmp_path / "run").num_rows == 0
+    assert end_of(tmp_path / "run")["clean"] is True

@@ -1,0 +1,183 @@
+"""Starts trainers as processes of their own, and checks their runs with pyarrow, without tdcore.trial."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import tdcore
+from tdcore import _core, layout
+from tests.trainers import quadratic
+
+HERE = Path(__file__).resolve().parent
+PATIENCE_SECONDS = 60.0  # no test waits this long unless something is broken
+
+
+def wait_until(happened: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+    """Polls until `happened`; fails with `what` after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:.0f} s in vain until {what}")
+        time.sleep(0.005)
+
+
+class Trainer:
+    """One run of a script of this folder."""
+
+    def __init__(
+        self, folder: Path, *, script: str = "quadratic.py", env: Mapping[str, str] | None = None, **job: Any
+    ) -> None:
+        self.out = folder / "run"
+        self.ledger = folder / "ledger.txt"
+        self._output = folder / "output.txt"
+        job = {"out": str(self.out), "ledger": str(self.ledger), "steps": 40, **job}
+        # The tdcore of the tests first, wherever it is installed; then this folder as tests.trainers.
+        places = [os.path.dirname(os.path.abspath(tdcore.__path__[0])), str(HERE.parents[1])]
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / script), json.dumps(job)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(places), **(env or {})},
+                start_new_session=True,  # so that a signal to its group does not reach the tests
+            )
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text(errors="replace")
+
+    def captured(self) -> list[tuple[int, int]]:
+        """(step, tensors left out) of every capture that returned.
+
+        A last line without its end does not count.
+        """
+        text = self.ledger.read_text() if self.ledger.exists() else ""
+        lines = [line.split() for line in text[: text.rfind("\n") + 1].splitlines()]
+        return [(int(step), int(left_out)) for step, left_out in lines]
+
+    def wait_for_steps(self, steps: int) -> None:
+        wait_until(
+            lambda: len(self.captured()) >= steps or self.process.poll() is not None,
+            f"{steps} steps were captured",
+        )
+        assert len(self.captured()) >= steps, self.output
+
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def flushers(self) -> list[psutil.Process]:
+        return flushers_of(self.out)
+
+    def wait_for_flushers(self) -> None:
+        """Until no process is left behind."""
+        wait_until(lambda: not self.flushers(), f"the flusher of {self.out} ended", seconds=90)
+
+    def stop(self) -> None:
+        """For the end of a test, whatever happened in it."""
+        for process in [*self.flushers(), psutil.Process(self.process.pid)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait(PATIENCE_SECONDS)
+
+
+def flushers_of(out: str | Path) -> list[psutil.Process]:
+    """Living flusher processes of the run at `out`."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        command = process.info["cmdline"] or []
+        is_ours = "-c" in command and any(f'"out": "{out}"' in word for word in command)
+        if is_ours and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+
+def end_of(out: Path, attempt: int = 0, worker: str = "worker_0") -> dict[str, Any]:
+    """What end/ says of an attempt."""
+    document: dict[str, Any] = json.loads((out / layout.end_key(worker, attempt)).read_text())
+    return document
+
+
+def read_index(out: Path, attempt: int = 0, worker: str = "worker_0") -> pa.Table:
+    """All rows of an attempt, in ticket order; checks that its files cover one range without holes."""
+    found = (
+        layout.parse_index_key(f"index/{worker}/{path.name}")
+        for path in (out / "index" / worker).glob("*.parquet")
+    )
+    ranges = layout.live_ranges(each for each in found if each and each.attempt == attempt)
+    expected_first = 0
+    for each in ranges:
+        assert each.first == expected_first, f"hole or overlap before {each}"
+        expected_first = each.last + 1
+    schema: pa.Schema = layout.index_schema()
+    if not ranges:
+        return schema.empty_table()
+    return pa.concat_tables([pq.read_table(out / each.index_key).cast(schema) for each in ranges])
+
+
+def payload_of(out: Path, row: Mapping[str, Any]) -> bytes:
+    """The bytes that a row points to, checked against its checksum and its segment's own header."""
+    path = out / layout.segment_key(row["worker"], row["segment"])
+    with path.open("rb") as file:
+        (header_bytes,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(header_bytes))
+        start = row["offset"] - 8 - header_bytes
+        spans = {tuple(entry["data_offsets"]) for name, entry in header.items() if name != "__metadata__"}
+        assert (start, start + row["nbytes"]) in spans, f"{path} declares no tensor at {start}"
+        file.seek(row["offset"])
+        data = file.read(row["nbytes"])
+    assert _core.crc32c(data) == row["crc32c"], f"{row['name']} of step {row['step']} is damaged"
+    return data
+
+
+def check_run(out: Path, captured: list[tuple[int, int]], attempt: int = 0) -> int:
+    """Checks a run of quadratic.py against its ledger and against training again; returns its number of rows.
+
+    Every captured step is there with every tensor once; a step after the last in the ledger may be there
+    (captured, but killed before it was noted). Every payload has the right checksum and the right bits.
+    """
+    rows = read_index(out, attempt).to_pylist()
+    kept = {step for step, left_out in captured if left_out == 0}
+    assert len(kept) == len(captured), "this check is for runs that left nothing out"
+    times = Counter((row["step"], row["name"], row["part"]) for row in rows)
+    assert all(count == 1 for count in times.values()), "rows are doubled"
+    names_of: dict[int, set[str]] = {}
+    for row in rows:
+        names_of.setdefault(row["step"], set()).add(row["name"])
+    assert kept <= set(names_of), f"steps are missing: {sorted(kept - set(names_of))[:10]}"
+    assert set(names_of) <= kept | {max(kept, default=-1) + 1}, "steps were invented"
+    assert all(len(names) == len(quadratic.NAMES) for names in names_of.values()), "a step is incomplete"
+    check_values(out, rows)
+    return len(rows)
+
+
+def check_values(out: Path, rows: list[dict[str, Any]]) -> None:
+    """Every row that kept its payload has the bits of training again; its statistics agree with them."""
+    of_step: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        of_step.setdefault(row["step"], []).append(row)
+    for step, tensors in quadratic.training(max(of_step, default=-1) + 1):
+        for row in of_step.get(step, []):
+            value = tensors[row["name"]]
+            assert (row["dtype"], row["shape"], row["count"]) == ("F32", [value.size], value.size)
+            assert (row["min"], row["max"]) == (float(value.min()), float(value.max())), (step, row["name"])
+            if row["segment"] is not None:
+                assert np.array_equal(np.frombuffer(payload_of(out, row), np.float32), value), (
+                    step,
+                    row["name"],
+                )
