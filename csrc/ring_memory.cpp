@@ -16,6 +16,8 @@
 #include <string>
 #include <system_error>
 
+#include "memory_limits.hpp"
+
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; older kernels answer EINVAL
 #endif
@@ -54,8 +56,14 @@ void check_sizes(std::uint64_t data_bytes, std::uint64_t slots, std::uint64_t na
   check_power_of_two("names_bytes", names_bytes, kMinNamesBytes, kMaxNamesBytes);
 }
 
-/// Takes the memory now, so that lack of it is an error code here and not a SIGBUS in the training.
+/// Takes the memory now, so that lack of it is an error here and not a SIGBUS in the training. The kernel itself would
+/// rather kill than refuse, hence the look at what there is first.
 void reserve_memory(int fd, std::uint64_t bytes) {
+  const std::uint64_t available = available_memory_bytes();
+  if (bytes > available) {
+    throw_errno(ENOMEM, "a ring of " + std::to_string(bytes) + " bytes does not fit: the machine and its cgroup have " +
+                            std::to_string(available) + " bytes available; make data_bytes smaller");
+  }
   int result = 0;
   do {
     result = ::fallocate(fd, 0, 0, static_cast<off_t>(bytes));

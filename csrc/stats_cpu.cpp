@@ -22,20 +22,21 @@ namespace {
 // ---- choice of kernels ----
 
 #if defined(__x86_64__)
-/// F16C and LZCNT, which not every compiler's __builtin_cpu_supports() knows by name.
-bool has_f16c_and_lzcnt() noexcept {
+/// MOVBE, F16C and LZCNT, which not every compiler's __builtin_cpu_supports() knows by name.
+bool has_small_extensions() noexcept {
+  constexpr unsigned kMovbe = 1U << 22, kF16c = 1U << 29, kLzcnt = 1U << 5;
   unsigned a = 0, b = 0, c = 0, d = 0;
-  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & (1U << 29)) != 0;
-  return f16c && __get_cpuid(0x80000001, &a, &b, &c, &d) != 0 && (c & (1U << 5)) != 0;
+  const bool first = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & kMovbe) != 0 && (c & kF16c) != 0;
+  return first && __get_cpuid(0x80000001, &a, &b, &c, &d) != 0 && (c & kLzcnt) != 0;
 }
 
-bool machine_has_avx2() noexcept {
+bool machine_has_avx2() noexcept {  // all of x86-64-v3
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-         has_f16c_and_lzcnt();
+         __builtin_cpu_supports("bmi2") && has_small_extensions();
 }
 
-bool machine_has_avx512() noexcept {
-  return machine_has_avx2() && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("avx512f") &&
+bool machine_has_avx512() noexcept {  // all of x86-64-v4
+  return machine_has_avx2() && __builtin_cpu_supports("avx512f") &&
          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 
 from tdcore.collection import Collection, CollectionConfig, CollectionKeys, CollectionManager
-from tdcore.config import HookConfig, ReductionConfig, SaveConfig, SaveConfigMode
+from tdcore.config import HookConfig, SaveConfig, SaveConfigMode
 from tdcore.counters import CloseReport, Counters
 from tdcore.errors import ConfigError, StopTraining, UnsupportedFeature
 from tdcore.hooks.clock import Clock, Stamp
@@ -61,7 +61,7 @@ class BaseHook:
         self._mode = 0  # ModeKeys value, 0 while it follows the model
         self._faults: dict[str, str] = {}
         self._notes: dict[str, Any] = {}  # beside the collections in collections.json
-        self._warned: set[str] = set()
+        self._warn = Warner()
         self._off = False  # closed, in a forked child, or a worker that captures nothing
         self._session: Session | None = None
         self._ring: Any = DryRing()
@@ -82,7 +82,7 @@ class BaseHook:
             self._ring = self._session.ring
         self._collections = CollectionManager()
         self._names = NameTable(self._ring, self._collections)
-        self._clock = Clock(config, self._collections, self._names, _Warner(self._warned))
+        self._clock = Clock(config, self._collections, self._names, self._warn)
         self._include_from(config)
         _ALL_HOOKS.add(self)
 
@@ -246,9 +246,6 @@ class BaseHook:
         self._names.changed = True
         _log.warning("tdcore: %s is switched off after an error; the training goes on", part, exc_info=error)
 
-    def _warn(self, message: str) -> None:
-        _Warner(self._warned)(message)
-
     # Private --------------------------------------------------------------------------------------------
 
     def _end_capture(self) -> None:
@@ -321,11 +318,11 @@ class BaseHook:
         self._session.put_collections({"collections": entries, **self._notes})
 
 
-class _Warner:
+class Warner:
     """Says each message once. Holds no reference to the hook, so that a dropped hook is freed at once."""
 
-    def __init__(self, said: set[str]) -> None:
-        self._said = said
+    def __init__(self) -> None:
+        self._said: set[str] = set()
 
     def __call__(self, message: str) -> None:
         if message not in self._said:

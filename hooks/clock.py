@@ -83,7 +83,9 @@ class Clock:
         if self._collections.version.value != self._version:
             self._refresh()
         mode, mode_step = ModeKeys(self.stamp.mode), self.stamp.mode_step
-        return self.plan_of(name for name in self.included if self._when(name, mode).should_save_step(mode_step))
+        return self.plan_of(
+            name for name in self.included if self._when(name, mode).should_save_step(mode_step)
+        )
 
     def plan_of(self, names: Iterable[str]) -> Plan:
         """The plan of these collections, whatever the step."""
@@ -124,7 +126,9 @@ class Clock:
             name = collection.name
             if collection.is_filled and name not in self.included:
                 self._warn(
-                    f"collection {name!r} is not saved: name it in include_collections, or use add_collection()"
+                    f"collection {name!r} is not saved: name it in include_collections, or add_collection()"
                 )
             if name in self.included and not collection.selects and name != CollectionKeys.DEFAULT:
-                self._warn(f"collection {name!r} is empty: give it patterns, get_collection({name!r}).include()")
+                self._warn(
+                    f"collection {name!r} is empty: give it patterns, get_collection({name!r}).include()"
+                )

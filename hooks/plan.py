@@ -1,7 +1,7 @@
 """What to do with a tensor while certain collections are being saved. Knows no framework.
 
-A `Plan` belongs to one set of collections that are saved together; a hook keeps one per set that occurs and throws
-all away when a collection changes. Asking for the same name again costs one dictionary look-up.
+A `Plan` belongs to one set of collections that are saved together; a hook keeps one per set that occurs and
+throws all away when a collection changes. Asking for the same name again costs one dictionary look-up.
 Threads: all may be called from several (forward hooks of replicas): at worst both compute the same answer.
 """
 
@@ -28,7 +28,7 @@ _ALWAYS_WHOLE = frozenset(
 
 
 class Want(NamedTuple):
-    """How one tensor is captured. id: of its name. flags: CaptureFlags. products: ("prod" or "abs_prod", id)."""
+    """How one tensor is captured. id: its name's. flags: CaptureFlags. products: (what, id of its row)."""
 
     id: int
     flags: int
@@ -54,6 +54,14 @@ class Batch:
             for position, want in enumerate(wants)
             for product, tensor_id in want.products
         ]
+
+    def with_more(self, wants: Sequence[Want]) -> Batch:
+        """This batch, followed by the given tensors."""
+        more = Batch(wants)
+        more.ids = self.ids + more.ids
+        more.flags = self.flags + more.flags
+        more.products = self.products
+        return more
 
 
 class NameTable:
@@ -106,6 +114,10 @@ class Plan:
         except KeyError:
             want = self._wants[name] = self._decide(name, kind, origin)
             return want
+
+    def insist(self, name: str, kind: TensorKind, origin: str = "") -> Want:
+        """How to capture a tensor that no collection needs to ask for: whole."""
+        return Want(self._names.intern(name, kind, origin), PAYLOAD | STATISTICS)
 
     def takes(self, name: str, kind: TensorKind) -> bool:
         """Whether any of the collections takes the tensor. Makes no id."""

@@ -4,11 +4,11 @@
     gradient/<Root>_<parameter path>     gradient/Net_conv1.weight
     <module path>_output_<i>, _input_<i> conv1_output_0; the root itself goes by its class name: Net_output_0
 
-Outputs and inputs may be nested: elements of tuples and lists are numbered in order through all levels (an element
-that is no tensor takes a number too, so that names do not move when it is None), elements of mappings and
-dataclasses go by their key: "Net_output_logits", "Net_output_hidden.0".
-Nothing here keeps a model alive: parameters are read from the modules each time.
-Threads: pure functions of their arguments; the training thread changes models.
+Outputs and inputs may be nested: elements of tuples and lists are numbered in order through all levels (an
+element that is no tensor takes a number too, so that names do not move when it is None), elements of
+mappings and dataclasses go by their key: "Net_output_logits", "Net_output_hidden.0". Nothing here keeps a
+model alive: parameters are read from the modules each time. Threads: pure functions of their arguments; the
+training thread changes models.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class Module(NamedTuple):
 def read_structure(root: nn.Module) -> tuple[list[object], list[nn.Parameter | None]]:
     """A signature of the model's structure, and its parameter slots in the same order each time.
 
-    Two readings with equal signatures have the same modules and parameters under the same names. A shared module
-    appears once; a tied parameter as often as it is held. About 0.3 us per module and 0.1 us per parameter.
+    Two readings with equal signatures have the same modules and parameters under the same names. A shared
+    module appears once; a tied parameter as often as it is held. About 0.3 us per module and 0.1 us per
+    parameter.
     """
     signature: list[object] = []
     slots: list[nn.Parameter | None] = []

@@ -1,8 +1,8 @@
 """Weights, gradients and optimizer state: one native call where the optimizer is about to step.
 
-At the step pre-hook gradients are final (accumulated, unscaled) and weights are those that the forward saw. A step
-that is saved therefore stays *owed* after its forward until an optimizer steps; with gradient accumulation the
-newest saved step is the one that is paid, under its own number.
+At the step pre-hook gradients are final (accumulated, unscaled) and weights are those that the forward saw.
+A step that is saved therefore stays *owed* after its forward until an optimizer steps; with gradient
+accumulation the newest saved step is the one that is paid, under its own number.
 
     several optimizers      each pays for the parameters that it owns; frozen ones go with the first
     no optimizer seen yet   weights are captured when the forward ends (same values), gradients as above
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +42,7 @@ _SCALE = "optimizer/grad_scale"
 
 
 class Selection(NamedTuple):
-    """What one capture call takes: positions in the view's parameters, and the ids for both lists in a row."""
+    """What one capture call takes: positions in the view's parameters. batch: of both lists in a row."""
 
     weights: list[int]
     gradients: list[int]
@@ -67,10 +67,10 @@ class Known:
 
     __slots__ = ("index", "memo", "optimizer")
 
-    def __init__(self, optimizer: Optimizer, index: int, forget: Callable[[Any], None]) -> None:
-        self.optimizer = weakref.ref(optimizer, forget)
+    def __init__(self, optimizer: Optimizer, index: int) -> None:
+        self.optimizer = weakref.ref(optimizer)
         self.index = index
-        self.memo: tuple[object, Selection, frozenset[int]] | None = None
+        self.memo: tuple[tuple[Any, ...], Selection, frozenset[int]] | None = None
 
     @property
     def prefix(self) -> str:
@@ -111,7 +111,7 @@ class ParameterCapture:
             self._weights_due = (stamp, plan)
             return
         self.owed = Owed(stamp, plan, inside_step=self.inside_step)
-        if self.inside_step or not self._known:
+        if self.inside_step or not self._knows_any():
             self._weights_due = (stamp, plan)
 
     def end_forward(self) -> None:
@@ -122,7 +122,7 @@ class ParameterCapture:
         parameters = self._parameters()
         if parameters is None:
             return
-        self._take(stamp, plan, parameters, _select(self.view, plan, range(len(parameters)), ()))
+        self._take(stamp, plan, parameters, _select(self.view, plan, range(len(parameters)), []))
         if self.owed is not None and self.owed.stamp == stamp:
             self.owed.weights_done = True
 
@@ -139,7 +139,7 @@ class ParameterCapture:
         owed = self.owed
         if owed is not None and owed.inside_step:
             self._pay(owed, optimizer)
-        return id(optimizer) in self._known
+        return self._known_as(optimizer) is not None
 
     def before_forward(self) -> None:
         """A forward begins while a step is owed: accumulation, a step that was skipped, or no optimizer."""
@@ -149,14 +149,14 @@ class ParameterCapture:
         if parameters is None:
             self.owed = None
             return
-        if any(parameter.grad is not None for parameter in parameters):
-            if not self._known:
+        if not owed.done and any(parameter.grad is not None for parameter in parameters):
+            if not self._knows_any():
                 self._search(parameters)
-            if self._known:
+            if self._knows_any():
                 return  # accumulation: the optimizer pays later
             self._warn(
-                f"no optimizer stepped for {self.view.root_name}: gradients are read when the next forward starts; "
-                "call register_optimizer() or hook.step() if that is not when they are final"
+                f"no optimizer stepped for {self.view.root_name}: gradients are read when the next forward "
+                "starts; call register_optimizer() or hook.step() if that is not when they are final"
             )
         self.finish()
 
@@ -167,7 +167,7 @@ class ParameterCapture:
         if owed is None or parameters is None:
             return
         rest = [position for position in range(len(parameters)) if position not in owed.done]
-        weights = () if owed.weights_done else rest
+        weights: list[int] = [] if owed.weights_done else rest
         gradients = [position for position in rest if parameters[position].requires_grad]
         self._take(owed.stamp, owed.plan, parameters, _select(self.view, owed.plan, weights, gradients))
 
@@ -175,6 +175,16 @@ class ParameterCapture:
         """Makes an optimizer known before its first step. False when it owns nothing of the model."""
         parameters = self._parameters() or []
         return self._know(optimizer, set(map(id, _owned(optimizer))), parameters) is not None
+
+    @property
+    def weights_due(self) -> bool:
+        """Whether weights are to be captured when the root's forward ends."""
+        return self._weights_due is not None
+
+    def current_view(self) -> ModelView:
+        """The names of the model's parts as it is now."""
+        self._parameters()
+        return self.view
 
     # Private ----------------------------------------------------------------------------------------------
 
@@ -196,19 +206,23 @@ class ParameterCapture:
         if self.view.aliases:
             self._notes["aliases"] = self.view.aliases
 
-    def _know(self, optimizer: Optimizer, owned: set[int], parameters: list[nn.Parameter]) -> Known | None:
+    def _known_as(self, optimizer: Optimizer) -> Known | None:
         known = self._known.get(id(optimizer))
-        if known is not None:
-            return known
-        if not any(id(parameter) in owned for parameter in parameters):
-            return None
-        key, table = id(optimizer), self._known
-        known = table[key] = Known(optimizer, self._optimizers_met, lambda _: table.pop(key, None))
-        self._optimizers_met += 1
+        return known if known is not None and known.optimizer() is optimizer else None
+
+    def _know(self, optimizer: Optimizer, owned: set[int], parameters: list[nn.Parameter]) -> Known | None:
+        known = self._known_as(optimizer)
+        if known is None and any(id(parameter) in owned for parameter in parameters):
+            self._known = {key: one for key, one in self._known.items() if one.optimizer() is not None}
+            known = self._known[id(optimizer)] = Known(optimizer, self._optimizers_met)
+            self._optimizers_met += 1
         return known
 
+    def _knows_any(self) -> bool:
+        return any(known.optimizer() is not None for known in self._known.values())
+
     def _search(self, parameters: list[nn.Parameter]) -> None:
-        """Looks once for an optimizer that exists but has not stepped yet (accumulation from the first step)."""
+        """Looks once for an optimizer that has not stepped yet (accumulation from the first step on)."""
         if self._searched:
             return
         self._searched = True
@@ -222,7 +236,7 @@ class ParameterCapture:
             self.owed = None
             return
         owned = [id(parameter) for parameter in _owned(optimizer)]
-        known = self._known.get(id(optimizer)) or self._know(optimizer, set(owned), parameters)
+        known = self._know(optimizer, set(owned), parameters)
         if known is None:
             return
         selection, positions = self._selection(owed, known, owned, parameters)
@@ -238,7 +252,16 @@ class ParameterCapture:
         """What this optimizer's step pays for. Remembered: a usual step asks the same as the one before."""
         ids = [id(parameter) for parameter in parameters]
         trainable = [parameter.requires_grad for parameter in parameters]
-        question = (owed.plan, self.view, owed.weights_done, owed.done, owned, ids, trainable, len(self._known))
+        question = (
+            owed.plan,
+            self.view,
+            owed.weights_done,
+            owed.done,
+            owned,
+            ids,
+            trainable,
+            len(self._known),
+        )
         if known.memo is not None and _same(known.memo[0], question):
             return known.memo[1], known.memo[2]
         mine = set(owned)
@@ -253,7 +276,7 @@ class ParameterCapture:
             )
         ]
         gradients = [position for position in positions if trainable[position]]
-        selection = _select(self.view, owed.plan, () if owed.weights_done else positions, gradients)
+        selection = _select(self.view, owed.plan, [] if owed.weights_done else positions, gradients)
         paid = frozenset(positions)
         if all(identity in mine or not trains for identity, trains in zip(ids, trainable, strict=True)):
             known.memo = (question, selection, paid)  # otherwise the answer depends on which gradients exist
@@ -312,11 +335,11 @@ class ParameterCapture:
         capture = self._capture_ref()
         if capture is None:
             return
-        gradients = [parameters[position].grad for position in selection.gradients]
+        gradients: list[Any] = [parameters[position].grad for position in selection.gradients]
         scale = getattr(optimizer, "grad_scale", None)
         if isinstance(scale, torch.Tensor) and gradients:
             gradients = _unscaled(gradients, scale)
-            want = plan.scale_want  # type: ignore[attr-defined]
+            want = plan.insist(_SCALE, TensorKind.HYPERPARAMETER, type(optimizer).__name__)
             extra = [*(extra or ()), (scale, want)]
         tensors: list[Any] = [parameters[position] for position in selection.weights]
         tensors += gradients
@@ -340,3 +363,49 @@ _PARAMETER_KINDS = (
 def _owned(optimizer: Optimizer) -> Iterator[nn.Parameter]:
     for group in optimizer.param_groups:
         yield from group["params"]
+
+
+def _select(view: ModelView, plan: Plan, weights: Iterable[int], gradients: Iterable[int]) -> Selection:
+    """Those of the positions that the plan wants."""
+    chosen: tuple[list[int], list[int]] = ([], [])
+    wants: list[Want] = []
+    for position in weights:
+        parameter = view.parameters[position]
+        want = plan.want(parameter.name, parameter.kind, parameter.origin)
+        if want is not None:
+            chosen[0].append(position)
+            wants.append(want)
+    for position in gradients:
+        parameter = view.parameters[position]
+        want = plan.want(f"gradient/{parameter.name}", TensorKind.GRADIENT, parameter.origin)
+        if want is not None:
+            chosen[1].append(position)
+            wants.append(want)
+    return Selection(*chosen, Batch(wants))
+
+
+def _same(one: tuple[Any, ...], two: tuple[Any, ...]) -> bool:
+    """Equal, without comparing plans or views element by element."""
+    return one[0] is two[0] and one[1] is two[1] and one[2:] == two[2:]
+
+
+def _unscaled(gradients: list[Any], scale: torch.Tensor) -> list[Any]:
+    """Gradients as the optimizer will use them. Scales are powers of two, so the division is exact."""
+    with torch.no_grad():
+        return [
+            gradient if gradient is None or gradient.layout is not torch.strided else gradient / scale
+            for gradient in gradients
+        ]
+
+
+def _hyperparameters(optimizer: Optimizer, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Every number of every parameter group: lr, momentum, weight_decay, betas (as one array), ..."""
+    for index, group in enumerate(optimizer.param_groups):
+        for key, value in group.items():
+            name = f"{prefix}/group_{index}/{key}"
+            if isinstance(value, torch.Tensor):
+                yield name, value
+            elif isinstance(value, (int, float)) and not isinstance(value, bool):
+                yield name, np.float64(value)
+            elif isinstance(value, tuple) and value and all(isinstance(item, (int, float)) for item in value):
+                yield name, np.asarray(value, dtype=np.float64)

@@ -94,8 +94,8 @@ class DeadRelu:
     def check(self, window: Window) -> Iterator[Finding]:
         """One finding per layer and step with too many dead units."""
         outputs = self._outputs(window) & window.ok
-        window.missing(_NO_PAYLOAD, int(np.sum(outputs & ~window.columns.present("segment"))))
-        readable = outputs & window.columns.present("segment")
+        window.missing(_NO_PAYLOAD, int(np.sum(outputs & ~window.columns.present("nbytes"))))
+        readable = outputs & window.columns.present("nbytes")
         quiet = readable & self._cannot_fire(window) if self.pool_steps == 1 else np.zeros_like(readable)
         window.judged(int(np.sum(quiet)))
         for row in np.flatnonzero(readable & ~quiet).tolist():
@@ -167,9 +167,8 @@ class DeadRelu:
         if self.pool_steps == 1:
             return active, total
         columns = window.columns
-        key = f"{columns.ints('attempt')[row]}/{columns.text('worker', row)}/{columns.text('mode', row)}/" + (
-            f"{columns.text('name', row)}/{columns.ints('call')[row]}"
-        )
+        words = (columns.text(name, row) for name in ("worker", "mode", "name"))
+        key = (int(columns.ints("attempt")[row]), *words, int(columns.ints("call")[row]))
         kept: list[tuple[npt.NDArray[np.int64], int]] = window.memory.setdefault(key, [])
         if kept and kept[-1][0].size != active.size:
             kept.clear()  # another shape: the units are not the same ones

@@ -90,7 +90,7 @@ class Engine:
         return tuple(self._verdict(judge, finished) for judge in self._judges)
 
     def close(self) -> None:
-        """Clears findings/ of what these rules left when they ran before, where they judged anew and found nothing."""
+        """Clears findings/ of what these rules left when they ran before, where they found nothing now."""
         if self._sink is None or not self.rows:
             return
         for judge in self._judges:
@@ -186,7 +186,7 @@ class Engine:
         for action in self._actions:
             try:
                 action.act(found, self.source, self._sink)
-            except Exception as error:  # an action that fails must not end the watch
+            except Exception as error:  # noqa: PERF203 -- an action that fails must not end the watch
                 self._problem(f"action {action.name} failed: {error}")
 
     def _problem(self, text: str) -> None:

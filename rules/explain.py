@@ -36,7 +36,7 @@ class Explanation:
 
 
 def explain(rule: type[Rule]) -> Explanation:
-    """Raises ValueError when a section is missing, unknown or out of order."""
+    """Raises ValueError when a section is missing or out of order, or a parameter is not explained."""
     text = inspect.cleandoc(rule.__doc__ or "")
     summary, _, rest = text.partition("\n")
     sections: dict[str, list[str]] = {}
@@ -53,7 +53,8 @@ def explain(rule: type[Rule]) -> Explanation:
         )
     return Explanation(
         summary=summary,
-        sections={name: inspect.cleandoc("\n".join(lines)) for name, lines in sections.items()},
+        sections={title: _joined(lines) for title, lines in sections.items() if title != "Parameters"},
+        parameters=_parameters(rule, sections["Parameters"]),
     )
 
 

@@ -99,5 +99,5 @@ class ExplodingTensor:
                 row,
                 numbers=numbers,
                 why=f"{what} among {count} values",
-                do="lower the learning rate, clip gradients, or check log, division and loss scale before this tensor",
+                do="lower the learning rate, clip gradients, or check log, division and loss scale before it",
             )

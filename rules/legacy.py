@@ -1,4 +1,4 @@
-"""Rules of the older kind: subclasses of Rule with `invoke_at_step`, as users wrote them for the older library.
+"""Rules of the older kind: subclasses of Rule with `invoke_at_step`, as written for the older library.
 
     class LossTooHigh(Rule):
         def __init__(self, base_trial, threshold="10"):
@@ -58,7 +58,7 @@ class Rule(ABC):
     ) -> None:
         if action_str:
             raise UnsupportedFeature(
-                "action_str is not served: give actions to tdcore.rules.run(..., actions=[...]) or `--on-fire` instead"
+                "action_str is not served: use tdcore.rules.run(..., actions=[...]) or `--on-fire`"
             )
         self.base_trial = base_trial
         self.other_trials = list(other_trials or ())
@@ -129,7 +129,7 @@ def _invoke(rule_obj: Rule, step: int, raise_eval_cond: bool) -> None:
 
 
 class LegacyRule:
-    """A rule of the older kind as one that the engine runs. As in the older library its evaluation ends at the first hit.
+    """A rule of the older kind as one that the engine runs. As in the older library it ends at its first hit.
 
     kind: the user's class. parameters: passed to it as strings. The run is opened when its first steps are
     complete.
@@ -201,7 +201,7 @@ class LegacyRule:
 
 
 def _complete_steps(window: Window) -> list[tuple[tuple[int, str, str, int], int]]:
-    """((attempt, worker, mode, mode_step), global step) of steps that every worker seen has completed, ascending."""
+    """((attempt, worker, mode, mode_step), global step) of steps that all workers have completed, sorted."""
     columns, memory = window.columns, window.memory
     waiting: dict[int, tuple[int, str, str, int]] = memory.setdefault("waiting", {})
     newest: dict[tuple[int, str], int] = memory.setdefault("newest", {})

@@ -101,9 +101,10 @@ class LossNotDecreasing:
     def needs(self) -> Need:
         """Scalar losses at steps far enough apart."""
         mode = f" in {self.mode} mode" if self.mode not in (None, "GLOBAL") else ""
+        interval = max(1, self.num_steps // 10)
         return Need(
             what=f"a scalar loss saved{mode} at steps at least num_steps = {self.num_steps} apart",
-            fix=f'CollectionConfig(name="losses", save_config=SaveConfig(save_interval={max(1, self.num_steps // 10)}))',
+            fix=f'CollectionConfig(name="losses", save_config=SaveConfig(save_interval={interval}))',
         )
 
     def check(self, window: Window) -> Iterator[Finding]:

@@ -129,7 +129,7 @@ def run(
         if not (live or until_end):
             if not source.begun():
                 raise RunNotFound(
-                    f"there is no run at {source.where}; give the out_dir of a hook, or --live to wait for one"
+                    f"there is no run at {source.where}; give a hook's out_dir, or follow it (live) to wait"
                 )
             found = engine.step(everything=ended)
             if on_findings is not None and found:

@@ -1,4 +1,4 @@
-"""Where the engine gets its rows: a run on disk (RunSource), or a table in memory (TableSource: tests, cases).
+"""Where the engine gets its rows: a run on disk (RunSource), or a table in memory (TableSource).
 
 A source hands out each captured tensor once, and only when its step is complete for its worker: when a row of
 a later step of that worker is there, when nothing was added to it for a while, or when the attempt has ended.
@@ -32,9 +32,10 @@ __all__ = ["COLUMNS", "Batch", "RunSource", "Source", "TableSource"]
 
 # What every window holds; rules that need more name it in a class variable `columns`.
 COLUMNS = (
-    "attempt", "worker", "mode", "mode_step", "step", "seq", "name", "kind", "origin", "call", "dtype", "status",
-    "reason", "segment", "time_ns", "count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count",
-    "subnormal_count", "min", "max", "mean", "m2", "abs_sum", "square_sum", "abs_min", "abs_max",
+    "attempt", "worker", "mode", "mode_step", "step", "seq", "name", "kind", "origin", "call", "dtype",
+    "status", "reason", "nbytes", "time_ns", "count", "nan_count", "pos_inf_count", "neg_inf_count",
+    "zero_count", "subnormal_count", "min", "max", "mean", "m2", "abs_sum", "square_sum", "abs_min",
+    "abs_max",
 )  # fmt: skip
 
 Ended = frozenset[tuple[int, str]]
@@ -204,9 +205,10 @@ class RunSource:
         )
         complete = np.zeros(len(rows), dtype=np.bool_)
         old = len(rows) - len(fresh)
-        for pair in np.unique(np.stack([attempt, worker]), axis=1).T.tolist():
-            mine = (attempt == pair[0]) & (worker == pair[1])
-            place = (pair[0], texts[pair[1]])
+        pairs = attempt * len(texts) + worker
+        for pair in np.unique(pairs).tolist():
+            mine = pairs == pair
+            place = (pair // len(texts), texts[pair % len(texts)])
             if mine[old:].any():
                 self._arrived[place] = now
             if place in ended or now - self._arrived[place] >= self._settle.total_seconds():
@@ -228,16 +230,22 @@ class RunSource:
         what = f"{index.text('name', row)!r} at step {int(index.column('step')[row])}"
         if np.any(index.column("segment")[parts] < 0):
             raise TensorUnavailableForStep(f"{what} was saved without its values", reason="stats_only")
-        shape = index.wide("shape", parts[:1])[0].as_py()
-        for _ in range(2):
-            try:
-                return self._payloads.read(self._pieces(parts), index.text("dtype", row) or "", shape, what)
-            except SinkKeyError as error:  # small segments are merged while the run is written
-                if not index.relocate(row):
-                    raise TensorUnavailableForStep(
-                        f"the values of {what} are gone: {error}", reason="lost"
-                    ) from error
-        raise TensorUnavailableForStep(f"the values of {what} keep moving; try again", reason="lost")
+        try:
+            return self._read(parts, what)
+        except SinkKeyError:  # small segments are merged while the run is written: the index knows where to
+            moved = [index.relocate(part) for part in parts.tolist()]
+        try:
+            if any(moved):
+                return self._read(parts, what)
+            raise SinkKeyError(f"segment {index.text('segment', row)} is gone")
+        except SinkKeyError as error:
+            raise TensorUnavailableForStep(f"values of {what} are lost: {error}", reason="lost") from error
+
+    def _read(self, parts: npt.NDArray[np.int64], what: str) -> npt.NDArray[Any]:
+        assert self._payloads is not None
+        row = int(parts[0])
+        shape = self._index.wide("shape", parts[:1])[0].as_py()
+        return self._payloads.read(self._pieces(parts), self._index.text("dtype", row) or "", shape, what)
 
     def _pieces(self, parts: npt.NDArray[np.int64]) -> list[Piece]:
         from tdcore.trial.payload import Piece

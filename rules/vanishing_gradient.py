@@ -33,8 +33,9 @@ class VanishingGradient:
         element are left to ExplodingTensor.
 
     Parameters:
-        threshold: in units of the gradient. ignore_zero: True leaves out gradients that are exactly zero
-        everywhere, as those of frozen layers can be.
+        threshold: in units of the gradient.
+        ignore_zero: True leaves out gradients that are exactly zero everywhere, as those of frozen layers
+            can be.
 
     False alarms:
         The end of a successful training, where all gradients are small. Losses or gradients scaled down (a

@@ -19,7 +19,7 @@ import pyarrow as pa
 from tdcore.errors import ConfigError
 from tdcore.rules.base import Finding, Rule
 
-__all__ = ["Columns", "Members", "Mask", "Window"]
+__all__ = ["Columns", "Coverage", "Mask", "Members", "Window", "compile_pattern"]
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -154,9 +154,7 @@ class Window:
         return self.columns.where("kind", lambda kind: kind in kinds)
 
     def named(self, patterns: Iterable[str]) -> Mask:
-        """Rows whose tensor name one of the regular expressions finds (re.search, case-sensitive, as in the older
-        library).
-        """
+        """Rows whose tensor name one of the regular expressions finds: re.search, case-sensitive."""
         tests = [compile_pattern(pattern) for pattern in patterns]
         return self.columns.where("name", lambda name: any(test.search(name) for test in tests))
 

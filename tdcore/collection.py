@@ -1,19 +1,20 @@
 """Collections: named groups of tensors, each with its own patterns, save interval and reductions.
 
-A tensor belongs to a collection when its name matches one of the patterns (`re.search`), or is listed by name, or
-was captured through a module that the collection names, or when its kind is one that the collection holds by
-nature (a loss is in "losses" whatever it is called). Collections are set up before the training and may be changed
-while it runs: a hook sees the change at its next step. Not thread-safe: change them from the training thread.
+A tensor belongs to a collection when its name matches one of the patterns (`re.search`), or is listed by
+name, or was captured through a module that the collection names, or when its kind is one that the
+collection holds by nature (a loss is in "losses" whatever it is called). Collections are set up before the
+training and may be changed while it runs: a hook sees the change at its next step. Not thread-safe: change
+them from the training thread.
 
-Built in: all, default (include_regex of the hook), weights, biases, gradients, losses, inputs, outputs, scalars,
-custom (empty until filled), optimizer_variables, hyperparameters.
+Built in: all, default (include_regex of the hook), weights, biases, gradients, losses, inputs, outputs,
+scalars, custom (empty until filled), optimizer_variables, hyperparameters.
 """
 
 from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,8 +50,8 @@ class CollectionKeys:
     TREES = "trees"
 
 
-# name -> patterns, kinds that belong by nature, kinds that a pattern may select (None: all).
-# Without the last, "weights" would take "optimizer/exp_avg/Net_fc.weight" and the output of a module "weight_net".
+# name -> patterns, kinds that belong by nature, kinds that a pattern may select (None: all). Without the
+# last, "weights" would take "optimizer/exp_avg/Net_fc.weight" and the output of a module "weight_net".
 _PARAMETERS = frozenset({TensorKind.WEIGHT, TensorKind.BIAS})
 _RESULTS = frozenset({TensorKind.OUTPUT, TensorKind.LOSS, TensorKind.CUSTOM})
 _NO_KINDS: frozenset[TensorKind] = frozenset()
@@ -199,14 +200,21 @@ class Collection:
         self.version.value += 1
 
     def add_module_tensors(self, module: object, inputs: bool = False, outputs: bool = True) -> None:
-        """A module's inputs and outputs belong here, whatever they are called. The module is not kept alive."""
+        """A module's inputs and outputs belong here, whatever they are called. It is not kept alive."""
         self._modules.append(ModuleTensors(weakref.ref(module), inputs, outputs))
         self.version.value += 1
 
-    @property
-    def modules(self) -> list[ModuleTensors]:
-        """What add_module_tensors() was told."""
-        return list(self._modules)
+    def resolve_modules(self, name_of: Callable[[object], str | None]) -> None:
+        """Turns the modules of add_module_tensors() into patterns; those without a name wait."""
+        waiting: list[ModuleTensors] = []
+        for tensors in self._modules:
+            name = name_of(tensors.module())
+            if name is None:
+                waiting.append(tensors)
+                continue
+            wanted = "|".join(["input"] * tensors.inputs + ["output"] * tensors.outputs)
+            self.include(f"^{re.escape(name)}_({wanted})_")
+        self._modules = waiting
 
     @property
     def save_config(self) -> SaveConfig | None:

@@ -86,7 +86,8 @@ class SaveConfig:
 
     SaveConfig(save_interval=10)                      steps 0, 10, 20, ... of every mode
     SaveConfig(save_interval=10, save_steps=[3, 7])   those, and 3 and 7
-    SaveConfig(mode_save_configs={modes.TRAIN: SaveConfigMode(save_interval=1)})   other modes: as given beside it
+    SaveConfig(mode_save_configs={modes.TRAIN: SaveConfigMode(save_interval=1)})   other modes: as given
+    beside it
     """
 
     save_interval: int = DEFAULT_SAVE_INTERVAL
@@ -130,7 +131,7 @@ class SaveConfig:
         if isinstance(value, Mapping):
             return cls(mode_save_configs=value)
         raise ConfigError(
-            f"save_config must be a SaveConfig or a dict of modes to SaveConfigMode, got {type(value).__name__}"
+            f"save_config must be a SaveConfig or a dict of SaveConfigMode per mode, got {type(value).__name__}"
         )
 
 
@@ -138,10 +139,10 @@ class SaveConfig:
 class ReductionConfig:
     """Save statistics instead of the whole tensor (save_raw_tensor=False), or beside it (True).
 
-    The reductions come from the statistics that are recorded with every captured tensor, so naming few of them
-    saves nothing. Only "prod" is extra work: without the raw tensor it is computed by the framework and stored as
-    a row of its own, named "<tensor>/prod" or "<tensor>/abs_prod". abs_: of the absolute values.
-    save_shape: shapes are part of every row and cannot be left out, so only True is accepted.
+    The reductions come from the statistics that are recorded with every captured tensor, so naming few of
+    them saves nothing. Only "prod" is extra work: without the raw tensor it is computed by the framework
+    and stored as a row of its own, named "<tensor>/prod" or "<tensor>/abs_prod". abs_: of the absolute
+    values. save_shape: shapes are part of every row and cannot be left out, so only True is accepted.
     """
 
     reductions: Sequence[str] = ()
@@ -185,7 +186,7 @@ class HookConfig:
 
     out_dir: str
     dry_run: bool = False
-    save_config: SaveConfig = SaveConfig()
+    save_config: SaveConfig = field(default_factory=lambda: SaveConfig())
     reduction_config: ReductionConfig | None = None
     include_regex: Sequence[str] = ()
     include_collections: Sequence[str] = ()

@@ -9,10 +9,11 @@
       ]
     }
 
-Values are strings or JSON values of the right type; lists are comma-separated strings (so a pattern in one holds
-no comma) or JSON lists. A collection takes what its parameters leave open from HookParameters, setting by setting.
-The file is found through the argument, TDCORE_CONFIG, SMDEBUG_CONFIG_FILE_PATH, then the place where the older
-service writes it. Any fault is a ConfigError that names the file and the key. Reads one file, keeps no state.
+Values are strings or JSON values of the right type; lists are comma-separated strings (so a pattern in one
+holds no comma) or JSON lists. A collection takes what its parameters leave open from HookParameters,
+setting by setting. The file is found through the argument, TDCORE_CONFIG, SMDEBUG_CONFIG_FILE_PATH, then
+the place where the older service writes it. Any fault is a ConfigError that names the file and the key.
+Reads one file, keeps no state.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def _losses(floor: float) -> Trace:
 
 
 FIRES = Case(
-    story="ten classes and a learning rate of zero: the loss stays at ln 10 with some noise; evaluated every 10 steps.",
+    story="ten classes and a learning rate of zero: the loss stays at ln 10, with some noise.",
     rule=LossNotDecreasing(),
     trace=lambda: _losses(2.3),
     found=((50, LOSS), (60, LOSS)),

@@ -23,7 +23,7 @@ def _gradients(shrinking: float) -> Trace:
 
 
 FIRES = Case(
-    story="a stack in which each layer passes back a two-hundredth of its gradient; the first layer gets 3e-9.",
+    story="each layer passes back a two-hundredth of its gradient; the first layer gets 3e-9.",
     rule=VanishingGradient(),
     trace=lambda: _gradients(1 / 200),
     found=((0, "gradient/Net_layers.0.weight"), (10, "gradient/Net_layers.0.weight")),

@@ -47,7 +47,7 @@ def demo(
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Train a network with a planted fault under watch, and then the mended one (needs torch and scikit-learn).
+    """Train a network with a planted fault under watch, then the mended one (needs torch, scikit-learn).
 
     Example: [bold]tdcore demo --out runs/demo[/]
     """

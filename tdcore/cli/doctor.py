@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -132,7 +132,7 @@ def _pidfd() -> Check:
     except (OSError, AttributeError) as error:
         return Check(
             name="pidfd", state="missing", detail=f"pidfd_open: {error}",
-            advice="nothing to do: the flusher asks now and then whether the trainer still lives (Linux 5.3 has pidfd)",
+            advice="nothing to do: the flusher polls the trainer instead (Linux 5.3 has pidfd)",
         )  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def _ring() -> Check:
             values = np.arange(1000, dtype=np.float32)
             ring.capture([values], np.array([name], dtype=np.uint32), np.array([3], dtype=np.uint8), 0, 1, 0)
             drained = consumer.drain(1 << 20, 64)
-            rows = np.frombuffer(drained.rows, dtype=np.dtype(_core.ROW_DTYPE))
+            rows: Any = np.frombuffer(drained.rows, dtype=np.dtype(_core.ROW_DTYPE))
             mean = float(rows["stats"]["mean"][0])
             records = int(drained.records)
             del rows

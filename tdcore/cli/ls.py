@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _DEPTH = 3  # how many folders below PATH runs are looked for
-_DROP_ADVICE = "docs/design.md says what each reason means"
 
 
 def command(
@@ -87,7 +86,7 @@ def _summary(trial: Trial) -> dict[str, Any]:
         "first_step": steps[0] if steps else None,
         "last_step": steps[-1] if steps else None,
         "steps": len(steps),
-        "tensors_saved": rows.num_rows,
+        "rows": rows.num_rows,
         "payload_bytes": pc.sum(rows.column("nbytes")).as_py() or 0,
         "drops": drops,
         "lost_rows": len(trial.gaps) > 0,
@@ -155,7 +154,7 @@ def _print_runs(path: str, runs: list[dict[str, Any]]) -> None:
     for run in runs:
         dropped = sum(drop["tensors"] for drop in run["drops"].values())
         table.add_row(
-            run["run"], _status(run), str(len(run["attempts"])), f"{run['steps']:,}", f"{run['tensors_saved']:,}",
+            run["run"], _status(run), str(len(run["attempts"])), f"{run['steps']:,}", f"{run['rows']:,}",
             human_bytes(run["payload_bytes"]), f"{dropped:,}", f"{run['findings']:,}",
         )  # fmt: skip
     console().print(table)
@@ -173,14 +172,13 @@ def _print_run(run: dict[str, Any]) -> None:
         f"steps {steps}; modes {', '.join(run['modes']) or '-'}; workers {', '.join(run['workers']) or '-'}"
     )
     out.print(
-        f"{run['tensors_saved']:,} rows, {human_bytes(run['payload_bytes'])} of values, {run['findings']:,} findings"
+        f"{run['rows']:,} rows, {human_bytes(run['payload_bytes'])} of values, {run['findings']:,} findings"
     )
     for attempt in run["attempts"]:
         out.print(_attempt_line(attempt))
     for reason, drop in sorted(run["drops"].items()):
-        out.print(
-            f"[yellow]not kept: {drop['tensors']:,} tensors ({human_bytes(drop['bytes'])}): {reason}[/]; {_DROP_ADVICE}"
-        )
+        what = f"{drop['tensors']:,} tensors ({human_bytes(drop['bytes'])})"
+        out.print(f"[yellow]not kept as asked: {what}: {reason}[/]")
     if run["lost_rows"]:
         out.print("[yellow]rows are missing from the index: an index file was lost or deleted[/]")
     if run["collections"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,8 +25,8 @@ app = typer.Typer(
 )
 
 _RUN_EXIT_CODES = (
-    "Exit codes: 0 no issue. 1 an issue was found. 2 wrong usage. 3 a rule could not be evaluated or failed, or the run "
-    "cannot be read. 4 no issue so far, and the run has not ended."
+    "Exit codes: 0 no issue. 1 an issue was found. 2 wrong usage. 3 a rule could not be evaluated or failed, "
+    "or the run cannot be read. 4 no issue so far, and the run has not ended."
 )
 
 
@@ -120,28 +121,18 @@ def list_command(
     from rich.table import Table
 
     from tdcore.rules import RULES
-    from tdcore.rules.explain import explain, parameters
+    from tdcore.rules.explain import explain
 
-    found = [
-        {
-            "code": code,
-            "rule": rule.__name__,
-            "summary": explain(rule).summary,
-            "parameters": parameters(rule),
-        }
-        for code, rule in RULES.items()
-    ]
+    found = [(code, rule.__name__, explain(rule)) for code, rule in RULES.items()]
     if json_output:
-        print_json({"rules": found})
+        print_json({"rules": [{"code": code, "rule": name, **asdict(text)} for code, name, text in found]})
         return
     table = Table()
     for column in ("code", "rule", "what it finds", "parameters"):
         table.add_column(column, overflow="fold")
-    for entry in found:
-        table.add_row(
-            str(entry["code"]), str(entry["rule"]), str(entry["summary"]),
-            "\n".join(f"{name}={default}" for name, default in dict(entry["parameters"]).items()),  # type: ignore[call-overload]
-        )  # fmt: skip
+    for code, name, text in found:
+        parameters = "\n".join(f"{each.name}={each.default}" for each in text.parameters)
+        table.add_row(code, name, text.summary, parameters)
     console().print(table)
 
 
@@ -163,6 +154,10 @@ def explain_command(rule: Annotated[str, typer.Argument(help="Name or code of a 
     for title, text in explanation.sections.items():
         out.print(f"\n[bold]{title}[/]")
         out.print(text, markup=False)
+        if title == "Decides by":
+            out.print("\n[bold]Parameters[/]")
+            for each in explanation.parameters:
+                out.print(f"{each.name} = {each.default}: {each.text}", markup=False)
 
 
 def _actions(names: list[str]) -> list[Any]:

@@ -78,8 +78,15 @@ def _show_all(trial: Trial, names: list[str], step: int | None, stat: str, json_
         mine = rows.get(name, [])
         if not mine:
             continue
-        found.append({"tensor": name, "kind": mine[-1]["kind"], "last": _numbers(mine[-1]),
-                      "history": [_numbers(row)[stat] for row in mine], "steps": [row["step"] for row in mine]})  # fmt: skip
+        found.append(
+            {
+                "tensor": name,
+                "kind": mine[-1]["kind"],
+                "last": _numbers(mine[-1]),
+                "history": [_numbers(row)[stat] for row in mine],
+                "steps": [row["step"] for row in mine],
+            }
+        )
     if json_output:
         print_json({"run": trial.path, "stat": stat, "tensors": found})
         return
@@ -146,8 +153,8 @@ def _show_one(trial: Trial, name: str, step: int | None, stat: str, last: int, j
 
 def _by_name(table: pa.Table) -> dict[str, list[dict[str, Any]]]:
     columns = [
-        "name", "kind", "step", "count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "min", "max",
-        "mean", "std", "l1", "l2", "abs_max",
+        "name", "kind", "step", "count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "min",
+        "max", "mean", "std", "l1", "l2", "abs_max",
     ]  # fmt: skip
     found: dict[str, list[dict[str, Any]]] = {}
     for row in table.select(columns).to_pylist():

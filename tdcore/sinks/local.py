@@ -127,7 +127,7 @@ class LocalSink:
             with self._lock:
                 self._made.add(self.root)
             return data
-        except (FileNotFoundError, NotADirectoryError) as error:
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             raise SinkKeyError(f"nothing under {key!r} in {self.root!r}", errno=error.errno) from error
         except OSError as error:
             raise self._mapped(error, f"read {key!r}") from error

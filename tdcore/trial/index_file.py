@@ -150,16 +150,7 @@ def open_chunk(
     """
     key = file.index_key
     source = _source(sink, root, key)
-    with _reading(key, "opening"):
-        parquet = pq.ParquetFile(
-            source,
-            read_dictionary=_dictionary_columns(),
-            page_checksum_verification=True,
-            thrift_string_size_limit=64 << 20,
-            thrift_container_size_limit=1 << 20,
-        )
-    _check_size(parquet, key, source.size())
-    _check_schema(parquet, key)
+    parquet = _opened(source, key)
     table = _read(parquet, key, list(NARROW))
     arrays = _narrow(table, file, vocabularies)
     tickets = arrays["ticket"]
@@ -174,6 +165,23 @@ def open_chunk(
     if 2 * len(rows) < len(keep):
         chunk.wide(WIDE)  # a few rows must not keep a large file
     return chunk, arrays
+
+
+def _opened(source: Any, key: str) -> pq.ParquetFile:
+    """The file, once its footer says what it should."""
+    limits: dict[str, Any] = {"thrift_string_size_limit": 64 << 20, "thrift_container_size_limit": 1 << 20}
+    with _reading(key, "opening"):
+        parquet = pq.ParquetFile(source, page_checksum_verification=True, **limits)
+    _check_size(parquet, key, source.size())
+    _check_schema(parquet, key)
+    with _reading(key, "opening"):
+        return pq.ParquetFile(
+            source,
+            metadata=parquet.metadata,
+            read_dictionary=_dictionary_columns(),
+            page_checksum_verification=True,
+            **limits,
+        )
 
 
 def _source(sink: Sink, root: Path | None, key: str) -> Any:

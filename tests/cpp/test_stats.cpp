@@ -43,6 +43,8 @@ const char* name(Dtype dtype) {
 
 using Bytes = std::vector<unsigned char>;
 
+bool same_bytes(const void* a, const void* b, std::size_t bytes) { return bytes == 0 || std::memcmp(a, b, bytes) == 0; }
+
 // ---- encoding and decoding, written apart from the code under test ----
 
 double decode_small_float(unsigned bits, int exponent_bits, int mantissa_bits, bool has_inf) {
@@ -237,11 +239,11 @@ void compare_at_every_level(const Bytes& bytes, Dtype dtype, const std::string& 
   // Off alignment, with the copy: the same result, the same bytes, nothing written beyond them.
   Bytes shifted(bytes.size() + 16, 0xab);
   Bytes copy(bytes.size() + 80, 0xcd);
-  std::memcpy(shifted.data() + 1, bytes.data(), bytes.size());
+  std::copy(bytes.begin(), bytes.end(), shifted.begin() + 1);
   const TensorStats plain = tdcore::reduce(bytes.data(), elements, dtype);
   const TensorStats copied = tdcore::reduce_copy(shifted.data() + 1, copy.data() + 3, elements, dtype);
-  check(std::memcmp(&plain, &copied, sizeof plain) == 0, what + ": reduce_copy gives the bits of reduce");
-  check(std::memcmp(copy.data() + 3, bytes.data(), bytes.size()) == 0, what + ": reduce_copy copies");
+  check(same_bytes(&plain, &copied, sizeof plain), what + ": reduce_copy gives the bits of reduce");
+  check(same_bytes(copy.data() + 3, bytes.data(), bytes.size()), what + ": reduce_copy copies");
   check(copy[2] == 0xcd && copy[bytes.size() + 3] == 0xcd, what + ": reduce_copy writes nothing else");
 }
 
@@ -356,7 +358,7 @@ void results_do_not_depend_on_threads() {
     Bytes copy(bytes.size());
     for (int threads : {2, 3, 16}) {
       const TensorStats many = tdcore::reduce_copy(bytes.data(), copy.data(), elements, dtype, threads);
-      check(std::memcmp(&one, &many, sizeof one) == 0, "same bits for any number of threads");
+      check(same_bytes(&one, &many, sizeof one), "same bits for any number of threads");
       check(copy == bytes, "threads copy everything");
     }
   }
@@ -392,7 +394,7 @@ void compare_view(const Bytes& storage, const View& v, Dtype dtype, const std::s
   }
   Bytes gathered(flat.size() + 1, 0xee);
   tdcore::copy_strided(view, 0, elements, gathered.data());
-  check(std::memcmp(gathered.data(), flat.data(), flat.size()) == 0 && gathered.back() == 0xee, what + ": C order");
+  check(same_bytes(gathered.data(), flat.data(), flat.size()) && gathered.back() == 0xee, what + ": C order");
   if (!tdcore::has_stats(dtype)) {
     return;
   }
@@ -403,9 +405,9 @@ void compare_view(const Bytes& storage, const View& v, Dtype dtype, const std::s
     std::fill(gathered.begin(), gathered.end(), std::uint8_t{0xee});
     const TensorStats part = tdcore::reduce_copy_strided(view, first, count, gathered.data());
     const TensorStats only = tdcore::reduce_strided(view, first, count);
-    check(std::memcmp(&direct, &part, sizeof part) == 0, what + ": gathered statistics have the bits of contiguous ones");
-    check(std::memcmp(&direct, &only, sizeof only) == 0, what + ": reduce_strided has the bits of contiguous ones");
-    check(std::memcmp(gathered.data(), flat.data() + first * width, count * width) == 0, what + ": part in C order");
+    check(same_bytes(&direct, &part, sizeof part), what + ": gathered statistics have the bits of contiguous ones");
+    check(same_bytes(&direct, &only, sizeof only), what + ": reduce_strided has the bits of contiguous ones");
+    check(same_bytes(gathered.data(), flat.data() + first * width, count * width), what + ": part in C order");
     check(gathered[count * width] == 0xee, what + ": nothing written beyond the part");
   }
 }
@@ -464,7 +466,7 @@ void copies_of_every_size_and_alignment_are_exact() {
     for (std::size_t shift : {std::size_t{0}, std::size_t{1}, std::size_t{63}}) {
       Bytes to(bytes + 128, 0xcd);
       tdcore::copy_streaming(from.data() + shift, to.data() + shift, bytes);
-      check(std::memcmp(to.data() + shift, from.data() + shift, bytes) == 0, "copy_streaming copies");
+      check(same_bytes(to.data() + shift, from.data() + shift, bytes), "copy_streaming copies");
       check(to[bytes + shift] == 0xcd, "copy_streaming writes nothing beyond");
     }
   }
@@ -486,7 +488,7 @@ void flush_to_zero_changes_nothing_and_is_kept() {
     const TensorStats flushed = tdcore::reduce(bytes.data(), values.size(), dtype);
     const unsigned after = _mm_getcsr();
     _mm_setcsr(saved);
-    check(std::memcmp(&usual, &flushed, sizeof usual) == 0, "flush-to-zero mode changes nothing");
+    check(same_bytes(&usual, &flushed, sizeof usual), "flush-to-zero mode changes nothing");
     check((after & 0x8040) == 0x8040, "the caller's mode is kept");
   }
 }

@@ -51,7 +51,8 @@ class Tap:
 
     def __init__(self, session: Any) -> None:
         self.session = session
-        self.ids = np.array([session.ring.intern(name, 3 if "/" in name else 1) for name in NAMES], np.uint32)
+        ids = [session.ring.intern(name, 3 if "/" in name else 1) for name in NAMES]
+        self.ids = np.array(ids, np.int64).astype(np.uint32)  # -1 where names are not taken any more
         self.flags = np.full(len(NAMES), 3, np.uint8)
 
     def __call__(self, step: int, tensors: dict[str, Array]) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,11 +61,11 @@ SCHEMA = pa.schema(
 STATISTICS = SCHEMA.names[SCHEMA.names.index("count") :]
 
 DTYPES: dict[str, str] = {
-    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32", "int32": "I32",
-    "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32",
+    "int32": "I32", "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
     "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "complex64": "C64", "complex128": "C128",
 }  # fmt: skip
-EPOCH_NS = 1_700_000_000_000_000_000
+EPOCH_NS = 1_700_000_000_000_000_000  # long ago
 
 
 def _crc_table() -> list[int]:
@@ -98,7 +99,7 @@ def statistics(values: Array) -> dict[str, Any]:
     mean = float(finite.mean()) if len(finite) else float("nan")
     subnormal = 0
     if values.dtype.kind == "f" or values.dtype == ml_dtypes.bfloat16:
-        info = ml_dtypes.finfo(values.dtype)
+        info: Any = ml_dtypes.finfo(values.dtype)  # type: ignore[no-untyped-call]
         subnormal = int(((magnitude > 0) & (magnitude < float(info.smallest_normal))).sum())
     bins = np.zeros(64, dtype=np.int64)
     used = magnitude[magnitude > 0]
@@ -149,13 +150,12 @@ def segment_bytes(tensors: Sequence[tuple[str, str, Sequence[int], bytes]]) -> t
     for key, dtype, shape, data in tensors:
         if position % 64:
             gap = 64 - position % 64
-            header[f"__pad__{pads}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [position, position + gap]}
+            place = [position, position + gap]
+            header[f"__pad__{pads}"] = {"dtype": "U8", "shape": [gap], "data_offsets": place}
             pieces.append(bytes(gap))
             position, pads = position + gap, pads + 1
         if dtype == "C128":
             dtype, shape = "F64", [*shape, 2]
-        if dtype == "C64":
-            dtype = "C64"
         header[key] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, position + len(data)]}
         offsets.append(position)
         pieces.append(data)
@@ -180,22 +180,33 @@ class RunWriter:
         run.flush()           # one segment and one index file; `add`s of one flush may be many records
         run.end()
 
-    root: the run's folder. Each `add` is a record (ticket) of its own unless `together` is used.
+    root: the run's folder. Each row is a record (ticket) of its own. epoch_ns: when the attempt started and its
+    first row was captured; None is now.
     """
 
     def __init__(
-        self, root: Path, *, worker: str = "worker_0", attempt: int = 0, world_size: int = 1, claim: bool = True, pid: int = 0
+        self,
+        root: Path,
+        *,
+        worker: str = "worker_0",
+        attempt: int = 0,
+        world_size: int = 1,
+        claim: bool = True,
+        host: str = "test",
+        pid: int = 0,
+        epoch_ns: int | None = None,
     ) -> None:
         self.root = root
         self.worker = worker
         self.attempt = attempt
+        self.epoch_ns = time.time_ns() if epoch_ns is None else epoch_ns
         self.ticket = 0
         self._first = 0
         self._pending: list[_Pending] = []
         self._seq: dict[int, int] = {}
         entry = {
-            "attempt": attempt, "started_ns": EPOCH_NS, "world_size": world_size, "framework": "tests",
-            "framework_version": "1", "tdcore_version": "0", "host": "test", "pid": pid, "configuration": {},
+            "attempt": attempt, "started_ns": self.epoch_ns, "world_size": world_size, "framework": "tests",
+            "framework_version": "1", "tdcore_version": "0", "host": host, "pid": pid, "configuration": {},
         }  # fmt: skip
         document: dict[str, Any] = {"format": 1, "run_id": "0123", "attempts": []}
         if (root / "run.json").exists():
@@ -247,13 +258,13 @@ class RunWriter:
             piece = None if flat is None else flat[begin:end]
             row: dict[str, Any] = dict.fromkeys(SCHEMA.names)
             row |= {
-                "attempt": self.attempt, "worker": self.worker, "ticket": self.ticket, "mode": mode, "kind": kind,
-                "mode_step": step if mode_step is None else mode_step, "step": step, "name": name, "origin": origin,
-                "seq": self._seq.get(step, 0), "call": call, "part": part, "parts": len(cuts),
+                "attempt": self.attempt, "worker": self.worker, "ticket": self.ticket, "mode": mode,
+                "kind": kind, "mode_step": step if mode_step is None else mode_step, "step": step, "name": name,
+                "origin": origin, "seq": self._seq.get(step, 0), "call": call, "part": part, "parts": len(cuts),
                 "dtype": None if array is None else dtype_name(array),
                 "shape": None if array is None else list(array.shape),
-                "element_offset": begin, "elements": end - begin, "time_ns": EPOCH_NS + step, "status": status,
-                "reason": reason,
+                "element_offset": begin, "elements": end - begin, "time_ns": self.epoch_ns + self.ticket,
+                "status": status, "reason": reason,
             }  # fmt: skip
             if piece is not None and stats:
                 row |= statistics(piece)
@@ -297,7 +308,8 @@ class RunWriter:
 
     def end(self, *, clean: bool = True, **fields: Any) -> None:
         """The end file."""
-        document = {"format": 1, "worker": self.worker, "attempt": self.attempt, "clean": clean, "drops": {}, "gaps": []}
+        document = {"format": 1, "worker": self.worker, "attempt": self.attempt, "clean": clean}
+        document |= {"drops": {}, "gaps": []}
         self.put(f"end/{self.worker}/{self.attempt:04d}.json", document | fields)
 
     def index_files(self) -> list[Path]:
@@ -317,7 +329,8 @@ class RunWriter:
             used: set[str] = set()
             for row in rows:
                 if row["segment"]:
-                    data = (folder / row["segment"]).read_bytes()[row["offset"] : row["offset"] + row["nbytes"]]
+                    whole = (folder / row["segment"]).read_bytes()
+                    data = whole[row["offset"] : row["offset"] + row["nbytes"]]
                     tensors.append((_key(row, used), row["dtype"], [row["elements"]], data))
             blob, offsets = segment_bytes(tensors)
             self.write(f"data/{self.worker}/{stem}.safetensors", blob)

@@ -1,0 +1,373 @@
+"""The hook for PyTorch: what a training script makes, registers and closes.
+
+    hook = Hook("runs/demo", save_config=SaveConfig(save_interval=10), include_collections=["gradients"])
+    hook.register_module(model)        # optimizers are found by themselves
+    hook.register_loss(criterion)
+    ... train as before ...
+    hook.close()                       # or leave it to the end of the program
+
+A step is one forward of the registered module (until step() is called by hand). Until set_mode() is called
+the mode follows `model.training`: TRAIN or EVAL. (The older library says GLOBAL there.) On a step that
+saves nothing only one forward pre-hook and two optimizer hooks run, some hundred nanoseconds each.
+
+Threads: set-up and close() in the training thread. Replicas may run forward in other threads. Never changes
+values, random numbers, grad mode, autocast or versions of tensors. Never keeps the model alive: the model
+keeps the hook alive, so that a hook need not be stored; it ends with the model.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from tdcore.config import HookConfig, ReductionConfig, SaveConfig, SaveConfigMode
+from tdcore.errors import ConfigError
+from tdcore.hook_json import load_hook_config
+from tdcore.hooks.base import BaseHook, hook_config
+from tdcore.hooks.plan import Plan
+from tdcore.hooks.pytorch_optimizer import ParameterCapture
+from tdcore.hooks.pytorch_taps import InertInCopies, Taps, in_backward
+from tdcore.layout import TensorKind
+from tdcore.modes import ModeKeys
+from tdcore.session import RingConfig, StopRequest
+
+__all__ = ["Hook", "create_from_json_file"]
+
+_TRAIN, _EVAL, _GLOBAL = ModeKeys.TRAIN.value, ModeKeys.EVAL.value, ModeKeys.GLOBAL.value
+
+
+class Hook(BaseHook):
+    """Captures one model's training. See the module's text; every argument is checked when it is given.
+
+    out_dir: local folder or URL. A run that is there already gets a new attempt. dry_run: count, write
+    nothing. save_config: when to save; a SaveConfig, or a dict of modes to SaveConfigMode.
+    reduction_config: in which form. include_collections: which collections; "losses" always is.
+    include_regex: tensors of the collection "default". save_all: everything there is, optimizer state
+    included. include_workers: "one" (rank 0) or "all". ring, flusher, close_timeout: see
+    tdcore.session.Session. on_stop: called once with a stop request, instead of raising StopTraining.
+    export_tensorboard, tensorboard_dir: refused until there is such an export.
+    """
+
+    framework = "pytorch"
+
+    def __init__(
+        self,
+        out_dir: str | os.PathLike[str],
+        export_tensorboard: bool = False,
+        tensorboard_dir: str | None = None,
+        dry_run: bool = False,
+        reduction_config: ReductionConfig | None = None,
+        save_config: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode] | None = None,
+        include_regex: str | Iterable[str] | None = None,
+        include_collections: str | Iterable[str] | None = None,
+        save_all: bool = False,
+        include_workers: str = "one",
+        *,
+        ring: RingConfig | None = None,
+        flusher: Literal["process", "thread"] = "process",
+        close_timeout: timedelta = timedelta(seconds=30),
+        on_stop: Callable[[StopRequest], None] | None = None,
+    ) -> None:
+        config = hook_config(
+            out_dir,
+            export_tensorboard=export_tensorboard,
+            tensorboard_dir=tensorboard_dir,
+            dry_run=dry_run,
+            reduction_config=reduction_config,
+            save_config=save_config,
+            include_regex=include_regex,
+            include_collections=include_collections,
+            save_all=save_all,
+            include_workers=include_workers,
+        )
+        self._start(config, ring=ring, flusher=flusher, close_timeout=close_timeout, on_stop=on_stop)
+
+    @classmethod
+    def from_config(cls, config: HookConfig, **options: Any) -> Hook:
+        """A hook from a checked configuration. options: the keyword-only arguments of Hook."""
+        hook = cls.__new__(cls)
+        hook._start(config, **options)
+        return hook
+
+    @classmethod
+    def create_from_json_file(
+        cls, json_file_path: str | os.PathLike[str] | None = None, **options: Any
+    ) -> Hook:
+        """A hook from the older library's JSON; tdcore.hook_json says where the file is looked for."""
+        return cls.from_config(load_hook_config(json_file_path), **options)
+
+    def _start(self, config: HookConfig, **options: Any) -> None:
+        rank, world_size = _place_in_job()
+        BaseHook.__init__(
+            self,
+            config,
+            framework_version=str(torch.__version__),
+            rank=rank,
+            world_size=world_size,
+            **options,
+        )
+        self._root: weakref.ref[nn.Module] | Callable[[], None] = lambda: None
+        self._parameters: ParameterCapture | None = None
+        self._taps = Taps(
+            self._clock,
+            weakref.WeakMethod(self._capture),
+            weakref.WeakMethod(self._fault),
+            weakref.WeakMethod(self._end_forward),
+        )
+        self._by_hand = False  # step() was called: forwards no longer count
+        self._resolved_version = -1
+        self._replica_lock = threading.Lock()
+        self._stack = ExitStack()
+        weakref.finalize(self, self._stack.close)
+
+    # What a script registers ------------------------------------------------------------------------------
+
+    def register_module(self, module: nn.Module) -> None:
+        """Captures this model; its forward is the clock. Doing it twice changes nothing."""
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"register_module needs a torch.nn.Module, got {type(module).__name__}")
+        root = self._root()
+        if root is module:
+            return
+        if root is not None:
+            raise ConfigError(
+                f"this hook watches a {type(root).__name__} already; "
+                f"make another Hook for the {type(module).__name__}"
+            )
+        if self._off:
+            return
+        with ExitStack() as stack:
+            parameters = ParameterCapture(module, weakref.WeakMethod(self._capture), self._notes, self._warn)
+            signal = StepSignal(self)
+            stack.callback(module.register_forward_pre_hook(signal, with_kwargs=True).remove)
+            before, after = _optimizer_signals(weakref.ref(self))
+            stack.callback(register_optimizer_step_pre_hook(before).remove)
+            stack.callback(register_optimizer_step_post_hook(after).remove)
+            self._stack.enter_context(stack.pop_all())
+        self._parameters = parameters
+        self._root = weakref.ref(module)
+
+    register_hook = register_module
+
+    def register_loss(self, loss_module: nn.Module) -> None:
+        """Captures what a loss module returns, as "<Class>_output_0" of the collection "losses"."""
+        if not isinstance(loss_module, nn.Module):
+            raise ConfigError(
+                f"register_loss needs a torch.nn.Module such as nn.CrossEntropyLoss(), got "
+                f"{type(loss_module).__name__}; give the value of a functional loss to record_tensor_value()"
+            )
+        self._taps.add_loss(loss_module)
+        if self._clock.plan is not None:
+            self._guarded("losses", self._taps.attach_losses, self._clock.plan)
+
+    def register_optimizer(self, optimizer: Optimizer) -> None:
+        """Says plainly which optimizer the model has. Without this it is known from its first step on."""
+        if not isinstance(optimizer, Optimizer):
+            raise ConfigError(
+                f"register_optimizer needs a torch.optim.Optimizer, got {type(optimizer).__name__}"
+            )
+        if self._off:
+            return
+        if self._parameters is None:
+            raise ConfigError("register_optimizer needs the model first: call register_module(model)")
+        if not self._parameters.register(optimizer):
+            raise ConfigError(
+                f"the {type(optimizer).__name__} holds no parameter of the registered "
+                f"{self._parameters.view.root_name}; give the optimizer of that model"
+            )
+
+    def step(self) -> None:
+        """Starts the next step by hand; from the first call on forwards start none. Raises StopTraining."""
+        if self._off:
+            return
+        self._by_hand = True
+        self._check_stop()
+        root = self._root()
+        self._guarded("steps", self._step_by_hand, root.training if root is not None else None)
+
+    # What PyTorch calls -----------------------------------------------------------------------------------
+
+    def _on_forward(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        """The root's forward begins."""
+        if self._off:
+            return
+        root = self._root()
+        if module is not root:
+            if root is not None and "_is_replica" in module.__dict__:
+                self._on_replica(root, module)
+            return
+        if in_backward():
+            return
+        self._check_stop()
+        try:
+            if not self._by_hand:
+                self._start_step(_TRAIN if module.training else _EVAL)
+            if self._clock.plan is not None:
+                self._attach(module, self._clock.plan, (*args, kwargs) if kwargs else args)
+        except Exception as error:
+            self._fault("steps", error)
+
+    def _on_replica(self, root: nn.Module, replica: nn.Module) -> None:
+        """A copy of the root that DataParallel runs in a thread: the one on the first device is the clock."""
+        held = (value for module in replica.modules() for value in module.__dict__.values())
+        device = next((value.device for value in held if isinstance(value, torch.Tensor)), None)
+        if self._by_hand or (device is not None and device.index):
+            return
+        with self._replica_lock:
+            self._check_stop()
+            self._guarded("steps", self._start_step, _TRAIN if replica.training else _EVAL)
+            plan = self._clock.plan
+            if plan is not None and self._parameters is not None:
+                self._guarded("parameters", self._parameters.end_forward)
+
+    def _start_step(self, following: int) -> None:
+        parameters = self._parameters
+        if parameters is not None and parameters.owed is not None:
+            self._guarded("parameters", parameters.before_forward)
+        if self._collections.version.value != self._resolved_version:
+            self._resolve_modules()
+        plan = self._begin_step(self._mode or following)
+        if plan is None:
+            if self._taps.has_losses:
+                self._taps.detach_losses()
+            return
+        stamp = self._clock.stamp
+        self._guarded("losses", self._taps.attach_losses, plan)
+        if parameters is not None:
+            gradients = stamp.mode in (_TRAIN, _GLOBAL) and torch.is_grad_enabled()
+            parameters.start_step(stamp, plan, gradients=gradients)
+
+    def _step_by_hand(self, training: bool | None) -> None:
+        self._start_step(_GLOBAL if training is None else _TRAIN if training else _EVAL)
+
+    def _attach(self, root: nn.Module, plan: Plan, arguments: object) -> None:
+        parameters = self._parameters
+        if parameters is None or torch._C._get_tracing_state() is not None:
+            return
+        view = parameters.view
+        if plan.may_take(TensorKind.OUTPUT) or plan.may_take(TensorKind.INPUT):
+            view = parameters.current_view()
+        self._taps.attach(root, view, plan, arguments, watch_end=parameters.weights_due)
+
+    def _end_forward(self) -> None:
+        """The root's forward has ended."""
+        self._taps.detach()
+        if self._parameters is not None and not self._off:
+            self._guarded("parameters", self._parameters.end_forward)
+
+    def _before_optimizer(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        parameters = self._parameters
+        if parameters is None or self._off:
+            return
+        closure = (len(args) > 1 or bool(kwargs)) and any(map(callable, (*args[1:], *kwargs.values())))
+        if closure or parameters.owed is not None:
+            try:
+                parameters.before_step(optimizer, closure=closure)
+            except Exception as error:
+                self._fault("parameters", error)
+
+    def _after_optimizer(self, optimizer: Optimizer) -> None:
+        parameters = self._parameters
+        if parameters is None or self._off:
+            return
+        try:
+            mine = parameters.after_step(optimizer)
+        except Exception as error:
+            self._fault("parameters", error)
+            return
+        if mine:
+            self._check_stop()
+
+    # What the base asks -----------------------------------------------------------------------------------
+
+    def _product(self, tensor: Any, product: str) -> Any:
+        if not isinstance(tensor, torch.Tensor):
+            return super()._product(tensor, product)
+        with torch.no_grad():
+            values = tensor.detach().to(torch.float64)
+            return (values.abs() if product == "abs_prod" else values).prod()
+
+    def _finish(self) -> None:
+        if self._parameters is not None:
+            self._parameters.finish()
+
+    def _detach(self) -> None:
+        self._taps.detach()
+        self._taps.detach_losses()
+        self._stack.close()
+
+    def _switch_off(self, part: str) -> None:
+        if part in ("activations", "losses"):
+            self._taps.off = True
+        elif part == "parameters":
+            self._parameters = None
+        elif part == "steps":
+            self._off = True
+
+    def _resolve_modules(self) -> None:
+        """Collections that name modules get patterns for the names of their tensors."""
+        view = self._parameters.view if self._parameters is not None else None
+        if view is not None:
+            names = {id(module.module()): module.name for module in view.modules}
+            for collection in self._collections:
+                collection.resolve_modules(lambda module: names.get(id(module)))
+        self._resolved_version = self._collections.version.value
+
+
+class StepSignal(InertInCopies):
+    """The root's forward pre-hook. Holds the hook: the model keeps it alive."""
+
+    __slots__ = ("hook",)
+
+    def __init__(self, hook: Hook) -> None:
+        self.hook = hook
+
+    def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        self.hook._on_forward(module, args, kwargs)
+
+
+def create_from_json_file(json_file_path: str | os.PathLike[str] | None = None, **options: Any) -> Hook:
+    """Hook.create_from_json_file()."""
+    return Hook.create_from_json_file(json_file_path, **options)
+
+
+def _optimizer_signals(hook_ref: weakref.ref[Hook]) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Hooks for all optimizers of the process. They do not keep the hook alive."""
+
+    def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        hook = hook_ref()
+        if hook is not None:
+            hook._before_optimizer(optimizer, args, kwargs)
+
+    def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        hook = hook_ref()
+        if hook is not None:
+            hook._after_optimizer(optimizer)
+
+    return before, after
+
+
+def _place_in_job() -> tuple[int, int]:
+    """Rank and world size, from torch.distributed where it runs, else from torchrun's variables."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    try:
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 0, 1

@@ -1,0 +1,280 @@
+"""Statistics of one tensor: what a single pass over its values tells, and what follows from it.
+
+`tensor_stats(x)` reads any tensor in host memory; `TensorStats` holds the result. Statistics describe the
+finite values; NaN and Inf are counted beside them. So two questions have two answers:
+
+    stats.mean               mean of the finite values: still useful when one element of a million is NaN
+    stats.reduction("mean")  what NumPy would give: NaN when there is a NaN, Inf when there is an Inf
+
+Parts merge: merge_stats([a, b]) describes the values of both, as if they had been one tensor.
+Pure functions, any thread. The numbers' accuracy is that of csrc/stats_cpu.hpp: counts, min, max and the
+histogram are exact, sums within 1e-11 (float16 and bfloat16: 1e-6) of the sum of |x|.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore import _core
+
+__all__ = ["LOG2_BINS", "STATS_DTYPE", "TensorStats", "merge_stats", "tensor_stats"]
+
+STATS_DTYPE: np.dtype[Any] = np.dtype(_core.STATS_DTYPE)
+LOG2_BINS = 64
+
+_COUNTS = ("count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "subnormal_count")
+
+
+class TensorStats:
+    """Statistics of one tensor. Immutable; two are equal when all their numbers are (NaN equals NaN here).
+
+    All but the counts are over finite values. Without any, min, max, mean, std, variance and their abs_
+    versions are NaN, and the sums are 0. Standard deviation and variance are those of the population.
+    """
+
+    __slots__ = ("_values",)
+    _values: dict[str, Any]
+
+    def __init__(self, record: np.void | Mapping[str, Any]) -> None:
+        """record: one element of an array of STATS_DTYPE, or its fields by name."""
+        names = STATS_DTYPE.names or ()
+        values: dict[str, Any] = {
+            name: (int if name in _COUNTS else float)(record[name]) for name in names[:-1]
+        }
+        histogram = np.array(record["log2_counts"], dtype=np.uint64)
+        if histogram.shape != (LOG2_BINS,):
+            raise ValueError(f"log2_counts must have {LOG2_BINS} bins, got shape {histogram.shape}")
+        histogram.flags.writeable = False
+        values["log2_counts"] = histogram
+        object.__setattr__(self, "_values", values)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"TensorStats is immutable; {name!r} cannot be set")
+
+    def __eq__(self, other: object) -> bool:
+        return self.to_bytes() == other.to_bytes() if isinstance(other, TensorStats) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.to_bytes())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorStats.from_bytes, (self.to_bytes(),)
+
+    def __repr__(self) -> str:
+        bad = "".join(f", {name}={self._values[name]}" for name in _COUNTS[1:4] if self._values[name])
+        return (
+            f"TensorStats(count={self.count}{bad}, min={self.min:.6g}, max={self.max:.6g}, "
+            f"mean={self.mean:.6g}, std={self.std:.6g})"
+        )
+
+    @classmethod
+    def from_bytes(cls, packed: bytes) -> TensorStats:
+        """From one packed STATS_DTYPE record, as _core.stats returns them."""
+        return cls(np.frombuffer(packed, STATS_DTYPE, count=1)[0])
+
+    def to_bytes(self) -> bytes:
+        """One packed STATS_DTYPE record."""
+        record = np.zeros((), STATS_DTYPE)
+        for name, value in self._values.items():
+            record[name] = value
+        return record.tobytes()
+
+    # ---- counts ----
+
+    @property
+    def count(self) -> int:
+        """All elements, finite or not."""
+        return int(self._values["count"])
+
+    @property
+    def nan_count(self) -> int:
+        """Elements that are NaN."""
+        return int(self._values["nan_count"])
+
+    @property
+    def pos_inf_count(self) -> int:
+        """Elements that are +Inf."""
+        return int(self._values["pos_inf_count"])
+
+    @property
+    def neg_inf_count(self) -> int:
+        """Elements that are -Inf."""
+        return int(self._values["neg_inf_count"])
+
+    @property
+    def zero_count(self) -> int:
+        """Elements that are +0 or -0."""
+        return int(self._values["zero_count"])
+
+    @property
+    def subnormal_count(self) -> int:
+        """Elements that are subnormal in the tensor's own dtype: tiny, but not zero."""
+        return int(self._values["subnormal_count"])
+
+    @property
+    def finite_count(self) -> int:
+        """Elements that are neither NaN nor Inf."""
+        return self.count - self.nan_count - self.pos_inf_count - self.neg_inf_count
+
+    @property
+    def log2_counts(self) -> npt.NDArray[np.uint64]:
+        """Histogram of finite non-zero |x|, 64 bins, read-only.
+
+        Bin i counts 2^(i-40) <= |x| < 2^(i-39); the first also takes all below, the last all above.
+        """
+        histogram: npt.NDArray[np.uint64] = self._values["log2_counts"]
+        return histogram
+
+    # ---- over finite values ----
+
+    @property
+    def min(self) -> float:
+        """Smallest value."""
+        return float(self._values["min"])
+
+    @property
+    def max(self) -> float:
+        """Largest value."""
+        return float(self._values["max"])
+
+    @property
+    def mean(self) -> float:
+        """Arithmetic mean."""
+        return float(self._values["mean"])
+
+    @property
+    def m2(self) -> float:
+        """Sum of (x - mean)^2; variance times finite_count. Inf when squares leave the range of float64."""
+        return float(self._values["m2"])
+
+    @property
+    def variance(self) -> float:
+        """Population variance."""
+        return self.m2 / self.finite_count if self.finite_count else math.nan
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation."""
+        return math.sqrt(self.variance)
+
+    @property
+    def sum(self) -> float:
+        """Sum, from the mean: within 1e-11 of the sum of |x|, not exact for integers."""
+        return self.mean * self.finite_count if self.finite_count else 0.0
+
+    @property
+    def l1(self) -> float:
+        """L1 norm: sum of |x|."""
+        return float(self._values["abs_sum"])
+
+    @property
+    def square_sum(self) -> float:
+        """Sum of x^2. Inf when squares leave the range of float64."""
+        return float(self._values["square_sum"])
+
+    @property
+    def l2(self) -> float:
+        """L2 norm: root of the sum of x^2."""
+        return math.sqrt(self.square_sum)
+
+    @property
+    def abs_min(self) -> float:
+        """Smallest |x|."""
+        return float(self._values["abs_min"])
+
+    @property
+    def abs_max(self) -> float:
+        """Largest |x|."""
+        return float(self._values["abs_max"])
+
+    @property
+    def abs_sum(self) -> float:
+        """Sum of |x|; the same as l1."""
+        return self.l1
+
+    @property
+    def abs_mean(self) -> float:
+        """Mean of |x|."""
+        return self.l1 / self.finite_count if self.finite_count else math.nan
+
+    @property
+    def abs_variance(self) -> float:
+        """Population variance of |x|. Within 1e-11 of the mean square where values of both signs occur."""
+        if not self.min < 0 < self.max:
+            return self.variance  # |x| is x or -x throughout
+        return max(0.0, self.variance + (self.mean - self.abs_mean) * (self.mean + self.abs_mean))
+
+    @property
+    def abs_std(self) -> float:
+        """Population standard deviation of |x|."""
+        return math.sqrt(self.abs_variance)
+
+    def reduction(self, name: str, *, absolute: bool = False) -> float:
+        """A reduction as NumPy would give it: NaN and Inf among the values poison it.
+
+        name: min, max, mean, std, variance, sum, l1 or l2; absolute: of |x| instead of x.
+        ConfigError for other names ("prod" cannot be told from statistics).
+        """
+        from tdcore.errors import ConfigError
+        from tdcore.trial.reductions import checked_name, from_statistics
+
+        value = from_statistics(checked_name(name), absolute, self._values)
+        if value is None:
+            raise ConfigError(f"reduction {name!r} cannot be told from statistics; it needs the values")
+        return value
+
+
+def tensor_stats(x: object, *, threads: int = 1) -> TensorStats:
+    """Statistics of one tensor in one pass over its values, without a copy, whatever its strides.
+
+    x: torch tensors in host memory, NumPy arrays, objects with __dlpack__, numbers.
+    dtypes: bool, integers, float64, float32, float16, bfloat16, float8 (e4m3fn, e5m2). Integers beyond 2^53
+    are rounded to float64. threads: for tensors of more than a million elements; the result is the same.
+    Raises TypeError for what cannot be read (a GPU tensor, a sparse or complex one), saying what to do.
+    Releases the GIL for 256 KiB or more: nobody may write to x meanwhile.
+    """
+    return TensorStats.from_bytes(_core.stats([x], threads=threads))
+
+
+def merge_stats(parts: Iterable[TensorStats]) -> TensorStats:
+    """Statistics of all the parts' values together, as if they had been one tensor; merged in order.
+
+    Means and m2 combine as Chan, Golub and LeVeque (1979) do it, so large means lose nothing.
+    Without parts: the statistics of no values.
+    """
+    values: dict[str, Any] = TensorStats.from_bytes(_core.stats([np.empty(0)]))._values | {}
+    for part in parts:
+        _merge(values, part)
+    return TensorStats(values)
+
+
+def _merge(into: dict[str, Any], part: TensorStats) -> None:
+    other = part._values
+    mine = into["count"] - into["nan_count"] - into["pos_inf_count"] - into["neg_inf_count"]
+    theirs = part.finite_count
+    for name in _COUNTS:
+        into[name] += other[name]
+    into["log2_counts"] = into["log2_counts"] + other["log2_counts"]
+    if theirs == 0:
+        return
+    if mine == 0:
+        into.update({name: value for name, value in other.items() if name not in (*_COUNTS, "log2_counts")})
+        return
+    total = mine + theirs
+    delta = other["mean"] - into["mean"]
+    into["m2"] += other["m2"] + delta * delta * (mine / total) * theirs
+    if math.isfinite(delta):
+        into["mean"] += delta * (theirs / total)
+    else:
+        into["mean"] = into["mean"] * (mine / total) + other["mean"] * (theirs / total)
+    for name in ("abs_sum", "square_sum"):
+        into[name] += other[name]
+    for name in ("min", "abs_min"):
+        into[name] = min(into[name], other[name])
+    for name in ("max", "abs_max"):
+        into[name] = max(into[name], other[name])

@@ -1,0 +1,62 @@
+"""One line to capture a model: `td.watch(model, out="runs/demo")`.
+
+Loads the hook of the model's framework when called, nothing before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from tdcore.collection import CollectionKeys
+from tdcore.config import ReductionConfig, SaveConfig
+from tdcore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tdcore.hooks.pytorch import Hook
+
+__all__ = ["watch"]
+
+_COLLECTIONS = (
+    CollectionKeys.WEIGHTS,
+    CollectionKeys.BIASES,
+    CollectionKeys.GRADIENTS,
+    CollectionKeys.LOSSES,
+    CollectionKeys.OUTPUTS,
+)
+
+
+def watch(
+    model: Any,
+    out: str | os.PathLike[str],
+    *,
+    loss: Any = None,
+    optimizer: Any = None,
+    save_interval: int = 10,
+    include_collections: Iterable[str] = _COLLECTIONS,
+    **options: Any,
+) -> Hook:
+    """Captures a training: statistics of weights, gradients, outputs and losses, at every 10th step.
+
+    loss: a loss module, if there is one. optimizer: found by itself when left out. options: of the
+    framework's Hook; reduction_config=None and save_config=... replace what stands here. Returns the hook,
+    registered. The model keeps it alive; close() ends the capture before the model's end.
+    """
+    if not any(base.__module__.startswith("torch.nn.") for base in type(model).__mro__):
+        raise ConfigError(f"watch() knows torch.nn.Module, got {type(model).__name__}")
+    from tdcore.hooks.pytorch import Hook
+
+    options.setdefault("save_config", SaveConfig(save_interval=save_interval))
+    options.setdefault("reduction_config", ReductionConfig())
+    hook = Hook(out, include_collections=include_collections, **options)
+    try:
+        hook.register_module(model)
+        if loss is not None:
+            hook.register_loss(loss)
+        if optimizer is not None:
+            hook.register_optimizer(optimizer)
+    except BaseException:
+        hook.close()
+        raise
+    return hook

@@ -1,0 +1,152 @@
+"""DeadRelu: which units count as dead, and when a layer is reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tdcore.errors import ConfigError
+from tdcore.rules import DeadRelu, Status
+from tdcore.rules.dead_relu import unit_activity
+from tdcore.rules.trace import Trace
+from tests.rules.judging import judge
+
+NAME = "Net_act_output_0"
+
+
+def outputs(*batches: npt.NDArray[Any], name: str = NAME, origin: str | None = "ReLU", payload: bool = True) -> Trace:
+    trace = Trace()
+    for step, values in enumerate(batches):
+        trace.add(step, name, "output", values, origin=origin, payload=payload)
+    return trace
+
+
+def layer(units: int, dead: int, batch: int = 100, active: int = 10) -> npt.NDArray[Any]:
+    """(batch, units): the first `dead` units are always zero, the others active for the first `active` inputs."""
+    values = np.zeros((batch, units))
+    values[:active, dead:] = 1.0
+    return values
+
+
+def test_exactly_half_of_the_units_dead_does_not_fire_and_one_more_does() -> None:
+    assert not judge(DeadRelu(), outputs(layer(100, 50)))[0]
+    found, _ = judge(DeadRelu(), outputs(layer(100, 51)))
+    assert found[0].numbers["dead_percent"] == 51.0
+
+
+def test_a_unit_active_for_exactly_the_threshold_is_alive_and_below_it_dead() -> None:
+    assert not judge(DeadRelu(threshold_inactivity=1.0), outputs(layer(10, 0, active=1)))[0]
+    assert judge(DeadRelu(threshold_inactivity=1.0), outputs(layer(10, 0, batch=101, active=1)))[0]
+
+
+def test_a_sparse_layer_without_dead_units_stays_quiet() -> None:
+    sparse = np.eye(50)  # 98 % zeros, and each unit has an input that it is for
+    found, verdict = judge(DeadRelu(), outputs(sparse))
+    assert not found
+    assert verdict.judged == 1
+
+
+def test_channels_are_the_units_of_a_convolution() -> None:
+    values = np.zeros((2, 4, 3, 3))
+    values[0, 0, 1, 1] = 1.0
+    found, _ = judge(DeadRelu(), outputs(values))
+    assert (found[0].numbers["units"], found[0].numbers["dead_units"]) == (4, 3)
+    assert found[0].numbers["values_per_unit"] == 18
+
+
+def test_every_index_beside_the_batch_is_a_unit_otherwise() -> None:
+    active, total = unit_activity(np.ones((5, 2, 3)))
+    assert (active.tolist(), total) == ([5] * 6, 5)
+
+
+def test_the_axis_of_units_can_be_named() -> None:
+    active, total = unit_activity(np.ones((5, 2, 3)), -1)
+    assert (active.tolist(), total) == ([10] * 3, 10)
+
+
+def test_an_axis_that_does_not_exist_is_noted() -> None:
+    _, verdict = judge(DeadRelu(unit_axis=4), outputs(layer(10, 9)))
+    assert verdict.status is Status.NOT_EVALUABLE
+    assert "unit_axis 4 does not exist" in verdict.reason
+
+
+def test_an_output_without_a_batch_is_a_batch_of_one() -> None:
+    active, total = unit_activity(np.array([0.0, 1.0, 2.0]))
+    assert (active.tolist(), total) == ([0, 1, 1], 1)
+
+
+def test_statistics_alone_are_not_evaluable_however_many_zeros_there_are() -> None:
+    _, verdict = judge(DeadRelu(), outputs(layer(10, 10), payload=False))
+    assert verdict.status is Status.NOT_EVALUABLE
+    assert "saved without its values" in verdict.reason
+    assert "include_regex" in verdict.fix
+
+
+def test_layers_are_found_by_module_class_or_by_the_older_names() -> None:
+    bad = layer(10, 9)
+    assert judge(DeadRelu(), outputs(bad, origin="torch.nn.modules.activation.ReLU6"))[0]
+    assert judge(DeadRelu(), outputs(bad, name="Net_relu_output_0", origin=None))[0]
+    assert judge(DeadRelu(), outputs(bad, name="ReLU_output_0", origin=None))[0]
+    assert judge(DeadRelu(), outputs(bad, origin="Sigmoid"))[1].status is Status.NOT_EVALUABLE
+
+
+def test_a_pattern_chooses_the_layers_instead() -> None:
+    trace = outputs(layer(10, 9)).add(0, "gelu_output_0", "output", layer(10, 9), origin="GELU", payload=True)
+    found, _ = judge(DeadRelu(tensor_regex="^gelu"), trace)
+    assert [finding.tensor for finding in found] == ["gelu_output_0"]
+
+
+def test_layers_with_few_zeros_are_not_read() -> None:
+    source = outputs(np.ones((10, 10))).source()
+    source._payloads.clear()  # reading would fail
+    from tdcore.rules.engine import Engine
+
+    engine = Engine(source, [DeadRelu()])
+    engine.step()
+    (verdict,) = engine.verdicts(finished=True)
+    assert verdict.status is Status.NO_ISSUE
+    assert not verdict.missing
+
+
+@pytest.mark.parametrize("dead", range(0, 11))
+def test_sparing_the_read_never_changes_the_verdict(dead: int) -> None:
+    values = np.ones((100, 10))
+    values[:, :dead] = 0
+    found, _ = judge(DeadRelu(), outputs(values))
+    assert bool(found) == (dead > 5)
+
+
+def test_a_layer_that_cannot_be_read_is_noted_and_the_others_are_judged() -> None:
+    trace = outputs(layer(10, 9), layer(10, 9))
+    del trace.payloads[0]
+    found, verdict = judge(DeadRelu(), trace)
+    assert [finding.step for finding in found] == [1]
+    assert verdict.missing == {"ReLU output could not be read (TensorUnavailableForStep)": 1}
+
+
+def test_pooling_judges_activity_over_several_steps() -> None:
+    # Each unit is active at one of two steps only.
+    first, second = np.zeros((4, 10)), np.zeros((4, 10))
+    first[:, :3], second[:, 3:] = 1.0, 1.0
+    assert [finding.step for finding in judge(DeadRelu(), outputs(first, second))[0]] == [0]
+    found, verdict = judge(DeadRelu(pool_steps=2), outputs(first, second))
+    assert not found
+    assert verdict.judged == 1
+    found, _ = judge(DeadRelu(pool_steps=2), outputs(first, first, second, second))
+    assert [finding.step for finding in found] == [1]
+
+
+def test_nan_does_not_count_as_active() -> None:
+    values = np.full((10, 10), np.nan)
+    assert judge(DeadRelu(), outputs(values))[0][0].numbers["dead_units"] == 10
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"threshold_layer": 101.0}, {"threshold_inactivity": -1.0}, {"pool_steps": 0}, {"tensor_regex": "("}]
+)
+def test_parameters_that_cannot_work_are_refused(parameters: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        DeadRelu(**parameters)

@@ -1,0 +1,111 @@
+"""What holds for every rule of the table."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+
+from tdcore.rules import RULES
+from tdcore.rules.base import Rule, Status
+from tdcore.rules.cases import CASES, Case
+from tdcore.rules.explain import explain, page
+from tests.rules.judging import judge
+
+ROOT = Path(__file__).resolve().parents[2]
+EVERY_RULE = pytest.mark.parametrize("code", list(RULES))
+
+
+def test_codes_are_unique_sorted_and_those_that_the_classes_carry() -> None:
+    assert list(RULES) == sorted(RULES)
+    assert [rule.code for rule in RULES.values()] == list(RULES)
+
+
+@EVERY_RULE
+def test_a_rule_is_a_frozen_dataclass_with_slots_and_keyword_parameters(code: str) -> None:
+    rule = RULES[code]
+    assert is_dataclass(rule)
+    assert rule.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert not hasattr(rule(), "__dict__")
+    assert all(field.kw_only for field in fields(rule))
+
+
+@EVERY_RULE
+def test_a_rule_has_a_file_of_its_own(code: str) -> None:
+    stem = re.sub(r"(?<!^)(?=[A-Z])", "_", RULES[code].__name__).lower()
+    assert RULES[code].__module__ == f"tdcore.rules.{stem}"
+
+
+@EVERY_RULE
+def test_the_docstring_has_all_sections_and_explains_every_parameter(code: str) -> None:
+    explanation = explain(RULES[code])
+    assert all(explanation.sections.values())
+    assert all(parameter.text for parameter in explanation.parameters)
+
+
+@EVERY_RULE
+def test_the_page_of_a_rule_is_made_from_its_docstring(code: str) -> None:
+    # When this fails: python scripts/make_rule_docs.py
+    assert (ROOT / "docs" / "rules" / f"{code}.md").read_text() == page(code, RULES[code])
+
+
+def test_the_script_that_makes_the_pages_finds_nothing_to_change() -> None:
+    script = ROOT / "scripts" / "make_rule_docs.py"
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("case", [CASES[code][0] for code in RULES], ids=list(RULES))
+def test_a_rule_fires_on_the_case_made_for_it(case: Case) -> None:
+    found, verdict = judge(case.rule, case.trace())
+    assert tuple((finding.step, finding.tensor) for finding in found) == case.found
+    assert found
+    assert verdict.status is Status.ISSUE
+
+
+@pytest.mark.parametrize("case", [CASES[code][1] for code in RULES], ids=list(RULES))
+def test_a_rule_stays_quiet_on_the_case_made_for_it(case: Case) -> None:
+    found, verdict = judge(case.rule, case.trace())
+    assert not found
+    assert verdict.status is Status.NO_ISSUE
+    assert verdict.judged > 0
+
+
+@EVERY_RULE
+def test_a_run_without_what_a_rule_needs_is_not_evaluable_and_the_verdict_says_what_would_help(code: str) -> None:
+    from tdcore.rules.trace import Trace
+
+    rule: Rule = RULES[code]()
+    trace = Trace().add(0, "Net_fc.weight", "weight", [1.0], statistics=False)
+    _, verdict = judge(rule, trace)
+    assert verdict.status is Status.NOT_EVALUABLE
+    assert "CollectionConfig(name=" in verdict.text
+
+
+@EVERY_RULE
+def test_the_configuration_that_a_rule_asks_for_is_valid(code: str) -> None:
+    from tdcore.collection import CollectionConfig
+    from tdcore.config import SaveConfig
+
+    rule: Rule = RULES[code]()
+    made = eval(rule.needs().fix, {"CollectionConfig": CollectionConfig, "SaveConfig": SaveConfig})
+    assert isinstance(made, CollectionConfig)
+
+
+@EVERY_RULE
+def test_findings_say_why_and_what_to_do_and_are_plain_json(code: str) -> None:
+    import json
+
+    case = CASES[code][0]
+    found, verdict = judge(case.rule, case.trace())
+    for finding in found:
+        assert finding.rule == RULES[code].__name__
+        assert finding.code == code
+        assert finding.why
+        assert finding.do
+        assert json.loads(json.dumps(finding.to_json(), allow_nan=False))["step"] == finding.step
+    json.dumps(verdict.to_json(), allow_nan=False)

@@ -1,0 +1,78 @@
+"""ExplodingTensor: which tensors count as exploding."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tdcore.errors import ConfigError
+from tdcore.rules import ExplodingTensor, Status
+from tdcore.rules.trace import Trace
+from tests.rules.judging import judge
+
+NAN, INF = math.nan, math.inf
+
+
+def names(rule: ExplodingTensor, trace: Trace) -> list[str]:
+    return [finding.tensor for finding in judge(rule, trace)[0]]
+
+
+def mixed() -> Trace:
+    trace = Trace(collections={"custom": ["c"]})
+    for name, kind, value in (("a", "weight", NAN), ("b", "gradient", INF), ("c", "custom", -INF), ("d", "loss", 1.0)):
+        trace.add(0, name, kind, [1.0, value])
+    return trace
+
+
+def test_nan_and_both_infinities_fire_in_order_of_execution() -> None:
+    assert names(ExplodingTensor(), mixed()) == ["a", "b", "c"]
+
+
+def test_only_nan_leaves_infinities_alone() -> None:
+    assert names(ExplodingTensor(only_nan=True), mixed()) == ["a"]
+
+
+def test_the_largest_finite_values_do_not_fire() -> None:
+    found, verdict = judge(ExplodingTensor(), Trace().add(0, "a", "weight", [1.7e308, -1.7e308]))
+    assert not found
+    assert verdict.status is Status.NO_ISSUE
+
+
+def test_a_collection_limits_what_is_judged() -> None:
+    assert names(ExplodingTensor(collection_names="gradients"), mixed()) == ["b"]
+    assert names(ExplodingTensor(collection_names=["custom"]), mixed()) == ["c"]
+
+
+def test_collections_and_patterns_are_joined() -> None:
+    assert names(ExplodingTensor(collection_names="gradients", tensor_regex="^a$"), mixed()) == ["a", "b"]
+
+
+def test_a_list_may_come_as_one_string_with_commas() -> None:
+    assert names(ExplodingTensor(tensor_regex="^a$, ^c$"), mixed()) == ["a", "c"]
+
+
+def test_patterns_are_searched_and_not_anchored() -> None:
+    trace = Trace().add(0, "Net_conv1.weight", "weight", [NAN])
+    assert names(ExplodingTensor(tensor_regex="conv"), trace) == ["Net_conv1.weight"]
+
+
+def test_the_collection_all_is_everything() -> None:
+    assert names(ExplodingTensor(collection_names="all"), mixed()) == ["a", "b", "c"]
+
+
+def test_an_unknown_collection_is_not_evaluable() -> None:
+    _, verdict = judge(ExplodingTensor(collection_names="no_such"), mixed())
+    assert verdict.status is Status.NOT_EVALUABLE
+    assert "'no_such'" in verdict.reason
+
+
+def test_the_finding_counts_each_kind() -> None:
+    found, _ = judge(ExplodingTensor(), Trace().add(0, "a", "weight", [NAN, INF, -INF, -INF, 0.0]))
+    assert found[0].numbers == {"nan": 1, "pos_inf": 1, "neg_inf": 2, "elements": 5}
+    assert found[0].why == "1 NaN, 1 +Inf, 2 -Inf among 5 values"
+
+
+def test_a_pattern_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not a regular expression"):
+        ExplodingTensor(tensor_regex="(")

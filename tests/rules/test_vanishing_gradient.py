@@ -1,0 +1,92 @@
+"""VanishingGradient: which gradients count as vanishing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tdcore.errors import ConfigError
+from tdcore.rules import Status, VanishingGradient
+from tdcore.rules.trace import Trace
+from tests.rules.judging import judge
+
+W = "gradient/Net_fc.weight"
+
+
+def test_a_mean_magnitude_at_the_threshold_does_not_fire_and_just_below_it_does() -> None:
+    rule = VanishingGradient(threshold=0.5)
+    at, _ = judge(rule, Trace().add(0, W, "gradient", [0.5, -0.5]))
+    below, _ = judge(rule, Trace().add(0, W, "gradient", [0.5, -0.4999]))
+    assert not at
+    assert [finding.numbers["abs_mean"] for finding in below] == [pytest.approx(0.49995)]
+
+
+def test_all_offenders_of_all_steps_are_reported_in_order_of_steps() -> None:
+    trace = Trace()
+    for step in (10, 0):
+        for layer in range(3):
+            trace.add(step, f"gradient/Net_l{layer}.weight", "gradient", [1e-9 if layer < 2 else 1.0])
+    found, _ = judge(VanishingGradient(), trace)
+    assert [(finding.step, finding.tensor[-8]) for finding in found] == [(0, "0"), (0, "1"), (10, "0"), (10, "1")]
+
+
+def test_positive_and_negative_values_do_not_cancel() -> None:
+    found, _ = judge(VanishingGradient(), Trace().add(0, W, "gradient", [1.0, -1.0]))
+    assert not found
+
+
+def test_a_parameter_without_a_gradient_is_not_judged() -> None:
+    trace = Trace().add(0, W, "gradient", None, status="absent").add(0, "gradient/b", "gradient", [1.0])
+    found, verdict = judge(VanishingGradient(), trace)
+    assert not found
+    assert verdict.judged == 1
+    assert not verdict.missing
+
+
+def test_only_absent_gradients_are_not_evaluable() -> None:
+    _, verdict = judge(VanishingGradient(), Trace().add(0, W, "gradient", None, status="absent"))
+    assert verdict.status is Status.NOT_EVALUABLE
+
+
+def test_a_gradient_of_zeros_fires_unless_zeros_are_ignored() -> None:
+    trace = Trace().add(0, W, "gradient", [0.0, 0.0])
+    assert len(judge(VanishingGradient(), trace)[0]) == 1
+    assert not judge(VanishingGradient(ignore_zero=True), trace)[0]
+
+
+def test_a_gradient_without_a_finite_value_is_left_to_exploding_tensor() -> None:
+    trace = Trace().add(0, W, "gradient", [float("nan")]).add(0, "gradient/b", "gradient", [1.0])
+    found, verdict = judge(VanishingGradient(), trace)
+    assert not found
+    assert verdict.judged == 1
+
+
+def test_the_mean_is_over_finite_values() -> None:
+    found, _ = judge(VanishingGradient(), Trace().add(0, W, "gradient", [float("inf"), 1e-9]))
+    assert [finding.numbers["abs_mean"] for finding in found] == [1e-9]
+
+
+def test_weights_and_outputs_are_not_gradients() -> None:
+    trace = Trace().add(0, "Net_fc.weight", "weight", [1e-9]).add(0, "Net_output_0", "output", [1e-9])
+    found, verdict = judge(VanishingGradient(), trace)
+    assert not found
+    assert verdict.status is Status.NOT_EVALUABLE
+    assert "output, weight" in verdict.reason
+
+
+def test_tensors_that_the_user_put_into_the_collection_are_judged_too() -> None:
+    trace = Trace(collections={"gradients": ["my_gradient"]}).add(0, "my_gradient", "custom", [1e-9])
+    found, _ = judge(VanishingGradient(), trace)
+    assert [finding.tensor for finding in found] == ["my_gradient"]
+
+
+def test_a_skipped_gradient_is_noted_in_the_verdict() -> None:
+    trace = Trace().add(0, W, "gradient", None, status="skipped", reason="ring_full")
+    trace.add(0, "gradient/b", "gradient", [1.0])
+    _, verdict = judge(VanishingGradient(), trace)
+    assert verdict.text == "no issue (1 not judged: gradient not captured)"
+
+
+@pytest.mark.parametrize("threshold", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_threshold_that_cannot_work_is_refused(threshold: float) -> None:
+    with pytest.raises(ConfigError, match=r"VanishingGradient\.threshold must be a number above 0"):
+        VanishingGradient(threshold=threshold)

@@ -1,0 +1,15 @@
+"""Fixtures for the tests of reading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.trial.writer import RunWriter
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunWriter:
+    """A run that has begun and has no rows yet."""
+    return RunWriter(tmp_path / "run")
