@@ -343,6 +343,8 @@ void bind_consumer(py::module_& module) {
       .def_property_readonly("head_ticket", &head_ticket, "Records released so far, over all consumers.")
       .def_property_readonly("pending_records", [](const SharedConsumer& self) { return self.consumer.pending_records(); }, "Reserved, not released.")
       .def_property_readonly("pending_bytes", [](const SharedConsumer& self) { return self.consumer.pending_bytes(); }, "Reserved, not released.")
+      .def_property_readonly("data_bytes", [](const SharedConsumer& self) { return self.consumer.data_bytes(); }, "Size of the ring of bytes.")
+      .def_property_readonly("slots", [](const SharedConsumer& self) { return self.consumer.memory()->slot_count(); }, "Number of records the ring can hold.")
       .def_property_readonly("fill", &fill, "Share of the ring in use, 0 to 1: of bytes or of slots, whichever is larger.")
       .def("counters", [](const SharedConsumer& self) { return counters_dict(self.consumer.counters()); }, "As Ring.counters().")
       .def("count_drop", &count_drop, py::arg("reason"), py::arg("tensors"), py::arg("bytes"), "Counts tensors that were not kept; reason: a key of DROP_REASONS.")

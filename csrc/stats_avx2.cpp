@@ -11,6 +11,8 @@
 namespace tdcore {
 namespace {
 
+alignas(16) constexpr u8 kPairTables[33] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 16};  // zeros follow
+
 struct Avx2 {
   static constexpr u64 kGroup = 32;
   using F = __m256;
@@ -40,6 +42,17 @@ struct Avx2 {
   static D abs(D a) noexcept { return _mm256_and_pd(a, _mm256_castsi256_pd(_mm256_set1_epi64x(0x7fffffffffffffff))); }
   static D widen_low(F a) noexcept { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
   static D widen_high(F a) noexcept { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }
+
+  /// The i-th of four float32 vectors that load4() made of a group at `at`, as two of float64.
+  template <class E>
+  static void widen(E, const u8*, int, F x, D (&wide)[2]) noexcept {
+    wide[0] = widen_low(x);
+    wide[1] = widen_high(x);
+  }
+  static void widen(F32Element, const u8* at, int i, F, D (&wide)[2]) noexcept {  // from memory: no extraction
+    wide[0] = _mm256_cvtps_pd(_mm_loadu_ps(reinterpret_cast<const float*>(at + 32 * i)));
+    wide[1] = _mm256_cvtps_pd(_mm_loadu_ps(reinterpret_cast<const float*>(at + 32 * i + 16)));
+  }
 
   // masks
   static MF less(F a, F b) noexcept { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
@@ -76,25 +89,43 @@ struct Avx2 {
   static B sub8(B a, B b) noexcept { return _mm256_sub_epi8(a, b); }
   static B min8(B a, B b) noexcept { return _mm256_min_epu8(a, b); }
   static B max8(B a, B b) noexcept { return _mm256_max_epu8(a, b); }
-  static u64 sum8(B a) noexcept { return sum64(_mm256_sad_epu8(a, zero8())); }
+  static B add8(B a, B b) noexcept { return _mm256_add_epi8(a, b); }
+  static B adds8(B a, B b) noexcept { return _mm256_adds_epu8(a, b); }
+  static B low_half(B a) noexcept { return _mm256_and_si256(a, set8(0x0f)); }
+  static B high_half(B a) noexcept { return low_half(_mm256_srli_epi16(a, 4)); }
+  static constexpr bool kLookUp = true;
+  /// Entry `first` is 1 and entry `first` + 1 is 16; look_up() of a byte with its top bit set is 0.
+  static B pair_table(int first) noexcept {
+    return _mm256_broadcastsi128_si256(raw128(kPairTables + 16 - first));
+  }
+  static B look_up(B table, B index) noexcept { return _mm256_shuffle_epi8(table, index); }
+  static u64 sum8(B a) noexcept {
+    const __m256i sums = _mm256_sad_epu8(a, zero8());
+    const __m128i half = _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+    return static_cast<u64>(_mm_cvtsi128_si64(half) + _mm_extract_epi64(half, 1));
+  }
   static int lowest8(B a) noexcept {
-    alignas(32) u8 lanes[32];
-    store8(lanes, a);
-    int lowest = 255;
-    for (u8 lane : lanes) {
-      lowest = lane < lowest ? lane : lowest;
-    }
-    return lowest;
+    const __m128i half = _mm_min_epu8(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    return _mm_cvtsi128_si32(_mm_minpos_epu16(_mm_min_epu8(_mm_and_si128(half, _mm_set1_epi16(255)), _mm_srli_epi16(half, 8)))) & 255;
   }
   static int highest8(B a) noexcept { return 255 - lowest8(_mm256_xor_si256(a, set8(255))); }
 
-  /// Exponent bytes of 32 non-negative float32, in any order.
-  static B exponents_narrow(const F (&a)[4]) noexcept {
-    I e[4];
-    for (int i = 0; i < 4; ++i) {
-      e[i] = _mm256_srli_epi32(_mm256_castps_si256(a[i]), 23);
+  /// Exponent bytes of 32 float32, in any order.
+  template <class E>
+  static B exponents(E, const u8*, const F (&x)[4]) noexcept {
+    __m256i words[2];
+    for (int i = 0; i < 2; ++i) {  // upper halves, side by side
+      words[i] = _mm256_blend_epi16(_mm256_srli_epi32(_mm256_castps_si256(x[2 * i]), 16), _mm256_castps_si256(x[2 * i + 1]), 0xaa);
     }
-    return _mm256_packus_epi16(_mm256_packus_epi32(e[0], e[1]), _mm256_packus_epi32(e[2], e[3]));
+    return exponents_of_words(words);
+  }
+  static B exponents(BF16Element, const u8* at, const F (&)[4]) noexcept {
+    const __m256i words[2] = {raw256(at), raw256(at + 32)};
+    return exponents_of_words(words);
+  }
+  static B exponents_of_words(const __m256i (&words)[2]) noexcept {  // sign, exponent, start of the mantissa
+    return _mm256_packus_epi16(_mm256_srli_epi16(_mm256_slli_epi16(words[0], 1), 8),
+                               _mm256_srli_epi16(_mm256_slli_epi16(words[1], 1), 8));
   }
   /// Exponent bytes of 32 float64, saturated to float32's range, in any order.
   static B exponents_wide(const D (&x)[8]) noexcept {

@@ -16,6 +16,8 @@
 namespace tdcore {
 namespace {
 
+alignas(16) constexpr u8 kPairTables[33] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 16};  // zeros follow
+
 struct Avx512 {
   static constexpr u64 kGroup = 64;
   using F = __m512;
@@ -46,6 +48,17 @@ struct Avx512 {
   static D widen_low(F a) noexcept { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
   static D widen_high(F a) noexcept { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)); }
 
+  /// The i-th of four float32 vectors that load4() made of a group at `at`, as two of float64.
+  template <class E>
+  static void widen(E, const u8*, int, F x, D (&wide)[2]) noexcept {
+    wide[0] = widen_low(x);
+    wide[1] = widen_high(x);
+  }
+  static void widen(F32Element, const u8* at, int i, F, D (&wide)[2]) noexcept {  // from memory: no extraction
+    wide[0] = _mm512_cvtps_pd(_mm256_loadu_ps(reinterpret_cast<const float*>(at + 64 * i)));
+    wide[1] = _mm512_cvtps_pd(_mm256_loadu_ps(reinterpret_cast<const float*>(at + 64 * i + 32)));
+  }
+
   // masks
   static MF less(F a, F b) noexcept { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
   static MD less(D a, D b) noexcept { return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ); }
@@ -69,25 +82,42 @@ struct Avx512 {
   static B sub8(B a, B b) noexcept { return _mm512_sub_epi8(a, b); }
   static B min8(B a, B b) noexcept { return _mm512_min_epu8(a, b); }
   static B max8(B a, B b) noexcept { return _mm512_max_epu8(a, b); }
+  static B add8(B a, B b) noexcept { return _mm512_add_epi8(a, b); }
+  static B adds8(B a, B b) noexcept { return _mm512_adds_epu8(a, b); }
+  static B low_half(B a) noexcept { return _mm512_and_si512(a, set8(0x0f)); }
+  static B high_half(B a) noexcept { return low_half(_mm512_srli_epi16(a, 4)); }
+  static constexpr bool kLookUp = true;
+  /// Entry `first` is 1 and entry `first` + 1 is 16; look_up() of a byte with its top bit set is 0.
+  static B pair_table(int first) noexcept {
+    return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kPairTables + 16 - first)));
+  }
+  static B look_up(B table, B index) noexcept { return _mm512_shuffle_epi8(table, index); }
   static u64 sum8(B a) noexcept { return sum64(_mm512_sad_epu8(a, zero8())); }
   static int lowest8(B a) noexcept {
-    alignas(64) u8 lanes[64];
-    store8(lanes, a);
-    int lowest = 255;
-    for (u8 lane : lanes) {
-      lowest = lane < lowest ? lane : lowest;
-    }
-    return lowest;
+    const __m256i half = _mm256_min_epu8(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
+    const __m128i quarter = _mm_min_epu8(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    const __m128i words = _mm_min_epu8(_mm_and_si128(quarter, _mm_set1_epi16(255)), _mm_srli_epi16(quarter, 8));
+    return _mm_cvtsi128_si32(_mm_minpos_epu16(words)) & 255;
   }
   static int highest8(B a) noexcept { return 255 - lowest8(_mm512_xor_si512(a, set8(255))); }
 
-  /// Exponent bytes of 64 non-negative float32, in any order.
-  static B exponents_narrow(const F (&a)[4]) noexcept {
-    I e[4];
-    for (int i = 0; i < 4; ++i) {
-      e[i] = _mm512_srli_epi32(_mm512_castps_si512(a[i]), 23);
+  /// Exponent bytes of 64 float32, in any order.
+  template <class E>
+  static B exponents(E, const u8*, const F (&x)[4]) noexcept {
+    __m512i words[2];
+    for (int i = 0; i < 2; ++i) {  // upper halves, side by side
+      words[i] = _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(_mm512_castps_si512(x[2 * i]), 16),
+                                         _mm512_castps_si512(x[2 * i + 1]));
     }
-    return _mm512_packus_epi16(_mm512_packus_epi32(e[0], e[1]), _mm512_packus_epi32(e[2], e[3]));
+    return exponents_of_words(words);
+  }
+  static B exponents(BF16Element, const u8* at, const F (&)[4]) noexcept {
+    const __m512i words[2] = {raw512(at), raw512(at + 64)};
+    return exponents_of_words(words);
+  }
+  static B exponents_of_words(const __m512i (&words)[2]) noexcept {  // sign, exponent, start of the mantissa
+    return _mm512_packus_epi16(_mm512_srli_epi16(_mm512_slli_epi16(words[0], 1), 8),
+                               _mm512_srli_epi16(_mm512_slli_epi16(words[1], 1), 8));
   }
   /// Exponent bytes of 64 float64, saturated to float32's range, in any order.
   static B exponents_wide(const D (&x)[8]) noexcept {

@@ -3,9 +3,11 @@
 // Included by exactly one .cpp per instruction set, after it has defined its wrapper. Everything is in an
 // unnamed namespace, so that code compiled for one instruction set never serves another.
 //
-// A block (kBlockElements) takes one pass: sums around a pivot K, min, max, and one byte per element with its
-// binary exponent (as float32 has it: 0 for zero and below 2^-126, 255 for NaN and Inf). The histogram is
-// counted from those bytes. Two kinds of pass:
+// A block (kBlockElements) takes one pass: sums of x - K, (x - K)^2 and |x|, min, max, and one byte per element
+// with its binary exponent (as float32 has it: 0 for zero and below 2^-126, 255 for NaN and Inf), from which the
+// histogram is counted. The pivot K is 0 as long as the mean is small beside the spread, else the mean of the block
+// before; a block whose mean turns out too large for its K is summed again around its own mean.
+// Two kinds of pass:
 //   fast     assumes finite values; NaN or Inf in a block shows in its sum of squares, then the block is redone
 //   careful  masks NaN and Inf out and counts them
 // Two kinds of lanes: narrow (float32 lanes; float32, float16, bfloat16, 16-bit integers) and wide (float64
@@ -13,7 +15,7 @@
 // groups, then added to float64; where squares could leave float32's range the careful pass, all float64, is taken.
 //
 // V provides, with G = V::kGroup elements per group (one byte vector):
-//   F, D, I, B      float32 lanes (G/4), float64 lanes (G/8), 32-bit lanes (G/4), bytes (G)
+//   F, D, I, L, B   float32 lanes (G/4), float64 lanes (G/8), 32- and 64-bit counters, bytes (G)
 //   MF, MD          lane masks
 //   see stats_avx2.cpp for the functions
 // Threads: pure functions on the caller's state.
@@ -37,6 +39,10 @@ constexpr float kInfinityF = __builtin_inff();
 constexpr int kFirstExponent = 127 + kLog2Min;                  // exponent byte of bin 0
 constexpr int kLastExponent = kFirstExponent + kLog2Bins - 1;   // and of the last bin
 constexpr u64 kFlushGroups = 16;
+
+// Largest mean^2 / variance for which a block may be summed around another pivot: loses that factor of precision.
+constexpr double kMaxShift = 4096;
+constexpr double kMaxShiftFloat = 1;
 
 // float32 sums of squares are taken only for blocks whose largest |x| is 0 or in [2^-40, 2^60).
 constexpr int kNarrowFirst = 127 - 40;
@@ -113,34 +119,16 @@ TDCORE_INLINE u8 exponent_byte(double value) noexcept {
 
 TDCORE_INLINE bool is_finite(double value) noexcept { return ((bits_as<u64>(value) >> 52) & 0x7ff) != 0x7ff; }
 
-// ---- one block ----------------------------------------------------------------------------------------
+// ---- sums of one block --------------------------------------------------------------------------------
 
-/// Sums of one block, over its finite values.
+/// Over the finite values of a block.
 struct BlockSums {
   double d = 0, d2 = 0;  // of x - pivot, and of its square
   double abs = 0;
-  double min = kInfinity, max = -kInfinity, abs_min = kInfinity;
+  double min = kInfinity, max = -kInfinity;
+  double abs_min = kInfinity;  // careful passes only
   u64 non_finite = 0, pos_inf = 0, neg_inf = 0;
-  // of the exponent bytes of the groups (the scalar tail keeps its own)
-  u64 zero_bytes = 0;  // exponent byte 0
-  int low = 255;       // smallest exponent byte other than 0, minus 1; 255 when none
-  int high = 0;        // largest
-};
-
-template <class V>
-struct ByteSums {
-  typename V::B zeros = V::zero8(), low = V::set8(255), high = V::zero8();
-
-  TDCORE_INLINE void add(typename V::B bytes) noexcept {
-    zeros = V::sub8(zeros, V::eq8(bytes, V::zero8()));
-    low = V::min8(low, V::sub8(bytes, V::set8(1)));
-    high = V::max8(high, bytes);
-  }
-  void finish(BlockSums& sums) const noexcept {
-    sums.zero_bytes = V::sum8(zeros);
-    sums.low = V::lowest8(low);
-    sums.high = V::highest8(high);
-  }
+  int low = 255, high = 0;  // smallest and largest exponent byte; NaN and Inf do not count
 };
 
 template <class V>
@@ -154,26 +142,27 @@ TDCORE_INLINE double total(typename V::D lanes) noexcept {
   return sum;
 }
 
-template <class V, class Lanes, class T>
-TDCORE_INLINE void extremes(Lanes low, Lanes high, Lanes abs_low, BlockSums& sums, T) noexcept {
-  constexpr u64 kLanes = sizeof(Lanes) / sizeof(T);
-  T lows[kLanes], highs[kLanes], abs_lows[kLanes];
-  V::store(lows, low);
-  V::store(highs, high);
-  V::store(abs_lows, abs_low);
-  for (u64 lane = 0; lane < kLanes; ++lane) {
-    const double l = static_cast<double>(lows[lane]), h = static_cast<double>(highs[lane]);
-    const double a = static_cast<double>(abs_lows[lane]);
-    sums.min = l < sums.min ? l : sums.min;
-    sums.max = h > sums.max ? h : sums.max;
-    sums.abs_min = a < sums.abs_min ? a : sums.abs_min;
+/// Least of lanes of float or double.
+template <class V, class T, class Lanes>
+TDCORE_INLINE double least(Lanes lanes) noexcept {
+  T values[sizeof(Lanes) / sizeof(T)];
+  V::store(values, lanes);
+  T result = values[0];
+  for (T value : values) {
+    result = value < result ? value : result;
   }
+  return static_cast<double>(result);
 }
 
-/// The largest exponent byte without those of NaN and Inf, so that the histogram is not counted up to them.
-TDCORE_INLINE void finite_high(BlockSums& sums) noexcept {
-  const double largest = -sums.min > sums.max ? -sums.min : sums.max;
-  sums.high = largest > 0 && is_finite(largest) ? exponent_byte(largest) : 0;
+template <class V, class T, class Lanes>
+TDCORE_INLINE double greatest(Lanes lanes) noexcept {
+  T values[sizeof(Lanes) / sizeof(T)];
+  V::store(values, lanes);
+  T result = values[0];
+  for (T value : values) {
+    result = value > result ? value : result;
+  }
+  return static_cast<double>(result);
 }
 
 constexpr u64 kPrefetchBytes = 4096;
@@ -186,41 +175,42 @@ TDCORE_INLINE void prefetch_group(const u8* at) noexcept {
 }
 
 /// Narrow, fast, float64 sums. `groups` groups from `data`; one exponent byte per element to `exponents`.
-template <class V, class E>
+template <class V, class E, bool kShifted>
 TDCORE_NOINLINE void narrow_double(const u8* data, u64 groups, double pivot, u8* exponents, BlockSums& sums) noexcept {
   using F = typename V::F;
   using D = typename V::D;
   const D k = V::set1(pivot);
   D d[2] = {V::set1(0.0), V::set1(0.0)}, d2[2] = {d[0], d[0]}, abs[2] = {d[0], d[0]};
-  F low = V::set1(kInfinityF), high = V::set1(-kInfinityF), abs_low = low;
-  ByteSums<V> bytes;
+  F low = V::set1(kInfinityF), high = V::set1(-kInfinityF);
+  typename V::B low_byte = V::set8(255), high_byte = V::zero8();
   for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
     prefetch_group<V, E>(data);
     F x[4];
     V::load4(E{}, data, x);
-    F magnitude[4];
     for (int i = 0; i < 4; ++i) {
-      magnitude[i] = V::abs(x[i]);
       low = V::min(low, x[i]);
       high = V::max(high, x[i]);
-      abs_low = V::min(abs_low, magnitude[i]);
-      const D wide[2] = {V::widen_low(x[i]), V::widen_high(x[i])};
+      D wide[2];
+      V::widen(E{}, data, i, x[i], wide);
       for (int half = 0; half < 2; ++half) {
-        const D delta = V::sub(wide[half], k);
+        const D delta = kShifted ? V::sub(wide[half], k) : wide[half];
         d[half] = V::add(d[half], delta);
         d2[half] = V::fma(delta, delta, d2[half]);
         abs[half] = V::add(abs[half], V::abs(wide[half]));
       }
     }
-    const typename V::B exponent = V::exponents_narrow(magnitude);
+    const typename V::B exponent = V::exponents(E{}, data, x);
     V::store8(exponents + group * V::kGroup, exponent);
-    bytes.add(exponent);
+    low_byte = V::min8(low_byte, exponent);
+    high_byte = V::max8(high_byte, exponent);
   }
   sums.d = total<V>(V::add(d[0], d[1]));
   sums.d2 = total<V>(V::add(d2[0], d2[1]));
   sums.abs = total<V>(V::add(abs[0], abs[1]));
-  extremes<V>(low, high, abs_low, sums, float{});
-  bytes.finish(sums);
+  sums.min = least<V, float>(low);
+  sums.max = greatest<V, float>(high);
+  sums.low = V::lowest8(low_byte);
+  sums.high = V::highest8(high_byte);
 }
 
 template <class V>
@@ -229,37 +219,34 @@ TDCORE_INLINE typename V::D widen_sum(typename V::F lanes) noexcept {
 }
 
 /// Narrow, fast, float32 sums flushed to float64 every kFlushGroups groups. `pivot` is a float32 value.
-template <class V, class E>
+template <class V, class E, bool kShifted>
 TDCORE_NOINLINE void narrow_float(const u8* data, u64 groups, double pivot, u8* exponents, BlockSums& sums) noexcept {
   using F = typename V::F;
   using D = typename V::D;
   const F k = V::set1(static_cast<float>(pivot));
   const F nothing = V::set1(0.0f);
   D d_total = V::set1(0.0), d2_total = d_total, abs_total = d_total;
-  F low = V::set1(kInfinityF), high = V::set1(-kInfinityF), abs_low = low;
-  ByteSums<V> bytes;
+  F low = V::set1(kInfinityF), high = V::set1(-kInfinityF);
+  typename V::B low_byte = V::set8(255), high_byte = V::zero8();
   for (u64 group = 0; group < groups;) {
-    F d[4] = {nothing, nothing, nothing, nothing}, d2[4] = {nothing, nothing, nothing, nothing};
-    F abs[2] = {nothing, nothing};
+    F d[2] = {nothing, nothing}, d2[2] = {nothing, nothing}, abs[2] = {nothing, nothing};
     const u64 end = group + kFlushGroups < groups ? group + kFlushGroups : groups;
     for (; group < end; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
       prefetch_group<V, E>(data);
       F x[4];
       V::load4(E{}, data, x);
-      F magnitude[4];
       for (int i = 0; i < 4; ++i) {
-        magnitude[i] = V::abs(x[i]);
         low = V::min(low, x[i]);
         high = V::max(high, x[i]);
-        abs_low = V::min(abs_low, magnitude[i]);
-        const F delta = V::sub(x[i], k);
+        const F delta = kShifted ? V::sub(x[i], k) : x[i];
         d[i & 1] = V::add(d[i & 1], delta);
         d2[i & 1] = V::fma(delta, delta, d2[i & 1]);
-        abs[i & 1] = V::add(abs[i & 1], magnitude[i]);
+        abs[i & 1] = V::add(abs[i & 1], V::abs(x[i]));
       }
-      const typename V::B exponent = V::exponents_narrow(magnitude);
+      const typename V::B exponent = V::exponents(E{}, data, x);
       V::store8(exponents + group * V::kGroup, exponent);
-      bytes.add(exponent);
+      low_byte = V::min8(low_byte, exponent);
+      high_byte = V::max8(high_byte, exponent);
     }
     d_total = V::add(d_total, V::add(widen_sum<V>(d[0]), widen_sum<V>(d[1])));
     d2_total = V::add(d2_total, V::add(widen_sum<V>(d2[0]), widen_sum<V>(d2[1])));
@@ -268,8 +255,50 @@ TDCORE_NOINLINE void narrow_float(const u8* data, u64 groups, double pivot, u8* 
   sums.d = total<V>(d_total);
   sums.d2 = total<V>(d2_total);
   sums.abs = total<V>(abs_total);
-  extremes<V>(low, high, abs_low, sums, float{});
-  bytes.finish(sums);
+  sums.min = least<V, float>(low);
+  sums.max = greatest<V, float>(high);
+  sums.low = V::lowest8(low_byte);
+  sums.high = V::highest8(high_byte);
+}
+
+/// Wide, fast.
+template <class V, class E, bool kShifted>
+TDCORE_NOINLINE void wide_double(const u8* data, u64 groups, double pivot, u8* exponents, BlockSums& sums) noexcept {
+  using D = typename V::D;
+  const D k = V::set1(pivot);
+  D d[2] = {V::set1(0.0), V::set1(0.0)}, d2[2] = {d[0], d[0]}, abs[2] = {d[0], d[0]};
+  D low = V::set1(kInfinity), high = V::set1(-kInfinity);
+  typename V::B low_byte = V::set8(255), high_byte = V::zero8();
+  for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
+    prefetch_group<V, E>(data);
+    D x[8];
+    V::load8(E{}, data, x);
+    for (int i = 0; i < 8; ++i) {
+      low = V::min(low, x[i]);
+      high = V::max(high, x[i]);
+      const D delta = kShifted ? V::sub(x[i], k) : x[i];
+      d[i & 1] = V::add(d[i & 1], delta);
+      d2[i & 1] = V::fma(delta, delta, d2[i & 1]);
+      abs[i & 1] = V::add(abs[i & 1], V::abs(x[i]));
+    }
+    const typename V::B exponent = V::exponents_wide(x);
+    V::store8(exponents + group * V::kGroup, exponent);
+    low_byte = V::min8(low_byte, exponent);
+    high_byte = V::max8(high_byte, exponent);
+  }
+  sums.d = total<V>(V::add(d[0], d[1]));
+  sums.d2 = total<V>(V::add(d2[0], d2[1]));
+  sums.abs = total<V>(V::add(abs[0], abs[1]));
+  sums.min = least<V, double>(low);
+  sums.max = greatest<V, double>(high);
+  sums.low = V::lowest8(low_byte);
+  sums.high = V::highest8(high_byte);
+}
+
+/// The largest exponent byte without those of NaN and Inf, so that the histogram is not counted up to them.
+TDCORE_INLINE void finite_high(BlockSums& sums) noexcept {
+  const double largest = -sums.min > sums.max ? -sums.min : sums.max;
+  sums.high = largest > 0 && is_finite(largest) ? exponent_byte(largest) : 0;
 }
 
 /// Narrow, careful: NaN and Inf masked out and counted. `pivot` is a float32 value.
@@ -282,23 +311,22 @@ TDCORE_NOINLINE void narrow_careful(const u8* data, u64 groups, double pivot, u8
   D d[2] = {V::set1(0.0), V::set1(0.0)}, d2[2] = {d[0], d[0]}, abs[2] = {d[0], d[0]};
   F low = inf, high = neg, abs_low = inf;
   typename V::I pos_inf = V::zero32(), neg_inf = V::zero32(), finite_count = V::zero32();
-  ByteSums<V> bytes;
+  typename V::B low_byte = V::set8(255);
   for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
     prefetch_group<V, E>(data);
     F x[4];
     V::load4(E{}, data, x);
-    F magnitude[4];
     for (int i = 0; i < 4; ++i) {
-      magnitude[i] = V::abs(x[i]);
-      const typename V::MF finite = V::less(magnitude[i], inf);
+      const F magnitude = V::abs(x[i]);
+      const typename V::MF finite = V::less(magnitude, inf);
       finite_count = V::tally(finite_count, finite);
       pos_inf = V::tally(pos_inf, V::equal(x[i], inf));
       neg_inf = V::tally(neg_inf, V::equal(x[i], neg));
       low = V::min(low, V::select(finite, x[i], inf));
       high = V::max(high, V::select(finite, x[i], neg));
-      abs_low = V::min(abs_low, V::select(finite, magnitude[i], inf));
+      abs_low = V::min(abs_low, V::select(finite, magnitude, inf));
       const F kept = V::select(finite, x[i], kf);
-      const F kept_abs = V::select(finite, magnitude[i], V::set1(0.0f));
+      const F kept_abs = V::select(finite, magnitude, V::set1(0.0f));
       const D wide[2] = {V::widen_low(kept), V::widen_high(kept)};
       const D wide_abs[2] = {V::widen_low(kept_abs), V::widen_high(kept_abs)};
       for (int half = 0; half < 2; ++half) {
@@ -308,9 +336,9 @@ TDCORE_NOINLINE void narrow_careful(const u8* data, u64 groups, double pivot, u8
         abs[half] = V::add(abs[half], wide_abs[half]);
       }
     }
-    const typename V::B exponent = V::exponents_narrow(magnitude);
+    const typename V::B exponent = V::exponents(E{}, data, x);
     V::store8(exponents + group * V::kGroup, exponent);
-    bytes.add(exponent);
+    low_byte = V::min8(low_byte, exponent);
   }
   sums.d = total<V>(V::add(d[0], d[1]));
   sums.d2 = total<V>(V::add(d2[0], d2[1]));
@@ -318,42 +346,11 @@ TDCORE_NOINLINE void narrow_careful(const u8* data, u64 groups, double pivot, u8
   sums.pos_inf = V::sum32(pos_inf);
   sums.neg_inf = V::sum32(neg_inf);
   sums.non_finite = groups * V::kGroup - V::sum32(finite_count);
-  extremes<V>(low, high, abs_low, sums, float{});
-  bytes.finish(sums);
+  sums.min = least<V, float>(low);
+  sums.max = greatest<V, float>(high);
+  sums.abs_min = least<V, float>(abs_low);
+  sums.low = V::lowest8(low_byte);
   finite_high(sums);
-}
-
-/// Wide, fast.
-template <class V, class E>
-TDCORE_NOINLINE void wide_double(const u8* data, u64 groups, double pivot, u8* exponents, BlockSums& sums) noexcept {
-  using D = typename V::D;
-  const D k = V::set1(pivot);
-  D d[2] = {V::set1(0.0), V::set1(0.0)}, d2[2] = {d[0], d[0]}, abs[2] = {d[0], d[0]};
-  D low = V::set1(kInfinity), high = V::set1(-kInfinity), abs_low = low;
-  ByteSums<V> bytes;
-  for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
-    prefetch_group<V, E>(data);
-    D x[8];
-    V::load8(E{}, data, x);
-    for (int i = 0; i < 8; ++i) {
-      const D magnitude = V::abs(x[i]);
-      low = V::min(low, x[i]);
-      high = V::max(high, x[i]);
-      abs_low = V::min(abs_low, magnitude);
-      const D delta = V::sub(x[i], k);
-      d[i & 1] = V::add(d[i & 1], delta);
-      d2[i & 1] = V::fma(delta, delta, d2[i & 1]);
-      abs[i & 1] = V::add(abs[i & 1], magnitude);
-    }
-    const typename V::B exponent = V::exponents_wide(x);
-    V::store8(exponents + group * V::kGroup, exponent);
-    bytes.add(exponent);
-  }
-  sums.d = total<V>(V::add(d[0], d[1]));
-  sums.d2 = total<V>(V::add(d2[0], d2[1]));
-  sums.abs = total<V>(V::add(abs[0], abs[1]));
-  extremes<V>(low, high, abs_low, sums, double{});
-  bytes.finish(sums);
 }
 
 /// Wide, careful.
@@ -364,7 +361,7 @@ TDCORE_NOINLINE void wide_careful(const u8* data, u64 groups, double pivot, u8* 
   D d[2] = {V::set1(0.0), V::set1(0.0)}, d2[2] = {d[0], d[0]}, abs[2] = {d[0], d[0]};
   D low = inf, high = neg, abs_low = inf;
   typename V::L pos_inf = V::zero64(), neg_inf = V::zero64(), finite_count = V::zero64();
-  ByteSums<V> bytes;
+  typename V::B low_byte = V::set8(255);
   for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
     prefetch_group<V, E>(data);
     D x[8];
@@ -385,7 +382,7 @@ TDCORE_NOINLINE void wide_careful(const u8* data, u64 groups, double pivot, u8* 
     }
     const typename V::B exponent = V::exponents_wide(x);
     V::store8(exponents + group * V::kGroup, exponent);
-    bytes.add(exponent);
+    low_byte = V::min8(low_byte, exponent);
   }
   sums.d = total<V>(V::add(d[0], d[1]));
   sums.d2 = total<V>(V::add(d2[0], d2[1]));
@@ -393,9 +390,52 @@ TDCORE_NOINLINE void wide_careful(const u8* data, u64 groups, double pivot, u8* 
   sums.pos_inf = V::sum64(pos_inf);
   sums.neg_inf = V::sum64(neg_inf);
   sums.non_finite = groups * V::kGroup - V::sum64(finite_count);
-  extremes<V>(low, high, abs_low, sums, double{});
-  bytes.finish(sums);
+  sums.min = least<V, double>(low);
+  sums.max = greatest<V, double>(high);
+  sums.abs_min = least<V, double>(abs_low);
+  sums.low = V::lowest8(low_byte);
   finite_high(sums);
+}
+
+/// Smallest |x| of a block of finite values. Only for blocks that may lower the chunk's.
+template <class V, class E>
+TDCORE_NOINLINE double smallest_magnitude(const u8* data, u64 groups) noexcept {
+  if constexpr (E::kWide) {
+    typename V::D low = V::set1(kInfinity);
+    for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
+      typename V::D x[8];
+      V::load8(E{}, data, x);
+      for (int i = 0; i < 8; ++i) {
+        low = V::min(low, V::abs(x[i]));
+      }
+    }
+    return least<V, double>(low);
+  } else {
+    typename V::F low = V::set1(kInfinityF);
+    for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
+      typename V::F x[4];
+      V::load4(E{}, data, x);
+      for (int i = 0; i < 4; ++i) {
+        low = V::min(low, V::abs(x[i]));
+      }
+    }
+    return least<V, float>(low);
+  }
+}
+
+/// Zeros and subnormals by their bits. Only for blocks that have tiny values.
+template <class E>
+TDCORE_NOINLINE void count_tiny(const u8* data, u64 elements, u64& zeros, u64& subnormals) noexcept {
+  using Raw = typename E::Raw;
+  Raw zero_lanes = 0, below_lanes = 0;  // at most kBlockElements each
+  static_assert(kBlockElements < 65536);
+  for (u64 i = 0; i < elements; ++i) {
+    const Raw magnitude = static_cast<Raw>(load_raw<E>(data, i) & static_cast<Raw>(~E::kSign));
+    zero_lanes = static_cast<Raw>(zero_lanes + (magnitude == 0 ? 1 : 0));
+    below_lanes = static_cast<Raw>(below_lanes + (magnitude < E::kFirstNormal ? 1 : 0));
+  }
+  zeros = zero_lanes;
+  subnormals = static_cast<u64>(below_lanes) - zeros;
 }
 
 // ---- histogram ----------------------------------------------------------------------------------------
@@ -431,85 +471,156 @@ TDCORE_NOINLINE u64 count_from(const u8* bytes, u64 groups, int first) noexcept 
   return V::sum8(tally);
 }
 
-constexpr int kWideSpan = 32;  // from this many bins on, counting one by one is faster
+constexpr int kWindow = 14;
+constexpr int kFewBins = 6;
 
-/// Adds the exponent bytes of a block's groups to the histogram. The lowest bin in use gets what remains.
+/// counts[i] += number of bytes equal to first + i, for i < kWindow. By table look-up: each of seven tables turns
+/// a byte into 1 in the low or the high half of a byte if it is one of its two values; halves hold 15 at most.
 template <class V>
-TDCORE_INLINE void count_exponents(const u8* bytes, u64 groups, const BlockSums& sums, u64 (&histogram)[kLog2Bins]) noexcept {
-  u64 remaining = groups * V::kGroup - sums.zero_bytes - sums.non_finite;
-  if (sums.low == 255) {  // zeros only
-    return;
+TDCORE_NOINLINE void count_window(const u8* bytes, u64 groups, int first, u64* counts) noexcept {
+  using B = typename V::B;
+  constexpr int kTables = kWindow / 2;
+  constexpr u64 kHalf = 15;
+  B table[kTables], tally[kWindow];
+  for (int i = 0; i < kTables; ++i) {
+    table[i] = V::pair_table(2 * i);
+    tally[2 * i] = V::zero8();
+    tally[2 * i + 1] = V::zero8();
   }
-  const int lowest = sums.low + 1;
-  const int first = lowest < kFirstExponent ? kFirstExponent : lowest > kLastExponent ? kLastExponent : lowest;
-  const int last = sums.high < kFirstExponent ? kFirstExponent : sums.high > kLastExponent ? kLastExponent : sums.high;
-  u64 counts[kLog2Bins + 8] = {};  // of exponents first + 1 .. last
-  int end = last;                  // exclusive
-  if (last == kLastExponent && last > first) {
-    counts[last - first - 1] = count_from<V>(bytes, groups, last) - sums.non_finite;
-  } else {
-    end = last + 1;
-  }
-  if (end - first > kWideSpan) {
-    u32 tables[4][256] = {};
-    for (u64 at = 0; at < groups * V::kGroup; at += 4) {
-      ++tables[0][bytes[at]];
-      ++tables[1][bytes[at + 1]];
-      ++tables[2][bytes[at + 2]];
-      ++tables[3][bytes[at + 3]];
+  const B shift = V::set8(first), saturate = V::set8(0x70);  // values of 16 and more get the top bit: looked up as 0
+  for (u64 group = 0; group < groups;) {
+    B halves[kTables];
+    for (int i = 0; i < kTables; ++i) {
+      halves[i] = V::zero8();
     }
-    for (int e = first + 1; e < end; ++e) {
-      counts[e - first - 1] = u64{tables[0][e]} + tables[1][e] + tables[2][e] + tables[3][e];
-    }
-  } else {
-    for (int e = first + 1; e < end;) {
-      u64* at = counts + (e - first - 1);
-      switch (end - e) {
-        case 1: count_equal<V, 1>(bytes, groups, e, at); e += 1; break;
-        case 2: count_equal<V, 2>(bytes, groups, e, at); e += 2; break;
-        case 3: count_equal<V, 3>(bytes, groups, e, at); e += 3; break;
-        case 4: count_equal<V, 4>(bytes, groups, e, at); e += 4; break;
-        case 5: count_equal<V, 5>(bytes, groups, e, at); e += 5; break;
-        default: count_equal<V, 6>(bytes, groups, e, at); e += 6; break;
+    const u64 end = group + kHalf < groups ? group + kHalf : groups;
+    for (; group < end; ++group) {
+      const B index = V::adds8(V::sub8(V::load8(bytes + group * V::kGroup), shift), saturate);
+      for (int i = 0; i < kTables; ++i) {
+        halves[i] = V::add8(halves[i], V::look_up(table[i], index));
       }
     }
+    for (int i = 0; i < kTables; ++i) {
+      tally[2 * i] = V::add8(tally[2 * i], V::low_half(halves[i]));
+      tally[2 * i + 1] = V::add8(tally[2 * i + 1], V::high_half(halves[i]));
+    }
   }
-  for (int e = first + 1; e <= last; ++e) {
-    histogram[e - kFirstExponent] += counts[e - first - 1];
-    remaining -= counts[e - first - 1];
+  for (int i = 0; i < kWindow; ++i) {
+    counts[i] += V::sum8(tally[i]);
   }
-  histogram[first - kFirstExponent] += remaining;
 }
 
-// ---- a block in a chunk -------------------------------------------------------------------------------
-
-/// Zeros and subnormals by their bits. Only for blocks that have tiny values.
-template <class E>
-TDCORE_NOINLINE void count_tiny(const u8* data, u64 elements, u64& zeros, u64& subnormals) noexcept {
-  using Raw = typename E::Raw;
-  Raw zero_lanes = 0, below_lanes = 0;  // at most kBlockElements each
-  static_assert(kBlockElements < 65536);
-  for (u64 i = 0; i < elements; ++i) {
-    const Raw magnitude = static_cast<Raw>(load_raw<E>(data, i) & static_cast<Raw>(~E::kSign));
-    zero_lanes = static_cast<Raw>(zero_lanes + (magnitude == 0 ? 1 : 0));
-    below_lanes = static_cast<Raw>(below_lanes + (magnitude < E::kFirstNormal ? 1 : 0));
+/// counts[i] += number of bytes equal to first + i, for i < bins.
+template <class V>
+TDCORE_NOINLINE void count_by_table(const u8* bytes, u64 elements, int first, int bins, u64* counts) noexcept {
+  u32 tables[4][256] = {};
+  for (u64 at = 0; at < elements; at += 4) {
+    ++tables[0][bytes[at]];
+    ++tables[1][bytes[at + 1]];
+    ++tables[2][bytes[at + 2]];
+    ++tables[3][bytes[at + 3]];
   }
-  zeros = zero_lanes;
-  subnormals = static_cast<u64>(below_lanes) - zeros;
+  for (int i = 0; i < bins; ++i) {
+    const int e = first + i;
+    counts[i] += u64{tables[0][e]} + tables[1][e] + tables[2][e] + tables[3][e];
+  }
 }
 
-/// The elements after the last whole group, one by one.
-template <class E>
-TDCORE_INLINE void scalar_tail(const u8* data, u64 from, u64 to, double pivot, BlockSums& sums, ChunkState& state) noexcept {
+/// Counts the exponents first .. first + bins - 1 for some bins <= most; returns how many, the uppermost ones:
+/// counts[most - 1] is that of the largest.
+template <class V>
+TDCORE_INLINE int count_some(const u8* bytes, u64 groups, int first, int most, u64* counts) noexcept {
+  switch (most) {
+    case 1: count_equal<V, 1>(bytes, groups, first, counts); return 1;
+    case 2: count_equal<V, 2>(bytes, groups, first, counts); return 2;
+    case 3: count_equal<V, 3>(bytes, groups, first, counts); return 3;
+    case 4: count_equal<V, 4>(bytes, groups, first, counts); return 4;
+    case 5: count_equal<V, 5>(bytes, groups, first, counts); return 5;
+    default: break;
+  }
+  if constexpr (V::kLookUp) {
+    if (most > kFewBins) {
+      const int bins = most < kWindow ? most : kWindow;
+      u64 window[kWindow] = {};
+      count_window<V>(bytes, groups, first + most - bins, window);
+      for (int i = 0; i < bins; ++i) {
+        counts[most - bins + i] += window[i];
+      }
+      return bins;
+    }
+  } else if (most > 4 * kFewBins) {
+    count_by_table<V>(bytes, groups * V::kGroup, first, most, counts);
+    return most;
+  }
+  count_equal<V, kFewBins>(bytes, groups, first + most - kFewBins, counts + most - kFewBins);
+  return kFewBins;
+}
+
+/// Adds the exponent bytes of a block's groups to the histogram, from the top until nothing remains; the lowest bin
+/// that can be in use gets what remains. `zero_bytes` of the bytes are 0.
+template <class V>
+TDCORE_INLINE void count_exponents(const u8* bytes, u64 groups, const BlockSums& sums, u64 zero_bytes,
+                                   u64 (&histogram)[kLog2Bins]) noexcept {
+  u64 remaining = groups * V::kGroup - zero_bytes - sums.non_finite;
+  const int lowest = sums.low == 0 ? kFirstExponent : sums.low;
+  const int first = lowest < kFirstExponent ? kFirstExponent : lowest > kLastExponent ? kLastExponent : lowest;
+  int last = sums.high < kFirstExponent ? kFirstExponent : sums.high > kLastExponent ? kLastExponent : sums.high;
+  u64 counts[kLog2Bins] = {};  // of exponent kFirstExponent + i
+  if (last == kLastExponent && last > first) {
+    counts[kLog2Bins - 1] = count_from<V>(bytes, groups, last) - sums.non_finite;
+    remaining -= counts[kLog2Bins - 1];
+    --last;
+  }
+  while (remaining != 0 && last > first) {
+    const int bins = count_some<V>(bytes, groups, first + 1, last - first, counts + (first + 1 - kFirstExponent));
+    for (int i = 0; i < bins; ++i, --last) {
+      remaining -= counts[last - kFirstExponent];
+    }
+  }
+  counts[first - kFirstExponent] += remaining;
+  const int top = sums.high > kLastExponent ? kLastExponent : sums.high;
+  for (int e = last < first ? last : first; e <= top; ++e) {
+    histogram[e - kFirstExponent] += counts[e - kFirstExponent];
+  }
+}
+
+// ---- the elements after the last whole group ------------------------------------------------------------
+
+/// Their finite values, as doubles; everything but the moments is already counted.
+template <class V>
+struct Tail {
+  double values[V::kGroup];
+  u64 finite = 0;
+};
+
+template <class V, class E>
+TDCORE_NOINLINE void read_tail(const u8* data, u64 from, u64 to, Tail<V>& tail, TensorStats& stats) noexcept {
   for (u64 i = from; i < to; ++i) {
     const typename E::Raw raw = load_raw<E>(data, i);
     const double value = E::value(raw);
     if (E::kFloat && !is_finite(value)) {
-      ++sums.non_finite;
-      sums.pos_inf += value == kInfinity ? 1 : 0;
-      sums.neg_inf += value == -kInfinity ? 1 : 0;
+      stats.pos_inf_count += value == kInfinity ? 1 : 0;
+      stats.neg_inf_count += value == -kInfinity ? 1 : 0;
+      stats.nan_count += value != value ? 1 : 0;
       continue;
     }
+    tail.values[tail.finite++] = value;
+    if (value == 0) {
+      ++stats.zero_count;
+      continue;
+    }
+    if constexpr (E::kFloat) {
+      stats.subnormal_count += (raw & static_cast<typename E::Raw>(~E::kSign)) < E::kFirstNormal ? 1 : 0;
+    }
+    const int bin = static_cast<int>(exponent_byte(value)) - kFirstExponent;
+    ++stats.log2_counts[bin < 0 ? 0 : bin >= kLog2Bins ? kLog2Bins - 1 : bin];
+  }
+}
+
+template <class V>
+TDCORE_INLINE void add_tail(const Tail<V>& tail, double pivot, BlockSums& sums, double& abs_min) noexcept {
+  for (u64 i = 0; i < tail.finite; ++i) {
+    const double value = tail.values[i];
     const double magnitude = value < 0 ? -value : value;
     const double delta = value - pivot;
     sums.d += delta;
@@ -517,42 +628,13 @@ TDCORE_INLINE void scalar_tail(const u8* data, u64 from, u64 to, double pivot, B
     sums.abs += magnitude;
     sums.min = value < sums.min ? value : sums.min;
     sums.max = value > sums.max ? value : sums.max;
-    sums.abs_min = magnitude < sums.abs_min ? magnitude : sums.abs_min;
-    if (magnitude == 0) {
-      ++state.stats.zero_count;
-      continue;
-    }
-    if constexpr (E::kFloat) {
-      state.stats.subnormal_count += (raw & static_cast<typename E::Raw>(~E::kSign)) < E::kFirstNormal ? 1 : 0;
-    }
-    const int bin = static_cast<int>(exponent_byte(magnitude)) - kFirstExponent;
-    ++state.stats.log2_counts[bin < 0 ? 0 : bin >= kLog2Bins ? kLog2Bins - 1 : bin];
+    abs_min = magnitude < abs_min ? magnitude : abs_min;
   }
 }
 
-/// The first pivot: the finite element of least magnitude among a few spread over the block, so that one outlier
-/// does not become it; the first finite element when none of those is finite.
-template <class E>
-TDCORE_NOINLINE void find_pivot(ChunkState& state, const u8* data, u64 elements) noexcept {
-  constexpr u64 kSamples = 8;
-  double best = kInfinity;
-  for (u64 sample = 0; sample < kSamples; ++sample) {
-    const double value = E::value(load_raw<E>(data, elements * sample / kSamples));
-    const double magnitude = value < 0 ? -value : value;
-    if (magnitude < (best < 0 ? -best : best)) {
-      best = value;
-    }
-  }
-  for (u64 i = 0; i < elements && !is_finite(best); ++i) {
-    best = E::value(load_raw<E>(data, i));
-  }
-  if (is_finite(best)) {
-    state.pivot = E::kWide ? best : static_cast<double>(static_cast<float>(best));
-    state.has_pivot = true;
-  }
-}
+// ---- a block in a chunk ---------------------------------------------------------------------------------
 
-/// Mean of a block whose sum around the pivot left float64's range (values around 1e308).
+/// Mean of a block whose sum left float64's range (values around 1e308).
 template <class E>
 TDCORE_NOINLINE double scaled_mean(const u8* data, u64 elements, double finite) noexcept {
   double mean = 0;
@@ -563,67 +645,17 @@ TDCORE_NOINLINE double scaled_mean(const u8* data, u64 elements, double finite) 
   return mean;
 }
 
-/// Adds the sums of a block of `elements` elements to the chunk's statistics (merge_moments of stats.hpp, inlined).
-template <class E>
-TDCORE_INLINE void add_block(ChunkState& state, const u8* data, u64 elements, const BlockSums& sums) noexcept {
-  TensorStats& stats = state.stats;
-  stats.count += elements;
-  stats.pos_inf_count += sums.pos_inf;
-  stats.neg_inf_count += sums.neg_inf;
-  stats.nan_count += sums.non_finite - sums.pos_inf - sums.neg_inf;
-  if (elements == sums.non_finite) {
-    return;
-  }
-  const double finite = static_cast<double>(elements - sums.non_finite);
-  double mean = state.pivot + sums.d / finite;
-  if (E::kFloat && E::kWide && !is_finite(mean)) {
-    mean = scaled_mean<E>(data, elements, finite);
-  }
-  const double correction = sums.d / finite * sums.d;
-  double m2 = sums.d2 - correction;
-  m2 = m2 > 0 ? m2 : m2 <= 0 ? 0.0 : kInfinity;  // NaN: Inf - Inf
-  const double low = sums.min + 0.0, high = sums.max + 0.0;  // + 0.0 turns -0 into 0
-  const double abs_low = sums.abs_min;
-  const double abs_high = -low > high ? -low : high;
-  const double square = m2 + finite * mean * mean;
-  if (state.finite > 0) {
-    merge_moments(stats.mean, stats.m2, state.finite, mean, m2, finite);
-    stats.min = low < stats.min ? low : stats.min;
-    stats.max = high > stats.max ? high : stats.max;
-    stats.abs_min = abs_low < stats.abs_min ? abs_low : stats.abs_min;
-    stats.abs_max = abs_high > stats.abs_max ? abs_high : stats.abs_max;
-  } else {
-    stats.mean = mean;
-    stats.m2 = m2;
-    stats.min = low;
-    stats.max = high;
-    stats.abs_min = abs_low;
-    stats.abs_max = abs_high;
-  }
-  stats.abs_sum += sums.abs;
-  stats.square_sum += square;
-  state.finite += finite;
-  state.pivot = E::kWide ? mean : static_cast<double>(static_cast<float>(mean));
-}
-
 template <class V, class E>
 TDCORE_INLINE void fast_pass(const u8* data, u64 groups, double pivot, u8* exponents, BlockSums& sums) noexcept {
   if constexpr (E::kWide) {
-    wide_double<V, E>(data, groups, pivot, exponents, sums);
+    pivot == 0 ? wide_double<V, E, false>(data, groups, pivot, exponents, sums)
+               : wide_double<V, E, true>(data, groups, pivot, exponents, sums);
   } else if constexpr (E::kFloatSums) {
-    narrow_float<V, E>(data, groups, pivot, exponents, sums);
+    pivot == 0 ? narrow_float<V, E, false>(data, groups, pivot, exponents, sums)
+               : narrow_float<V, E, true>(data, groups, pivot, exponents, sums);
   } else {
-    narrow_double<V, E>(data, groups, pivot, exponents, sums);
-  }
-}
-
-template <class V, class E>
-TDCORE_INLINE void careful_pass(const u8* data, u64 groups, double pivot, u8* exponents, BlockSums& sums) noexcept {
-  sums = BlockSums{};
-  if constexpr (E::kWide) {
-    wide_careful<V, E>(data, groups, pivot, exponents, sums);
-  } else {
-    narrow_careful<V, E>(data, groups, pivot, exponents, sums);
+    pivot == 0 ? narrow_double<V, E, false>(data, groups, pivot, exponents, sums)
+               : narrow_double<V, E, true>(data, groups, pivot, exponents, sums);
   }
 }
 
@@ -637,45 +669,147 @@ TDCORE_INLINE bool needs_care(const BlockSums& sums) noexcept {
   return E::kFloatSums && !nothing_but_zeros && (sums.high < kNarrowFirst || sums.high > kNarrowLast);
 }
 
+/// Sums of a block's groups around `pivot`: fast if that will do, else careful.
+template <class V, class E>
+TDCORE_INLINE void sum_groups(ChunkState& state, const u8* data, u64 groups, double pivot, u8* exponents,
+                              BlockSums& sums) noexcept {
+  sums = BlockSums{};
+  if (groups == 0) {
+    return;
+  }
+  if constexpr (!E::kFloat) {
+    fast_pass<V, E>(data, groups, pivot, exponents, sums);
+    return;
+  }
+  if (!state.careful) {
+    fast_pass<V, E>(data, groups, pivot, exponents, sums);
+    if (!needs_care<E>(sums)) {
+      return;
+    }
+    sums = BlockSums{};
+  }
+  if constexpr (E::kWide) {
+    wide_careful<V, E>(data, groups, pivot, exponents, sums);
+  } else {
+    narrow_careful<V, E>(data, groups, pivot, exponents, sums);
+  }
+  state.careful = needs_care<E>(sums);
+}
+
+struct Moments {
+  double mean, m2;
+};
+
+template <class E>
+TDCORE_INLINE Moments moments_of(const BlockSums& sums, double pivot, double finite, const u8* data, u64 elements) noexcept {
+  const double offset = sums.d / finite;
+  double mean = pivot + offset;
+  if (E::kFloat && E::kWide && !is_finite(mean)) {
+    mean = scaled_mean<E>(data, elements, finite);
+  }
+  const double m2 = sums.d2 - offset * sums.d;
+  return {mean, m2 > 0 ? m2 : m2 <= 0 ? 0.0 : kInfinity};  // NaN: Inf - Inf
+}
+
+/// True when the spread is too small beside the mean to be summed around 0.
+template <class E>
+TDCORE_INLINE bool needs_pivot(const Moments& moments, double finite) noexcept {
+  return finite * moments.mean * moments.mean > (E::kFloatSums ? kMaxShiftFloat : kMaxShift) * moments.m2;
+}
+
+/// A pivot that the kernels can represent.
+template <class E>
+TDCORE_INLINE double as_pivot(double mean) noexcept {
+  return E::kWide ? mean : static_cast<double>(static_cast<float>(mean));
+}
+
+/// Adds a block's moments and extremes to the chunk's (merge_moments of stats.hpp, inlined).
+TDCORE_INLINE void add_finite(ChunkState& state, const BlockSums& sums, double abs_min, const Moments& m, double finite) noexcept {
+  TensorStats& stats = state.stats;
+  const double low = sums.min + 0.0, high = sums.max + 0.0;  // + 0.0 turns -0 into 0
+  const double abs_max = -low > high ? -low : high;
+  if (state.finite > 0) {
+    merge_moments(stats.mean, stats.m2, state.finite, m.mean, m.m2, finite);
+    stats.min = low < stats.min ? low : stats.min;
+    stats.max = high > stats.max ? high : stats.max;
+    stats.abs_min = abs_min < stats.abs_min ? abs_min : stats.abs_min;
+    stats.abs_max = abs_max > stats.abs_max ? abs_max : stats.abs_max;
+  } else {
+    stats.mean = m.mean;
+    stats.m2 = m.m2;
+    stats.min = low;
+    stats.max = high;
+    stats.abs_min = abs_min;
+    stats.abs_max = abs_max;
+  }
+  stats.abs_sum += sums.abs;
+  stats.square_sum += m.m2 + finite * m.mean * m.mean;
+  state.finite += finite;
+}
+
+/// Histogram, zeros and subnormals of a block's groups. Returns its smallest |x|, or Inf if that cannot matter.
+template <class V, class E>
+TDCORE_INLINE double count_groups(ChunkState& state, const u8* data, u64 groups, const u8* exponents,
+                                  const BlockSums& sums) noexcept {
+  TensorStats& stats = state.stats;
+  u64 zero_bytes = 0, zeros = 0, subnormals = 0;
+  if (sums.low == 0) {
+    count_equal<V, 1>(exponents, groups, 0, &zero_bytes);
+    zeros = zero_bytes;
+  }
+  if constexpr (E::kFloat) {
+    constexpr int kNormal = E::kFirstNormal == F16Element::kFirstNormal ? 127 - 14 : 1;
+    if (sums.low < kNormal) {
+      count_tiny<E>(data, groups * V::kGroup, zeros, subnormals);
+    }
+  }
+  stats.zero_count += zeros;
+  stats.subnormal_count += subnormals;
+  count_exponents<V>(exponents, groups, sums, zero_bytes, stats.log2_counts);
+  stats.log2_counts[0] += zero_bytes - zeros;  // below 2^-126, not zero
+  if (zeros != 0) {
+    return 0;
+  }
+  if (sums.abs_min != kInfinity) {
+    return sums.abs_min;
+  }
+  const bool matters = !(state.finite > 0) || sums.low <= exponent_byte(stats.abs_min);
+  return matters && sums.non_finite == 0 ? smallest_magnitude<V, E>(data, groups) : kInfinity;
+}
+
 template <class V, class E>
 TDCORE_INLINE void feed_block(ChunkState& state, const u8* data, u64 elements, u8* exponents) noexcept {
-  if (!state.has_pivot) {
-    find_pivot<E>(state, data, elements);
-  }
+  TensorStats& stats = state.stats;
   const u64 groups = elements / V::kGroup;
-  const u64 in_groups = groups * V::kGroup;
+  stats.count += elements;
+  Tail<V> tail;
+  if (groups * V::kGroup != elements) {
+    read_tail<V, E>(data, groups * V::kGroup, elements, tail, stats);
+  }
   BlockSums sums;
-  if (groups != 0) {
-    if constexpr (!E::kFloat) {
-      fast_pass<V, E>(data, groups, state.pivot, exponents, sums);
-    } else {
-      if (!state.careful) {
-        fast_pass<V, E>(data, groups, state.pivot, exponents, sums);
-        state.careful = needs_care<E>(sums);
-        if (state.careful) {
-          careful_pass<V, E>(data, groups, state.pivot, exponents, sums);
-        }
-      } else {
-        careful_pass<V, E>(data, groups, state.pivot, exponents, sums);
-        state.careful = needs_care<E>(sums);
-      }
+  double pivot = state.pivot, abs_min = kInfinity;
+  sum_groups<V, E>(state, data, groups, pivot, exponents, sums);
+  add_tail<V>(tail, pivot, sums, abs_min);
+  const double finite = static_cast<double>(groups * V::kGroup - sums.non_finite + tail.finite);
+  if (finite > 0) {
+    Moments moments = moments_of<E>(sums, pivot, finite, data, elements);
+    const bool far = needs_pivot<E>(moments, finite);
+    if (far && pivot == 0) {
+      pivot = as_pivot<E>(moments.mean);
+      sum_groups<V, E>(state, data, groups, pivot, exponents, sums);
+      add_tail<V>(tail, pivot, sums, abs_min);
+      moments = moments_of<E>(sums, pivot, finite, data, elements);
     }
-    u64 zeros = sums.zero_bytes, subnormals = 0;
-    if constexpr (E::kFloat) {
-      const int first_normal = sizeof(typename E::Raw) == 2 && E::kFirstNormal == 0x0400 ? 127 - 14 : 1;
-      if (zeros != 0 || sums.low + 1 < first_normal) {
-        count_tiny<E>(data, in_groups, zeros, subnormals);
-      }
+    state.pivot = far ? as_pivot<E>(moments.mean) : 0.0;
+    if (groups != 0) {
+      const double in_groups = count_groups<V, E>(state, data, groups, exponents, sums);
+      abs_min = in_groups < abs_min ? in_groups : abs_min;
     }
-    state.stats.zero_count += zeros;
-    state.stats.subnormal_count += subnormals;
-    count_exponents<V>(exponents, groups, sums, state.stats.log2_counts);
-    state.stats.log2_counts[0] += sums.zero_bytes - zeros;  // below 2^-126, not zero
+    add_finite(state, sums, abs_min, moments, finite);
   }
-  if (in_groups != elements) {
-    scalar_tail<E>(data, in_groups, elements, state.pivot, sums, state);
-  }
-  add_block<E>(state, data, elements, sums);
+  stats.pos_inf_count += sums.pos_inf;
+  stats.neg_inf_count += sums.neg_inf;
+  stats.nan_count += sums.non_finite - sums.pos_inf - sums.neg_inf;
 }
 
 template <class V, class E>

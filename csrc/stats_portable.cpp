@@ -46,6 +46,12 @@ struct Portable {
   static D widen_low(F a) noexcept { return D{static_cast<double>(a[0]), static_cast<double>(a[1])}; }
   static D widen_high(F a) noexcept { return D{static_cast<double>(a[2]), static_cast<double>(a[3])}; }
 
+  template <class E>
+  static void widen(E, const u8*, int, F x, D (&wide)[2]) noexcept {
+    wide[0] = widen_low(x);
+    wide[1] = widen_high(x);
+  }
+
   // masks: lanes of all ones or all zeros
   static MF less(F a, F b) noexcept { return a < b; }
   static MD less(D a, D b) noexcept { return a < b; }
@@ -95,10 +101,13 @@ struct Portable {
   }
   static int highest8(B a) noexcept { return 255 - lowest8(~a); }
 
-  static B exponents_narrow(const F (&a)[4]) noexcept {
+  static constexpr bool kLookUp = false;  // no table look-up that both compilers offer
+
+  template <class E>
+  static B exponents(E, const u8*, const F (&x)[4]) noexcept {
     B bytes{};
     for (u64 i = 0; i < 4; ++i) {
-      const I e = as<I>(a[i]) >> 23;
+      const I e = as<I>(x[i]) >> 23;
       for (u64 lane = 0; lane < 4; ++lane) {
         bytes[4 * i + lane] = static_cast<u8>(e[lane]);
       }

@@ -18,8 +18,7 @@ inline constexpr std::uint64_t kBlockElements = 2048;
 struct ChunkState {
   TensorStats stats = empty_stats();
   double finite = 0;       // finite elements so far
-  double pivot = 0;        // subtracted before squaring: the mean of the block before, or the first finite element
-  bool has_pivot = false;
+  double pivot = 0;        // subtracted before squaring: 0, or the mean of the block before if that is large
   bool careful = false;    // the last block held NaN, Inf or extremes: try the masked path first
 };
 

@@ -103,7 +103,10 @@ class Verdict:
         """The verdict in one line."""
         if self.status is Status.ISSUE:
             plural = "" if self.finding_count == 1 else "s"
-            return f"issue: {self.finding_count} finding{plural}, first at step {self.findings[0].step}"
+            failed = f"; then the rule failed: {self.reason}" if self.reason else ""
+            return (
+                f"issue: {self.finding_count} finding{plural}, first at step {self.findings[0].step}{failed}"
+            )
         if self.status is Status.NOT_EVALUABLE:
             return f"not evaluable: {self.reason}" + (f" Add {self.fix}" if self.fix else "")
         if self.status is Status.ERROR:

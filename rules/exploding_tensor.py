@@ -31,9 +31,9 @@ class ExplodingTensor:
         where the trouble began among what was saved.
 
     Parameters:
-        collection_names: names of collections, or one string with commas. tensor_regex: regular expressions
-        searched for in names, or one string with commas. With collection_names:
-            the union. Neither: every saved tensor.
+        collection_names: names of collections, or one string with commas.
+        tensor_regex: regular expressions searched for in names, or one string with commas. Given with
+            collection_names: the union. Neither: every saved tensor.
         only_nan: True judges NaN alone.
 
     False alarms:

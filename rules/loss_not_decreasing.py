@@ -46,11 +46,12 @@ class LossNotDecreasing:
     Parameters:
         collection_names: collections to judge besides `losses`; names, or one string with commas.
         tensor_regex: tensors to judge besides them; regular expressions, or one string with commas.
-        use_losses_collection: whether the collection `losses` is judged. num_steps: steps between two
-        evaluations. diff_percent: how far the loss must fall to count as progress.
-        increase_threshold_percent: above it a rise is called an increase. mode: "EVAL", "TRAIN" or "GLOBAL"
-        (all steps, global numbers); None: the first of EVAL, TRAIN, GLOBAL that
-            had a loss up to the step judged.
+        use_losses_collection: whether the collection `losses` is judged.
+        num_steps: steps between two evaluations.
+        diff_percent: how far the loss must fall to count as progress.
+        increase_threshold_percent: above it a rise is called an increase.
+        mode: "EVAL", "TRAIN" or "GLOBAL" (all steps, global numbers). None: the first of EVAL, TRAIN, GLOBAL
+            that had a loss up to the step judged.
         patience: evaluations in a row without progress that make a finding.
         smoothing_steps: None is the same as num_steps; 1 takes each value as it is.
         compat: True is the older rule.

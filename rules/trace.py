@@ -107,6 +107,9 @@ def _statistics(values: npt.NDArray[Any]) -> dict[str, Any]:
     tiny = float(np.finfo(np.float32).tiny)
     magnitude = np.abs(finite)
     some = finite.size > 0
+    with np.errstate(over="ignore"):
+        m2 = float(((finite - finite.mean()) ** 2).sum()) if some else 0.0
+        abs_sum, square_sum = float(magnitude.sum()), float((finite**2).sum())
     return {
         "count": flat.size,
         "nan_count": int(np.isnan(flat).sum()),
@@ -117,9 +120,9 @@ def _statistics(values: npt.NDArray[Any]) -> dict[str, Any]:
         "min": float(finite.min()) if some else np.nan,
         "max": float(finite.max()) if some else np.nan,
         "mean": float(finite.mean()) if some else np.nan,
-        "m2": float(((finite - finite.mean()) ** 2).sum()) if some else 0.0,
-        "abs_sum": float(magnitude.sum()),
-        "square_sum": float((finite**2).sum()),
+        "m2": m2,
+        "abs_sum": abs_sum,
+        "square_sum": square_sum,
         "abs_min": float(magnitude.min()) if some else np.nan,
         "abs_max": float(magnitude.max()) if some else np.nan,
         "log2_first": 0,

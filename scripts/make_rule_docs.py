@@ -1,4 +1,4 @@
-"""Makes docs/rules/ from the docstrings of the rules. --check changes nothing and fails when a page is not fresh."""
+"""Makes docs/rules/ from the docstrings of the rules. --check only fails when a page is not fresh."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "rules"
 
 def pages() -> dict[str, str]:
     found = {f"{code}.md": page(code, rule) for code, rule in RULES.items()}
-    lines = ["<!-- Made by scripts/make_rule_docs.py. -->", "# Rules", "", "| code | rule | finds |", "|---|---|---|"]
+    lines = [
+        "<!-- Made by scripts/make_rule_docs.py. -->",
+        "# Rules",
+        "",
+        "| code | rule | finds |",
+        "|---|---|---|",
+    ]
     lines += [f"| [{c}]({c}.md) | {rule.__name__} | {explain(rule).summary} |" for c, rule in RULES.items()]
     return {"README.md": "\n".join([*lines, ""]), **found}
 
@@ -25,7 +31,10 @@ def main() -> int:
         return 0
     if "--check" in sys.argv:
         stale = sorted(name for name in {*wanted, *there} if wanted.get(name) != there.get(name))
-        print(f"docs/rules is not fresh ({', '.join(stale)}); run: python scripts/make_rule_docs.py", file=sys.stderr)
+        print(
+            f"docs/rules is not fresh ({', '.join(stale)}); run: python scripts/make_rule_docs.py",
+            file=sys.stderr,
+        )
         return 1
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name in {*there} - {*wanted}:

@@ -8,20 +8,22 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+# Not on first use: these bear the names of their modules, and importing a submodule later would put it
+# in their place. Both modules are light.
+from tdcore.modes import ModeKeys, modes
+from tdcore.watch import watch
+
 if TYPE_CHECKING:
     from tdcore._version import __version__
     from tdcore.collection import CollectionConfig
     from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode
     from tdcore.errors import StopTraining, TdcoreError
-    from tdcore.modes import ModeKeys, modes
     from tdcore.session import RingConfig
     from tdcore.stats import TensorStats, tensor_stats
     from tdcore.trial import Tensor, Trial, create_trial
-    from tdcore.watch import watch
 
 _HOME = {
     "CollectionConfig": "tdcore.collection",
-    "ModeKeys": "tdcore.modes",
     "ReductionConfig": "tdcore.config",
     "RingConfig": "tdcore.session",
     "SaveConfig": "tdcore.config",
@@ -33,9 +35,7 @@ _HOME = {
     "Trial": "tdcore.trial",
     "__version__": "tdcore._version",
     "create_trial": "tdcore.trial",
-    "modes": "tdcore.modes",
     "tensor_stats": "tdcore.stats",
-    "watch": "tdcore.watch",
 }
 
 __all__ = [

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 # Runs in the flusher before anything else. The working directory and the trainer's script folder must not
 # shadow a module, and the flusher must be the same tdcore as the trainer's, wherever that lies: so `tdcore`
-# is loaded from its own place, and the trainer's other places come last.
+# is loaded from its own place, and the trainer's other places come last. pyarrow would import pandas where it is
+# installed (0.5 s and 50 MB, for nothing here), so that is hidden from it.
 _BOOT = """
 import sys
 sys.path[:] = [place for place in sys.path if place]
@@ -36,6 +37,11 @@ places = job["package"]
 spec = spec_from_file_location("tdcore", places[0] + "/__init__.py", submodule_search_locations=places)
 package = sys.modules["tdcore"] = module_from_spec(spec)
 spec.loader.exec_module(package)
+class NoPandas:
+    def find_spec(name, *_):
+        if name == "pandas":
+            raise ImportError("the flusher does without pandas")
+sys.meta_path.insert(0, NoPandas)
 sys.path.extend(place for place in job["places"] if place not in sys.path)
 from tdcore.flusher.main import main
 sys.exit(main([sys.argv[2]]))
@@ -157,9 +163,17 @@ class ThreadRunner:
         self._consumer: Consumer | None = None
 
     def start(self) -> None:
-        """Maps the ring a second time, as the process would."""
-        from tdcore import _core
+        """Maps the ring a second time, as the process would.
 
+        Takes the flusher's slow imports along, up to a second: the thread may get its first data while the
+        interpreter exits, and then they cannot be imported any more.
+        """
+        import pyarrow
+
+        from tdcore import _core
+        from tdcore.flusher import batch, compactor  # noqa: F401
+
+        pyarrow.array(["this imports what pyarrow imports on first use"])
         try:
             self._consumer = _core.Consumer(self._ring.fd)
         except (OSError, ValueError) as error:

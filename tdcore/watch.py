@@ -1,6 +1,6 @@
 """One line to capture a model: `td.watch(model, out="runs/demo")`.
 
-Loads the hook of the model's framework when called, nothing before.
+Importing this loads nothing; calling it loads the hook of the model's framework.
 """
 
 from __future__ import annotations
@@ -9,22 +9,12 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tdcore.collection import CollectionKeys
-from tdcore.config import ReductionConfig, SaveConfig
-from tdcore.errors import ConfigError
-
 if TYPE_CHECKING:
     from tdcore.hooks.pytorch import Hook
 
 __all__ = ["watch"]
 
-_COLLECTIONS = (
-    CollectionKeys.WEIGHTS,
-    CollectionKeys.BIASES,
-    CollectionKeys.GRADIENTS,
-    CollectionKeys.LOSSES,
-    CollectionKeys.OUTPUTS,
-)
+_COLLECTIONS = ("weights", "biases", "gradients", "losses", "outputs")
 
 
 def watch(
@@ -43,8 +33,11 @@ def watch(
     framework's Hook; reduction_config=None and save_config=... replace what stands here. Returns the hook,
     registered. The model keeps it alive; close() ends the capture before the model's end.
     """
+    from tdcore.errors import ConfigError
+
     if not any(base.__module__.startswith("torch.nn.") for base in type(model).__mro__):
         raise ConfigError(f"watch() knows torch.nn.Module, got {type(model).__name__}")
+    from tdcore.config import ReductionConfig, SaveConfig
     from tdcore.hooks.pytorch import Hook
 
     options.setdefault("save_config", SaveConfig(save_interval=save_interval))

@@ -123,26 +123,23 @@ def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
     for name in ("name", "kind", "dtype", "status"):
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, name, rows.column(name).cast("string"))
-    grouped = rows.group_by("name").aggregate(
-        [("kind", "first"), ("dtype", "max"), ("step", "min"), ("step", "max"), ("step", "count_distinct"),
-         ("nbytes", "sum"), ("status", "distinct")]
+    grouped = rows.group_by(["name", "kind"]).aggregate(
+        [("dtype", "distinct"), ("status", "distinct"), ("nbytes", "sum"), ("step", "min"), ("step", "max"),
+         ("step", "count_distinct")]
     )  # fmt: skip
-    found = []
-    for row in grouped.sort_by("name").to_pylist():
-        odd = sorted(status for status in row["status_distinct"] if status != "ok")
-        found.append(
-            {
-                "tensor": row["name"],
-                "kind": row["kind_first"],
-                "dtype": row["dtype_max"],
-                "first_step": row["step_min"],
-                "last_step": row["step_max"],
-                "steps": row["step_count_distinct"],
-                "payload_bytes": row["nbytes_sum"] or 0,
-                "notes": ", ".join(odd),
-            }
-        )
-    return found
+    return [
+        {
+            "tensor": row["name"],
+            "kind": row["kind"],
+            "dtype": "/".join(sorted(filter(None, row["dtype_distinct"]))) or None,
+            "first_step": row["step_min"],
+            "last_step": row["step_max"],
+            "steps": row["step_count_distinct"],
+            "payload_bytes": row["nbytes_sum"] or 0,
+            "notes": ", ".join(sorted(status for status in row["status_distinct"] if status != "ok")),
+        }
+        for row in sorted(grouped.to_pylist(), key=lambda row: (row["name"], row["kind"]))
+    ]
 
 
 def _print_runs(path: str, runs: list[dict[str, Any]]) -> None:

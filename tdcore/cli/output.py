@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,14 +15,14 @@ if TYPE_CHECKING:
 __all__ = ["console", "human_bytes", "number", "print_json", "sparkline", "steps_text"]
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_LEAST_WIDTH = 100  # where the output is no terminal, tables are not squeezed into 80 columns
+_WIDTH = 120  # where the output is no terminal
 
 
 def console() -> Console:
     """The console on stdout."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else max(_LEAST_WIDTH, Console().width)
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDTH
     return Console(width=width, highlight=False, soft_wrap=False)
 
 

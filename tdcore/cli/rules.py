@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+_STEPS_SHOWN, _TENSORS_SHOWN = 3, 8
 _RUN_EXIT_CODES = (
     "Exit codes: 0 no issue. 1 an issue was found. 2 wrong usage. 3 a rule could not be evaluated or failed, "
     "or the run cannot be read. 4 no issue so far, and the run has not ended."
@@ -86,23 +88,26 @@ def run_command(
     from tdcore.rules import run
     from tdcore.rules.loading import load_rule
 
-    if path.startswith("-"):
-        raise ConfigError(f"{path!r} is not a run")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the report so far is still printed
     following = live or until_end
-    report = run(
-        path,
-        [load_rule(spec) for spec in rule],
-        live=live,
-        until_end=until_end,
-        actions=_actions(on_fire or []),
-        attempt=_attempt(attempt),
-        ended=ended,
-        start_timeout=None if start_timeout is None else timedelta(seconds=start_timeout),
-        timeout=None if timeout is None else timedelta(seconds=timeout),
-        write_findings=not no_write,
-        on_findings=_print_findings if following and not json_output else None,
-    )
+    before = signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # as Ctrl-C: the report is still printed
+    try:
+        report = run(
+            path,
+            [load_rule(spec) for spec in rule],
+            live=live,
+            until_end=until_end,
+            actions=_actions(on_fire or []),
+            attempt=_attempt(attempt),
+            ended=ended,
+            start_timeout=None if start_timeout is None else timedelta(seconds=start_timeout),
+            timeout=None if timeout is None else timedelta(seconds=timeout),
+            write_findings=not no_write,
+            on_findings=_print_findings if following and not json_output else None,
+        )
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if json_output:
         print_json(report.to_json())
     else:
@@ -178,12 +183,26 @@ def _attempt(text: str | None) -> int | str | None:
     return int(text)
 
 
-def _print_findings(findings: list[Finding]) -> None:
+def _print_findings(findings: list[Finding], steps: int | None = None) -> None:
+    """By rule and step; at most so many steps of each rule."""
     out = console()
+    by_step: dict[tuple[str, int, str, int], list[Finding]] = {}
     for finding in findings:
-        where = f" in {finding.worker}, attempt {finding.attempt}" if finding.attempt else ""
-        out.print(f"[bold red]{finding.rule}[/] step {finding.step}{where}: {finding.tensor or 'the run'}")
-        out.print(f"    {finding.why}", markup=False)
+        by_step.setdefault((finding.rule, finding.attempt, finding.worker, finding.step), []).append(finding)
+    shown: Counter[str] = Counter()
+    for (rule, attempt, worker, step), found in by_step.items():
+        shown[rule] += 1
+        if steps is not None and shown[rule] > steps:
+            continue
+        where = f" of attempt {attempt}" if attempt else ""
+        out.print(f"[bold red]{rule}[/] at step {step}{where}, {worker}:")
+        for finding in found[:_TENSORS_SHOWN]:
+            out.print(f"  {finding.tensor or 'the run'}: {finding.why}", markup=False)
+        if len(found) > _TENSORS_SHOWN:
+            out.print(f"  ... and {len(found) - _TENSORS_SHOWN:,} more tensors")
+    for rule, count in shown.items():
+        if steps is not None and count > steps:
+            out.print(f"[bold red]{rule}[/] at {count - steps:,} more steps; --json lists them")
 
 
 def _print_report(report: Report, *, with_findings: bool) -> None:
@@ -191,12 +210,7 @@ def _print_report(report: Report, *, with_findings: bool) -> None:
 
     out = console()
     if with_findings:
-        for verdict in report.verdicts:
-            _print_findings(list(verdict.findings[:10]))
-            if verdict.finding_count > 10:
-                out.print(
-                    f"    ... and {verdict.finding_count - 10:,} more of {verdict.rule}; --json has them"
-                )
+        _print_findings(report.findings, _STEPS_SHOWN)
     table = Table(title=report.run, title_justify="left")
     for column in ("rule", "verdict", "what to do"):
         table.add_column(column, overflow="fold")

@@ -19,6 +19,7 @@ __all__ = ["command"]
 
 STATS = ("mean", "std", "min", "max", "l1", "l2", "abs_mean", "abs_max", "zero_percent", "nan_count")
 _BAR_WIDTH = 50
+_WIDE = 130  # columns of a terminal from which on more statistics are listed
 
 
 def command(
@@ -73,7 +74,7 @@ def _show_all(trial: Trial, names: list[str], step: int | None, stat: str, json_
     from rich.table import Table
 
     rows = _by_name(trial.stats(names, steps=step))
-    found = []
+    found: list[dict[str, Any]] = []
     for name in names:
         mine = rows.get(name, [])
         if not mine:
@@ -90,23 +91,22 @@ def _show_all(trial: Trial, names: list[str], step: int | None, stat: str, json_
     if json_output:
         print_json({"run": trial.path, "stat": stat, "tensors": found})
         return
+    out = console()
+    shown = ("mean", "std", "abs_mean", "abs_max") if out.width >= _WIDE else ("abs_mean", "abs_max")
     table = Table(title=f"{trial.path}: last saved step of each tensor", title_justify="left")
-    table.add_column("tensor", overflow="fold")
-    for column in ("kind", "step"):
-        table.add_column(column, justify="right")
-    for column in ("mean", "std", "abs_mean", "min", "max"):
+    table.add_column("tensor", overflow="fold", min_width=24)
+    for column in ("kind", "step", *shown, "nan/inf"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("nan/inf", justify="right")
-    table.add_column(f"{stat} over steps", no_wrap=True)
+    table.add_column(f"history of {stat}", no_wrap=True)
     for entry in found:
         numbers = entry["last"]
         bad = (numbers["nan_count"] or 0) + (numbers["inf_count"] or 0)
         table.add_row(
             entry["tensor"], entry["kind"], str(entry["steps"][-1]),
-            *(number(numbers[column], 3) for column in ("mean", "std", "abs_mean", "min", "max")),
-            f"[red]{bad:,}[/]" if bad else "0", sparkline(entry["history"]),
+            *(number(numbers[each], 3) for each in shown),
+            f"[red]{bad:,}[/]" if bad else "0", sparkline(entry["history"], 18),
         )  # fmt: skip
-    console().print(table)
+    out.print(table)
 
 
 def _show_one(trial: Trial, name: str, step: int | None, stat: str, last: int, json_output: bool) -> None:
@@ -135,6 +135,8 @@ def _show_one(trial: Trial, name: str, step: int | None, stat: str, last: int, j
         title_justify="left",
     )
     columns = ["mean", "std", "abs_mean", "min", "max", "l2", "zero_percent", "nan_count", "inf_count"]
+    if out.width < _WIDE:
+        columns = ["mean", "abs_mean", "min", "max", "nan_count", "inf_count"]
     for column in ["step", "mode", *(["worker"] if several_workers else []), *columns, "status"]:
         table.add_column(
             column.replace("_percent", " %").replace("_count", ""), justify="right", no_wrap=True

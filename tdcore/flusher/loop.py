@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Flusher"]
 
-_MAX_RECORDS = 65536  # per flush
+_RING_SHARE = 4  # a flush takes at most this part of the ring, so that space comes back in pieces
 _MANY_BYTES = 1 << 62
 _MAX_STOP_BYTES = 8192  # what the control page holds
 _BARE_STOP = '{"reason": "stop requested"}'
@@ -67,6 +67,8 @@ class Flusher:
         self._consumer = consumer
         self._sink = sink
         self._options = options or FlusherOptions()
+        self._batch_bytes = min(self._options.segment_bytes, consumer.data_bytes // _RING_SHARE)
+        self._batch_records = consumer.slots // _RING_SHARE
         self._clock = clock
         self._worker = worker
         self._attempt = attempt
@@ -155,9 +157,8 @@ class Flusher:
         return (
             ending
             or now - self._oldest >= options.visible_delay.total_seconds()
-            or self._consumer.pending_bytes >= options.segment_bytes
-            or records >= _MAX_RECORDS
-            or self._consumer.fill > options.busy_fill
+            or self._consumer.pending_bytes >= self._batch_bytes
+            or records >= self._batch_records
         )
 
     def _flush(self, now: float) -> bool:
@@ -187,7 +188,7 @@ class Flusher:
 
     def _take(self, now: float) -> Batch | None:
         """The next batch out of the ring, None when its oldest record is not complete yet."""
-        drained = self._consumer.drain(self._options.segment_bytes, _MAX_RECORDS, self._dead)
+        drained = self._consumer.drain(self._batch_bytes, self._batch_records, self._dead)
         if drained.end_ticket == drained.first_ticket:
             return None
         self._oldest = now  # of what comes behind it
@@ -221,7 +222,9 @@ class Flusher:
     def _start_over(self) -> None:
         """The run's folder was removed: what was in it is a gap, and the small files are put back."""
         self._documents.restore()
-        if not self._recovered or not self._ledger.entries:
+        if self._batch is not None:
+            self._batch.forget_written()
+        if not self._ledger.entries:
             return
         total, covered = self._ledger.totals(), self._ledger.covered
         gap = Gap(
@@ -235,8 +238,6 @@ class Flusher:
         self._backlog.prepend_gap(FileRange(self._worker, self._attempt, 0, covered), gap)
         if self._compactor is not None:
             self._compactor.forget()
-        if self._batch is not None:
-            self._batch.forget_written()
 
     def _give_up_oldest(self) -> bool:
         """While the sink refuses: make room for what comes, so that the training never waits for it."""

@@ -16,9 +16,9 @@ _MIB = 1024 * 1024
 class FlusherOptions:
     """Values are checked where they are made; in JSON, durations are seconds.
 
-    segment_bytes: a flush takes at most this much out of the ring, and starts when this much is there.
+    segment_bytes: a flush takes at most this much out of the ring, and no more than a quarter of the ring; it
+    starts when so much is there.
     visible_delay: a record waits at most about this long before it is written.
-    busy_fill: share of the ring above which a flush starts at once.
     min_poll, max_poll: pause between two looks at the ring while it fills, and when nothing happens.
     heartbeat: between two reports to the trainer. stop_poll: between two looks for a stop request.
     merge_fan_in: so many small index files become one. small_index_bytes, small_segment_bytes: what "small"
@@ -32,7 +32,6 @@ class FlusherOptions:
 
     segment_bytes: int = 64 * _MIB
     visible_delay: timedelta = timedelta(seconds=1)
-    busy_fill: float = 0.5
     min_poll: timedelta = timedelta(milliseconds=1)
     max_poll: timedelta = timedelta(milliseconds=10)
     heartbeat: timedelta = timedelta(milliseconds=250)

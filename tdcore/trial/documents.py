@@ -18,7 +18,7 @@ from tdcore.trial.index_file import clipped
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["Attempt", "Run", "RunEnd", "read_collections", "read_ends", "read_findings", "read_run"]
+__all__ = ["Attempt", "Run", "RunEnd", "read_collections", "read_ends", "read_findings", "read_run", "texts"]
 
 _MAX_DOCUMENT_BYTES = 256 << 20
 

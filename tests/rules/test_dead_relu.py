@@ -17,7 +17,9 @@ from tests.rules.judging import judge
 NAME = "Net_act_output_0"
 
 
-def outputs(*batches: npt.NDArray[Any], name: str = NAME, origin: str | None = "ReLU", payload: bool = True) -> Trace:
+def outputs(
+    *batches: npt.NDArray[Any], name: str = NAME, origin: str | None = "ReLU", payload: bool = True
+) -> Trace:
     trace = Trace()
     for step, values in enumerate(batches):
         trace.add(step, name, "output", values, origin=origin, payload=payload)
@@ -25,7 +27,10 @@ def outputs(*batches: npt.NDArray[Any], name: str = NAME, origin: str | None = "
 
 
 def layer(units: int, dead: int, batch: int = 100, active: int = 10) -> npt.NDArray[Any]:
-    """(batch, units): the first `dead` units are always zero, the others active for the first `active` inputs."""
+    """(batch, units):
+
+    the first `dead` units are always zero, the others active for the first `active` inputs.
+    """
     values = np.zeros((batch, units))
     values[:active, dead:] = 1.0
     return values
@@ -111,7 +116,7 @@ def test_layers_with_few_zeros_are_not_read() -> None:
     assert not verdict.missing
 
 
-@pytest.mark.parametrize("dead", range(0, 11))
+@pytest.mark.parametrize("dead", range(11))
 def test_sparing_the_read_never_changes_the_verdict(dead: int) -> None:
     values = np.ones((100, 10))
     values[:, :dead] = 0
@@ -145,7 +150,8 @@ def test_nan_does_not_count_as_active() -> None:
 
 
 @pytest.mark.parametrize(
-    "parameters", [{"threshold_layer": 101.0}, {"threshold_inactivity": -1.0}, {"pool_steps": 0}, {"tensor_regex": "("}]
+    "parameters",
+    [{"threshold_layer": 101.0}, {"threshold_inactivity": -1.0}, {"pool_steps": 0}, {"tensor_regex": "("}],
 )
 def test_parameters_that_cannot_work_are_refused(parameters: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):

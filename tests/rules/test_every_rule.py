@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,9 @@ def test_codes_are_unique_sorted_and_those_that_the_classes_carry() -> None:
 
 @EVERY_RULE
 def test_a_rule_is_a_frozen_dataclass_with_slots_and_keyword_parameters(code: str) -> None:
-    rule = RULES[code]
+    rule: type[Any] = RULES[code]
     assert is_dataclass(rule)
-    assert rule.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert vars(rule)["__dataclass_params__"].frozen
     assert not hasattr(rule(), "__dict__")
     assert all(field.kw_only for field in fields(rule))
 
@@ -76,7 +77,9 @@ def test_a_rule_stays_quiet_on_the_case_made_for_it(case: Case) -> None:
 
 
 @EVERY_RULE
-def test_a_run_without_what_a_rule_needs_is_not_evaluable_and_the_verdict_says_what_would_help(code: str) -> None:
+def test_a_run_without_what_a_rule_needs_is_not_evaluable_and_the_verdict_says_what_would_help(
+    code: str,
+) -> None:
     from tdcore.rules.trace import Trace
 
     rule: Rule = RULES[code]()

@@ -20,7 +20,12 @@ def names(rule: ExplodingTensor, trace: Trace) -> list[str]:
 
 def mixed() -> Trace:
     trace = Trace(collections={"custom": ["c"]})
-    for name, kind, value in (("a", "weight", NAN), ("b", "gradient", INF), ("c", "custom", -INF), ("d", "loss", 1.0)):
+    for name, kind, value in (
+        ("a", "weight", NAN),
+        ("b", "gradient", INF),
+        ("c", "custom", -INF),
+        ("d", "loss", 1.0),
+    ):
         trace.add(0, name, kind, [1.0, value])
     return trace
 

@@ -149,7 +149,10 @@ def test_workers_and_tensors_are_judged_alone() -> None:
         trace.add(step, LOSS, "loss", 1.0 - step / 2, worker="worker_1")
         trace.add(step, "other", "loss", 1.0, worker="worker_1")
     found, _ = judge(rule(), trace)
-    assert [(finding.worker, finding.tensor) for finding in found] == [("worker_0", LOSS), ("worker_1", "other")]
+    assert [(finding.worker, finding.tensor) for finding in found] == [
+        ("worker_0", LOSS),
+        ("worker_1", "other"),
+    ]
 
 
 def test_what_is_judged_can_be_named_instead_of_the_losses_collection() -> None:

@@ -26,7 +26,12 @@ def test_all_offenders_of_all_steps_are_reported_in_order_of_steps() -> None:
         for layer in range(3):
             trace.add(step, f"gradient/Net_l{layer}.weight", "gradient", [1e-9 if layer < 2 else 1.0])
     found, _ = judge(VanishingGradient(), trace)
-    assert [(finding.step, finding.tensor[-8]) for finding in found] == [(0, "0"), (0, "1"), (10, "0"), (10, "1")]
+    assert [(finding.step, finding.tensor[-8]) for finding in found] == [
+        (0, "0"),
+        (0, "1"),
+        (10, "0"),
+        (10, "1"),
+    ]
 
 
 def test_positive_and_negative_values_do_not_cancel() -> None:

@@ -40,7 +40,13 @@ class Trainer:
     """One run of a script of this folder."""
 
     def __init__(
-        self, folder: Path, *, script: str = "quadratic.py", env: Mapping[str, str] | None = None, **job: Any
+        self,
+        folder: Path,
+        *,
+        script: str = "quadratic.py",
+        env: Mapping[str, str] | None = None,
+        stdout: int | None = None,
+        **job: Any,
     ) -> None:
         self.out = folder / "run"
         self.ledger = folder / "ledger.txt"
@@ -52,7 +58,7 @@ class Trainer:
             self.process = subprocess.Popen(
                 [sys.executable, str(HERE / script), json.dumps(job)],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=output if stdout is None else stdout,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(places), **(env or {})},
                 start_new_session=True,  # so that a signal to its group does not reach the tests
@@ -90,7 +96,8 @@ class Trainer:
 
     def stop(self) -> None:
         """For the end of a test, whatever happened in it."""
-        for process in [*self.flushers(), psutil.Process(self.process.pid)]:
+        self.process.kill()
+        for process in self.flushers():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self.process.wait(PATIENCE_SECONDS)

@@ -132,9 +132,11 @@ def test_hole_that_closes_while_listing_keeps_the_order(tmp_path: Path) -> None:
     hidden = run.index_files()[1]
     kept = hidden.read_bytes()
     hidden.unlink()
-    index = Index(
-        LocalSink(str(tmp_path)), tmp_path, wait=lambda _: None if hidden.write_bytes(kept) else None
-    )
+
+    def bring_back(seconds: float) -> None:
+        hidden.write_bytes(kept)
+
+    index = Index(LocalSink(str(tmp_path)), tmp_path, wait=bring_back)
     assert steps(index.poll()) == [0, 1, 2]
     assert index.holes == []
 

@@ -37,12 +37,12 @@ def sample(dtype: np.dtype[Any], size: int = 12) -> Array:
     """Values of a dtype, with its extremes where it has some."""
     rng = np.random.default_rng(7)
     if dtype.kind == "c":
-        return (rng.standard_normal(size) + 1j * rng.standard_normal(size)).astype(dtype)
+        return np.asarray(rng.standard_normal(size) + 1j * rng.standard_normal(size)).astype(dtype)
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
         return np.array([info.min, info.max, *range(size - 2)], dtype=dtype)
     if dtype.kind == "b":
-        return np.arange(size) % 3 == 0
+        return np.asarray(np.arange(size) % 3 == 0)
     return np.array([0.0, -0.0, np.nan, 1.5, *rng.standard_normal(size - 4)]).astype(dtype)
 
 

@@ -62,8 +62,9 @@ STATISTICS = SCHEMA.names[SCHEMA.names.index("count") :]
 
 DTYPES: dict[str, str] = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32",
-    "int32": "I32", "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
-    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "complex64": "C64", "complex128": "C128",
+    "int32": "I32", "uint64": "U64", "int64": "I64", "float16": "F16", "bfloat16": "BF16",
+    "float32": "F32", "float64": "F64", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
+    "complex64": "C64", "complex128": "C128",
 }  # fmt: skip
 EPOCH_NS = 1_700_000_000_000_000_000  # long ago
 
@@ -180,8 +181,8 @@ class RunWriter:
         run.flush()           # one segment and one index file; `add`s of one flush may be many records
         run.end()
 
-    root: the run's folder. Each row is a record (ticket) of its own. epoch_ns: when the attempt started and its
-    first row was captured; None is now.
+    root: the run's folder. Each row is a record (ticket) of its own. epoch_ns: when the attempt started and
+    its first row was captured; None is now.
     """
 
     def __init__(
@@ -259,8 +260,9 @@ class RunWriter:
             row: dict[str, Any] = dict.fromkeys(SCHEMA.names)
             row |= {
                 "attempt": self.attempt, "worker": self.worker, "ticket": self.ticket, "mode": mode,
-                "kind": kind, "mode_step": step if mode_step is None else mode_step, "step": step, "name": name,
-                "origin": origin, "seq": self._seq.get(step, 0), "call": call, "part": part, "parts": len(cuts),
+                "kind": kind, "mode_step": step if mode_step is None else mode_step, "step": step,
+                "name": name, "origin": origin, "seq": self._seq.get(step, 0), "call": call, "part": part,
+                "parts": len(cuts),
                 "dtype": None if array is None else dtype_name(array),
                 "shape": None if array is None else list(array.shape),
                 "element_offset": begin, "elements": end - begin, "time_ns": self.epoch_ns + self.ticket,

@@ -1,0 +1,199 @@
+// Ten million records with checksums from four threads, through consumers that are killed (SIGKILL) at random moments and
+// started again, each in a process of its own.
+//
+// A ledger in shared memory has one word per ticket. The consumer writes there which record it read under
+// the ticket, so a record read again after a kill must be the same one under the same ticket; in the end each
+// record of each producer must stand there exactly once and in its order. Two more words bracket the head: stored before
+// and after each release, they say where a restarted consumer may begin.
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.hpp"
+#include "consumer.hpp"
+#include "crc32c.hpp"
+#include "ring.hpp"
+
+extern char** environ;
+
+namespace {
+
+using namespace tdcore;
+
+constexpr std::uint64_t kProducers = 4;
+constexpr std::uint64_t kEach = tdcore::testing::kSanitized ? 50'000 : 2'500'000;
+constexpr std::uint64_t kTotal = kProducers * kEach;
+constexpr std::uint64_t kReleaseEvery = 50;
+
+struct Header {
+  std::uint32_t crc;  // of all that follows
+  std::uint32_t producer;
+  std::uint64_t number;
+};
+
+/// Shared with the consumers; all-zero to begin with. Relaxed throughout: processes that end order the rest.
+struct Ledger {
+  std::atomic<std::uint64_t> release_begun;
+  std::atomic<std::uint64_t> release_done;
+  std::atomic<std::uint64_t> errors;
+  std::atomic<std::uint64_t> reread;             // read again after a kill: allowed, and should occur
+  std::atomic<std::uint64_t> read_under[kTotal];  // by ticket: producer << 40 | number + 1
+};
+
+Ledger& map_ledger(int fd) {
+  void* const at = ::mmap(nullptr, sizeof(Ledger), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) std::abort();
+  return *static_cast<Ledger*>(at);
+}
+
+void complain(Ledger& ledger, const char* what, std::uint64_t ticket) {
+  if (ledger.errors.fetch_add(1) < 10) std::fprintf(stderr, "ticket %llu: %s\n", static_cast<unsigned long long>(ticket), what);
+}
+
+// ---- the consumer's process
+
+void read_record(const RecordView& record, Ledger& ledger) {
+  Header header{};
+  if (record.torn || record.bytes < sizeof(header)) return complain(ledger, "torn or too short", record.ticket);
+  std::memcpy(&header, record.data, sizeof(header));
+  const std::size_t skipped = sizeof(header.crc);
+  if (crc32c(record.data + skipped, record.bytes - skipped) != header.crc) return complain(ledger, "wrong checksum", record.ticket);
+  if (record.ticket >= kTotal) return complain(ledger, "beyond the last ticket", record.ticket);
+  const std::uint64_t word = (std::uint64_t{header.producer} << 40) | (header.number + 1);
+  const std::uint64_t before = ledger.read_under[record.ticket].exchange(word);
+  if (before != 0 && before != word) complain(ledger, "another record than before the kill", record.ticket);
+  if (before == word) ledger.reread.fetch_add(1);
+}
+
+int consume(int ring_fd, int ledger_fd) {
+  Ledger& ledger = map_ledger(ledger_fd);
+  Consumer consumer(RingMemory::attach(ring_fd));
+  Mark begin = consumer.mark();
+  if (begin.ticket < ledger.release_done || begin.ticket > ledger.release_begun) complain(ledger, "begins at the wrong place", begin.ticket);
+  for (;;) {
+    const bool last_look = consumer.closing();
+    const std::optional<RecordView> record = consumer.next(false);
+    if (record) read_record(*record, ledger);
+    const std::uint64_t held = consumer.mark().ticket - begin.ticket;
+    if (held > 0 && (!record || held >= kReleaseEvery)) {
+      ledger.release_begun = consumer.mark().ticket;
+      consumer.release(begin, consumer.mark());
+      ledger.release_done = consumer.mark().ticket;
+      begin = consumer.mark();
+    }
+    if (!record && last_look && consumer.pending_records() == 0) return 0;
+    if (!record) std::this_thread::yield();
+  }
+}
+
+// ---- the trainer's process
+
+void produce(Ring& ring, std::uint32_t producer) {
+  std::uint64_t random = producer + 1;
+  for (std::uint64_t number = 0; number < kEach; ++number) {
+    random = random * 6364136223846793005U + 1442695040888963407U;
+    const std::uint64_t bytes = sizeof(Header) + (random >> 33) % 112;
+    Reservation room;
+    while (!(room = ring.try_reserve(RecordKind::kBatch, bytes, kTensorAlignBytes))) std::this_thread::yield();
+    Header header{0, producer, number};
+    std::memset(room.data, static_cast<int>(random >> 56), bytes);
+    std::memcpy(room.data, &header, sizeof(header));
+    header.crc = crc32c(room.data + sizeof(header.crc), bytes - sizeof(header.crc));
+    std::memcpy(room.data, &header.crc, sizeof(header.crc));
+    ring.commit(room);
+  }
+}
+
+pid_t start_consumer(int ring_fd, int ledger_fd) {
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, ring_fd, 100);  // the copies are inherited; the originals are close-on-exec
+  ::posix_spawn_file_actions_adddup2(&actions, ledger_fd, 101);
+  char program[] = "/proc/self/exe";
+  char role[] = "consume";
+  char* arguments[] = {program, role, nullptr};
+  pid_t pid = -1;
+  if (::posix_spawn(&pid, program, &actions, nullptr, arguments, environ) != 0) std::abort();
+  ::posix_spawn_file_actions_destroy(&actions);
+  return pid;
+}
+
+int exit_status(pid_t pid) {
+  int status = 0;
+  if (::waitpid(pid, &status, 0) != pid) return -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+int judge(const Ledger& ledger) {
+  std::array<std::uint64_t, kProducers> next{};
+  std::uint64_t wrong = ledger.errors;
+  for (std::uint64_t ticket = 0; ticket < kTotal; ++ticket) {
+    const std::uint64_t word = ledger.read_under[ticket];
+    const std::uint64_t producer = word >> 40;
+    const std::uint64_t number = (word & ((std::uint64_t{1} << 40) - 1)) - 1;
+    if (word == 0 || producer >= kProducers || number != next[producer]++) ++wrong;
+  }
+  for (const std::uint64_t count : next) wrong += count == kEach ? 0 : 1;
+  return wrong == 0 ? 0 : 1;
+}
+
+int run() {
+  RingConfig config;
+  config.data_bytes = std::uint64_t{1} << 20;
+  config.slots = 4096;
+  config.names_bytes = 4096;
+  config.policy = FullPolicy::kDrop;
+  Ring ring(config);
+  const int ledger_fd = ::memfd_create("ledger", MFD_CLOEXEC);
+  if (ledger_fd < 0 || ::ftruncate(ledger_fd, sizeof(Ledger)) != 0) return 1;
+  Ledger& ledger = map_ledger(ledger_fd);
+
+  pid_t consumer = start_consumer(ring.fd(), ledger_fd);
+  std::atomic<unsigned> running{kProducers};
+  std::vector<std::thread> producers;
+  for (std::uint32_t p = 0; p < kProducers; ++p) {
+    producers.emplace_back([&ring, &running, p] {
+      produce(ring, p);
+      running.fetch_sub(1);
+    });
+  }
+  std::mt19937_64 random{20260801};
+  unsigned kills = 0;
+  while (running > 0 && ledger.errors == 0) {
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 40'000));
+    ::kill(consumer, SIGKILL);
+    (void)exit_status(consumer);
+    ++kills;
+    consumer = start_consumer(ring.fd(), ledger_fd);
+  }
+  if (ledger.errors != 0) std::_Exit(1);  // the producers may wait for ever
+  for (std::thread& producer : producers) producer.join();
+  ring.set_closing();
+  int failed = exit_status(consumer);
+  failed |= judge(ledger);
+  std::printf("%llu records, %u kills, %llu read again, %s\n", static_cast<unsigned long long>(kTotal), kills,
+              static_cast<unsigned long long>(ledger.reread.load()), failed == 0 ? "each delivered once" : "WRONG");
+  return failed == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == "consume") return consume(100, 101);
+  return run();
+}

@@ -1,0 +1,476 @@
+"""The hook's surface: what is saved when, under which name, step and mode."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import tdcore as td
+from tdcore import modes
+from tdcore.collection import Collection, CollectionConfig
+from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode
+from tdcore.errors import ConfigError, UnsupportedFeature
+from tdcore.hooks.pytorch import Hook, create_from_json_file
+
+from .conftest import MakeHook, ReadRun
+from .models import Net, train
+
+
+def test_tensors_carry_the_older_librarys_names(make_hook: MakeHook, read_run: ReadRun) -> None:
+    model, criterion = Net(), nn.CrossEntropyLoss()
+    hook = make_hook(include_collections=["weights", "biases", "gradients", "inputs", "outputs"])
+    hook.register_module(model)
+    hook.register_loss(criterion)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), criterion=criterion)
+    assert set(read_run(hook).names()) == {
+        *("Net_input_0", "Net_output_0", "fc1_input_0", "fc1_output_0", "relu_input_0", "relu_output_0"),
+        *("fc2_input_0", "fc2_output_0"),
+        *("Net_fc1.weight", "Net_fc1.bias", "Net_fc2.weight", "Net_fc2.bias"),
+        *(
+            "gradient/Net_fc1.weight",
+            "gradient/Net_fc1.bias",
+            "gradient/Net_fc2.weight",
+            "gradient/Net_fc2.bias",
+        ),
+        *("CrossEntropyLoss_input_0", "CrossEntropyLoss_input_1", "CrossEntropyLoss_output_0"),
+    }
+
+
+def test_rows_say_kind_and_class_of_the_module(make_hook: MakeHook, read_run: ReadRun) -> None:
+    model = Net()
+    hook = make_hook(save_all=True)
+    hook.register_module(model)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    run = read_run(hook)
+    found = {name: (run.of(name)[0]["kind"], run.of(name)[0]["origin"]) for name in run.names()}
+    assert found["relu_output_0"] == ("output", "ReLU")
+    assert found["fc1_input_0"] == ("input", "Linear")
+    assert found["Net_fc1.weight"] == ("weight", "Linear")
+    assert found["Net_fc1.bias"] == ("bias", "Linear")
+    assert found["gradient/Net_fc1.bias"] == ("gradient", "Linear")
+
+
+def test_values_are_those_of_the_moment(make_hook: MakeHook, read_run: ReadRun) -> None:
+    model = Net()
+    hook = make_hook(include_collections=["weights", "gradients"])
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    x = torch.randn(5, 4)
+    before = model.fc2.weight.detach().clone()
+    model(x).square().sum().backward()
+    assert model.fc2.weight.grad is not None
+    gradient = model.fc2.weight.grad.clone()
+    optimizer.step()
+    run = read_run(hook)
+    assert np.array_equal(run.value("Net_fc2.weight", 0), before.numpy())
+    assert np.array_equal(run.value("gradient/Net_fc2.weight", 0), gradient.numpy())
+
+
+def test_only_losses_are_saved_by_default(make_hook: MakeHook, read_run: ReadRun) -> None:
+    model, criterion = Net(), nn.CrossEntropyLoss()
+    hook = make_hook()
+    hook.register_module(model)
+    hook.register_loss(criterion)
+    losses = train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=3, criterion=criterion)
+    run = read_run(hook)
+    assert set(run.names()) == {"CrossEntropyLoss_output_0"}
+    assert [run.value("CrossEntropyLoss_output_0", step) for step in range(3)] == [float(x) for x in losses]
+
+
+def test_steps_are_saved_as_the_save_config_says(make_hook: MakeHook, read_run: ReadRun) -> None:
+    model = Net()
+    hook = make_hook(
+        include_collections=["gradients"],
+        save_config=SaveConfig(save_interval=4, start_step=1, save_steps=[3]),
+    )
+    hook.register_module(model)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=10)
+    assert read_run(hook).steps("gradient/Net_fc1.weight") == [3, 4, 8]
+
+
+def test_a_collection_has_its_own_interval(make_hook: MakeHook, read_run: ReadRun) -> None:
+    model = Net()
+    hook = make_hook(include_collections=["weights"], save_config=SaveConfig(save_interval=3))
+    hook.add_collection(CollectionConfig(name="gradients", save_config=SaveConfig(save_interval=2)))
+    hook.register_module(model)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=7)
+    run = read_run(hook)
+    assert run.steps("Net_fc1.weight") == [0, 3, 6]
+    assert run.steps("gradient/Net_fc1.weight") == [0, 2, 4, 6]
+
+
+def test_modes_count_their_own_steps_and_share_the_global_ones(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    model = Net()
+    hook = make_hook(
+        include_collections=["outputs"],
+        save_config={
+            modes.TRAIN: SaveConfigMode(save_interval=2),
+            modes.EVAL: SaveConfigMode(save_interval=1),
+        },
+    )
+    hook.register_module(model)
+    x = torch.randn(2, 4)
+    model(x)  # global 0, TRAIN 0
+    model(x)  # global 1, TRAIN 1
+    model.eval()
+    model(x)  # global 2, EVAL 0
+    model.train()
+    model(x)  # global 3, TRAIN 2
+    found = [(row["step"], row["mode"], row["mode_step"]) for row in read_run(hook).of("Net_output_0")]
+    assert found == [(0, "TRAIN", 0), (2, "EVAL", 0), (3, "TRAIN", 2)]
+
+
+def test_set_mode_wins_over_the_models_own_from_then_on(make_hook: MakeHook, read_run: ReadRun) -> None:
+    model = Net()
+    hook = make_hook(include_collections=["outputs"])
+    hook.register_module(model)
+    x = torch.randn(2, 4)
+    model(x)
+    hook.set_mode(modes.PREDICT)
+    model(x)
+    model.eval()
+    model(x)
+    assert [row["mode"] for row in read_run(hook).of("Net_output_0")] == ["TRAIN", "PREDICT", "PREDICT"]
+    with pytest.raises(ConfigError, match="mode must be one of"):
+        hook.set_mode("train")  # type: ignore[arg-type]
+
+
+def test_step_by_hand_takes_over_from_the_forward(make_hook: MakeHook, read_run: ReadRun) -> None:
+    model = Net()
+    hook = make_hook(include_collections=["outputs"])
+    hook.register_module(model)
+    x = torch.randn(2, 4)
+    for _ in range(2):
+        hook.step()
+        model(x)
+        model(x)
+    assert hook.global_step == 1
+    found = [(row["step"], row["call"]) for row in read_run(hook).of("Net_output_0")]
+    assert found == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_step_by_hand_after_the_first_forward_ends_step_0(make_hook: MakeHook, read_run: ReadRun) -> None:
+    model = Net()
+    hook = make_hook(include_collections=["outputs"])
+    hook.register_module(model)
+    for _ in range(3):
+        model(torch.randn(2, 4))
+        hook.step()
+    assert read_run(hook).steps("Net_output_0") == [0, 1, 2]
+
+
+def test_include_regex_fills_the_default_collection(make_hook: MakeHook, read_run: ReadRun) -> None:
+    model = Net()
+    hook = make_hook(include_regex=["relu_output", "fc2.bias$"])
+    hook.register_module(model)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    run = read_run(hook)
+    assert set(run.names()) == {"relu_output_0", "Net_fc2.bias", "gradient/Net_fc2.bias"}
+    assert set(run.trial.tensor_names(collection="default")) == set(run.names())
+
+
+def test_a_custom_collection_is_filled_before_or_while_training(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    model = Net()
+    hook = make_hook(include_collections=["mine"])
+    hook.get_collection("mine").include("fc1_output")
+    hook.register_module(model)
+    model(torch.randn(2, 4))
+    hook.get_collection("mine").include("fc2_output")
+    model(torch.randn(2, 4))
+    run = read_run(hook)
+    assert run.steps("fc1_output_0") == [0, 1]
+    assert run.steps("fc2_output_0") == [1]
+
+
+def test_a_module_of_a_collection_is_captured_whatever_its_name(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    model = Net()
+    hook = make_hook()
+    hook.register_module(model)
+    mine = hook.add_collection(Collection("mine"))
+    mine.add_module_tensors(model.relu, inputs=True)
+    model(torch.randn(2, 4))
+    assert set(read_run(hook).names()) == {"relu_input_0", "relu_output_0"}
+
+
+def test_statistics_without_payload_when_only_reductions_are_asked(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    model = Net()
+    hook = make_hook(include_collections=["weights"], reduction_config=ReductionConfig(norms=["l2"]))
+    hook.register_module(model)
+    weight = model.fc1.weight.detach().clone().double()
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    run = read_run(hook)
+    (row,) = run.of("Net_fc1.weight")
+    assert row["segment"] is None
+    assert row["mean"] == pytest.approx(float(weight.mean()), rel=1e-12)
+    assert run.trial.tensor("Net_fc1.weight").reduction_value(0, "l2") == pytest.approx(
+        float(weight.norm()), rel=1e-12
+    )
+
+
+def test_the_payload_is_kept_when_one_of_the_collections_wants_it(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    model = Net()
+    hook = make_hook(include_collections=["weights"], reduction_config=ReductionConfig())
+    hook.add_collection(
+        Collection("whole", "fc2.weight$", reduction_config=ReductionConfig(save_raw_tensor=True))
+    )
+    hook.register_module(model)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    run = read_run(hook)
+    assert run.of("Net_fc1.weight")[0]["segment"] is None
+    assert run.value("Net_fc2.weight", 0).shape == (3, 8)
+
+
+def test_a_product_without_payload_is_a_row_of_its_own(make_hook: MakeHook, read_run: ReadRun) -> None:
+    model = Net()
+    hook = make_hook(
+        include_collections=["biases"],
+        reduction_config=ReductionConfig(reductions=["prod"], abs_reductions=["prod"]),
+    )
+    hook.register_module(model)
+    bias = model.fc2.bias.detach().clone().double()
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    run = read_run(hook)
+    assert run.value("Net_fc2.bias/prod", 0) == pytest.approx(float(bias.prod()))
+    assert run.value("Net_fc2.bias/abs_prod", 0) == pytest.approx(float(bias.abs().prod()))
+    assert run.of("Net_fc2.bias/prod")[0]["kind"] == "reduction"
+    assert run.of("Net_fc2.bias/prod")[0]["origin"] == "Net_fc2.bias"
+
+
+def test_a_loss_of_one_element_keeps_its_value_when_only_statistics_are_asked(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    model, criterion = Net(), nn.CrossEntropyLoss()
+    hook = make_hook(reduction_config=ReductionConfig())
+    hook.register_module(model)
+    hook.register_loss(criterion)
+    (loss,) = train(model, torch.optim.SGD(model.parameters(), lr=0.1), criterion=criterion)
+    assert read_run(hook).value("CrossEntropyLoss_output_0", 0) == float(loss)
+
+
+def test_scalars_are_recorded_at_every_call(make_hook: MakeHook, read_run: ReadRun) -> None:
+    model = Net()
+    hook = make_hook(save_config=SaveConfig(save_interval=100))
+    hook.register_module(model)
+    hook.save_scalar("before", 1)
+    for _ in range(2):
+        model(torch.randn(2, 4))
+        hook.save_scalar("accuracy", torch.tensor(0.5))
+        hook.save_scalar("accuracy", np.float32(0.75))
+    run = read_run(hook)
+    assert run.value("scalar/before", 0) == 1.0
+    assert [(row["step"], row["call"]) for row in run.of("scalar/accuracy")] == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    ]
+    assert run.value("scalar/accuracy", 1, call=1) == 0.75
+    assert run.trial.tensor_names(collection="scalars") == ["scalar/accuracy", "scalar/before"]
+
+
+def test_scalars_with_a_save_config_follow_it(make_hook: MakeHook, read_run: ReadRun) -> None:
+    model = Net()
+    hook = make_hook()
+    hook.add_collection(CollectionConfig(name="scalars", save_config=SaveConfig(save_interval=2)))
+    hook.register_module(model)
+    for _ in range(4):
+        model(torch.randn(2, 4))
+        hook.save_scalar("x", 1.0)
+    assert read_run(hook).steps("scalar/x") == [0, 2]
+
+
+def test_a_tensor_of_the_script_goes_to_the_collections_it_names(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    model = Net()
+    hook = make_hook(save_config=SaveConfig(save_interval=2))
+    hook.register_module(model)
+    for step in range(3):
+        model(torch.randn(2, 4))
+        hook.save_tensor("attention", torch.full((2, 2), float(step)))
+        hook.save_tensor("mask", np.array([True, False]), collections_to_write=["mine", "other"])
+    run = read_run(hook)
+    assert run.steps("attention") == [0, 2]
+    assert np.array_equal(run.value("attention", 2), np.full((2, 2), 2.0, dtype=np.float32))
+    assert run.of("attention")[0]["kind"] == "custom"
+    assert run.trial.tensor_names(collection="other") == ["mask"]
+
+
+def test_a_functional_loss_is_recorded_by_hand(
+    make_hook: MakeHook, read_run: ReadRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Net()
+    hook = make_hook(save_config=SaveConfig(save_interval=2))
+    hook.register_module(model)
+    for _ in range(3):
+        loss = model(torch.randn(2, 4)).square().mean()
+        hook.record_tensor_value("mse_loss", loss)
+        hook.record_tensor_value("accuracy", torch.tensor(1.0))
+    run = read_run(hook)
+    assert run.steps("mse_loss_output_0") == [0, 2]
+    assert run.of("mse_loss_output_0")[0]["kind"] == "loss"
+    assert "accuracy_output_0" not in run.names()
+    assert sum("accuracy_output_0" in message for message in caplog.messages) == 1
+
+
+def test_a_dry_run_counts_and_writes_nothing(make_hook: MakeHook, tmp_path: Path) -> None:
+    model = Net()
+    hook = make_hook(dry_run=True, include_collections=["weights"], out_dir=tmp_path / "dry")
+    hook.register_module(model)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=2)
+    counters = hook.counters()
+    assert hook.close() is None
+    assert (counters.tensors, counters.payload_bytes) == (4, 2 * 4 * (4 * 8 + 8 * 3))
+    assert not (tmp_path / "dry").exists()
+
+
+def test_a_run_in_the_same_place_is_a_new_attempt(make_hook: MakeHook, read_run: ReadRun) -> None:
+    for _ in range(2):
+        model = Net()
+        hook = make_hook(include_collections=["weights"])
+        hook.register_module(model)
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        run = read_run(hook)
+    assert run.trial.attempts == [0, 1]
+    assert run.trial.tensor("Net_fc1.weight").steps() == [0]
+    assert len(run.trial.rows("Net_fc1.weight", attempt=0)) == 1
+
+
+@pytest.mark.parametrize("options", [{"export_tensorboard": True}, {"tensorboard_dir": "tb"}])
+def test_tensorboard_is_refused_and_never_ignored(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedFeature, match="tensorboard"):
+        Hook(tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"include_workers": "some"}, "include_workers must be 'one' or 'all'"),
+        ({"include_regex": "("}, "not a regular expression"),
+        ({"save_config": 5}, "save_config must be a SaveConfig"),
+        ({"reduction_config": {"mean": True}}, "reduction_config must be a ReductionConfig"),
+        ({"save_all": "yes"}, "save_all must be True or False"),
+        ({"flusher": "fiber"}, "flusher must be"),
+    ],
+)
+def test_wrong_arguments_are_refused_when_given(tmp_path: Path, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Hook(tmp_path / "run", **options)
+
+
+def test_what_is_registered_must_be_what_it_is_for(make_hook: MakeHook) -> None:
+    hook, model = make_hook(), Net()
+    with pytest.raises(ConfigError, match="register_optimizer needs the model first"):
+        hook.register_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(ConfigError, match=r"needs a torch\.nn\.Module, got function"):
+        hook.register_module(train)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="record_tensor_value"):
+        hook.register_loss(nn.functional.cross_entropy)  # type: ignore[arg-type]
+    hook.register_module(model)
+    hook.register_module(model)
+    with pytest.raises(ConfigError, match="watches a Net already"):
+        hook.register_module(nn.Linear(1, 1))
+    with pytest.raises(ConfigError, match="holds no parameter of the registered Net"):
+        hook.register_optimizer(torch.optim.SGD(Net().parameters(), lr=0.1))
+
+
+def test_collections_that_would_save_nothing_are_said_once(
+    make_hook: MakeHook, caplog: pytest.LogCaptureFixture
+) -> None:
+    hook, model = make_hook(include_collections=["empty"]), Net()
+    hook.get_collection("forgotten").include("relu")
+    hook.register_module(model)
+    for _ in range(3):
+        model(torch.randn(2, 4))
+    assert [message.split("'")[1] for message in caplog.messages] == ["empty", "forgotten"]
+
+
+def test_a_hook_is_made_from_the_older_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = {
+        "LocalPath": str(tmp_path / "json run"),
+        "HookParameters": {"save_interval": "3"},
+        "CollectionConfigurations": [
+            {"CollectionName": "gradients", "CollectionParameters": {"save_interval": "2"}},
+            {"CollectionName": "mine", "CollectionParameters": {"include_regex": "relu_output"}},
+        ],
+    }
+    (tmp_path / "hook.json").write_text(json.dumps(document))
+    monkeypatch.setenv("SMDEBUG_CONFIG_FILE_PATH", str(tmp_path / "hook.json"))
+    ring = td.RingConfig(ring_bytes=1 << 22, slots=1024)
+    with create_from_json_file(flusher="thread", ring=ring) as hook:
+        model = Net()
+        hook.register_module(model)
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=5)
+    run = td.create_trial(str(tmp_path / "json run"))
+    assert run.tensor("gradient/Net_fc1.weight").steps() == [0, 2, 4]
+    assert run.tensor("relu_output_0").steps() == [0, 3]
+
+
+def test_the_collections_of_the_run_list_their_tensors_and_settings(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    hook, model = make_hook(include_collections=["weights"], save_config=SaveConfig(save_interval=3)), Net()
+    hook.register_module(model)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    read_run(hook)
+    document = json.loads((Path(hook.out_dir) / "collections.json").read_text())
+    weights = document["attempts"]["0"]["collections"]["weights"]
+    assert weights["tensor_names"] == ["Net_fc1.weight", "Net_fc2.weight"]
+    assert weights["include_regex"] == ["^(?!gradient).*weight"]
+    assert weights["save_config"]["TRAIN"]["save_interval"] == 3
+    assert weights["included"] is True
+
+
+def test_only_rank_0_captures_unless_all_workers_are_included(
+    make_hook: MakeHook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    hook, model = make_hook(out_dir=tmp_path / "one"), Net()
+    hook.register_module(model)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    hook.save_scalar("x", 1)
+    assert hook.close() is None
+    assert not (tmp_path / "one").exists()
+    hook = make_hook(out_dir=tmp_path / "all", include_workers="all")
+    hook.save_scalar("x", 1)
+    hook.close()
+    assert td.create_trial(str(tmp_path / "all")).workers() == ["worker_1"]
+
+
+def test_watch_captures_a_model_in_one_line(tmp_path: Path) -> None:
+    model, criterion = Net(), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ring = td.RingConfig(ring_bytes=1 << 22, slots=1024)
+    hook = td.watch(
+        model, out=tmp_path / "run", loss=criterion, optimizer=optimizer, flusher="thread", ring=ring
+    )
+    train(model, optimizer, steps=11, criterion=criterion)
+    hook.close()
+    run = td.create_trial(str(tmp_path / "run"))
+    assert run.steps() == [0, 10]
+    table = run.stats("gradient/.*")
+    assert len(table) == 8
+    assert run.tensor("CrossEntropyLoss_output_0").value(10).shape == ()
+
+
+def test_watch_refuses_what_it_does_not_know(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"watch\(\) knows torch.nn.Module, got dict"):
+        td.watch({}, out=tmp_path / "run")

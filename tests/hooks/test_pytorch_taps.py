@@ -1,0 +1,321 @@
+"""Outputs, inputs and losses of modules."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import tdcore.hooks.pytorch_taps as taps_module
+from tdcore.config import SaveConfig
+
+from .conftest import MakeHook, ReadRun
+from .models import Net, train
+
+
+def hooks_on(model: nn.Module) -> int:
+    return sum(
+        len(module._forward_hooks) + len(module._forward_pre_hooks) + len(module._backward_hooks)
+        for module in model.modules()
+    )
+
+
+def test_modules_carry_hooks_only_while_a_saved_forward_runs(make_hook: MakeHook) -> None:
+    model, criterion, during = Net(), nn.MSELoss(), []
+    hook = make_hook(include_collections=["outputs"], save_config=SaveConfig(save_interval=2))
+    hook.register_module(model)
+    hook.register_loss(criterion)
+    original = model.relu.forward
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        during.append((hooks_on(model), hooks_on(criterion)))
+        return original(x)
+
+    model.relu.forward = forward  # type: ignore[method-assign]
+    for _ in range(3):
+        model(torch.randn(2, 4))
+        assert hooks_on(model) == 1
+    # 4 modules with an output tap, the end of the root's forward, the root's pre-hook.
+    assert during == [(6, 1), (1, 0), (6, 1)]
+
+
+def test_only_modules_that_a_collection_asks_for_are_tapped(make_hook: MakeHook, read_run: ReadRun) -> None:
+    model, during = Net(), []
+    hook = make_hook(include_regex="relu_output")
+    hook.register_module(model)
+    model.fc2.register_forward_hook(lambda *_: during.append(hooks_on(model)))
+    model(torch.randn(2, 4))
+    assert during == [4]  # the one just above, relu's tap, the root's end and pre-hook
+    assert set(read_run(hook).names()) == {"relu_output_0"}
+
+
+def test_a_module_called_twice_gives_two_rows_with_the_call_index(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.relu = nn.Linear(4, 4), nn.ReLU()
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.relu(self.fc(self.relu(self.fc(x))))
+
+    hook, model = make_hook(include_collections=["outputs", "inputs"]), Twice()
+    hook.register_module(model)
+    for _ in range(2):
+        y = model(torch.randn(2, 4))
+    run = read_run(hook)
+    assert [(row["step"], row["call"]) for row in run.of("relu_output_0")] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [row["call"] for row in run.of("fc_input_0")] == [0, 1, 0, 1]
+    assert np.array_equal(run.value("relu_output_0", 1, call=1), y.detach().numpy())
+
+
+@dataclass
+class Result:
+    logits: torch.Tensor
+    hidden: tuple[torch.Tensor, torch.Tensor]
+    note: str = "x"
+
+
+Pair = namedtuple("Pair", ["one", "two"])  # noqa: PYI024 -- the untyped kind is what users' models return
+
+
+def tensor(value: float) -> torch.Tensor:
+    return torch.full((1,), value)
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (lambda: tensor(1), {"0": 1}),
+        (lambda: (tensor(1),), {"0": 1}),
+        (lambda: (tensor(1), None, 3, tensor(2)), {"0": 1, "3": 2}),
+        (lambda: [tensor(1), (tensor(2), [tensor(3)])], {"0": 1, "1": 2, "2": 3}),
+        (
+            lambda: {"logits": tensor(1), "hidden": (tensor(2), tensor(3))},
+            {"logits": 1, "hidden.0": 2, "hidden.1": 3},
+        ),
+        (lambda: Result(tensor(1), (tensor(2), tensor(3))), {"logits": 1, "hidden.0": 2, "hidden.1": 3}),
+        (lambda: Pair(tensor(1), tensor(2)), {"0": 1, "1": 2}),
+        (lambda: (tensor(1), {"cache": tensor(2)}), {"0": 1, "cache": 2}),
+        (lambda: None, {}),
+        (lambda: "text", {}),
+    ],
+)
+def test_nested_outputs_are_captured_element_by_element(
+    make_hook: MakeHook, read_run: ReadRun, output: Any, expected: dict[str, float]
+) -> None:
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return output()
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.inner(x)
+            return x
+
+    hook, model = make_hook(include_collections=["outputs"]), Outer()
+    hook.register_module(model)
+    for _ in range(2):
+        model(torch.zeros(1))
+    run = read_run(hook)
+    found = {
+        name.removeprefix("inner_output_"): run.value(name, 1)[0] for name in run.names(1) if "inner" in name
+    }
+    assert found == expected
+
+
+def test_a_container_that_holds_itself_does_not_hang(make_hook: MakeHook, read_run: ReadRun) -> None:
+    class Endless(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            held: list[Any] = [x]
+            held.append(held)
+            return held
+
+    hook, model = make_hook(include_collections=["outputs"]), Endless()
+    hook.register_module(model)
+    model(torch.zeros(1))
+    assert "Endless_output_0" in read_run(hook).names()
+
+
+def test_inputs_are_those_before_the_module_changes_them(make_hook: MakeHook, read_run: ReadRun) -> None:
+    hook, model = make_hook(include_collections=["inputs", "outputs"]), Net()
+    hook.register_module(model)
+    x = torch.randn(5, 4)
+    before = model.fc1(x).detach().numpy()
+    model(x)
+    run = read_run(hook)
+    assert (before < 0).any()
+    assert np.array_equal(run.value("fc1_output_0", 0), before)
+    assert np.array_equal(run.value("relu_input_0", 0), before)
+    assert np.array_equal(run.value("relu_output_0", 0), np.maximum(before, 0))
+
+
+def test_inputs_given_by_keyword_go_by_their_name(make_hook: MakeHook, read_run: ReadRun) -> None:
+    class Named(nn.Module):
+        def forward(self, x: torch.Tensor, *, mask: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+            return x * mask * scale
+
+    hook, model = make_hook(include_collections=["inputs"]), Named()
+    hook.register_module(model)
+    model(torch.ones(2), mask=torch.zeros(2), scale=2.0)
+    assert read_run(hook).names() == ["Named_input_0", "Named_input_mask"]
+
+
+def test_a_pattern_for_a_name_that_only_the_forward_tells_is_found(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(2, 2), nn.Identity()
+
+        def forward(self, x: torch.Tensor) -> dict[str, Any]:
+            return {"logits": self.head(self.body(x)), "seventh": (0, 0, 0, 0, 0, 0, x)}
+
+    hook, model, during = make_hook(include_regex=["output_logits", "seventh.6"]), Named(), []
+    hook.register_module(model)
+    model.body.register_forward_hook(lambda *_: during.append(hooks_on(model)))
+    for _ in range(3):
+        model(torch.ones(1, 2))
+    run = read_run(hook)
+    assert run.steps("Named_output_logits") == run.steps("Named_output_seventh.6") == [0, 1, 2]
+    assert during[0] > during[1] == during[2]  # all modules once, then only those that had something
+
+
+def test_a_loss_that_the_model_returns_is_a_loss(make_hook: MakeHook, read_run: ReadRun) -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            y = self.fc(x)
+            return {"loss": y.square().mean(), "logits": y}
+
+    hook, model = make_hook(), Own()
+    hook.register_module(model)
+    model(torch.randn(2, 4))
+    run = read_run(hook)
+    assert [(row["name"], row["kind"]) for row in run.rows] == [("Own_output_loss", "loss")]
+
+
+def test_two_criteria_of_one_class_have_names_of_their_own(make_hook: MakeHook, read_run: ReadRun) -> None:
+    hook, model, one, two = make_hook(), Net(), nn.MSELoss(), nn.MSELoss()
+    hook.register_module(model)
+    hook.register_loss(one)
+    hook.register_loss(two)
+    y = model(torch.randn(2, 4))
+    one(y, torch.zeros_like(y))
+    two(y, torch.ones_like(y))
+    two(y, torch.ones_like(y))
+    run = read_run(hook)
+    assert [row["call"] for row in run.of("MSELoss_output_0")] == [0]
+    assert [row["call"] for row in run.of("MSELoss_1_output_0")] == [0, 1]
+    assert set(run.trial.tensor_names(collection="losses")) == {"MSELoss_output_0", "MSELoss_1_output_0"}
+
+
+def test_a_criterion_inside_the_model_is_captured_under_both_names(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.objective = nn.Linear(4, 2), nn.MSELoss()
+
+        def forward(self, x: torch.Tensor) -> Any:
+            y = self.fc(x)
+            return self.objective(y, torch.zeros_like(y))
+
+    hook, model = make_hook(include_collections=["outputs"]), Whole()
+    hook.register_module(model)
+    hook.register_loss(model.objective)
+    model(torch.randn(2, 4))
+    names = read_run(hook).names()
+    assert "MSELoss_output_0" in names
+    assert "objective_output_0" in names
+
+
+class Checkpointed(nn.Module):
+    """Recomputes its block in backward."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.block = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+        self.reentrant = reentrant
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return checkpoint(self.block, self.first(x), use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_recomputation_in_backward_is_not_captured_again(
+    make_hook: MakeHook, read_run: ReadRun, reentrant: bool
+) -> None:
+    hook, model = make_hook(include_collections=["outputs"]), Checkpointed(reentrant)
+    hook.register_module(model)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=2)
+    run = read_run(hook)
+    for name in ("block.0_output_0", "block.1_output_0", "block.2_output_0", "block_output_0"):
+        assert [(row["step"], row["call"]) for row in run.of(name)] == [(0, 0), (1, 0)]
+
+
+@pytest.mark.parametrize("private_api", [True, False])
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_backward_inside_the_forward_captures_each_module_once(
+    make_hook: MakeHook,
+    read_run: ReadRun,
+    monkeypatch: pytest.MonkeyPatch,
+    reentrant: bool,
+    private_api: bool,
+) -> None:
+    class Penalty(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Checkpointed(reentrant)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            y = self.inner(x)
+            y.sum().backward()  # as for a gradient penalty: recomputes while the taps are on
+            return y.detach()
+
+    if not private_api:
+        monkeypatch.setattr(taps_module, "_graph_task", None)
+    hook, model = make_hook(include_collections=["outputs"]), Penalty()
+    hook.register_module(model)
+    model(torch.randn(2, 4))
+    run = read_run(hook)
+    for name in ("inner.block.0_output_0", "inner.block.1_output_0", "inner.block.2_output_0"):
+        assert [row["call"] for row in run.of(name)] == [0]
+
+
+def test_a_checkpointed_root_is_one_step(make_hook: MakeHook) -> None:
+    hook, model = make_hook(include_collections=["outputs"]), Net()
+    hook.register_module(model)
+    x = torch.randn(2, 4, requires_grad=True)
+    checkpoint(model, x, use_reentrant=False).sum().backward()
+    assert hook.global_step == 0
+
+
+def test_a_forward_that_fails_leaves_no_hook_behind(make_hook: MakeHook) -> None:
+    class Fails(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.fc1(x)
+            raise RuntimeError("the user's own")
+
+    hook, model = make_hook(include_collections=["outputs"]), Fails()
+    hook.register_module(model)
+    with pytest.raises(RuntimeError, match="the user's own"):
+        model(torch.randn(2, 4))
+    assert hooks_on(model) == 1

@@ -1,0 +1,95 @@
+"""Actions: what they write, how often, and what they leave alone."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from tdcore.actions import Callback, LogFindings, StopTraining
+from tdcore.errors import SinkError
+from tdcore.rules import Finding
+from tdcore.rules.source import TableSource
+from tdcore.rules.trace import Trace
+from tdcore.sinks import MemorySink
+
+
+class Running(TableSource):
+    """A source whose attempts below `ended` have ended."""
+
+    def __init__(self, ended: int = 0) -> None:
+        super().__init__(Trace().table())
+        self._ended = ended
+
+    def attempt_ended(self, attempt: int) -> bool:
+        return attempt < self._ended
+
+
+def finding(attempt: int = 0, step: int = 7, tensor: str = "gradient/w") -> Finding:
+    return Finding(
+        rule="VanishingGradient", code="TDC101", step=step, mode="TRAIN", mode_step=step, worker="worker_0",
+        attempt=attempt, tensor=tensor, numbers={}, why="too small", do="use ReLU",
+    )  # fmt: skip
+
+
+def test_the_stop_request_names_rule_step_tensor_and_reason() -> None:
+    sink = MemorySink()
+    StopTraining(clock=lambda: 5).act([finding()], Running(), sink)
+    assert json.loads(sink.get("control/stop-0000.json")) == {
+        "format": 1, "attempt": 0, "reason": "gradient/w: too small", "rule": "VanishingGradient",
+        "code": "TDC101", "step": 7,
+        "tensor": "gradient/w", "by": "rule VanishingGradient", "requested_ns": 5,
+    }  # fmt: skip
+
+
+def test_a_session_understands_the_stop_request() -> None:
+    from tdcore.session import _parse_stop
+
+    request = _parse_stop(json.dumps(StopTraining().request(finding())))
+    assert (request.rule, request.step, request.reason) == ("VanishingGradient", 7, "gradient/w: too small")
+    assert request.by == "rule VanishingGradient"
+
+
+def test_the_first_finding_of_each_attempt_asks_once() -> None:
+    sink, stop = MemorySink(), StopTraining()
+    stop.act([finding(0, 3), finding(0, 4), finding(1, 9)], Running(), sink)
+    stop.act([finding(0, 5)], Running(), sink)
+    assert sink.list("control/") == ["control/stop-0000.json", "control/stop-0001.json"]
+    assert json.loads(sink.get("control/stop-0000.json"))["step"] == 3
+
+
+def test_an_attempt_that_has_ended_is_left_alone() -> None:
+    sink = MemorySink()
+    StopTraining().act([finding(0), finding(1)], Running(ended=1), sink)
+    assert sink.list("control/") == ["control/stop-0001.json"]
+
+
+def test_a_request_that_is_there_stays_as_it_is() -> None:
+    sink = MemorySink()
+    sink.put("control/stop-0000.json", [b"{}"])
+    StopTraining().act([finding()], Running(), sink)
+    assert sink.get("control/stop-0000.json") == b"{}"
+
+
+def test_a_request_that_could_not_be_written_is_tried_again() -> None:
+    stop, sink = StopTraining(), MemorySink()
+    with pytest.raises(SinkError):
+        stop.act([finding()], Running(), None)
+    stop.act([finding(step=8)], Running(), sink)
+    assert json.loads(sink.get("control/stop-0000.json"))["step"] == 8
+
+
+def test_findings_are_logged_as_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "tdcore.rules"):
+        LogFindings().act([finding(), finding(tensor="")], Running(), None)
+    assert [record.getMessage() for record in caplog.records] == [
+        "VanishingGradient at step 7, gradient/w: too small; use ReLU",
+        "VanishingGradient at step 7, run: too small; use ReLU",
+    ]
+
+
+def test_a_callback_gets_the_findings() -> None:
+    given: list[Finding] = []
+    Callback(given.extend).act([finding()], Running(), None)
+    assert [each.step for each in given] == [7]

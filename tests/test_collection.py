@@ -1,0 +1,130 @@
+"""Which tensor belongs to which collection."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from tdcore.collection import Collection, CollectionConfig, CollectionManager
+from tdcore.config import ReductionConfig, SaveConfig
+from tdcore.errors import ConfigError, InvalidCollectionConfiguration
+from tdcore.layout import TensorKind
+
+
+def homes(name: str, kind: TensorKind) -> set[str]:
+    return {collection.name for collection in CollectionManager() if collection.belongs(name, kind)}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "expected"),
+    [
+        ("Net_conv1.weight", TensorKind.WEIGHT, {"weights"}),
+        ("Net_conv1.bias", TensorKind.BIAS, {"biases"}),
+        ("gradient/Net_conv1.weight", TensorKind.GRADIENT, {"gradients"}),
+        ("gradient/Net_conv1.bias", TensorKind.GRADIENT, {"gradients"}),
+        ("CrossEntropyLoss_output_0", TensorKind.LOSS, {"losses"}),
+        ("CrossEntropyLoss_input_0", TensorKind.INPUT, {"inputs"}),
+        ("aux_loss_output_0", TensorKind.OUTPUT, {"outputs", "losses"}),
+        ("objective_output_0", TensorKind.LOSS, {"losses"}),
+        ("conv1_output_0", TensorKind.OUTPUT, {"outputs"}),
+        ("conv1_input_0", TensorKind.INPUT, {"inputs"}),
+        ("weight_net_output_0", TensorKind.OUTPUT, {"outputs"}),
+        ("scalar/accuracy", TensorKind.SCALAR, {"scalars"}),
+        ("optimizer/exp_avg/Net_conv1.weight", TensorKind.OPTIMIZER_STATE, {"optimizer_variables"}),
+        ("optimizer/group_0/lr", TensorKind.HYPERPARAMETER, {"hyperparameters"}),
+        ("Net_cls_token", TensorKind.WEIGHT, set()),
+    ],
+)
+def test_a_tensor_belongs_to_the_built_in_collections_of_its_name_and_kind(
+    name: str, kind: TensorKind, expected: set[str]
+) -> None:
+    assert homes(name, kind) == expected | {"all"}
+
+
+def test_a_pattern_of_the_user_selects_tensors_of_any_kind() -> None:
+    weights = CollectionManager().get("weights")
+    weights.include("relu.*output")
+    assert weights.belongs("relu_output_0", TensorKind.OUTPUT)
+    assert weights.belongs("Net_fc.weight", TensorKind.WEIGHT)
+
+
+def test_setting_the_patterns_replaces_the_built_in_ones() -> None:
+    weights = CollectionManager().get("weights")
+    weights.include_regex = ["fc2"]
+    assert not weights.belongs("Net_fc1.weight", TensorKind.WEIGHT)
+    assert weights.include_regex == ["fc2"]
+
+
+def test_patterns_are_searched_not_matched_from_the_start() -> None:
+    assert Collection("mine", "relu").belongs("block.relu_output_0", TensorKind.OUTPUT)
+
+
+def test_a_listed_name_belongs_until_it_is_removed() -> None:
+    mine = Collection("mine", tensor_names=["x"])
+    assert mine.belongs("x", TensorKind.CUSTOM)
+    mine.remove_tensor_name("x")
+    assert not mine.belongs("x", TensorKind.CUSTOM)
+
+
+def test_every_change_of_a_collection_is_seen_by_its_manager() -> None:
+    manager = CollectionManager()
+    mine = manager.add(Collection("mine"))
+    versions = [manager.version.value]
+
+    def changed() -> bool:
+        versions.append(manager.version.value)
+        return versions[-1] > versions[-2]
+
+    mine.include("x")
+    assert changed()
+    mine.add_tensor_name("y")
+    assert changed()
+    mine.save_config = SaveConfig(save_interval=2)
+    assert changed()
+    mine.reduction_config = ReductionConfig()
+    assert changed()
+    mine.add_tensor_name("y")
+    assert not changed()
+
+
+def test_settings_for_a_built_in_collection_add_to_it() -> None:
+    manager = CollectionManager()
+    manager.add(CollectionConfig(name="gradients", save_config=SaveConfig(save_interval=7)))
+    gradients = manager.get("gradients")
+    assert gradients.save_config == SaveConfig(save_interval=7)
+    assert gradients.belongs("gradient/Net_fc.weight", TensorKind.GRADIENT)
+
+
+def test_asking_for_an_unknown_collection_makes_it_unless_told_not_to() -> None:
+    manager = CollectionManager()
+    with pytest.raises(InvalidCollectionConfiguration, match="no collection 'mine'; there are all, biases"):
+        manager.get("mine", create=False)
+    assert manager.get("mine") is manager.get("mine")
+
+
+def test_a_module_is_turned_into_patterns_and_not_kept_alive() -> None:
+    class Module:
+        pass
+
+    module, gone = Module(), Module()
+    mine = Collection("mine")
+    mine.add_module_tensors(module, inputs=True)
+    mine.add_module_tensors(gone)
+    mine.resolve_modules(lambda found: "block.relu" if found is module else None)
+    assert mine.belongs("block.relu_input_0", TensorKind.INPUT)
+    assert mine.belongs("block.relu_output_1", TensorKind.OUTPUT)
+    assert not mine.belongs("blockxrelu_output_0", TensorKind.OUTPUT)
+    dead = weakref.ref(gone)
+    del gone
+    gc.collect()
+    assert dead() is None
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"name": ""}, {"name": "a", "include_regex": "["}, {"name": "a", "reduction_config": 3}]
+)
+def test_a_collection_that_cannot_work_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        CollectionConfig(**wrong)  # type: ignore[arg-type]
