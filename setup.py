@@ -17,7 +17,8 @@ MACHINES = {"x86_64": "x86-64", "amd64": "x86-64", "aarch64": "aarch64", "arm64"
 
 # hooks/ and rules/ live beside tdcore/ in the repository and inside it once installed.
 FOLDERS = {"tdcore": "tdcore", "tdcore.hooks": "hooks", "tdcore.rules": "rules"}
-# find_packages also walks the links tdcore/hooks and tdcore/rules; the mapped folders below replace what it finds there.
+# find_packages also walks the links tdcore/hooks and tdcore/rules; the mapped folders below replace what it
+# finds there.
 LINKS = ("hooks", "rules")
 PACKAGES = sorted(
     {
@@ -36,7 +37,8 @@ PACKAGES = sorted(
 
 
 def refuse_unsupported_platform() -> None:
-    """Stop with a plain sentence where the core cannot work, before a compiler says it in a thousand lines."""
+    """Stop with a plain sentence where the core cannot work, before a compiler says it in a thousand
+    lines."""
     if not sys.platform.startswith("linux") or platform.machine().lower() not in MACHINES:
         sys.exit(
             f"tdcore runs on Linux x86-64 and aarch64; this is {platform.system()} {platform.machine()}. "
@@ -64,7 +66,9 @@ class CMakeBuild(build_ext):
         try:
             subprocess.run(configure, check=True)
             jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
-            subprocess.run(["cmake", "--build", str(build), "--target", "_core", "--parallel", jobs], check=True)
+            subprocess.run(
+                ["cmake", "--build", str(build), "--target", "_core", "--parallel", jobs], check=True
+            )
         except FileNotFoundError as error:
             raise SystemExit("tdcore needs CMake >= 3.18 to build; `pip install cmake` brings it") from error
 

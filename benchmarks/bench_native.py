@@ -1,4 +1,5 @@
-"""Ring, statistics, CRC-32C and capture under pytest-benchmark; `python -m benchmarks.native` prints the ratios.
+"""Ring, statistics, CRC-32C and capture under pytest-benchmark; `python -m benchmarks.native` prints the
+ratios.
 
 Each group holds the limit (named `limit_*`) and what is measured against it, on the same bytes.
 """
@@ -41,7 +42,9 @@ class Drain:
             self.empty()
 
     def capture(self, tensors: list[Any], flags: int) -> int:
-        return self.ring.capture(tensors, array("I", range(len(tensors))), bytes([flags]) * len(tensors), 0, 1, 0)
+        return self.ring.capture(
+            tensors, array("I", range(len(tensors))), bytes([flags]) * len(tensors), 0, 1, 0
+        )
 
     def empty(self) -> None:
         self.consumer.release(self.consumer.drain(1 << 40, 1 << 20))
@@ -80,7 +83,9 @@ def test_limit_one_read_for_crc(benchmark: Benchmark, nbytes: int) -> None:
     benchmark(data.max)
 
 
-@pytest.mark.parametrize(("flags", "what"), [(1, "payload"), (3, "payload and statistics"), (2, "statistics")])
+@pytest.mark.parametrize(
+    ("flags", "what"), [(1, "payload"), (3, "payload and statistics"), (2, "statistics")]
+)
 def test_capture_large(benchmark: Benchmark, drain: Drain, flags: int, what: str) -> None:
     tensors = [normal(4 << 20) for _ in range(16)]
     benchmark.group = "capture of 64 MB"  # type: ignore[attr-defined]
@@ -100,7 +105,9 @@ def test_limit_memcpy(benchmark: Benchmark) -> None:
     benchmark.pedantic(copy, rounds=40)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("flags", "what"), [(1, "payload"), (3, "payload and statistics"), (2, "statistics")])
+@pytest.mark.parametrize(
+    ("flags", "what"), [(1, "payload"), (3, "payload and statistics"), (2, "statistics")]
+)
 def test_capture_300_small(benchmark: Benchmark, drain: Drain, flags: int, what: str) -> None:
     tensors = [normal(256) for _ in range(300)]
     benchmark.group = "capture of 300 tensors of 256 B"  # type: ignore[attr-defined]

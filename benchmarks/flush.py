@@ -1,6 +1,8 @@
-"""From ring to disk: rate and CPU seconds per GB of the flusher process, beside plain writes of the same bytes.
+"""From ring to disk: rate and CPU seconds per GB of the flusher process, beside plain writes of the same
+bytes.
 
-The trainer side captures 4 MB tensors as fast as the ring takes them (policy block), so the flusher is the bottleneck.
+The trainer side captures 4 MB tensors as fast as the ring takes them (policy block), so the flusher is the
+bottleneck.
 """
 
 from __future__ import annotations
@@ -30,7 +32,13 @@ def through_the_flusher(folder: Path, gigabytes: float) -> dict[str, float]:
     batch_bytes = sum(tensor.nbytes for tensor in tensors)
     rounds = max(1, int(gigabytes * 1e9 / batch_bytes))
     before = cpu_seconds(resource.RUSAGE_CHILDREN)
-    session = Session(folder, configuration={}, framework="none", framework_version="0", ring=RingConfig(ring_bytes=512 << 20))
+    session = Session(
+        folder,
+        configuration={},
+        framework="none",
+        framework_version="0",
+        ring=RingConfig(ring_bytes=512 << 20),
+    )
     names = array("I", [session.ring.intern(f"tensor_{i}", 10) for i in range(len(tensors))])
     start = time.perf_counter()
     for step in range(rounds):
@@ -82,7 +90,9 @@ def main() -> None:
         for direct in (False, True):
             target = folder / f"plain-{direct}"
             target.mkdir()
-            result["plain direct writes" if direct else "plain buffered writes"] = plain_writes(target, gigabytes, direct)
+            result["plain direct writes" if direct else "plain buffered writes"] = plain_writes(
+                target, gigabytes, direct
+            )
     for what, numbers in result.items():
         print(f"{what:22}", "  ".join(f"{key} {value:.4g}" for key, value in numbers.items()))
     print("saved", save("flush", {"method": __doc__, **result}).relative_to(ROOT))

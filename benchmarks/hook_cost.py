@@ -1,6 +1,8 @@
-"""Cost of steps that save nothing, and cost per small tensor of steps that save: a model with many tiny layers.
+"""Cost of steps that save nothing, and cost per small tensor of steps that save: a model with many tiny
+layers.
 
-The unsaved step is compared with the same step without tdcore, in turn, in one process: the hook is attached and closed
+The unsaved step is compared with the same step without tdcore, in turn, in one process: the hook is attached
+and closed
 around each half of a pair.
 """
 

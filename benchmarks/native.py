@@ -17,7 +17,14 @@ from benchmarks.environment import ROOT, save
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "native.json"
-        command = [sys.executable, "-m", "pytest", "-q", "benchmarks/bench_native.py", f"--benchmark-json={out}"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "benchmarks/bench_native.py",
+            f"--benchmark-json={out}",
+        ]
         subprocess.run([*command, "-p", "no:cacheprovider"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         measured = json.loads(out.read_text())["benchmarks"]
     rows = []

@@ -1,7 +1,10 @@
-"""Stall of the training thread per captured byte: ResNet-18, 32 x 32, batch 16, all tensors, one torch thread.
+"""Stall of the training thread per captured byte: ResNet-18, 32 x 32, batch 16, all tensors, one torch
+thread.
 
-Each tool trains in a process of its own, saves at even steps and not at odd ones, and the processes take turns. The stall is the
-median over pairs of (saved step - unsaved step). Beside it: memcpy of the same bytes, tensor by tensor, into memory
+Each tool trains in a process of its own, saves at even steps and not at odd ones, and the processes take
+turns. The stall is the
+median over pairs of (saved step - unsaved step). Beside it: memcpy of the same bytes, tensor by tensor, into
+memory
 touched before, measured between the steps of the same process.
 """
 
@@ -109,7 +112,10 @@ def main() -> None:
     if options.child:
         print("RESULT " + json.dumps(measure_tdcore(options.steps, options.child == "all")))
         return
-    results: dict[str, list[dict[str, Any]]] = {"tdcore, all tensors": [], "tdcore, statistics of all tensors": []}
+    results: dict[str, list[dict[str, Any]]] = {
+        "tdcore, all tensors": [],
+        "tdcore, statistics of all tensors": [],
+    }
     if PEER.exists():
         results["smdebug 1.0.34, all tensors"] = []
     else:
@@ -121,7 +127,9 @@ def main() -> None:
                 rounds.append(child(PEER, "benchmarks/peers/smdebug_stall.py", steps))
             else:
                 what = "statistics" if "statistics" in name else "all"
-                rounds.append(child(sys.executable, "-m", "benchmarks.stall", "--child", what, "--steps", steps))
+                rounds.append(
+                    child(sys.executable, "-m", "benchmarks.stall", "--child", what, "--steps", steps)
+                )
     report({name: summary(rounds) for name, rounds in results.items()}, options.steps)
 
 
@@ -129,7 +137,9 @@ def report(results: dict[str, dict[str, Any]], steps: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("tool", "stall per saved step", "bytes", "ns per byte", "of memcpy", title=f"ResNet-18, {steps} steps")
+    table = Table(
+        "tool", "stall per saved step", "bytes", "ns per byte", "of memcpy", title=f"ResNet-18, {steps} steps"
+    )
     memcpy = results["tdcore, all tensors"]
     limit = memcpy["memcpy_s"] / memcpy["bytes_per_saved_step"] * 1e9
     for name, one in results.items():
@@ -141,7 +151,13 @@ def report(results: dict[str, dict[str, Any]], steps: int) -> None:
             f"{per_byte:.3f}" if per_byte else "",
             f"{per_byte / limit:.2f} x" if per_byte else "",
         )
-    table.add_row("memcpy", f"{memcpy['memcpy_s'] * 1e3:.1f} ms", f"{memcpy['bytes_per_saved_step'] / 1e6:.1f} MB", f"{limit:.3f}", "1")
+    table.add_row(
+        "memcpy",
+        f"{memcpy['memcpy_s'] * 1e3:.1f} ms",
+        f"{memcpy['bytes_per_saved_step'] / 1e6:.1f} MB",
+        f"{limit:.3f}",
+        "1",
+    )
     Console().print(table)
     path = save("stall", {"method": "benchmarks/stall.py", "memcpy_ns_per_byte": limit, "results": results})
     print("saved", path.relative_to(ROOT))

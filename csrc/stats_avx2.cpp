@@ -94,11 +94,15 @@ struct Avx2 {
   static B low_half(B a) noexcept { return _mm256_and_si256(a, set8(0x0f)); }
   static B high_half(B a) noexcept { return low_half(_mm256_srli_epi16(a, 4)); }
   static constexpr bool kLookUp = true;
-  /// Entry `first` is 1 and entry `first` + 1 is 16; look_up() of a byte with its top bit set is 0.
+  /// Entry `first` is 1 and entry `first` + 1 is 16; a byte with its top bit set is looked up as 0.
   static B pair_table(int first) noexcept {
     return _mm256_broadcastsi128_si256(raw128(kPairTables + 16 - first));
   }
-  static B look_up(B table, B index) noexcept { return _mm256_shuffle_epi8(table, index); }
+  static B add_look_up(B sum, B table, B index) noexcept {
+    sum = add8(sum, _mm256_shuffle_epi8(table, index));
+    __asm__("" : "+x"(sum));  // not all look-ups first: that takes more registers than there are
+    return sum;
+  }
   static u64 sum8(B a) noexcept {
     const __m256i sums = _mm256_sad_epu8(a, zero8());
     const __m128i half = _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));

@@ -87,11 +87,15 @@ struct Avx512 {
   static B low_half(B a) noexcept { return _mm512_and_si512(a, set8(0x0f)); }
   static B high_half(B a) noexcept { return low_half(_mm512_srli_epi16(a, 4)); }
   static constexpr bool kLookUp = true;
-  /// Entry `first` is 1 and entry `first` + 1 is 16; look_up() of a byte with its top bit set is 0.
+  /// Entry `first` is 1 and entry `first` + 1 is 16; a byte with its top bit set is looked up as 0.
   static B pair_table(int first) noexcept {
     return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kPairTables + 16 - first)));
   }
-  static B look_up(B table, B index) noexcept { return _mm512_shuffle_epi8(table, index); }
+  static B add_look_up(B sum, B table, B index) noexcept {
+    sum = add8(sum, _mm512_shuffle_epi8(table, index));
+    __asm__("" : "+v"(sum));  // not all look-ups first: that takes more registers than there are
+    return sum;
+  }
   static u64 sum8(B a) noexcept { return sum64(_mm512_sad_epu8(a, zero8())); }
   static int lowest8(B a) noexcept {
     const __m256i half = _mm256_min_epu8(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));

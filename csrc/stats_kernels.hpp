@@ -474,36 +474,54 @@ TDCORE_NOINLINE u64 count_from(const u8* bytes, u64 groups, int first) noexcept 
 constexpr int kWindow = 14;
 constexpr int kFewBins = 6;
 
-/// counts[i] += number of bytes equal to first + i, for i < kWindow. By table look-up: each of seven tables turns
-/// a byte into 1 in the low or the high half of a byte if it is one of its two values; halves hold 15 at most.
+constexpr int kTables = kWindow / 2;
+constexpr u64 kHalfGroups = 15;  // half a byte holds 15 at most
+
+/// halves[i] = how often each of the two bytes first + 2i, first + 2i + 1 occurs, in the halves of each byte. By table
+/// look-up: table i turns one of its two values into 1 or 16 and any other into 0. Not inlined: needs all registers.
+template <class V>
+TDCORE_NOINLINE void count_halves(const u8* bytes, const u8* end, int first, typename V::B* halves) noexcept {
+  using B = typename V::B;
+  // What GCC 12 needs to keep tables and sums in registers: no arrays of them, and the two constants in memory.
+  const B constants[2] = {V::set8(first), V::set8(0x70)};  // 16 and more get the top bit: looked up as 0
+  __asm__ volatile("" : : "r"(constants) : "memory");
+  const B t0 = V::pair_table(0), t1 = V::pair_table(2), t2 = V::pair_table(4), t3 = V::pair_table(6);
+  const B t4 = V::pair_table(8), t5 = V::pair_table(10), t6 = V::pair_table(12);
+  B h0 = V::zero8(), h1 = h0, h2 = h0, h3 = h0, h4 = h0, h5 = h0, h6 = h0;
+  for (; bytes != end; bytes += V::kGroup) {
+    __asm__ volatile("" : : : "memory");
+    const B index = V::adds8(V::sub8(V::load8(bytes), constants[0]), constants[1]);
+    h0 = V::add_look_up(h0, t0, index);
+    h1 = V::add_look_up(h1, t1, index);
+    h2 = V::add_look_up(h2, t2, index);
+    h3 = V::add_look_up(h3, t3, index);
+    h4 = V::add_look_up(h4, t4, index);
+    h5 = V::add_look_up(h5, t5, index);
+    h6 = V::add_look_up(h6, t6, index);
+  }
+  const B all[kTables] = {h0, h1, h2, h3, h4, h5, h6};
+  for (int i = 0; i < kTables; ++i) {
+    halves[i] = all[i];
+  }
+}
+static_assert(kTables == 7);
+
+/// counts[i] += number of bytes equal to first + i, for i < kWindow.
 template <class V>
 TDCORE_NOINLINE void count_window(const u8* bytes, u64 groups, int first, u64* counts) noexcept {
   using B = typename V::B;
-  constexpr int kTables = kWindow / 2;
-  constexpr u64 kHalf = 15;
-  B table[kTables], tally[kWindow];
-  for (int i = 0; i < kTables; ++i) {
-    table[i] = V::pair_table(2 * i);
-    tally[2 * i] = V::zero8();
-    tally[2 * i + 1] = V::zero8();
+  B halves[kTables], tally[kWindow];
+  for (int i = 0; i < kWindow; ++i) {
+    tally[i] = V::zero8();
   }
-  const B shift = V::set8(first), saturate = V::set8(0x70);  // values of 16 and more get the top bit: looked up as 0
   for (u64 group = 0; group < groups;) {
-    B halves[kTables];
-    for (int i = 0; i < kTables; ++i) {
-      halves[i] = V::zero8();
-    }
-    const u64 end = group + kHalf < groups ? group + kHalf : groups;
-    for (; group < end; ++group) {
-      const B index = V::adds8(V::sub8(V::load8(bytes + group * V::kGroup), shift), saturate);
-      for (int i = 0; i < kTables; ++i) {
-        halves[i] = V::add8(halves[i], V::look_up(table[i], index));
-      }
-    }
+    const u64 end = group + kHalfGroups < groups ? group + kHalfGroups : groups;
+    count_halves<V>(bytes + group * V::kGroup, bytes + end * V::kGroup, first, halves);
     for (int i = 0; i < kTables; ++i) {
       tally[2 * i] = V::add8(tally[2 * i], V::low_half(halves[i]));
       tally[2 * i + 1] = V::add8(tally[2 * i + 1], V::high_half(halves[i]));
     }
+    group = end;
   }
   for (int i = 0; i < kWindow; ++i) {
     counts[i] += V::sum8(tally[i]);
@@ -565,6 +583,7 @@ TDCORE_INLINE void count_exponents(const u8* bytes, u64 groups, const BlockSums&
   const int lowest = sums.low == 0 ? kFirstExponent : sums.low;
   const int first = lowest < kFirstExponent ? kFirstExponent : lowest > kLastExponent ? kLastExponent : lowest;
   int last = sums.high < kFirstExponent ? kFirstExponent : sums.high > kLastExponent ? kLastExponent : sums.high;
+  const int top = last;
   u64 counts[kLog2Bins] = {};  // of exponent kFirstExponent + i
   if (last == kLastExponent && last > first) {
     counts[kLog2Bins - 1] = count_from<V>(bytes, groups, last) - sums.non_finite;
@@ -578,8 +597,7 @@ TDCORE_INLINE void count_exponents(const u8* bytes, u64 groups, const BlockSums&
     }
   }
   counts[first - kFirstExponent] += remaining;
-  const int top = sums.high > kLastExponent ? kLastExponent : sums.high;
-  for (int e = last < first ? last : first; e <= top; ++e) {
+  for (int e = first; e <= top; ++e) {
     histogram[e - kFirstExponent] += counts[e - kFirstExponent];
   }
 }

@@ -238,12 +238,12 @@ class BaseHook:
 
     def _fault(self, part: str, error: Exception) -> None:
         """An error of our own: never the training's business."""
-        self._switch_off(part)
         if part in self._faults:
             return
         self._faults[part] = f"{type(error).__name__}: {error}"
         self._notes["faults"] = self._faults
         self._names.changed = True
+        self._switch_off(part)
         _log.warning("tdcore: %s is switched off after an error; the training goes on", part, exc_info=error)
 
     # Private --------------------------------------------------------------------------------------------

@@ -126,6 +126,7 @@ class Hook(BaseHook):
             weakref.WeakMethod(self._capture),
             weakref.WeakMethod(self._fault),
             weakref.WeakMethod(self._end_forward),
+            self._warn,
         )
         self._by_hand = False  # step() was called: forwards no longer count
         self._resolved_version = -1
@@ -317,6 +318,7 @@ class Hook(BaseHook):
         elif part == "parameters":
             self._parameters = None
         elif part == "steps":
+            self._send_collections()  # the last there will be, with the fault
             self._off = True
 
     def _resolve_modules(self) -> None:

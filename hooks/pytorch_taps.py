@@ -134,8 +134,10 @@ class Taps:
         capture: weakref.WeakMethod[Callable[..., None]],
         fault: weakref.WeakMethod[Callable[[str, Exception], None]],
         end: weakref.WeakMethod[Callable[[], None]],
+        warn: Callable[[str], None],
     ) -> None:
         self.off = False
+        self._warn = warn
         self._clock = clock
         self._capture_ref = capture
         self._fault_ref = fault
@@ -157,12 +159,12 @@ class Taps:
             self.detach()  # the last forward ended without telling
         entries = [] if self.off else self._entries(view, plan)
         try:
-            for entry in entries:
+            for entry in list(entries):
                 module = entry.module()
                 if module is root:  # its pre-hooks are running
                     self._put(root, entry._replace(before=None), self._attached)
-                elif module is not None:
-                    self._put(module, entry, self._attached)
+                elif module is not None and not self._try_put(module, entry):
+                    entries.remove(entry)
             if entries or watch_end:
                 hooks: dict[Any, Any] = root._forward_hooks
                 hooks[self._end_key] = self._end
@@ -180,6 +182,17 @@ class Taps:
         attached, self._attached = self._attached, []
         for hooks, key in attached:
             hooks.pop(key, None)
+
+    def _try_put(self, module: nn.Module, entry: Entry) -> bool:
+        """False, and a message, for a module that takes no hooks (some foreign kinds)."""
+        try:
+            self._put(module, entry, self._attached)
+        except Exception as error:
+            tap = entry.after or entry.before
+            what = f"{tap.name} ({tap.origin})" if tap is not None else type(module).__name__
+            self._warn(f"outputs of {what} cannot be captured: {type(error).__name__}: {error}")
+            return False
+        return True
 
     def _put(self, module: nn.Module, entry: Entry, attached: list[tuple[dict[Any, Any], int]]) -> None:
         if entry.before is not None:
@@ -219,7 +232,8 @@ class Taps:
         before = after = None
         if everything or _may_take(plan, module.name, TensorKind.INPUT):
             before = InputTap(self, plan, module.name, module.origin, TensorKind.INPUT, is_root=is_root)
-        if everything or _may_take(plan, module.name, TensorKind.OUTPUT):
+        own_loss = is_root and plan.may_take(TensorKind.LOSS)
+        if everything or own_loss or _may_take(plan, module.name, TensorKind.OUTPUT):
             after = OutputTap(self, plan, module.name, module.origin, TensorKind.OUTPUT, is_root=is_root)
         return Entry(module.module, before, after)
 

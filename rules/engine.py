@@ -109,6 +109,7 @@ class Engine:
             ended=batch.ended,
             members=self.source.members,
             payload=batch.payload,
+            room=max(0, self._max_findings - judge.count),
             coverage=judge.coverage,
         )
         found: list[Finding] = []
@@ -121,6 +122,8 @@ class Engine:
                     )
         except Exception as error:  # a rule is anybody's code: whatever it raises must not stop the others
             judge.error = _where_raised(error)
+        judge.count += judge.coverage.unlisted
+        judge.coverage.unlisted = 0
         found.sort(key=lambda finding: (finding.attempt, finding.step))
         judge.findings += found
         judge.unwritten = judge.unwritten or bool(found)

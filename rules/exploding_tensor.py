@@ -81,7 +81,7 @@ class ExplodingTensor:
 
         nan, up, down = (window.columns.floats(f"{which}_count") for which in ("nan", "pos_inf", "neg_inf"))
         bad = nan if self.only_nan else nan + up + down
-        for row in np.flatnonzero(judged & (bad > 0)).tolist():
+        for row in window.listed(np.flatnonzero(judged & (bad > 0))):
             count = int(window.columns.ints("count")[row])
             numbers = {
                 "nan": int(nan[row]),

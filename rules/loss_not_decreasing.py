@@ -52,7 +52,8 @@ class LossNotDecreasing:
         increase_threshold_percent: above it a rise is called an increase.
         mode: "EVAL", "TRAIN" or "GLOBAL" (all steps, global numbers). None: the first of EVAL, TRAIN, GLOBAL
             that had a loss up to the step judged.
-        patience: evaluations in a row without progress that make a finding.
+        patience: evaluations in a row without progress that make a finding. With the defaults a loss that
+            stands still is found after 60 steps at the median; with 1, healthy trainings are reported too.
         smoothing_steps: None is the same as num_steps; 1 takes each value as it is.
         compat: True is the older rule.
 
@@ -79,7 +80,7 @@ class LossNotDecreasing:
     diff_percent: float = 0.1
     increase_threshold_percent: float = 5.0
     mode: str | None = None
-    patience: int = 3
+    patience: int = 5
     smoothing_steps: int | None = None
     compat: bool = False
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from tdcore.rules.base import Finding, Need, require
-from tdcore.rules.window import Window
+from tdcore.rules.window import Columns, Mask, Window
 
 __all__ = ["VanishingGradient"]
 
@@ -28,14 +28,17 @@ class VanishingGradient:
 
     Decides by:
         mean |g| = abs_sum / (number of finite elements) < threshold (strictly), per tensor and step, from the
-        statistics in the index. Any tensor fires; all offenders of a step are reported. Parameters without a
-        gradient at the step (unused or frozen: row `absent`) are not judged. Gradients without a finite
-        element are left to ExplodingTensor.
+        statistics in the index. Any tensor fires; all offenders of a step are reported. Not judged:
+        parameters without a gradient at the step (unused or frozen: row `absent`), and gradients without a
+        finite element, which are left to ExplodingTensor. The bias of a layer whose weight has a gradient
+        above the threshold is not reported: in front of a normalisation layer the gradient of a bias is zero
+        but for rounding, and nothing is wrong. compat=True is the older rule, which reports it.
 
     Parameters:
         threshold: in units of the gradient.
         ignore_zero: True leaves out gradients that are exactly zero everywhere, as those of frozen layers
             can be.
+        compat: True reports biases whatever the weight of their layer gets.
 
     False alarms:
         The end of a successful training, where all gradients are small. Losses or gradients scaled down (a
@@ -56,6 +59,7 @@ class VanishingGradient:
 
     threshold: float = 1e-7
     ignore_zero: bool = False
+    compat: bool = False
 
     def __post_init__(self) -> None:
         require(0 < self.threshold < np.inf, self, "threshold", self.threshold, "a number above 0")
@@ -85,7 +89,9 @@ class VanishingGradient:
         small = judged & (abs_mean < self.threshold)
         if self.ignore_zero:
             small &= window.columns.floats("abs_max") > 0
-        for row in np.flatnonzero(small).tolist():
+        if not self.compat:
+            small &= ~_beside_healthy_weight(window.columns, small, healthy=judged & ~small)
+        for row in window.listed(np.flatnonzero(small)):
             value = float(abs_mean[row])
             yield window.finding(
                 self,
@@ -98,3 +104,26 @@ class VanishingGradient:
 
 def _skipped(status: str) -> bool:
     return status == "skipped"
+
+
+def _beside_healthy_weight(columns: Columns, rows: Mask, healthy: Mask) -> Mask:
+    """Which of `rows` are biases whose layer's weight is among `healthy` at the same step."""
+    codes, texts = columns.codes("name")
+    position = {text: code for code, text in enumerate(texts)}
+    partner = [position.get(_weight_of(text), -1) for text in texts]
+    biases = np.flatnonzero(rows & (np.array(partner, dtype=np.int64)[codes] >= 0))
+    found = np.zeros(len(rows), dtype=np.bool_)
+    if not biases.size:
+        return found
+    workers, _ = columns.codes("worker")
+    place = np.stack([columns.ints("attempt"), workers, columns.ints("step"), codes])
+    wanted = place[:, biases].copy()
+    wanted[3] = np.array(partner, dtype=np.int64)[codes[biases]]
+    there = set(map(tuple, place[:, np.flatnonzero(healthy & np.isin(codes, wanted[3]))].T.tolist()))
+    found[biases] = [tuple(each) in there for each in wanted.T.tolist()]
+    return found
+
+
+def _weight_of(name: str | None) -> str | None:
+    """Name of the weight beside a bias; None for anything else."""
+    return name.removesuffix("bias") + "weight" if name is not None and name.endswith("bias") else None

@@ -8,6 +8,7 @@ but its own counts of what was judged.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -117,6 +118,7 @@ class Window:
     columns: the rows. memory: the rule's own, kept by the engine from call to call; values that pickle can
     store. ended: the (attempt, worker) pairs that will get no more rows after these; the window that says so
     may be empty. members: finds the members of a collection, None when the run has none of that name.
+    room: how many findings will still be kept.
     payload: reads the values of one row as an array; raises tdcore.errors.RunError where there are none.
     """
 
@@ -125,6 +127,7 @@ class Window:
     ended: frozenset[tuple[int, str]] = frozenset()
     members: Callable[[str], Members | None] = lambda name: None
     payload: Callable[[int], npt.NDArray[Any]] | None = None
+    room: int = sys.maxsize
     coverage: Coverage = field(default_factory=lambda: Coverage())
 
     # What rows there are.
@@ -196,6 +199,15 @@ class Window:
         if rows:
             self.coverage.missing[why] = self.coverage.missing.get(why, 0) + rows
 
+    def listed(self, rows: Ints) -> list[int]:
+        """The first of the rows to report, as many as will be kept; the others are only counted.
+
+        For rules that may report very many: making a Finding of each would take longer than judging.
+        """
+        self.coverage.unlisted += max(0, len(rows) - self.room)
+        found: list[int] = rows[: self.room].tolist()
+        return found
+
     def finding(
         self, rule: Rule, row: int, *, numbers: Mapping[str, float | int | str], why: str, do: str
     ) -> Finding:
@@ -228,6 +240,7 @@ class Coverage:
     """What a rule could judge so far. Written by the rule through its Window, read by the engine."""
 
     judged: int = 0
+    unlisted: int = 0  # findings that were counted but not made
     missing: dict[str, int] = field(default_factory=dict)
 
 

@@ -1,4 +1,5 @@
-"""Writes tdcore/_core.pyi from the built extension; with --check only compares, and fails when it is stale."""
+"""Writes tdcore/_core.pyi from the built extension; with --check only compares, and fails when it is
+stale."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""`tdcore demo`: the main job on real input. A network with a planted fault is watched by rules in another process, which
+"""`tdcore demo`: the main job on real input. A network with a planted fault is watched by rules in another
+process, which
 find the fault and stop the training; then the mended network trains to the end and nothing is found.
 
-Needs torch and scikit-learn (`pip install "tdcore-capture[demo]"`); the 1,797 handwritten digits come with scikit-learn.
+Needs torch and scikit-learn (`pip install "tdcore-capture[demo]"`); the 1,797 handwritten digits come with
+scikit-learn.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class Outcome:
 
 
 def run_demo(out: Path | None = None, json_output: bool = False) -> int:
-    """Run both trainings under `out` (default runs/demo), print the report, return 0 when both came out as they should."""
+    """Run both trainings under `out` (default runs/demo), print the report, return 0 when both came out as
+    they should."""
     try:
         import sklearn.datasets
         import torch
@@ -143,8 +146,11 @@ def _mended_network() -> nn.Module:
 Part = tuple["torch.Tensor", "torch.Tensor"]
 
 
-def _train_watched(name: str, model: nn.Module, train: Part, test: Part, path: Path, console: Console) -> Outcome:
-    """Train `model` with capture on and rules watching from another process; a stop by a rule is a normal end."""
+def _train_watched(
+    name: str, model: nn.Module, train: Part, test: Part, path: Path, console: Console
+) -> Outcome:
+    """Train `model` with capture on and rules watching from another process; a stop by a rule is a normal
+    end."""
     from torch import nn
 
     import tdcore as td
@@ -172,13 +178,16 @@ def _train_watched(name: str, model: nn.Module, train: Part, test: Part, path: P
         seconds = time.perf_counter() - start
         hook.close()
         verdicts = _verdicts(watcher)
-    return _outcome(name, path, hook, verdicts, stopped=stopped, accuracy=accuracy, seconds=seconds, steps=steps)
+    return _outcome(
+        name, path, hook, verdicts, stopped=stopped, accuracy=accuracy, seconds=seconds, steps=steps
+    )
 
 
 def _epochs(
     name: str, model: nn.Module, criterion: nn.Module, train: Part, test: Part, console: Console
 ) -> Iterator[tuple[int, float]]:
-    """A plain training loop, which knows nothing of tdcore; yields (steps so far, test accuracy) after each epoch."""
+    """A plain training loop, which knows nothing of tdcore; yields (steps so far, test accuracy) after each
+    epoch."""
     import torch
 
     images, labels = train
@@ -210,7 +219,17 @@ def _epochs(
 @contextmanager
 def _watcher(path: Path) -> Iterator[subprocess.Popen[str]]:
     """Rules on `path` in a process of their own, as a user would start them in another terminal."""
-    command = [sys.executable, "-m", "tdcore.cli", "rules", "run", str(path), "--live", "--until-end", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "tdcore.cli",
+        "rules",
+        "run",
+        str(path),
+        "--live",
+        "--until-end",
+        "--json",
+    ]
     command += ["--on-fire", "stop"]
     for rule in RULES:
         command += ["--rule", rule]
@@ -229,7 +248,9 @@ def _verdicts(watcher: subprocess.Popen[str]) -> list[dict[str, Any]]:
     try:
         report = json.loads(printed)
     except ValueError as error:
-        raise TdcoreError(f"the rules' process ended with code {watcher.returncode}: {complaint.strip()}") from error
+        raise TdcoreError(
+            f"the rules' process ended with code {watcher.returncode}: {complaint.strip()}"
+        ) from error
     verdicts: list[dict[str, Any]] = report["verdicts"]
     return verdicts
 

@@ -1,4 +1,5 @@
-"""What `tdcore demo` prints at its end: the two runs side by side, what was found, what it cost, where to look next."""
+"""What `tdcore demo` prints at its end: the two runs side by side, what was found, what it cost, where to
+look next."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ def print_report(console: Console, outcomes: Sequence[Outcome], good: bool) -> N
         console.print(_findings(outcome))
     console.print(_where_next(outcomes))
     if not good:
-        console.print("[bold red]This is not what the demo should show; please report it with the output of `tdcore doctor`.[/]")
+        console.print(
+            "[bold red]This is not what the demo should show; please report it "
+            "with the output of `tdcore doctor`.[/]"
+        )
 
 
 def _table(outcomes: Sequence[Outcome]) -> Table:
@@ -33,10 +37,16 @@ def _table(outcomes: Sequence[Outcome]) -> Table:
         ("training steps", [f"{one.steps:,}" for one in outcomes]),
         ("ended", ["stopped by a rule" if one.stopped else "by itself" for one in outcomes]),
         ("test accuracy", [_percent(one.test_accuracy) for one in outcomes]),
-        ("tensors x steps captured", [f"{one.captured_tensors:,} x {one.captured_steps:,}" for one in outcomes]),
+        (
+            "tensors x steps captured",
+            [f"{one.captured_tensors:,} x {one.captured_steps:,}" for one in outcomes],
+        ),
         ("bytes captured", [_bytes(one.captured_bytes) for one in outcomes]),
         ("capture cost, training thread", [f"{one.capture_seconds * 1e3:,.1f} ms" for one in outcomes]),
-        ("  per captured step", [f"{one.capture_seconds / max(one.captured_steps, 1) * 1e6:,.0f} us" for one in outcomes]),
+        (
+            "  per captured step",
+            [f"{one.capture_seconds / max(one.captured_steps, 1) * 1e6:,.0f} us" for one in outcomes],
+        ),
         ("  share of the training time", [_percent(one.capture_seconds / one.seconds) for one in outcomes]),
         ("drops", [f"{one.drops:,}" for one in outcomes]),
         ("findings", [f"{len(one.findings):,}" for one in outcomes]),
@@ -49,7 +59,9 @@ def _table(outcomes: Sequence[Outcome]) -> Table:
 def _findings(outcome: Outcome) -> Panel:
     if not outcome.findings:
         verdicts = ", ".join(f"{verdict['rule']}: {verdict['verdict']}" for verdict in outcome.verdicts)
-        return Panel(verdicts or "no rule reported", title=f"{outcome.name}: nothing found", title_align="left")
+        return Panel(
+            verdicts or "no rule reported", title=f"{outcome.name}: nothing found", title_align="left"
+        )
     first = outcome.findings[0]
     same = [one for one in outcome.findings if one["rule"] == first["rule"] and one["step"] == first["step"]]
     lines = [f"[bold]{first['rule']}[/] at step {first['step']}: {len(same)} tensors"]

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 # Runs in the flusher before anything else. The working directory and the trainer's script folder must not
 # shadow a module, and the flusher must be the same tdcore as the trainer's, wherever that lies: so `tdcore`
-# is loaded from its own place, and the trainer's other places come last. pyarrow would import pandas where it is
-# installed (0.5 s and 50 MB, for nothing here), so that is hidden from it.
+# is loaded from its own place, and the trainer's other places come last. pyarrow would import pandas where it
+# is installed (0.5 s and 50 MB, for nothing here), so that is hidden from it.
 _BOOT = """
 import sys
 sys.path[:] = [place for place in sys.path if place]
@@ -104,13 +104,15 @@ class ProcessRunner:
             )
         here = [os.path.abspath(place) for place in tdcore.__path__]
         places = [os.path.abspath(place) for place in sys.path if place and os.path.exists(place)]
-        pidfd = _pidfd_open(os.getpid())
-        job = {**self._job, "fd": self._ring.fd, "pidfd": pidfd, "trainer_pid": os.getpid()}
-        boot = {"package": here, "places": places}
-        self._words, mouth = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)  # neither side ever waits for the other
+        boot = json.dumps({"package": here, "places": places})
+        self._words = mouth = pidfd = -1
         try:
+            # Neither side ever waits for the other.
+            self._words, mouth = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            pidfd = _pidfd_open(os.getpid())
+            job = {**self._job, "fd": self._ring.fd, "pidfd": pidfd, "trainer_pid": os.getpid()}
             self._process = subprocess.Popen(
-                [executable, "-c", _BOOT, json.dumps(boot), json.dumps(job)],
+                [executable, "-c", _BOOT, boot, json.dumps(job)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=mouth,  # not the trainer's: whoever reads that would wait for the flusher's end
@@ -120,28 +122,26 @@ class ProcessRunner:
                 start_new_session=True,  # Ctrl-C and signals to the trainer's group do not reach it
             )
         except OSError as error:
-            os.close(self._words)
-            raise FlusherError(
-                f"cannot start the flusher with {executable!r}: {error}; {_THREAD_INSTEAD}"
-            ) from error
+            _close(self._words)
+            message = f"cannot start the flusher with {executable!r}: {error}; {_THREAD_INSTEAD}"
+            raise FlusherError(message) from error
         finally:
-            os.close(mouth)
-            if pidfd >= 0:
-                os.close(pidfd)
+            _close(mouth)
+            _close(pidfd)
 
     def wait(self) -> FlusherEnd:
         """Passes on what the flusher has to say to the user, meanwhile. Exit status 0 is "done"."""
         process = self._process
         assert process is not None, "wait() comes after start()"
         last_words = _listen(process.pid, self._words)
-        os.close(self._words)
+        _close(self._words)
+        self._words = -1
         try:
             _, status = os.waitpid(process.pid, 0)
         except ChildProcessError:  # SIGCHLD is ignored, or the script collects all children
             process.returncode = 0
-            return FlusherEnd(
-                kind="unknown", why=f"flusher process {process.pid} ended: {last_words}".rstrip(": ")
-            )
+            why = f"flusher process {process.pid} ended: {last_words}".rstrip(": ")
+            return FlusherEnd(kind="unknown", why=why)
         process.returncode = code = os.waitstatus_to_exitcode(status)
         if code == 0:
             return FlusherEnd(kind="done")
@@ -246,9 +246,14 @@ def _listen(pid: int, words: int) -> str:
                 if pidfd < 0:
                     break  # the caller's waitpid() waits for the rest
     finally:
-        if pidfd >= 0:
-            os.close(pidfd)
+        _close(pidfd)
     return last_words.decode(errors="replace").strip()
+
+
+def _close(fd: int) -> None:
+    """Closes a descriptor; -1 is none."""
+    if fd >= 0:
+        os.close(fd)
 
 
 def _read(fd: int) -> bytes:

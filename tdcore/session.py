@@ -117,36 +117,34 @@ class Session:
             raise ConfigError(f"close_timeout must not be negative, got {close_timeout}")
         self.out_dir = _absolute(out_dir)
         self.worker = worker
-        self._ring_config = ring or RingConfig()
-        self.ring = _make_ring(self._ring_config)  # first, so that a wrong size leaves no attempt behind
-        place = _claim(
-            self.out_dir,
-            worker=worker,
-            configuration=configuration,
-            framework=framework,
-            framework_version=framework_version,
-            world_size=world_size,
-        )
+        self.ring = _make_ring(ring or RingConfig())  # first, so that a wrong size leaves no attempt behind
+        try:
+            place = _claim(
+                self.out_dir,
+                worker=worker,
+                configuration=configuration,
+                framework=framework,
+                framework_version=framework_version,
+                world_size=world_size,
+            )
+            self.ring.prefault()
+            self._supervisor = _start_supervisor(
+                self.ring,
+                {"out": self.out_dir, "worker": worker, "attempt": place.attempt},
+                runner=ProcessRunner if flusher == "process" else ThreadRunner,
+                options=flusher_options,
+                close_timeout=close_timeout,
+            )
+        except BaseException:
+            self.ring.close()
+            raise
         self.run_id = place.run_id
         self.attempt = place.attempt
         self._earlier_collections = dict(place.earlier_collections)
         self._unsent_lock = threading.Lock()
         self._unsent: bytes | None = None  # under _unsent_lock: collections that found the ring full
         self._stop: tuple[str, StopRequest] | None = None  # text and what it says; replaced as a whole
-        self.ring.prefault()
-        job: dict[str, Any] = {"out": self.out_dir, "worker": worker, "attempt": self.attempt}
-        job["options"] = flusher_options.as_json() if flusher_options else {}
-        self._runner: Runner = (ProcessRunner if flusher == "process" else ThreadRunner)(self.ring, job)
-        self._supervisor = Supervisor(
-            self.ring,
-            self._runner,
-            name=worker,
-            close_timeout=close_timeout,
-            record_failure=_failure_recorder(self.out_dir, worker, self.attempt),
-        )
-        self._supervisor.start()
-        # A session dropped without close(): the flusher ends, nobody waits. The exit itself is the
-        # supervisor's.
+        # Dropped without close(): the flusher ends, nobody waits. At exit the supervisor sees to it itself.
         weakref.finalize(self, self._supervisor.abandon).atexit = False
 
     @property
@@ -260,6 +258,25 @@ def _claim(out_dir: str, **entry: Any) -> Attempt:
             kind=error.kind,
             errno=error.errno,
         ) from error
+
+
+def _start_supervisor(
+    ring: _core.Ring,
+    job: Mapping[str, Any],
+    *,
+    runner: Callable[[_core.Ring, Mapping[str, Any]], Runner],
+    options: FlusherOptions | None,
+    close_timeout: timedelta,
+) -> Supervisor:
+    supervisor = Supervisor(
+        ring,
+        runner(ring, {**job, "options": options.as_json() if options else {}}),
+        name=job["worker"],
+        close_timeout=close_timeout,
+        record_failure=_failure_recorder(job["out"], job["worker"], job["attempt"]),
+    )
+    supervisor.start()
+    return supervisor
 
 
 def _failure_recorder(out_dir: str, worker: str, attempt: int) -> Callable[[str, Counters, Progress], None]:

@@ -56,7 +56,9 @@ class Supervisor:
         self._close_timeout = close_timeout
         self._record_failure = record_failure
         self._pid = os.getpid()
-        self._closing = threading.Event()  # set once, by whoever closes first
+        # Set once, by whoever closes first. No Event: abandon() may run inside the garbage collector, where
+        # its thread may hold any lock already.
+        self._closing = False
         self._ended = threading.Event()  # set once, by the watching thread: no flusher will run any more
         self._close_lock = threading.Lock()  # held by close(): one closer at a time
         self._failure = ""  # written by the watching thread before _ended is set
@@ -88,7 +90,7 @@ class Supervisor:
     @property
     def running(self) -> bool:
         """Whether captures still find a flusher behind the ring, in this process."""
-        return not (self._closing.is_set() or self._failure or self.in_other_process)
+        return not (self._closing or self._failure or self.in_other_process)
 
     def counters(self) -> Counters:
         """Totals so far; the last ones after close()."""
@@ -104,7 +106,7 @@ class Supervisor:
         """Tells the flusher that nothing more will come. Does not wait."""
         if self.in_other_process or self._ended.is_set():
             return
-        self._closing.set()
+        self._closing = True
         self._ring.set_closing()
 
     def abandon(self) -> None:
@@ -195,7 +197,7 @@ class Supervisor:
             started, records = time.monotonic(), self.progress().records
             if not death or self._start_again():
                 end = self._runner.wait()
-                if self._closing.is_set() and self._is_final(end):
+                if self._closing and self._is_final(end):
                     return
                 death = end.why or "the flusher ended before it was told to"
             useful = self.progress().records > records or time.monotonic() - started > _FRUITFUL_SECONDS

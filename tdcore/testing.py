@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from tdcore.sinks.base import Sink, SinkKeyError
+from tdcore.sinks.base import Buffer, Sink, SinkKeyError
 
 __all__ = ["SinkContract"]
 
@@ -39,13 +40,20 @@ class SinkContract:
 
     def test_parts_are_stored_one_after_the_other(self, sink: Sink) -> None:
         """Every kind of buffer will do."""
-        parts = [b"one ", bytearray(b"two "), memoryview(b"three"), b"", memoryview(b"xx four xx")[2:7]]
+        parts: list[Buffer] = [
+            b"one ",
+            bytearray(b"two "),
+            memoryview(b"three"),
+            b"",
+            memoryview(b"xx four xx")[2:7],
+        ]
         sink.put("data/a", parts)
         assert sink.get("data/a") == b"one two three four"
 
     def test_parts_of_wider_elements_are_stored_as_bytes(self, sink: Sink) -> None:
         """A buffer of doubles is its bytes."""
-        sink.put("data/a", [memoryview(bytes(range(16))).cast("d")])
+        doubles: Any = memoryview(bytes(range(16))).cast("d")
+        sink.put("data/a", [doubles])
         assert sink.get("data/a") == bytes(range(16))
 
     @pytest.mark.parametrize("parts", [[], [b""]], ids=["no parts", "an empty part"])

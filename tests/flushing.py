@@ -1,4 +1,7 @@
-"""What the tests of the flusher share: a trainer's end of a ring, a flusher in a thread, and a plain reader."""
+"""What the tests of the flusher share:
+
+a trainer's end of a ring, a flusher in a thread, and a plain reader.
+"""
 
 from __future__ import annotations
 

@@ -121,8 +121,8 @@ def test_the_next_attempt_after_a_crash_keeps_the_crashed_one(
 def test_a_flusher_killed_again_and_again_loses_and_doubles_nothing(
     tmp_path: Path, trainers: list[Trainer]
 ) -> None:
-    kills = 6
-    trainer = Trainer(tmp_path, steps=100_000, pause=0.002)
+    kills = 5
+    trainer = Trainer(tmp_path, steps=100_000, pause=0.01)
     trainers.append(trainer)
     killed: set[int] = set()
     for _ in range(kills):
@@ -130,7 +130,7 @@ def test_a_flusher_killed_again_and_again_loses_and_doubles_nothing(
             lambda: any(process.pid not in killed for process in trainer.flushers()), "a flusher was there"
         )
         (flusher,) = (process for process in trainer.flushers() if process.pid not in killed)
-        trainer.wait_for_steps(len(trainer.captured()) + 30)
+        trainer.wait_for_steps(len(trainer.captured()) + 20)
         flusher.send_signal(signal.SIGKILL)
         killed.add(flusher.pid)
     trainer.process.send_signal(signal.SIGINT)

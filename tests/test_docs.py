@@ -52,7 +52,9 @@ def test_the_ten_lines_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_the_examples_for_other_readers_run(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_for_other_readers_run(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     model, criterion = Net(), nn.CrossEntropyLoss()
     with Hook("runs/example", save_config=td.SaveConfig(save_interval=5), save_all=True) as hook:

@@ -88,19 +88,21 @@ def test_every_tensor_becomes_a_row_that_points_to_its_bytes(trainer: Trainer, s
 
 
 def test_the_columns_of_an_index_file_are_those_of_the_format(trainer: Trainer, sink: MemorySink) -> None:
-    trainer.capture(3, {"w": np.array([[-2.0, 0.5, np.nan], [0.0, np.inf, 1.0]], dtype=np.float32)}, kind=3, mode=2)
+    trainer.capture(
+        3, {"w": np.array([[-2.0, 0.5, np.nan], [0.0, np.inf, 1.0]], dtype=np.float32)}, kind=3, mode=2
+    )
     flush_all(trainer, sink)
     table = read_index(sink)
     assert table.schema.equals(INDEX_SCHEMA)
     (row,) = table.to_pylist()
     expected = {
-        **{"attempt": 0, "worker": "worker_0", "ticket": 0, "mode": "EVAL", "mode_step": 3, "step": 3, "seq": 0},
-        **{"name": "w", "kind": "gradient", "origin": "Linear", "call": 0, "dtype": "F32", "shape": [2, 3]},
-        **{"part": 0, "parts": 1, "element_offset": 0, "elements": 6, "shard": None, "status": "ok", "reason": None},
-        **{"nbytes": 24, "count": 6, "nan_count": 1, "pos_inf_count": 1, "neg_inf_count": 0, "zero_count": 1},
-        **{"subnormal_count": 0, "min": -2.0, "max": 1.0, "abs_sum": 3.5, "square_sum": 5.25, "abs_min": 0.0},
-        **{"abs_max": 2.0, "mean": -0.125, "log2_first": -1, "log2_counts": [1, 1, 1]},
-    }
+        "attempt": 0, "worker": "worker_0", "ticket": 0, "mode": "EVAL", "mode_step": 3, "step": 3, "seq": 0,
+        "name": "w", "kind": "gradient", "origin": "Linear", "call": 0, "dtype": "F32", "shape": [2, 3],
+        "part": 0, "parts": 1, "element_offset": 0, "elements": 6, "shard": None, "status": "ok",
+        "reason": None, "nbytes": 24, "count": 6, "nan_count": 1, "pos_inf_count": 1, "neg_inf_count": 0, "zero_count": 1,
+        "subnormal_count": 0, "min": -2.0, "max": 1.0, "abs_sum": 3.5, "square_sum": 5.25, "abs_min": 0.0,
+        "abs_max": 2.0, "mean": -0.125, "log2_first": -1, "log2_counts": [1, 1, 1],
+    }  # fmt: skip
     assert {name: row[name] for name in expected} == expected
     assert abs(row["time_ns"] - time.time_ns()) < 3600 * 10**9
 
@@ -110,12 +112,25 @@ def test_an_absent_value_has_neither_shape_nor_statistics(trainer: Trainer, sink
     flush_all(trainer, sink)
     (row,) = read_index(sink).to_pylist()
     assert (row["status"], row["reason"]) == ("absent", None)
-    for column in ("dtype", "shape", "segment", "offset", "nbytes", "crc32c", "count", "min", "log2_first", "log2_counts"):
+    for column in (
+        "dtype",
+        "shape",
+        "segment",
+        "offset",
+        "nbytes",
+        "crc32c",
+        "count",
+        "min",
+        "log2_first",
+        "log2_counts",
+    ):
         assert row[column] is None, column
 
 
 def test_a_tensor_without_finite_values_has_an_empty_histogram(trainer: Trainer, sink: MemorySink) -> None:
-    trainer.capture(0, {"w": np.array([np.nan, np.inf], dtype=np.float32), "zero": np.zeros(3, dtype=np.float32)})
+    trainer.capture(
+        0, {"w": np.array([np.nan, np.inf], dtype=np.float32), "zero": np.zeros(3, dtype=np.float32)}
+    )
     flush_all(trainer, sink)
     nan, zero = read_index(sink).to_pylist()
     assert (nan["log2_first"], nan["log2_counts"], nan["count"]) == (None, [], 2)
@@ -131,7 +146,10 @@ def test_statistics_alone_make_no_segment(trainer: Trainer, sink: MemorySink) ->
 
 
 def test_a_segment_is_a_safetensors_file_that_others_can_read(trainer: Trainer, sink: MemorySink) -> None:
-    values = {"a": np.arange(6, dtype=np.float64).reshape(2, 3), "b": np.arange(5, dtype=np.int16)}
+    values: dict[str, Any] = {
+        "a": np.arange(6, dtype=np.float64).reshape(2, 3),
+        "b": np.arange(5, dtype=np.int16),
+    }
     trainer.capture(7, values)
     flush_all(trainer, sink)
     tensors = segment_tensors(sink)
@@ -160,7 +178,9 @@ def test_many_rows_fit_into_one_index_file(sink: MemorySink) -> None:
     assert table["name"].to_pylist() == [f"t{at}" for at in range(40_000)]
 
 
-def test_index_files_are_zstd_and_keep_minima_only_where_readers_use_them(trainer: Trainer, sink: MemorySink) -> None:
+def test_index_files_are_zstd_and_keep_minima_only_where_readers_use_them(
+    trainer: Trainer, sink: MemorySink
+) -> None:
     trainer.capture(0, weights(0))
     flush_all(trainer, sink)
     metadata = pq.read_metadata(pa.BufferReader(sink.get(sink.list(index_prefix("worker_0"))[0])))
@@ -174,7 +194,8 @@ def test_rows_become_visible_while_the_training_runs(trainer: Trainer, sink: Mem
     flusher = FlusherThread(trainer, sink)
     for step in range(3):
         trainer.capture(step, weights(step))
-        wait_until(lambda: sink.list(index_prefix("worker_0")) and read_index(sink).num_rows == 3 * (step + 1))  # noqa: B023
+        wait_until(lambda: trainer.pending() == 0)
+        assert read_index(sink).num_rows == 3 * (step + 1)
     trainer.ring.set_closing()
     assert flusher.join()
     assert read_index(sink).num_rows == 9
@@ -236,7 +257,13 @@ def test_a_run_that_captured_nothing_has_only_an_end(trainer: Trainer, sink: Mem
     assert flush_all(trainer, sink)
     assert sink.list("") == ["end/worker_0/0000.json"]
     end = read_end(sink)
-    assert (end["clean"], end["last_step"], end["totals"]["rows"], end["gaps"], end["drops"]) == (True, -1, 0, [], {})
+    assert (end["clean"], end["last_step"], end["totals"]["rows"], end["gaps"], end["drops"]) == (
+        True,
+        -1,
+        0,
+        [],
+        {},
+    )
 
 
 def test_the_end_says_what_was_written(trainer: Trainer, sink: MemorySink) -> None:
@@ -260,7 +287,12 @@ def test_progress_and_heartbeat_reach_the_trainer(trainer: Trainer, sink: Memory
     trainer.capture(5, weights(5))
     wait_until(lambda: trainer.ring.progress()["rows"] == 3)
     progress = trainer.ring.progress()
-    assert (progress["records"], progress["bytes"], progress["last_step"], progress["error"]) == (1, 1200, 5, None)
+    assert (progress["records"], progress["bytes"], progress["last_step"], progress["error"]) == (
+        1,
+        1200,
+        5,
+        None,
+    )
     beat = progress["heartbeat_ns"]
     wait_until(lambda: trainer.ring.progress()["heartbeat_ns"] > beat)
     trainer.ring.set_closing()
@@ -269,10 +301,16 @@ def test_progress_and_heartbeat_reach_the_trainer(trainer: Trainer, sink: Memory
 
 @pytest.mark.parametrize(
     ("text", "passed_on"),
-    [('{"reason": "enough"}', '{"reason": "enough"}'), ("", '{"reason": "stop requested"}'), ("x" * 9000, '{"reason": "stop requested"}')],
+    [
+        ('{"reason": "enough"}', '{"reason": "enough"}'),
+        ("", '{"reason": "stop requested"}'),
+        ("x" * 9000, '{"reason": "stop requested"}'),
+    ],
     ids=["plain", "empty", "too long"],
 )
-def test_a_stop_request_reaches_the_trainer(trainer: Trainer, sink: MemorySink, text: str, passed_on: str) -> None:
+def test_a_stop_request_reaches_the_trainer(
+    trainer: Trainer, sink: MemorySink, text: str, passed_on: str
+) -> None:
     flusher = FlusherThread(trainer, sink)
     sink.put(stop_key(1), [b"for another attempt"])
     sink.put(stop_key(0), [text.encode()])
@@ -297,7 +335,9 @@ def test_a_stop_request_is_seen_while_the_sink_refuses_to_write(trainer: Trainer
 # Starting again
 
 
-def test_a_new_flusher_writes_what_the_last_one_had_not_given_back(trainer: Trainer, sink: MemorySink) -> None:
+def test_a_new_flusher_writes_what_the_last_one_had_not_given_back(
+    trainer: Trainer, sink: MemorySink
+) -> None:
     for step in range(3):
         trainer.capture(step, weights(step))
     _core.Consumer(trainer.ring.fd).drain(1 << 40, 2)  # took two, wrote nothing, died
@@ -349,7 +389,9 @@ def test_a_flusher_killed_at_any_write_loses_nothing_and_doubles_nothing(
         trainer.capture(step, weights(step))
     trainer.ring.set_closing()
     with pytest.raises(Killed):
-        Flusher(_core.Consumer(trainer.ring.fd), Deadly(), worker="worker_0", attempt=0, options=options).run()
+        Flusher(
+            _core.Consumer(trainer.ring.fd), Deadly(), worker="worker_0", attempt=0, options=options
+        ).run()
     assert flush_all(trainer, sink, options=options)
     table = read_index(sink)
     assert sorted(table["step"].to_pylist()) == [step for step in range(6) for _ in range(3)]
@@ -380,8 +422,12 @@ def test_other_attempts_and_workers_are_left_alone(trainer: Trainer, sink: Memor
     assert [sink.objects[key] for key in keys] == [b"not mine"] * 4
 
 
-def test_a_damaged_index_file_of_an_earlier_flusher_does_not_stop_the_next(trainer: Trainer, sink: MemorySink) -> None:
-    flusher = FlusherThread(trainer, sink, options=FlusherOptions(visible_delay=timedelta(), grace=timedelta(hours=1)))
+def test_a_damaged_index_file_of_an_earlier_flusher_does_not_stop_the_next(
+    trainer: Trainer, sink: MemorySink
+) -> None:
+    flusher = FlusherThread(
+        trainer, sink, options=FlusherOptions(visible_delay=timedelta(), grace=timedelta(hours=1))
+    )
     trainer.capture(0, weights(0))
     wait_until(lambda: trainer.pending() == 0)
     damaged = sink.list(index_prefix("worker_0"))[0]
@@ -399,7 +445,9 @@ def test_a_damaged_index_file_of_an_earlier_flusher_does_not_stop_the_next(train
 
 
 @pytest.mark.parametrize("kind", ["full", "denied", "transient"])
-def test_records_wait_in_the_ring_until_the_sink_works_again(trainer: Trainer, sink: MemorySink, kind: str) -> None:
+def test_records_wait_in_the_ring_until_the_sink_works_again(
+    trainer: Trainer, sink: MemorySink, kind: str
+) -> None:
     sink.fault = refuse(kind)
     flusher = FlusherThread(trainer, sink)
     for step in range(3):
@@ -468,7 +516,8 @@ def test_rows_beyond_the_memory_allowed_for_them_become_a_gap(sink: MemorySink) 
     trainer = Trainer(data_bytes=MIB)
     sink.fault = refuse("full")
     options = FlusherOptions(
-        **{name: getattr(QUICK, name) for name in ("visible_delay", "retry_delay", "grace")}, kept_bytes=60_000
+        **{name: getattr(QUICK, name) for name in ("visible_delay", "retry_delay", "grace")},
+        kept_bytes=60_000,
     )
     flusher = FlusherThread(trainer, sink, options=options)
     for step in range(200):
@@ -513,7 +562,14 @@ def test_a_flusher_that_dies_with_kept_rows_leaves_a_gap_and_no_hole(sink: Memor
     table = read_index(sink)  # checks that there is no hole
     end = read_end(sink)
     assert end["gaps"] == [
-        {"first_step": None, "last_step": None, "tensors": None, "bytes": None, "reason": "io_error", "statistics_kept": False}
+        {
+            "first_step": None,
+            "last_step": None,
+            "tensors": None,
+            "bytes": None,
+            "reason": "io_error",
+            "statistics_kept": False,
+        }
     ]
     assert end["drops"]["io_error"]["tensors"] == 300 - table.num_rows
 
@@ -554,7 +610,9 @@ def test_a_sink_that_stays_broken_ends_the_flusher_after_its_deadline(
 ) -> None:
     sink.fault = refuse("denied")
     options = FlusherOptions(
-        visible_delay=timedelta(), retry_delay=timedelta(milliseconds=5), end_deadline=timedelta(milliseconds=100)
+        visible_delay=timedelta(),
+        retry_delay=timedelta(milliseconds=5),
+        end_deadline=timedelta(milliseconds=100),
     )
     trainer.capture(0, weights(0))
     assert not flush_all(trainer, sink, options=options)
@@ -589,7 +647,9 @@ def test_a_removed_run_folder_is_made_again_with_its_documents(tmp_path: Path) -
     assert (gap["reason"], gap["tensors"], gap["last_step"]) == ("gone", 3, 0)
 
 
-def test_a_folder_removed_while_a_batch_is_half_written_does_not_leave_rows_without_bytes(tmp_path: Path) -> None:
+def test_a_folder_removed_while_a_batch_is_half_written_does_not_leave_rows_without_bytes(
+    tmp_path: Path,
+) -> None:
     root = tmp_path / "run"
     trainer = Trainer()
     removed = [False]
@@ -644,7 +704,9 @@ def test_the_flusher_process_drains_a_closed_ring_and_ends(trainer: Trainer, tmp
     assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".tmp-")]
 
 
-def test_the_flusher_process_is_humble_and_deaf_to_signals_meant_for_the_trainer(trainer: Trainer, tmp_path: Path) -> None:
+def test_the_flusher_process_is_humble_and_deaf_to_signals_meant_for_the_trainer(
+    trainer: Trainer, tmp_path: Path
+) -> None:
     process = spawn_flusher(trainer.ring.fd, str(tmp_path / "run"))
     trainer.capture(0, weights(0))
     wait_until(lambda: trainer.ring.progress()["rows"] == 3)
@@ -684,7 +746,12 @@ def test_a_flusher_process_killed_again_and_again_loses_nothing_and_doubles_noth
     for (name, at, _), data in found.items():
         assert data == weights(at, count=10, elements=2000)[name].tobytes()
     end = read_end(sink)
-    assert (end["totals"]["rows"], end["flusher_restarts"], end["drops"], end["gaps"]) == (10 * step, kills, {}, [])
+    assert (end["totals"]["rows"], end["flusher_restarts"], end["drops"], end["gaps"]) == (
+        10 * step,
+        kills,
+        {},
+        [],
+    )
     assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".tmp-")]
 
 
@@ -702,11 +769,17 @@ os.kill(os.getpid(), 9)
 
 
 @pytest.mark.parametrize("way", ["pidfd", "no pidfd"])
-def test_what_a_killed_trainer_had_captured_is_written_and_the_end_is_unclean(tmp_path: Path, way: str) -> None:
-    done = subprocess.run([sys.executable, "-c", TRAINER, str(tmp_path / "run"), way], capture_output=True, timeout=60)
+def test_what_a_killed_trainer_had_captured_is_written_and_the_end_is_unclean(
+    tmp_path: Path, way: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TRAINER, str(tmp_path / "run"), way], capture_output=True, timeout=60
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     flusher = int(done.stdout)
-    wait_until(lambda: not Path(f"/proc/{flusher}").exists() or "Z" in Path(f"/proc/{flusher}/stat").read_text())
+    wait_until(
+        lambda: not Path(f"/proc/{flusher}").exists() or "Z" in Path(f"/proc/{flusher}/stat").read_text()
+    )
     sink = LocalSink(tmp_path / "run")
     table = read_index(sink)
     assert table["step"].to_pylist() == list(range(50))
@@ -738,7 +811,10 @@ def test_a_small_disk_fills_and_empties_without_harm_to_the_training(tmp_path: P
     place = tmp_path / "disk"
     place.mkdir()
     mounted = os.geteuid() == 0 and shutil.which("mount")
-    if not mounted or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)]).returncode:
+    if (
+        not mounted
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)]).returncode
+    ):
         pytest.skip("needs the right to mount a small file system")
     try:
         check_small_disk(place)
@@ -766,4 +842,3 @@ def check_small_disk(place: Path) -> None:
     assert statuses[-1] == "ok"
     assert read_end(sink)["drops"]["io_error"]["tensors"] == statuses.count("lost") > 0
     assert len(payloads(sink, table)) == statuses.count("ok")
-

@@ -69,7 +69,9 @@ def assert_everything_is_accounted_for(out: Path, session: Session, captured_ten
     check_values(out, rows)
 
 
-def test_after_a_full_disk_the_gap_is_recorded_and_later_data_is_kept(disk: Path) -> None:
+def test_after_a_full_disk_the_gap_is_recorded_and_later_data_is_kept(
+    disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     out = disk / "run"
     session = start(out)
     tap = Tap(session)
@@ -98,7 +100,12 @@ def test_after_a_full_disk_the_gap_is_recorded_and_later_data_is_kept(disk: Path
     end = end_of(out)
     assert end["clean"] is True
     assert "io_error" in str(end) or "ring_full" in str(end)
-    assert session.progress().error  # what went wrong stays readable
+    assert session.progress().errors > 0
+    assert session.progress().error == ""  # it is over
+    warnings = [record.message for record in caplog.records if record.name == "tdcore"]
+    assert len(warnings) == 1, warnings
+    assert "No space left" in warnings[0]
+    assert "training goes on" in warnings[0]
 
 
 def test_a_disk_that_stays_full_ends_the_flusher_at_its_deadline(disk: Path) -> None:

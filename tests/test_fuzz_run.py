@@ -1,8 +1,8 @@
 """Damaged and hostile runs: an error of tdcore or the right answer.
 
 Never a crash, a wrong value, a read outside the run or a huge allocation. Every file of a small run is cut,
-flipped and overwritten, and rows and documents are made to say absurd things. Whatever then comes out must be a
-TdcoreError, or exactly what was written.
+flipped and overwritten, and rows and documents are made to say absurd things. Whatever then comes out must be
+a TdcoreError, or exactly what was written.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def little_memory() -> Iterator[None]:
-    """Within the block, address space is bounded: a huge allocation is a MemoryError, which fails the test."""
+    """Bounds the address space: a huge allocation is a MemoryError, which fails the test."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, hard))
@@ -123,11 +123,11 @@ def check_value(name: str, step: int, value: Array | None) -> None:
 
 
 def check_statistics(table: pa.Table) -> None:
-    """What the checksums of Parquet pages promise: no damage changes a number unseen."""
+    """Checksums of Parquet's pages promise this: no damage changes a number unseen."""
     for row in table.to_pylist():
         if row["name"] in _VALUES and row["step"] in (0, 1):
             want = _VALUES[row["name"]] + (row["step"] if row["name"] != "flags" else 0)
-            assert row["status"] == "lost" or row["mean"] == pytest.approx(float(np.mean(want)))
+            assert row["status"] == "lost" or row["mean"] == pytest.approx(np.mean(want, dtype=np.float64))
 
 
 def files_of(root: Path) -> list[str]:
@@ -201,11 +201,12 @@ _SEGMENTS = st.sampled_from(
 )
 _SHAPES = st.none() | st.lists(_INTS, max_size=6) | st.just([1] * 100) | st.just([2**32, 2**32, 0])
 _COLUMNS: dict[str, st.SearchStrategy[Any]] = {
-    "ticket": _INTS, "step": _INTS, "mode_step": _INTS, "seq": _SMALL_INTS, "call": _SMALL_INTS, "part": _SMALL_INTS,
-    "parts": _SMALL_INTS, "element_offset": _INTS, "elements": _INTS, "offset": st.none() | _INTS,
+    "ticket": _INTS, "step": _INTS, "mode_step": _INTS, "seq": _SMALL_INTS, "call": _SMALL_INTS,
+    "part": _SMALL_INTS, "parts": _SMALL_INTS, "element_offset": _INTS, "elements": _INTS, "offset": st.none() | _INTS,
     "nbytes": st.none() | _INTS, "name": _TEXTS, "kind": _TEXTS, "dtype": st.none() | _TEXTS, "mode": _TEXTS,
     "status": st.sampled_from(["ok", "absent", "skipped", "lost", "?"]), "reason": st.none() | _TEXTS,
-    "segment": st.none() | _SEGMENTS | _TEXTS, "shape": _SHAPES, "count": st.none() | _INTS, "nan_count": st.none() | _INTS,
+    "segment": st.none() | _SEGMENTS | _TEXTS, "shape": _SHAPES, "count": st.none() | _INTS,
+    "nan_count": st.none() | _INTS,
     "mean": st.none() | st.floats(), "m2": st.none() | st.floats(), "min": st.none() | st.floats(),
     "abs_sum": st.none() | st.floats(), "square_sum": st.none() | st.floats(),
     "log2_first": st.none() | st.integers(-128, 127), "log2_counts": st.none() | st.lists(_INTS, max_size=80),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,14 +25,16 @@ from tdcore.flusher.ledger import IndexEntry, Ledger
 from tdcore.flusher.merge import final_groups, join_segments, merge_files, next_group
 from tdcore.flusher.summary import Gap, IndexSummary, coalesce
 from tdcore.flusher.table import read_footer
-from tdcore.layout import FileRange, data_prefix, index_prefix
-from tdcore.sinks import MemorySink, SinkError
+from tdcore.layout import FileRange, data_prefix, index_prefix, parse_data_key
+from tdcore.sinks import LocalSink, MemorySink, SinkError
 from tests.flushing import Trainer, flush_all, index_ranges, payloads, read_end, read_index, segment_tensors
 
 ONE_BY_ONE = FlusherOptions(segment_bytes=1, merge_fan_in=4, grace=timedelta(), final_merge=timedelta())
 
 
-def entry(first: int, last: int, *, size: int = 1000, level: int = 0, segment: int = 0, gap: bool = False) -> IndexEntry:
+def entry(
+    first: int, last: int, *, size: int = 1000, level: int = 0, segment: int = 0, gap: bool = False
+) -> IndexEntry:
     segments = {f"{first}.safetensors": segment} if segment else {}
     summary = None if gap else IndexSummary(rows=1, records=last - first + 1, segments=segments, level=level)
     return IndexEntry(range=FileRange("worker_0", 0, first, last), size=size, summary=summary)
@@ -92,7 +96,9 @@ def test_small_files_before_a_large_one_are_merged_although_they_are_few() -> No
 def test_files_with_a_hole_between_them_are_not_merged() -> None:
     options = FlusherOptions(merge_fan_in=4)
     assert next_group([entry(0, 0), entry(1, 1), entry(5, 5), entry(6, 6)], options) == []
-    assert [spans(group) for group in final_groups([entry(0, 0), entry(1, 1), entry(5, 5), entry(6, 6)], options)] == [
+    assert [
+        spans(group) for group in final_groups([entry(0, 0), entry(1, 1), entry(5, 5), entry(6, 6)], options)
+    ] == [
         [(0, 0), (1, 1)],
         [(5, 5), (6, 6)],
     ]
@@ -201,11 +207,15 @@ def test_gaps_are_kept_by_a_merge() -> None:
 
 def test_joined_segments_keep_equal_names_apart_and_satisfy_safetensors() -> None:
     values = [np.full(at + 1, at, dtype=np.float32) for at in range(4)]
-    files = [safetensors.numpy.save({"w@0": value, "__pad__0": np.zeros(3, dtype=np.uint8)}) for value in values]
+    files = [
+        safetensors.numpy.save({"w@0": value, "__pad__0": np.zeros(3, dtype=np.uint8)}) for value in values
+    ]
     joined = join_segments(files)
     data = b"".join(bytes(part) for part in joined.parts)
     assert len(data) == joined.size
-    loaded = {name: value for name, value in safetensors.numpy.load(data).items() if not name.startswith("__pad__")}
+    loaded = {
+        name: value for name, value in safetensors.numpy.load(data).items() if not name.startswith("__pad__")
+    }
     assert sorted(loaded) == ["w@0", "w@0~2", "w@0~3", "w@0~4"]
     for file, move in zip(files, joined.moves, strict=True):
         start = 8 + int.from_bytes(file[:8], "little")
@@ -231,7 +241,7 @@ def test_joined_segments_keep_equal_names_apart_and_satisfy_safetensors() -> Non
     ],
 )
 def test_a_damaged_segment_is_refused(file: bytes) -> None:
-    with pytest.raises(ValueError, match="not a safetensors file|not enough values"):
+    with pytest.raises(ValueError, match=r"not a safetensors file|not enough values"):
         join_segments([safetensors.numpy.save({"a": np.zeros(2)}), file])
 
 
@@ -249,23 +259,23 @@ def test_an_index_file_with_other_columns_is_refused() -> None:
 
 def test_a_long_run_ends_with_few_files_and_all_its_rows() -> None:
     trainer, sink = Trainer(slots=1024), MemorySink()
-    for step in range(300):
+    for step in range(120):
         trainer.capture(step, {"w": np.full(20, step, dtype=np.float32)})
     options = replace(ONE_BY_ONE, final_merge=timedelta(seconds=60))
     flush_all(trainer, sink, options=options)
     assert len(sink.list(index_prefix("worker_0"))) <= 2
     assert len(sink.list(data_prefix("worker_0"))) <= 2
     table = read_index(sink)
-    assert table["step"].to_pylist() == list(range(300))
-    assert len(payloads(sink, table)) == 300
-    assert read_end(sink)["totals"]["payload_bytes"] == 300 * 80
+    assert table["step"].to_pylist() == list(range(120))
+    assert len(payloads(sink, table)) == 120
+    assert read_end(sink)["totals"]["payload_bytes"] == 120 * 80
 
 
 def test_files_are_merged_while_nothing_else_is_to_be_done() -> None:
     trainer, sink = Trainer(slots=1024), MemorySink()
     consumer = _core.Consumer(trainer.ring.fd)
     clock = [0.0]
-    steps = iter(range(200))
+    steps = iter(range(80))
     counts: list[int] = []
 
     def wait(seconds: float) -> None:
@@ -278,9 +288,38 @@ def test_files_are_merged_while_nothing_else_is_to_be_done() -> None:
         counts.append(len(sink.list("")))
 
     options = FlusherOptions(visible_delay=timedelta(), merge_fan_in=4, grace=timedelta(seconds=5))
-    Flusher(consumer, sink, worker="worker_0", attempt=0, options=options, clock=lambda: clock[0]).run(wait=wait)
-    assert max(counts) < 80  # of 400 without merging
-    assert read_index(sink)["step"].to_pylist() == list(range(200))
+    Flusher(consumer, sink, worker="worker_0", attempt=0, options=options, clock=lambda: clock[0]).run(
+        wait=wait
+    )
+    assert max(counts) < 60  # of 160 without merging
+    assert read_index(sink)["step"].to_pylist() == list(range(80))
+
+
+def test_a_run_removed_during_a_merge_starts_over(tmp_path: Path) -> None:
+    trainer, root = Trainer(), tmp_path / "run"
+
+    class Fragile(LocalSink):
+        """Removed just before the first merged segment is written."""
+
+        def put(self, key: str, parts: Any) -> None:
+            place = parse_data_key(key)
+            if place is not None and place.last > place.first and root.exists() and not removed:
+                removed.append(key)
+                shutil.rmtree(root)
+            super().put(key, parts)
+
+    removed: list[str] = []
+    sink = Fragile(root)
+    sink.put("run.json", [b"{}"])
+    for step in range(8):
+        trainer.capture(step, {"w": np.full(20, step, dtype=np.float32)})
+    flush_all(trainer, sink, options=replace(ONE_BY_ONE, merge_fan_in=2, final_merge=timedelta(seconds=60)))
+    assert removed
+    assert sink.get("run.json") == b"{}"
+    table = read_index(sink)
+    end = read_end(sink)
+    assert [gap["reason"] for gap in end["gaps"]] == ["gone"]
+    assert end["gaps"][0]["tensors"] + table.num_rows == 8
 
 
 def test_what_was_merged_is_deleted_only_after_its_grace() -> None:
@@ -298,7 +337,9 @@ def test_what_was_merged_is_deleted_only_after_its_grace() -> None:
     assert len(sink.list(index_prefix("worker_0"))) == len(sink.list(data_prefix("worker_0"))) == 1
 
 
-def test_a_file_that_cannot_be_merged_is_left_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_merged_is_left_and_the_others_go_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     sink, ledger = many_files(8)
     segment = sink.list(data_prefix("worker_0"))[1]
     sink.objects[segment] = b"nonsense"
@@ -335,17 +376,17 @@ def test_a_merge_cut_off_anywhere_leaves_a_right_run(stop_at: int, after: bool) 
     bytes_before = payloads(sink, before)
     writes = [0]
 
-    class Cut(Exception):
+    class CutError(Exception):
         pass
 
     def cut(original: Callable[..., None]) -> Callable[..., None]:
         def write(*args: Any) -> None:
             writes[0] += 1
             if writes[0] == stop_at + 1 and not after:
-                raise Cut
+                raise CutError
             original(*args)
             if writes[0] == stop_at + 1:
-                raise Cut
+                raise CutError
 
         return write
 
@@ -353,9 +394,13 @@ def test_a_merge_cut_off_anywhere_leaves_a_right_run(stop_at: int, after: bool) 
     cutting.objects = sink.objects
     cutting.put = cut(cutting.put)  # type: ignore[method-assign]
     cutting.delete = cut(cutting.delete)  # type: ignore[method-assign]
-    with pytest.raises(Cut):
+
+    def merge() -> None:
         for key in merge_files(cutting, ledger.entries, FlusherOptions()).unneeded:
             cutting.delete(key)
+
+    with pytest.raises(CutError):
+        merge()
     halfway = read_index(sink)  # as a reader finds it, before anybody tidies up
     assert same_rows(before, halfway)
     assert payloads(sink, halfway) == bytes_before

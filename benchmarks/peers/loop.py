@@ -1,4 +1,5 @@
-"""The training loop that every tool is measured on: saved and unsaved steps in turn, so that noise hits both alike."""
+"""The training loop that every tool is measured on: saved and unsaved steps in turn, so that noise hits both
+alike."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def step_times(
 
 
 def paired_stall(times: list[float], warm_up: int) -> dict[str, float]:
-    """Even steps saved, odd steps did not: the median over pairs of (saved - unsaved), in seconds, and its spread."""
+    """Even steps saved, odd steps did not: the median over pairs of (saved - unsaved), in seconds, and its
+    spread."""
     pairs = [(times[i] - times[i + 1]) for i in range(warm_up, len(times) - 1, 2)]
     quartiles = statistics.quantiles(pairs, n=4)
     return {

@@ -1,4 +1,5 @@
-"""Run in the environment of requirements/peer-smdebug.txt: the older library's stall per saved step, as JSON."""
+"""Run in the environment of requirements/peer-smdebug.txt: the older library's stall per saved step, as
+JSON."""
 
 from __future__ import annotations
 

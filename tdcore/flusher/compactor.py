@@ -9,7 +9,7 @@ from tdcore.flusher.health import say
 from tdcore.flusher.ledger import IndexEntry, Ledger
 from tdcore.flusher.merge import final_groups, merge_files, next_group
 from tdcore.flusher.options import FlusherOptions
-from tdcore.sinks.base import Sink, SinkError
+from tdcore.sinks.base import Sink, SinkError, SinkKeyError
 
 __all__ = ["Compactor"]
 
@@ -31,7 +31,10 @@ class Compactor:
         self._not_before = 0.0
 
     def step(self, now: float) -> bool:
-        """Do one piece of work; False when there is none. A sink that refuses a merge only delays it."""
+        """Do one piece of work; False when there is none. A sink that refuses a merge only delays it.
+
+        Raises SinkError when the run was removed.
+        """
         if now < self._not_before:
             return False
         try:
@@ -41,7 +44,9 @@ class Compactor:
                 return True
             group = next_group(self._candidates(), self._options)
             return bool(group) and self._merge(group)
-        except SinkError:
+        except SinkError as error:
+            if error.kind == "gone":
+                raise  # the whole run was removed: the flusher has to know
             self._not_before = now + _PAUSE_SECONDS
             return False
 
@@ -68,7 +73,7 @@ class Compactor:
         try:
             merge = merge_files(self._sink, group, self._options)
         except SinkError as error:
-            if error.kind != "gone":
+            if not isinstance(error, SinkKeyError):
                 raise
             self._leave_alone(group, error)  # one of the files was removed by somebody
             return False

@@ -35,9 +35,7 @@ class Health:
         self.message = str(error)
         if not self._told:
             self._told = True
-            say(
-                f"{self._where}: {error}. The training goes on; tdcore tries again and records what it cannot keep."
-            )
+            say(f"{self._where}: {error}. The training goes on; what cannot be kept is recorded.")
         return news
 
     def worked(self) -> bool:

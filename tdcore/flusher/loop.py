@@ -130,7 +130,7 @@ class Flusher:
     def _work(self, now: float, ending: bool) -> bool:
         """The most urgent thing there is to do; False when there is none."""
         if self._health.waiting(now):
-            return self._give_up_oldest()
+            return not ending and self._give_up_oldest()
         try:
             if not self._recovered:
                 return self._recover()
@@ -325,6 +325,8 @@ class Flusher:
             if self._stray_segments:
                 self._ledger.sweep()
         except SinkError as error:
+            if error.kind == "gone":
+                raise
             self._report(f"the last merge was left out: {error}")
         self._ended = True
         return True

@@ -37,7 +37,8 @@ __all__ = [
 Rows = np.ndarray[Any, np.dtype[np.void]]
 
 ROWS_PER_GROUP = 32768
-_ROW_DTYPE: np.dtype[np.void] = np.dtype(_core.ROW_DTYPE)
+_ROW_FORMAT: Any = _core.ROW_DTYPE  # NumPy's dict form
+_ROW_DTYPE: np.dtype[np.void] = np.dtype(_ROW_FORMAT)
 _NO_PAYLOAD = np.uint64(2**64 - 1)
 _OK = 0
 _LOST = STATUSES.index("lost")

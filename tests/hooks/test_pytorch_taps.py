@@ -51,7 +51,7 @@ def test_only_modules_that_a_collection_asks_for_are_tapped(make_hook: MakeHook,
     hook.register_module(model)
     model.fc2.register_forward_hook(lambda *_: during.append(hooks_on(model)))
     model(torch.randn(2, 4))
-    assert during == [4]  # the one just above, relu's tap, the root's end and pre-hook
+    assert during == [5]  # the one just above, relu's tap, the root's output, end and pre-hook
     assert set(read_run(hook).names()) == {"relu_output_0"}
 
 

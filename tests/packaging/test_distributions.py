@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,11 @@ def tracked_files() -> list[Path]:
 
 
 def python_files(folder: str) -> set[str]:
-    return {f"tdcore/{name}" for name in map(str, tracked_files()) if name.startswith(f"{folder}/") and name.endswith(".py")}
+    return {
+        f"tdcore/{name}"
+        for name in map(str, tracked_files())
+        if name.startswith(f"{folder}/") and name.endswith(".py")
+    }
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +58,22 @@ def sdist(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel_from_sdist(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def wheel_from_sdist(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", str(out), str(sdist), cwd=out)
-    yield next(out.glob("*.whl"))
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--quiet",
+        "-w",
+        str(out),
+        str(sdist),
+        cwd=out,
+    )
+    return next(out.glob("*.whl"))
 
 
 def test_the_sdist_mirrors_the_repository(sdist: Path) -> None:
@@ -80,14 +95,28 @@ def test_the_wheel_holds_hooks_rules_extension_and_types(wheel_from_sdist: Path)
 
 def test_the_wheel_imports_away_from_the_repository(wheel_from_sdist: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
-    run(sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", str(site), str(wheel_from_sdist), cwd=tmp_path)
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--no-deps",
+        "--quiet",
+        "--target",
+        str(site),
+        str(wheel_from_sdist),
+        cwd=tmp_path,
+    )
     printed = run(sys.executable, "-c", PROBE, cwd=tmp_path, PYTHONPATH=str(site)).split()
     assert printed == [str(site / "tdcore" / "__init__.py"), str(site / "tdcore" / "rules" / "__init__.py")]
 
 
 def test_the_installed_checkout_imports_away_from_the_repository(tmp_path: Path) -> None:
     printed = run(sys.executable, "-c", PROBE, cwd=tmp_path).split()
-    assert [Path(name).resolve() for name in printed] == [ROOT / "tdcore" / "__init__.py", ROOT / "rules" / "__init__.py"]
+    assert [Path(name).resolve() for name in printed] == [
+        ROOT / "tdcore" / "__init__.py",
+        ROOT / "rules" / "__init__.py",
+    ]
 
 
 def test_a_clone_without_links_still_packs_hooks_and_rules(checkout: Path, tmp_path: Path) -> None:

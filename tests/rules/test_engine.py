@@ -298,3 +298,13 @@ def test_a_damaged_index_is_said_to_be_damaged(tmp_path: Path) -> None:
     (tmp_path / str(key)).write_bytes(b"PAR1 nothing PAR1")
     with pytest.raises(RunCorrupt):
         Engine(RunSource(tmp_path), [Recorder()]).step()
+
+
+def test_more_findings_than_are_kept_are_counted_without_being_made() -> None:
+    trace = Trace()
+    for step in range(10):
+        trace.add(step, "gradient/w", "gradient", [1e-9])
+    engine = Engine(trace.source(), [VanishingGradient()], max_findings=4)
+    assert steps(engine.step()) == [0, 1, 2, 3]
+    (verdict,) = engine.verdicts(finished=True)
+    assert (verdict.finding_count, len(verdict.findings)) == (10, 4)

@@ -39,6 +39,31 @@ def test_positive_and_negative_values_do_not_cancel() -> None:
     assert not found
 
 
+def test_a_bias_beside_a_weight_with_a_healthy_gradient_is_not_reported() -> None:
+    # In front of a normalisation layer the gradient of a bias is zero but for rounding.
+    trace = Trace().add(0, "gradient/Net_conv.weight", "gradient", [1.0])
+    trace.add(0, "gradient/Net_conv.bias", "gradient", [1e-9])
+    found, verdict = judge(VanishingGradient(), trace)
+    assert not found
+    assert verdict.judged == 2
+    assert [finding.tensor for finding in judge(VanishingGradient(compat=True), trace)[0]] == [
+        "gradient/Net_conv.bias"
+    ]
+
+
+def test_a_bias_is_reported_when_its_weight_vanishes_or_was_healthy_only_elsewhere() -> None:
+    trace = Trace().add(0, "gradient/Net_conv.weight", "gradient", [1.0], worker="worker_1")
+    trace.add(0, "gradient/Net_conv.bias", "gradient", [1e-9])
+    trace.add(5, "gradient/Net_conv.weight", "gradient", [1e-9])
+    trace.add(5, "gradient/Net_conv.bias", "gradient", [1e-9])
+    found, _ = judge(VanishingGradient(), trace)
+    assert [(finding.step, finding.tensor.rpartition(".")[2]) for finding in found] == [
+        (0, "bias"),
+        (5, "weight"),
+        (5, "bias"),
+    ]
+
+
 def test_a_parameter_without_a_gradient_is_not_judged() -> None:
     trace = Trace().add(0, W, "gradient", None, status="absent").add(0, "gradient/b", "gradient", [1.0])
     found, verdict = judge(VanishingGradient(), trace)

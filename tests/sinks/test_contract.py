@@ -92,7 +92,9 @@ def test_a_full_disk_says_so_and_later_puts_work_when_space_returns(small_disk: 
     sink = LocalSink(small_disk / "run")
     sink.put("data/a", [bytes(500_000)])
     sink.put("data/keep", [b"old"])
-    with pytest.raises(SinkError, match=r"cannot write 'data/b' \(900000 bytes\) in .*No space left.*free space") as caught:
+    with pytest.raises(
+        SinkError, match=r"cannot write 'data/b' \(900000 bytes\) in .*No space left.*free space"
+    ) as caught:
         sink.put("data/b", [bytes(900_000)])
     assert caught.value.kind == "full"
     assert caught.value.errno == errno.ENOSPC

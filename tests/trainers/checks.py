@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -137,19 +138,26 @@ def read_index(out: Path, attempt: int = 0, worker: str = "worker_0") -> pa.Tabl
     return pa.concat_tables([pq.read_table(out / each.index_key).cast(schema) for each in ranges])
 
 
-def payload_of(out: Path, row: Mapping[str, Any]) -> bytes:
-    """The bytes that a row points to, checked against its checksum and its segment's own header."""
-    path = out / layout.segment_key(row["worker"], row["segment"])
-    with path.open("rb") as file:
-        (header_bytes,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(header_bytes))
-        start = row["offset"] - 8 - header_bytes
-        spans = {tuple(entry["data_offsets"]) for name, entry in header.items() if name != "__metadata__"}
-        assert (start, start + row["nbytes"]) in spans, f"{path} declares no tensor at {start}"
-        file.seek(row["offset"])
-        data = file.read(row["nbytes"])
-    assert _core.crc32c(data) == row["crc32c"], f"{row['name']} of step {row['step']} is damaged"
-    return data
+class Segment:
+    """One safetensors file, read with nothing but its published layout."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        data = path.read_bytes()
+        (header_bytes,) = struct.unpack_from("<Q", data)
+        header = json.loads(data[8 : 8 + header_bytes])
+        spans = [tuple(entry["data_offsets"]) for name, entry in header.items() if name != "__metadata__"]
+        assert 8 + header_bytes + max(end for _, end in spans) == len(data), f"{path} is cut or has a tail"
+        self._spans = {(8 + header_bytes + first, end - first) for first, end in spans}
+        self._data = memoryview(data)
+
+    def payload(self, row: Mapping[str, Any]) -> memoryview:
+        """The bytes that a row points to, checked against its checksum and the header."""
+        place = (row["offset"], row["nbytes"])
+        assert place in self._spans, f"{self._path} declares no tensor at {place}"
+        data = self._data[place[0] : sum(place)]
+        assert _core.crc32c(data) == row["crc32c"], f"{row['name']} of step {row['step']} is damaged"
+        return data
 
 
 def check_run(out: Path, captured: list[tuple[int, int]], attempt: int = 0) -> int:
@@ -169,12 +177,14 @@ def check_run(out: Path, captured: list[tuple[int, int]], attempt: int = 0) -> i
     assert kept <= set(names_of), f"steps are missing: {sorted(kept - set(names_of))[:10]}"
     assert set(names_of) <= kept | {max(kept, default=-1) + 1}, "steps were invented"
     assert all(len(names) == len(quadratic.NAMES) for names in names_of.values()), "a step is incomplete"
+    assert all(row["status"] == "ok" and row["segment"] is not None for row in rows), "a payload is missing"
     check_values(out, rows)
     return len(rows)
 
 
 def check_values(out: Path, rows: list[dict[str, Any]]) -> None:
     """Every row that kept its payload has the bits of training again; its statistics agree with them."""
+    open_segment = lru_cache(maxsize=4)(lambda key: Segment(out / key))
     of_step: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
         of_step.setdefault(row["step"], []).append(row)
@@ -184,7 +194,5 @@ def check_values(out: Path, rows: list[dict[str, Any]]) -> None:
             assert (row["dtype"], row["shape"], row["count"]) == ("F32", [value.size], value.size)
             assert (row["min"], row["max"]) == (float(value.min()), float(value.max())), (step, row["name"])
             if row["segment"] is not None:
-                assert np.array_equal(np.frombuffer(payload_of(out, row), np.float32), value), (
-                    step,
-                    row["name"],
-                )
+                payload = open_segment(layout.segment_key(row["worker"], row["segment"])).payload(row)
+                assert np.array_equal(np.frombuffer(payload, np.float32), value), (step, row["name"])

@@ -1,0 +1,180 @@
+"""Stop requests reach the training; errors of our own never do."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tdcore.errors import StopTraining
+from tdcore.hooks.pytorch import Hook
+from tdcore.layout import stop_key
+from tdcore.session import StopRequest
+
+from .conftest import MakeHook
+from .models import Net, train
+
+REQUEST = {"reason": "loss is NaN", "rule": "TDC102", "step": 3, "by": "exploding_tensor"}
+
+
+def ask_to_stop(hook: Hook, request: dict[str, Any] = REQUEST) -> None:
+    """As the stop action does, then waits until the flusher has seen it."""
+    path = Path(hook.out_dir) / stop_key(0)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(request))
+    assert hook._session is not None
+    deadline = time.monotonic() + 30
+    while hook._session.stop_request() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert hook._session.stop_request() is not None
+
+
+def test_a_stop_request_ends_the_training_at_the_start_of_the_next_step(make_hook: MakeHook) -> None:
+    hook, model = make_hook(), Net()
+    hook.register_module(model)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=2)
+    ask_to_stop(hook)
+    with pytest.raises(StopTraining) as stop:
+        model(torch.randn(2, 4))
+    assert (stop.value.reason, stop.value.step, stop.value.requested_by) == (
+        "loss is NaN",
+        1,
+        "exploding_tensor",
+    )
+    model(torch.randn(2, 4))  # whoever caught it may go on: a last evaluation, a checkpoint
+
+
+def test_a_stop_request_is_seen_after_the_optimizers_step(make_hook: MakeHook) -> None:
+    hook, model = make_hook(include_collections=["gradients"]), Net()
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = model.fc1.weight.detach().clone()
+    model(torch.randn(2, 4)).sum().backward()
+    ask_to_stop(hook)
+    with pytest.raises(StopTraining):
+        optimizer.step()
+    assert not torch.equal(model.fc1.weight, before)
+
+
+def test_a_stop_request_is_seen_by_a_step_by_hand(make_hook: MakeHook) -> None:
+    hook = make_hook()
+    ask_to_stop(hook)
+    with pytest.raises(StopTraining):
+        hook.step()
+
+
+def test_on_stop_is_called_once_instead_of_raising(make_hook: MakeHook) -> None:
+    asked: list[StopRequest] = []
+    hook, model = make_hook(on_stop=asked.append), Net()
+    hook.register_module(model)
+    ask_to_stop(hook)
+    for _ in range(3):
+        model(torch.randn(2, 4))
+    assert [(request.reason, request.rule, request.by) for request in asked] == [
+        ("loss is NaN", "TDC102", "exploding_tensor")
+    ]
+
+
+@pytest.mark.parametrize("broken", ["_capture", "_start_step", "_attach", "_product"])
+def test_an_error_in_the_capture_never_reaches_the_training_and_is_said_once(
+    make_hook: MakeHook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    from tdcore.config import ReductionConfig
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("a fault of our own")
+
+    monkeypatch.setattr(Hook, broken, fail)
+    hook = make_hook(save_all=True, reduction_config=ReductionConfig(reductions=["prod"]))
+    model, criterion = Net(), nn.CrossEntropyLoss()
+    hook.register_module(model)
+    hook.register_loss(criterion)
+    losses = train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=5, criterion=criterion)
+    assert len(losses) == 5
+    parts = [message for message in caplog.messages if "is switched off after an error" in message]
+    assert 1 <= len(parts) == len(set(parts)) <= 2
+    hook.close()
+    document = json.loads((Path(hook.out_dir) / "collections.json").read_text())
+    assert "a fault of our own" in str(document["attempts"]["0"]["faults"])
+
+
+def test_a_fault_in_one_part_leaves_the_others_on(
+    make_hook: MakeHook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*args: object) -> None:
+        raise RuntimeError("no names today")
+
+    hook, model = make_hook(save_all=True), Net()
+    hook.register_module(model)
+    monkeypatch.setattr(hook._taps, "_want", fail)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=2)
+    assert "activations is switched off" in caplog.text
+    assert hook.counters().tensors >= 16  # weights and gradients of two steps
+
+
+def test_wrong_values_of_the_script_are_not_its_end(
+    make_hook: MakeHook, caplog: pytest.LogCaptureFixture
+) -> None:
+    hook, model = make_hook(), Net()
+    hook.register_module(model)
+    model(torch.randn(2, 4))
+    hook.save_scalar("x", "not a number")
+    hook.save_scalar("y", 2.0)
+    hook.save_tensor("z", object())
+    hook.record_tensor_value("loss", None)
+    assert "save_scalar is switched off" in caplog.text
+    assert hook.counters().tensors >= 1
+
+
+def test_a_module_that_takes_no_hooks_is_left_out_with_a_message(
+    make_hook: MakeHook, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd(nn.Linear):
+        """Refuses to be hooked."""
+
+        @property
+        def _forward_hooks(self) -> Any:
+            raise RuntimeError("no hooks here")
+
+        @_forward_hooks.setter
+        def _forward_hooks(self, value: object) -> None:
+            pass
+
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return self.forward(x)
+
+    hook, model = make_hook(save_all=True), Net()
+    model.fc1 = Odd(4, 8)
+    hook.register_module(model)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=2)
+    assert [message for message in caplog.messages if "Odd" in message] == [
+        "tdcore: outputs of fc1 (Odd) cannot be captured: RuntimeError: no hooks here"
+    ]
+    hook.close()
+    assert hook._names._ids.keys() >= {"fc2_output_0", "gradient/Net_fc1.weight"}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_scripted_module_does_not_end_the_training(make_hook: MakeHook) -> None:
+    hook, model = make_hook(save_all=True), Net()
+    model.fc1 = torch.jit.script(model.fc1)
+    hook.register_module(model)
+    losses = train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=2)
+    assert len(losses) == 2
+    hook.close()
+    assert "gradient/Net_fc1.weight" in hook._names._ids
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_tracing_the_model_captures_nothing_of_it(make_hook: MakeHook) -> None:
+    hook, model = make_hook(include_collections=["outputs"]), Net()
+    hook.register_module(model)
+    traced = torch.jit.trace(model, torch.randn(2, 4), check_trace=False)
+    assert hook.counters().tensors == 0
+    x = torch.randn(2, 4)
+    assert torch.equal(traced(x), model.forward(x))
