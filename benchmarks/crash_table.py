@@ -56,7 +56,7 @@ class FlusherTrial:
 
 def kill_trainer(trial: int, moment: float) -> TrainerTrial:
     with tempfile.TemporaryDirectory(prefix="tdcore-crash-", dir=ROOT / "build") as folder:
-        trainer = Trainer(Path(folder), steps=1_000_000, pause=0.001)
+        trainer = Trainer(Path(folder), steps=1_000_000, pause=0.005, ring_bytes=1 << 26)
         try:
             trainer.wait_for_steps(1)  # its imports are not the subject
             time.sleep(moment)
@@ -85,7 +85,7 @@ def kill_trainer(trial: int, moment: float) -> TrainerTrial:
 
 def kill_flusher(kills: int, draw: random.Random) -> FlusherTrial:
     with tempfile.TemporaryDirectory(prefix="tdcore-crash-", dir=ROOT / "build") as folder:
-        trainer = Trainer(Path(folder), steps=1_000_000, pause=0.002)
+        trainer = Trainer(Path(folder), steps=1_000_000, pause=0.02, ring_bytes=1 << 26)
         killed: set[int] = set()
         try:
             for _ in range(kills):

@@ -1,5 +1,6 @@
 // The extension module tdcore._core. Each part binds itself; this file says which parts there are.
-// The module relies on the GIL (its look-up tables are guarded by it), so it does not declare mod_gil_not_used.
+// The module relies on the GIL (its look-up tables are guarded by it), so it does not declare
+// mod_gil_not_used.
 #include <pybind11/pybind11.h>
 
 namespace py = pybind11;
@@ -12,7 +13,8 @@ void bind_capture(py::module_& module);  // adds to Ring, so after bind_ring
 }  // namespace tdcore
 
 PYBIND11_MODULE(_core, module) {
-  module.doc() = "tdcore's native core: statistics, the ring between trainer and flusher, capture and segment files.";
+  module.doc() =
+      "tdcore's native core: statistics, the ring between trainer and flusher, capture and segment files.";
   tdcore::bind_stats(module);
   tdcore::bind_ring(module);
   tdcore::bind_consumer(module);

@@ -1,8 +1,8 @@
 // Ring.capture() and stats(): lists of Python objects into the core.
 //
-// The GIL is held while the objects are read, and kept for small copies: giving it away for a microsecond invites
-// a wait of a switch interval to get it back. It is released for kReleaseBytes or more, and while waiting for room.
-// References to all objects are held until the call ends.
+// The GIL is held while the objects are read, and kept for small copies: giving it away for a microsecond
+// invites a wait of a switch interval to get it back. It is released for kReleaseBytes or more, and while
+// waiting for room. References to all objects are held until the call ends.
 #include <pybind11/pybind11.h>
 
 #include <chrono>
@@ -35,7 +35,9 @@ struct Scratch {
 /// Gives all references back when it ends.
 class Lease {
  public:
-  Lease() : fresh_(scratch_of_thread().busy ? std::make_unique<Scratch>() : nullptr), scratch_(fresh_ ? *fresh_ : scratch_of_thread()) {
+  Lease()
+      : fresh_(scratch_of_thread().busy ? std::make_unique<Scratch>() : nullptr),
+        scratch_(fresh_ ? *fresh_ : scratch_of_thread()) {
     scratch_.busy = true;
     scratch_.requests.clear();
   }
@@ -48,8 +50,8 @@ class Lease {
   Lease& operator=(const Lease&) = delete;
   Scratch* operator->() const noexcept { return &scratch_; }
 
-  /// Runs `work` without the GIL. When the interpreter ends meanwhile, it unwinds this thread where the GIL is
-  /// taken again (so not in a destructor); then no reference may be touched any more.
+  /// Runs `work` without the GIL. When the interpreter ends meanwhile, it unwinds this thread where the GIL
+  /// is taken again (so not in a destructor); then no reference may be touched any more.
   template <typename Work>
   void without_gil(Work work) {
     PyThreadState* state = PyEval_SaveThread();
@@ -78,7 +80,8 @@ bool wait_without_gil(Ring& ring, std::uint64_t bytes, void* lease) {
 
 /// A list or tuple of the objects; TypeError when there is none to be had.
 py::object as_sequence(py::handle tensors) {
-  PyObject* sequence = PySequence_Fast(tensors.ptr(), "tensors must be a sequence of tensors, arrays or numbers (a list, say)");
+  PyObject* sequence = PySequence_Fast(
+      tensors.ptr(), "tensors must be a sequence of tensors, arrays or numbers (a list, say)");
   if (sequence == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(sequence);
 }
@@ -89,15 +92,16 @@ class Numbers {
   Numbers(py::handle source, const char* name, const char* what, Py_ssize_t item_bytes, std::size_t count) {
     if (PyObject_GetBuffer(source.ptr(), &buffer_, PyBUF_C_CONTIGUOUS) != 0) {
       PyErr_Clear();
-      throw py::type_error(std::string(name) + " must be a contiguous buffer of " + what + ", got " + Py_TYPE(source.ptr())->tp_name);
+      throw py::type_error(std::string(name) + " must be a contiguous buffer of " + what + ", got " +
+                           Py_TYPE(source.ptr())->tp_name);
     }
     const auto wanted = static_cast<Py_ssize_t>(count) * item_bytes;
     if (buffer_.itemsize == item_bytes && buffer_.len == wanted) return;
-    const std::string got = std::to_string(buffer_.len / (buffer_.itemsize > 0 ? buffer_.itemsize : 1)) + " of " +
-                            std::to_string(buffer_.itemsize) + " bytes";
+    const std::string got = std::to_string(buffer_.len / (buffer_.itemsize > 0 ? buffer_.itemsize : 1)) +
+                            " of " + std::to_string(buffer_.itemsize) + " bytes";
     PyBuffer_Release(&buffer_);
-    throw py::value_error(std::string(name) + " must hold one number per tensor: " + std::to_string(count) + " of " +
-                          std::to_string(item_bytes) + " bytes (" + what + "), got " + got);
+    throw py::value_error(std::string(name) + " must hold one number per tensor: " + std::to_string(count) +
+                          " of " + std::to_string(item_bytes) + " bytes (" + what + "), got " + got);
   }
   ~Numbers() {
     if (PyGILState_Check() != 0) PyBuffer_Release(&buffer_);
@@ -133,12 +137,14 @@ std::uint64_t plan(Lease& lease, std::size_t count, const Numbers& names, const 
   return bytes;
 }
 
-std::uint64_t capture_objects(Ring& ring, py::handle tensors, py::handle names, py::handle flags, std::int64_t step,
-                              std::uint32_t mode, std::int64_t mode_step, std::uint32_t call) {
+std::uint64_t capture_objects(Ring& ring, py::handle tensors, py::handle names, py::handle flags,
+                              std::int64_t step, std::uint32_t mode, std::int64_t mode_step,
+                              std::uint32_t call) {
   if (!ring.usable()) return 0;
   const auto start = std::chrono::steady_clock::now();
   if (mode < 1 || mode > 4) {
-    throw py::value_error("mode must be 1 (train), 2 (eval), 3 (predict) or 4 (global), got " + std::to_string(mode));
+    throw py::value_error("mode must be 1 (train), 2 (eval), 3 (predict) or 4 (global), got " +
+                          std::to_string(mode));
   }
   const py::object sequence = as_sequence(tensors);
   const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence.ptr()));
@@ -159,21 +165,24 @@ std::uint64_t capture_objects(Ring& ring, py::handle tensors, py::handle names, 
     interrupt = lease->reader.take_interrupt();
   }
   const auto spent = std::chrono::steady_clock::now() - start;
-  ring.count_capture(result.kept, result.payload_bytes,
-                     static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count()));
+  ring.count_capture(
+      result.kept, result.payload_bytes,
+      static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count()));
   if (interrupt != nullptr) raise_interrupt(interrupt);
   return result.not_kept;
 }
 
 [[noreturn]] void refuse(std::size_t position, PyObject* object, DropReason reason, const std::string& why) {
-  std::string message = "tensors[" + std::to_string(position) + "] (" + Py_TYPE(object)->tp_name + ") cannot be read: " + advice(reason);
+  std::string message = "tensors[" + std::to_string(position) + "] (" + Py_TYPE(object)->tp_name +
+                        ") cannot be read: " + advice(reason);
   if (!why.empty()) message += " (" + why + ")";
   throw py::type_error(message);
 }
 
 py::bytes stats_objects(py::handle tensors, int threads) {
   if (threads < 1 || threads > kMaxThreads) {
-    throw py::value_error("threads must be 1 to " + std::to_string(kMaxThreads) + ", got " + std::to_string(threads));
+    throw py::value_error("threads must be 1 to " + std::to_string(kMaxThreads) + ", got " +
+                          std::to_string(threads));
   }
   const py::object sequence = as_sequence(tensors);
   const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence.ptr()));
@@ -187,7 +196,8 @@ py::bytes stats_objects(py::handle tensors, int threads) {
     PyObject* object = lease->reader.held(i);
     TensorView& view = lease->requests[i].tensor;
     DropReason reason = lease->reader.read(object, view, &why);
-    if (PyObject* interrupt = lease->reader.take_interrupt(); interrupt != nullptr) raise_interrupt(interrupt);
+    if (PyObject* interrupt = lease->reader.take_interrupt(); interrupt != nullptr)
+      raise_interrupt(interrupt);
     if (reason == DropReason::kNone && !has_stats(view.dtype)) reason = DropReason::kUnsupportedDtype;
     if (reason != DropReason::kNone) refuse(i, object, reason, why);
     bytes += view_bytes(view);
@@ -218,7 +228,8 @@ Returns the number of tensors that were not kept as asked; each is counted in co
 Never raises for a bad tensor. TypeError or ValueError when the lists do not fit together. In a forked child, and
 after close(), it returns 0 and does nothing. Thread-safe; releases the GIL for 256 KiB or more and while it waits for room.)";
 
-constexpr const char* kStatsDoc = R"(Statistics of each tensor, from one pass over its values: packed STATS_DTYPE records, one per tensor.
+constexpr const char* kStatsDoc =
+    R"(Statistics of each tensor, from one pass over its values: packed STATS_DTYPE records, one per tensor.
 
 tensors: as for Ring.capture(), except for None. threads: helper threads for tensors of more than a million elements.
 numpy.frombuffer(stats(tensors), STATS_DTYPE) reads the result. The same values give the same bits for any number of threads.
@@ -228,10 +239,12 @@ TypeError names the first object that cannot be read and why. Releases the GIL f
 
 void bind_capture(py::module_& module) {
   const py::object ring = module.attr("Ring");
-  ring.attr("capture") = py::cpp_function(
-      &capture_objects, py::name("capture"), py::is_method(ring), py::arg("tensors"), py::arg("names"), py::arg("flags"),
-      py::arg("step"), py::arg("mode"), py::arg("mode_step"), py::arg("call") = 0, kCaptureDoc);
-  module.def("stats", &stats_objects, py::arg("tensors"), py::pos_only(), py::kw_only(), py::arg("threads") = 1, kStatsDoc);
+  ring.attr("capture") =
+      py::cpp_function(&capture_objects, py::name("capture"), py::is_method(ring), py::arg("tensors"),
+                       py::arg("names"), py::arg("flags"), py::arg("step"), py::arg("mode"),
+                       py::arg("mode_step"), py::arg("call") = 0, kCaptureDoc);
+  module.def("stats", &stats_objects, py::arg("tensors"), py::pos_only(), py::kw_only(),
+             py::arg("threads") = 1, kStatsDoc);
 }
 
 }  // namespace tdcore

@@ -11,7 +11,8 @@
 namespace tdcore {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "records are little-endian, written as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "records are little-endian, written as they lie in memory");
 
 /// Whether a lazily conjugated or negated tensor could look like this. A complex one always could. A
 /// real one with its negative bit set is a view of imaginary parts, so its strides are those of every
@@ -37,13 +38,15 @@ const char* advice(DropReason reason) noexcept {
     case DropReason::kSparse:
       return "its layout has no strides (sparse, nested or blocked); pass its values, or to_dense()";
     case DropReason::kNoStorage:
-      return "there are no local bytes behind it (meta, fake, uninitialised or sharded tensor); pass to_local() or a real tensor";
+      return "there are no local bytes behind it (meta, fake, uninitialised or sharded tensor); pass "
+             "to_local() or a real tensor";
     case DropReason::kUnsupportedDevice:
       return "it is not in host memory; pass cpu()";
     case DropReason::kTooLarge:
       return "it has more than 16 dimensions or a size beyond 64 bits; flatten or slice it";
     default:
-      return "it gave no tensor; pass a tensor in host memory, an array, something with __dlpack__ or a number";
+      return "it gave no tensor; pass a tensor in host memory, an array, something with __dlpack__ or a "
+             "number";
   }
 }
 
@@ -118,15 +121,32 @@ DropReason TensorReader::read(PyObject* object, TensorView& view, std::string* w
   const TypeInfo info = info_of(Py_TYPE(object));
   DropReason reason = DropReason::kUnreadable;
   switch (info.route) {
-    case Route::kExchange: reason = read_exchange(object, info.api, info.has_bits, view); break;
-    case Route::kAttributes: reason = read_attributes(object, info.has_bits, view); break;
-    case Route::kBuffer: reason = read_buffer(object, view); break;
-    case Route::kArrayInterface: reason = read_array_interface(object, true, view); break;
-    case Route::kDlpack: reason = read_dlpack(object, view); break;
-    case Route::kScalar: reason = read_scalar(object, view); break;
-    case Route::kNumber: reason = read_number(object, view); break;
-    case Route::kNoStorage: reason = DropReason::kNoStorage; break;
-    case Route::kUnreadable: break;
+    case Route::kExchange:
+      reason = read_exchange(object, info.api, info.has_bits, view);
+      break;
+    case Route::kAttributes:
+      reason = read_attributes(object, info.has_bits, view);
+      break;
+    case Route::kBuffer:
+      reason = read_buffer(object, view);
+      break;
+    case Route::kArrayInterface:
+      reason = read_array_interface(object, true, view);
+      break;
+    case Route::kDlpack:
+      reason = read_dlpack(object, view);
+      break;
+    case Route::kScalar:
+      reason = read_scalar(object, view);
+      break;
+    case Route::kNumber:
+      reason = read_number(object, view);
+      break;
+    case Route::kNoStorage:
+      reason = DropReason::kNoStorage;
+      break;
+    case Route::kUnreadable:
+      break;
   }
   swallow_error();
   why_ = nullptr;
@@ -200,8 +220,8 @@ DropReason TensorReader::read_exchange(PyObject* object, const dlpack::ExchangeA
   return adopt(tensor, view);
 }
 
-/// Fills shape and strides from Python sequences; `strides` counts in stride_unit bytes (1 element when 0), or is None.
-/// False when they do not fit: too many, not integers, or (with a Python error) not sequences.
+/// Fills shape and strides from Python sequences; `strides` counts in stride_unit bytes (1 element when 0),
+/// or is None. False when they do not fit: too many, not integers, or (with a Python error) not sequences.
 bool TensorReader::set_dims(PyObject* shape, PyObject* strides, std::int64_t stride_unit, TensorView& view) {
   const Owned extents(PySequence_Tuple(shape));
   if (!extents) return false;
@@ -262,7 +282,8 @@ DropReason TensorReader::materialise(Py_buffer& buffer, Dtype dtype, TensorView&
   PyObject* bytes = PyBytes_FromStringAndSize(nullptr, buffer.len);
   if (bytes == nullptr) return DropReason::kUnreadable;
   keep(bytes);
-  if (PyBuffer_ToContiguous(PyBytes_AS_STRING(bytes), &buffer, buffer.len, 'C') != 0) return DropReason::kUnreadable;
+  if (PyBuffer_ToContiguous(PyBytes_AS_STRING(bytes), &buffer, buffer.len, 'C') != 0)
+    return DropReason::kUnreadable;
   view.data = PyBytes_AS_STRING(bytes);
   view.dtype = dtype;
   view.strides = nullptr;
@@ -334,11 +355,13 @@ DropReason TensorReader::read_array_interface(PyObject* object, bool may_copy, T
 
 DropReason TensorReader::read_dlpack(PyObject* object, TensorView& view) {
   const Names& n = names();
-  if (const Owned device(call_method(object, n.dlpack_device)); device) {  // first: exporting may synchronise a device
+  if (const Owned device(call_method(object, n.dlpack_device));
+      device) {  // first: exporting may synchronise a device
     if (PyTuple_Check(device.get()) != 0 && PyTuple_GET_SIZE(device.get()) == 2) {
       const Owned number(PyNumber_Index(PyTuple_GET_ITEM(device.get(), 0)));
       const long type = number ? PyLong_AsLong(number.get()) : -1;
-      if (type >= 0 && !dlpack::is_host(static_cast<std::int32_t>(type))) return DropReason::kUnsupportedDevice;
+      if (type >= 0 && !dlpack::is_host(static_cast<std::int32_t>(type)))
+        return DropReason::kUnsupportedDevice;
     }
   }
   PyErr_Clear();
@@ -348,7 +371,8 @@ DropReason TensorReader::read_dlpack(PyObject* object, TensorView& view) {
   if (!method || !version || !keywords) return DropReason::kUnreadable;
   PyObject* arguments[] = {version.get()};
   PyObject* capsule = PyObject_Vectorcall(method.get(), arguments, 0, keywords.get());
-  if (capsule == nullptr && PyErr_ExceptionMatches(PyExc_TypeError) != 0) {  // a producer from before versions
+  if (capsule == nullptr &&
+      PyErr_ExceptionMatches(PyExc_TypeError) != 0) {  // a producer from before versions
     PyErr_Clear();
     capsule = PyObject_CallNoArgs(method.get());
   }
@@ -362,62 +386,13 @@ DropReason TensorReader::read_dlpack(PyObject* object, TensorView& view) {
     return adopt(managed->tensor, view);
   }
   if (PyCapsule_IsValid(capsule, dlpack::kLegacyCapsule) != 0) {
-    auto* managed = static_cast<dlpack::ManagedLegacy*>(PyCapsule_GetPointer(capsule, dlpack::kLegacyCapsule));
+    auto* managed =
+        static_cast<dlpack::ManagedLegacy*>(PyCapsule_GetPointer(capsule, dlpack::kLegacyCapsule));
     if (PyCapsule_SetName(capsule, dlpack::kLegacyUsed) != 0) return DropReason::kUnreadable;
     legacy_.push_back(managed);
     return adopt(managed->tensor, view);
   }
   return DropReason::kUnreadable;
-}
-
-DropReason TensorReader::one_element(const void* value, Dtype dtype, TensorView& view) {
-  std::int64_t* words = take_words(2);
-  std::memcpy(words, value, dtype_bytes(dtype));
-  view = TensorView{.data = words, .shape = words, .strides = nullptr, .ndim = 0, .dtype = dtype};
-  return DropReason::kNone;
-}
-
-DropReason TensorReader::read_integer(PyObject* object, TensorView& view) {
-  int overflow = 0;
-  const std::int64_t value = PyLong_AsLongLongAndOverflow(object, &overflow);
-  if (overflow == 0) {
-    return value == -1 && PyErr_Occurred() != nullptr ? DropReason::kUnreadable : one_element(&value, Dtype::kI64, view);
-  }
-  const double rounded = PyLong_AsDouble(object);  // beyond 64 bits: the nearest double
-  if (PyErr_Occurred() != nullptr) return DropReason::kUnsupportedDtype;
-  return one_element(&rounded, Dtype::kF64, view);
-}
-
-DropReason TensorReader::read_scalar(PyObject* object, TensorView& view) {
-  PyObject* memory = PyMemoryView_FromObject(object);
-  if (memory == nullptr) return read_number(object, view);
-  keep(memory);
-  const Py_buffer& buffer = *PyMemoryView_GET_BUFFER(memory);
-  const Dtype dtype = dtype_from_format(buffer.format, buffer.itemsize);
-  return dtype == Dtype::kUnknown ? read_number(object, view) : one_element(buffer.buf, dtype, view);
-}
-
-DropReason TensorReader::read_number(PyObject* object, TensorView& view) {
-  if (PyErr_Occurred() != nullptr) PyErr_Clear();
-  if (PyBool_Check(object)) {
-    const std::uint8_t value = object == Py_True ? 1 : 0;
-    return one_element(&value, Dtype::kBool, view);
-  }
-  if (PyLong_Check(object)) return read_integer(object, view);
-  if (PyComplex_Check(object)) {
-    const Py_complex value = PyComplex_AsCComplex(object);
-    return one_element(&value, Dtype::kC128, view);
-  }
-  const PyNumberMethods* number = Py_TYPE(object)->tp_as_number;
-  if (number == nullptr) return DropReason::kUnreadable;
-  if (number->nb_index != nullptr) {
-    if (const Owned index(PyNumber_Index(object)); index) return read_integer(index.get(), view);
-    PyErr_Clear();
-  }
-  if (number->nb_float == nullptr) return DropReason::kUnreadable;
-  const double value = PyFloat_AsDouble(object);
-  if (PyErr_Occurred() != nullptr) return DropReason::kUnreadable;
-  return one_element(&value, Dtype::kF64, view);
 }
 
 }  // namespace tdcore

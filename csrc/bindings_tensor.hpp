@@ -1,4 +1,5 @@
-// bindings_tensor.hpp: from any Python object to a TensorView, without copying and without importing a framework.
+// bindings_tensor.hpp: from any Python object to a TensorView, without copying and without importing a
+// framework.
 //
 // In this order: the DLPack exchange table of the object's type (PyTorch 2.10+, about 90 ns), PyTorch's
 // attributes (older versions), the buffer protocol and __array_interface__ (NumPy, ml_dtypes), __dlpack__
@@ -42,8 +43,8 @@ class TensorReader {
   /// Drops all references, buffers and DLPack tensors. Foreign code may run.
   void release() noexcept;
 
-  /// What Python code run by read() raised that is not an Exception (Ctrl-C), as a new reference, or null. The caller
-  /// finishes its work and then passes it to raise_interrupt().
+  /// What Python code run by read() raised that is not an Exception (Ctrl-C), as a new reference, or null.
+  /// The caller finishes its work and then passes it to raise_interrupt().
   PyObject* take_interrupt() noexcept { return std::exchange(interrupt_, nullptr); }
 
  private:
@@ -68,14 +69,14 @@ class TensorReader {
 
   static constexpr std::size_t kChunkWords = 4096;
 
-  std::vector<PyObject*> references_;                      // owned
-  std::vector<dlpack::Managed*> managed_;                  // owned: their deleters are due
-  std::vector<dlpack::ManagedLegacy*> legacy_;             // owned: their deleters are due
-  std::vector<std::unique_ptr<std::int64_t[]>> chunks_;    // shapes, strides and numbers that views point at
-  std::size_t chunk_ = 0;                                  // chunk in use
-  std::size_t used_ = 0;                                   // words used in it
-  std::string* why_ = nullptr;                             // of the read() that runs
-  PyObject* interrupt_ = nullptr;                          // owned: an exception value
+  std::vector<PyObject*> references_;                    // owned
+  std::vector<dlpack::Managed*> managed_;                // owned: their deleters are due
+  std::vector<dlpack::ManagedLegacy*> legacy_;           // owned: their deleters are due
+  std::vector<std::unique_ptr<std::int64_t[]>> chunks_;  // shapes, strides and numbers that views point at
+  std::size_t chunk_ = 0;                                // chunk in use
+  std::size_t used_ = 0;                                 // words used in it
+  std::string* why_ = nullptr;                           // of the read() that runs
+  PyObject* interrupt_ = nullptr;                        // owned: an exception value
 };
 
 /// Raises an exception value taken by take_interrupt(), and takes the reference.

@@ -12,11 +12,16 @@ constexpr std::size_t kMaxCachedTypes = 1024;
 
 Dtype integer_dtype(bool is_signed, std::int64_t bytes) noexcept {
   switch (bytes) {
-    case 1: return is_signed ? Dtype::kI8 : Dtype::kU8;
-    case 2: return is_signed ? Dtype::kI16 : Dtype::kU16;
-    case 4: return is_signed ? Dtype::kI32 : Dtype::kU32;
-    case 8: return is_signed ? Dtype::kI64 : Dtype::kU64;
-    default: return Dtype::kUnknown;
+    case 1:
+      return is_signed ? Dtype::kI8 : Dtype::kU8;
+    case 2:
+      return is_signed ? Dtype::kI16 : Dtype::kU16;
+    case 4:
+      return is_signed ? Dtype::kI32 : Dtype::kU32;
+    case 8:
+      return is_signed ? Dtype::kI64 : Dtype::kU64;
+    default:
+      return Dtype::kUnknown;
   }
 }
 
@@ -31,7 +36,8 @@ const dlpack::ExchangeApi* exchange_api_of(PyTypeObject* type) {
     PyErr_Clear();
     return nullptr;
   }
-  auto* header = static_cast<dlpack::ExchangeHeader*>(PyCapsule_GetPointer(capsule.get(), dlpack::kExchangeCapsule));
+  auto* header =
+      static_cast<dlpack::ExchangeHeader*>(PyCapsule_GetPointer(capsule.get(), dlpack::kExchangeCapsule));
   while (header != nullptr && header->version.major != dlpack::kMajorVersion) header = header->previous;
   const auto* api = reinterpret_cast<const dlpack::ExchangeApi*>(header);
   return api != nullptr && api->tensor_from != nullptr ? api : nullptr;
@@ -47,7 +53,8 @@ bool descends_from(PyTypeObject* type, std::initializer_list<std::string_view> w
   return false;
 }
 
-/// Types known to have no values of their own. Asking a fake tensor for its address prints a warning, so we do not ask.
+/// Types known to have no values of their own. Asking a fake tensor for its address prints a warning, so we
+/// do not ask.
 bool never_has_storage(PyTypeObject* type) noexcept {
   return descends_from(type, {"FakeTensor", "FunctionalTensor", "UninitializedTensorMixin"});
 }
@@ -60,7 +67,8 @@ TypeInfo inspect(PyTypeObject* type) {
   if (PyType_IsSubtype(type, &PyLong_Type) != 0 || PyType_IsSubtype(type, &PyFloat_Type) != 0 ||
       PyType_IsSubtype(type, &PyComplex_Type) != 0) {
     info.route = Route::kNumber;
-  } else if (descends_from(type, {"numpy.generic"})) {  // its __array_interface__ points at memory that is gone
+  } else if (descends_from(type,
+                           {"numpy.generic"})) {  // its __array_interface__ points at memory that is gone
     info.route = Route::kScalar;
   } else if (never_has_storage(type)) {
     info.route = Route::kNoStorage;
@@ -126,8 +134,9 @@ TypeInfo info_of(PyTypeObject* type) {
   if (found == cache.end()) {
     const TypeInfo info = inspect(type);  // may run Python, which may come here again
     if (cache.size() >= kMaxCachedTypes) return info;
-    found = cache.try_emplace(type, info).first;
-    if (found->second.route == info.route) Py_INCREF(type);
+    const auto [place, added] = cache.try_emplace(type, info);
+    if (added) Py_INCREF(type);
+    found = place;
   }
   last_type = type;
   last_info = found->second;
@@ -138,15 +147,24 @@ Dtype dtype_from_name(std::string_view name) noexcept {
   constexpr std::string_view kTorch = "torch.";
   if (name.starts_with(kTorch)) name.remove_prefix(kTorch.size());
   constexpr std::array<std::pair<std::string_view, Dtype>, 18> kTable{{
-      {"bool", Dtype::kBool},           {"bool_", Dtype::kBool},
-      {"uint8", Dtype::kU8},            {"int8", Dtype::kI8},
-      {"uint16", Dtype::kU16},          {"int16", Dtype::kI16},
-      {"uint32", Dtype::kU32},          {"int32", Dtype::kI32},
-      {"uint64", Dtype::kU64},          {"int64", Dtype::kI64},
-      {"float16", Dtype::kF16},         {"bfloat16", Dtype::kBF16},
-      {"float32", Dtype::kF32},         {"float64", Dtype::kF64},
-      {"float8_e4m3fn", Dtype::kF8E4M3}, {"float8_e5m2", Dtype::kF8E5M2},
-      {"complex64", Dtype::kC64},       {"complex128", Dtype::kC128},
+      {"bool", Dtype::kBool},
+      {"bool_", Dtype::kBool},
+      {"uint8", Dtype::kU8},
+      {"int8", Dtype::kI8},
+      {"uint16", Dtype::kU16},
+      {"int16", Dtype::kI16},
+      {"uint32", Dtype::kU32},
+      {"int32", Dtype::kI32},
+      {"uint64", Dtype::kU64},
+      {"int64", Dtype::kI64},
+      {"float16", Dtype::kF16},
+      {"bfloat16", Dtype::kBF16},
+      {"float32", Dtype::kF32},
+      {"float64", Dtype::kF64},
+      {"float8_e4m3fn", Dtype::kF8E4M3},
+      {"float8_e5m2", Dtype::kF8E5M2},
+      {"complex64", Dtype::kC64},
+      {"complex128", Dtype::kC128},
   }};
   for (const auto& [key, dtype] : kTable) {
     if (key == name) return dtype;
@@ -156,13 +174,16 @@ Dtype dtype_from_name(std::string_view name) noexcept {
 
 Dtype dtype_from_format(const char* format, std::int64_t item_bytes) noexcept {
   std::string_view code = format == nullptr ? "B" : format;
-  if (!code.empty() && (code[0] == '@' || code[0] == '=' || code[0] == '<' || code[0] == '|')) code.remove_prefix(1);
+  if (!code.empty() && (code[0] == '@' || code[0] == '=' || code[0] == '<' || code[0] == '|'))
+    code.remove_prefix(1);
   if (code == "?" && item_bytes == 1) return Dtype::kBool;
   if (code == "Zf" && item_bytes == 8) return Dtype::kC64;
   if (code == "Zd" && item_bytes == 16) return Dtype::kC128;
   if (code.size() != 1) return Dtype::kUnknown;
-  if (std::string_view("bhilqn").find(code[0]) != std::string_view::npos) return integer_dtype(true, item_bytes);
-  if (std::string_view("BHILQN").find(code[0]) != std::string_view::npos) return integer_dtype(false, item_bytes);
+  if (std::string_view("bhilqn").find(code[0]) != std::string_view::npos)
+    return integer_dtype(true, item_bytes);
+  if (std::string_view("BHILQN").find(code[0]) != std::string_view::npos)
+    return integer_dtype(false, item_bytes);
   if (std::string_view("efd").find(code[0]) != std::string_view::npos) return float_dtype(item_bytes);
   return Dtype::kUnknown;
 }
@@ -170,16 +191,24 @@ Dtype dtype_from_format(const char* format, std::int64_t item_bytes) noexcept {
 Dtype dtype_from_dlpack(dlpack::DataType type) noexcept {
   if (type.lanes != 1 || type.bits % 8 != 0) return Dtype::kUnknown;
   switch (type.code) {
-    case dlpack::kInt: return integer_dtype(true, type.bits / 8);
-    case dlpack::kUInt: return integer_dtype(false, type.bits / 8);
-    case dlpack::kFloat: return float_dtype(type.bits / 8);
-    case dlpack::kBfloat: return type.bits == 16 ? Dtype::kBF16 : Dtype::kUnknown;
-    case dlpack::kBool: return type.bits == 8 ? Dtype::kBool : Dtype::kUnknown;
-    case dlpack::kFloat8E4M3FN: return type.bits == 8 ? Dtype::kF8E4M3 : Dtype::kUnknown;
-    case dlpack::kFloat8E5M2: return type.bits == 8 ? Dtype::kF8E5M2 : Dtype::kUnknown;
+    case dlpack::kInt:
+      return integer_dtype(true, type.bits / 8);
+    case dlpack::kUInt:
+      return integer_dtype(false, type.bits / 8);
+    case dlpack::kFloat:
+      return float_dtype(type.bits / 8);
+    case dlpack::kBfloat:
+      return type.bits == 16 ? Dtype::kBF16 : Dtype::kUnknown;
+    case dlpack::kBool:
+      return type.bits == 8 ? Dtype::kBool : Dtype::kUnknown;
+    case dlpack::kFloat8E4M3FN:
+      return type.bits == 8 ? Dtype::kF8E4M3 : Dtype::kUnknown;
+    case dlpack::kFloat8E5M2:
+      return type.bits == 8 ? Dtype::kF8E5M2 : Dtype::kUnknown;
     case dlpack::kComplex:
       return type.bits == 64 ? Dtype::kC64 : type.bits == 128 ? Dtype::kC128 : Dtype::kUnknown;
-    default: return Dtype::kUnknown;
+    default:
+      return Dtype::kUnknown;
   }
 }
 

@@ -1,7 +1,7 @@
 // bindings_types.hpp: what can be said about Python types and dtypes before any tensor is read.
 //
-// The way to read objects of a type is found once and remembered; so is the Dtype of a framework's dtype object.
-// Threads: everything here needs the GIL, which also guards the memories.
+// The way to read objects of a type is found once and remembered; so is the Dtype of a framework's dtype
+// object. Threads: everything here needs the GIL, which also guards the memories.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -94,7 +94,8 @@ TypeInfo info_of(PyTypeObject* type);
 
 // All answer kUnknown for what tdcore has no type for.
 Dtype dtype_from_name(std::string_view name) noexcept;  // "float32" or "torch.float32"
-Dtype dtype_from_format(const char* format, std::int64_t item_bytes) noexcept;  // struct module's language; one element only
+Dtype dtype_from_format(const char* format,
+                        std::int64_t item_bytes) noexcept;  // struct module's language; one element only
 Dtype dtype_from_dlpack(dlpack::DataType type) noexcept;
 Dtype dtype_of_object(PyObject* object);  // by the text that the dtype object prints as
 

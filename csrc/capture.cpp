@@ -18,17 +18,17 @@ constexpr std::uint64_t kMaxBytes = std::numeric_limits<std::int64_t>::max();
 
 /// One entry of the batch that is being planned.
 struct Item {
-  const Request* request;
-  std::uint64_t index;  // of the request
-  std::uint64_t first_element;
-  std::uint64_t elements;
-  std::uint64_t payload_offset;  // kNoPayload: not saved
-  std::uint64_t payload_bytes;
-  std::uint32_t part;
-  std::uint32_t parts;
-  bool stats;
-  EntryStatus status;
-  DropReason reason;
+  const Request* request = nullptr;
+  std::uint64_t index = 0;  // of the request
+  std::uint64_t first_element = 0;
+  std::uint64_t elements = 0;
+  std::uint64_t payload_offset = kNoPayload;  // kNoPayload: not saved
+  std::uint64_t payload_bytes = 0;
+  std::uint32_t part = 0;
+  std::uint32_t parts = 1;
+  bool stats = false;
+  EntryStatus status = EntryStatus::kOk;
+  DropReason reason = DropReason::kNone;
 };
 
 /// Size and shape of a batch of `entries` with that much payload (each tensor's padded to kTensorAlignBytes).
@@ -67,7 +67,12 @@ std::int64_t realtime_ns() noexcept {
 class Call {
  public:
   Call(Ring& ring, const Moment& moment, Waiter waiter, std::vector<Item>& items) noexcept
-      : ring_(ring), moment_(moment), waiter_(waiter), items_(items), limit_(ring.max_record_bytes()), time_ns_(realtime_ns()) {
+      : ring_(ring),
+        moment_(moment),
+        waiter_(waiter),
+        items_(items),
+        limit_(ring.max_record_bytes()),
+        time_ns_(realtime_ns()) {
     items_.clear();
   }
 
@@ -91,10 +96,10 @@ class Call {
   Ring& ring_;
   const Moment& moment_;
   const Waiter waiter_;
-  std::vector<Item>& items_;           // of the batch that is being planned
-  const std::uint64_t limit_;          // bytes of a record
+  std::vector<Item>& items_;   // of the batch that is being planned
+  const std::uint64_t limit_;  // bytes of a record
   const std::int64_t time_ns_;
-  std::uint64_t payload_ = 0;          // of items_, each padded
+  std::uint64_t payload_ = 0;           // of items_, each padded
   std::uint64_t counted_ = kNoRequest;  // last request that was counted as not kept
   std::uint64_t lost_ = kNoRequest;     // last request that lost a part
   CaptureResult result_;
@@ -118,8 +123,7 @@ void Call::add_request(const Request& request, std::uint64_t index) {
     add_tensor(request, index);
     return;
   }
-  const Item item{.request = &request, .index = index, .first_element = 0, .elements = 0, .payload_offset = kNoPayload,
-                  .payload_bytes = 0, .part = 0, .parts = 1, .stats = false, .status = request.status, .reason = DropReason::kNone};
+  const Item item{.request = &request, .index = index, .status = request.status};
   if (request.status == EntryStatus::kSkipped) {
     skip(item, request.reason);
   } else {
@@ -132,9 +136,10 @@ void Call::add_tensor(const Request& request, std::uint64_t index) {
   const std::uint64_t item_bytes = dtype_bytes(view.dtype);
   const bool payload = (request.flags & kWantPayload) != 0;
   const bool stats = (request.flags & kWantStats) != 0;
-  Item item{.request = &request, .index = index, .first_element = 0, .elements = element_count(view), .payload_offset = kNoPayload,
-            .payload_bytes = 0, .part = 0, .parts = 1, .stats = stats && has_stats(view.dtype),
-            .status = EntryStatus::kOk, .reason = DropReason::kNone};
+  Item item{.request = &request,
+            .index = index,
+            .elements = element_count(view),
+            .stats = stats && has_stats(view.dtype)};
   if (stats && !item.stats && !payload) {
     skip(item, DropReason::kUnsupportedDtype);
     return;
@@ -226,8 +231,8 @@ void Call::drop(DropReason reason) noexcept {
   for (const Item& item : items_) {
     if (item.status == EntryStatus::kSkipped) continue;  // counted already
     give_up(item.index, reason, item.payload_bytes);
+    if (item.part > 0 && lost_ != item.index) --result_.kept;  // counted with its first part
     lost_ = item.index;
-    if (item.part > 0) --result_.kept;
   }
 }
 
@@ -312,7 +317,8 @@ TensorStats Call::move_values(const Item& item, std::byte* destination) const no
     return stats;
   }
   if (destination == nullptr) {
-    return item.parts == 1 ? reduce(view, ring_.threads()) : reduce_strided(view, item.first_element, item.elements);
+    return item.parts == 1 ? reduce(view, ring_.threads())
+                           : reduce_strided(view, item.first_element, item.elements);
   }
   if (item.stats) return reduce_copy_strided(view, item.first_element, item.elements, destination);
   copy_strided(view, item.first_element, item.elements, destination);
@@ -325,9 +331,12 @@ bool span_fits(const TensorView& view, std::uint64_t limit) noexcept {
   for (int i = 0; i < view.ndim; ++i) {
     const auto steps = static_cast<std::uint64_t>(view.shape[i] - 1);
     const std::int64_t stride = view.strides[i];
-    const std::uint64_t size = stride < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(stride) : static_cast<std::uint64_t>(stride);
+    const std::uint64_t size = stride < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(stride)
+                                          : static_cast<std::uint64_t>(stride);
     std::uint64_t reach = 0;
-    if (__builtin_mul_overflow(steps, size, &reach) || __builtin_add_overflow(span, reach, &span) || span > limit) return false;
+    if (__builtin_mul_overflow(steps, size, &reach) || __builtin_add_overflow(span, reach, &span) ||
+        span > limit)
+      return false;
   }
   return true;
 }
@@ -336,7 +345,9 @@ bool span_fits(const TensorView& view, std::uint64_t limit) noexcept {
 
 bool wait_plainly(Ring& ring, std::uint64_t bytes, void*) { return ring.wait_for_room(bytes); }
 
-std::uint64_t view_bytes(const TensorView& view) noexcept { return element_count(view) * dtype_bytes(view.dtype); }
+std::uint64_t view_bytes(const TensorView& view) noexcept {
+  return element_count(view) * dtype_bytes(view.dtype);
+}
 
 DropReason check_view(const TensorView& view) noexcept {
   const std::uint64_t item_bytes = view.dtype < Dtype::kCount ? dtype_bytes(view.dtype) : 0;
@@ -346,7 +357,8 @@ DropReason check_view(const TensorView& view) noexcept {
   std::uint64_t elements = 1;
   for (int i = 0; i < view.ndim; ++i) {
     if (view.shape[i] < 0) return DropReason::kUnreadable;
-    if (__builtin_mul_overflow(elements, static_cast<std::uint64_t>(view.shape[i]), &elements)) return DropReason::kTooLarge;
+    if (__builtin_mul_overflow(elements, static_cast<std::uint64_t>(view.shape[i]), &elements))
+      return DropReason::kTooLarge;
   }
   if (elements == 0) return DropReason::kNone;
   if (elements > limit || (view.strides != nullptr && !span_fits(view, limit))) return DropReason::kTooLarge;

@@ -93,15 +93,16 @@ struct ExchangeHeader {
 /// Each function returns 0, or -1 with a Python exception set. The GIL must be held.
 struct ExchangeApi {
   ExchangeHeader header;
-  void* allocate;        // not used here
-  void* managed_from;    // not used here
-  void* managed_to;      // not used here
+  void* allocate;                                 // not used here
+  void* managed_from;                             // not used here
+  void* managed_to;                               // not used here
   int (*tensor_from)(void* object, Tensor* out);  // borrows: valid while the object lives. May be null.
   int (*current_work_stream)(std::int32_t device_type, std::int32_t device_id, void** stream);
 };
 
 static_assert(sizeof(DataType) == 4 && sizeof(Device) == 8 && sizeof(Version) == 8);
-static_assert(sizeof(void*) != 8 || (sizeof(Tensor) == 48 && sizeof(ManagedLegacy) == 64 && sizeof(Managed) == 80));
+static_assert(sizeof(void*) != 8 ||
+              (sizeof(Tensor) == 48 && sizeof(ManagedLegacy) == 64 && sizeof(Managed) == 80));
 static_assert(sizeof(void*) != 8 || (sizeof(ExchangeHeader) == 16 && sizeof(ExchangeApi) == 56));
 static_assert(sizeof(void*) != 8 || (offsetof(Tensor, shape) == 24 && offsetof(Tensor, byte_offset) == 40));
 

@@ -34,6 +34,9 @@ struct Avx2 {
   static D sub(D a, D b) noexcept { return _mm256_sub_pd(a, b); }
   static F fma(F a, F b, F c) noexcept { return _mm256_fmadd_ps(a, b, c); }
   static D fma(D a, D b, D c) noexcept { return _mm256_fmadd_pd(a, b, c); }
+  /// add() on the multiplier's ports: the adder's are the ones that run short.
+  static F accumulate(F sum, F x) noexcept { return fma(x, set1(1.0f), sum); }
+  static D accumulate(D sum, D x) noexcept { return fma(x, set1(1.0), sum); }
   static F min(F a, F b) noexcept { return _mm256_min_ps(a, b); }
   static D min(D a, D b) noexcept { return _mm256_min_pd(a, b); }
   static F max(F a, F b) noexcept { return _mm256_max_ps(a, b); }

@@ -194,9 +194,9 @@ TDCORE_NOINLINE void narrow_double(const u8* data, u64 groups, double pivot, u8*
       V::widen(E{}, data, i, x[i], wide);
       for (int half = 0; half < 2; ++half) {
         const D delta = kShifted ? V::sub(wide[half], k) : wide[half];
-        d[half] = V::add(d[half], delta);
+        d[half] = V::accumulate(d[half], delta);
         d2[half] = V::fma(delta, delta, d2[half]);
-        abs[half] = V::add(abs[half], V::abs(wide[half]));
+        abs[half] = V::accumulate(abs[half], V::abs(wide[half]));
       }
     }
     const typename V::B exponent = V::exponents(E{}, data, x);
@@ -239,9 +239,9 @@ TDCORE_NOINLINE void narrow_float(const u8* data, u64 groups, double pivot, u8* 
         low = V::min(low, x[i]);
         high = V::max(high, x[i]);
         const F delta = kShifted ? V::sub(x[i], k) : x[i];
-        d[i & 1] = V::add(d[i & 1], delta);
+        d[i & 1] = V::accumulate(d[i & 1], delta);
         d2[i & 1] = V::fma(delta, delta, d2[i & 1]);
-        abs[i & 1] = V::add(abs[i & 1], V::abs(x[i]));
+        abs[i & 1] = V::accumulate(abs[i & 1], V::abs(x[i]));
       }
       const typename V::B exponent = V::exponents(E{}, data, x);
       V::store8(exponents + group * V::kGroup, exponent);
@@ -277,9 +277,9 @@ TDCORE_NOINLINE void wide_double(const u8* data, u64 groups, double pivot, u8* e
       low = V::min(low, x[i]);
       high = V::max(high, x[i]);
       const D delta = kShifted ? V::sub(x[i], k) : x[i];
-      d[i & 1] = V::add(d[i & 1], delta);
+      d[i & 1] = V::accumulate(d[i & 1], delta);
       d2[i & 1] = V::fma(delta, delta, d2[i & 1]);
-      abs[i & 1] = V::add(abs[i & 1], V::abs(x[i]));
+      abs[i & 1] = V::accumulate(abs[i & 1], V::abs(x[i]));
     }
     const typename V::B exponent = V::exponents_wide(x);
     V::store8(exponents + group * V::kGroup, exponent);
@@ -331,9 +331,9 @@ TDCORE_NOINLINE void narrow_careful(const u8* data, u64 groups, double pivot, u8
       const D wide_abs[2] = {V::widen_low(kept_abs), V::widen_high(kept_abs)};
       for (int half = 0; half < 2; ++half) {
         const D delta = V::sub(wide[half], k);
-        d[half] = V::add(d[half], delta);
+        d[half] = V::accumulate(d[half], delta);
         d2[half] = V::fma(delta, delta, d2[half]);
-        abs[half] = V::add(abs[half], wide_abs[half]);
+        abs[half] = V::accumulate(abs[half], wide_abs[half]);
       }
     }
     const typename V::B exponent = V::exponents(E{}, data, x);
@@ -376,7 +376,7 @@ TDCORE_NOINLINE void wide_careful(const u8* data, u64 groups, double pivot, u8* 
       high = V::max(high, V::select(finite, x[i], neg));
       abs_low = V::min(abs_low, V::select(finite, magnitude, inf));
       const D delta = V::sub(V::select(finite, x[i], k), k);
-      d[i & 1] = V::add(d[i & 1], delta);
+      d[i & 1] = V::accumulate(d[i & 1], delta);
       d2[i & 1] = V::fma(delta, delta, d2[i & 1]);
       abs[i & 1] = V::add(abs[i & 1], V::select(finite, magnitude, V::set1(0.0)));
     }
@@ -499,16 +499,19 @@ TDCORE_NOINLINE void count_halves(const u8* bytes, const u8* end, int first, typ
     h5 = V::add_look_up(h5, t5, index);
     h6 = V::add_look_up(h6, t6, index);
   }
-  const B all[kTables] = {h0, h1, h2, h3, h4, h5, h6};
-  for (int i = 0; i < kTables; ++i) {
-    halves[i] = all[i];
-  }
+  halves[0] = h0;
+  halves[1] = h1;
+  halves[2] = h2;
+  halves[3] = h3;
+  halves[4] = h4;
+  halves[5] = h5;
+  halves[6] = h6;
 }
 static_assert(kTables == 7);
 
-/// counts[i] += number of bytes equal to first + i, for i < kWindow.
+/// counts[i] += number of bytes equal to first + i, for skip <= i < kWindow.
 template <class V>
-TDCORE_NOINLINE void count_window(const u8* bytes, u64 groups, int first, u64* counts) noexcept {
+TDCORE_NOINLINE void count_window(const u8* bytes, u64 groups, int first, u64* counts, int skip) noexcept {
   using B = typename V::B;
   B halves[kTables], tally[kWindow];
   for (int i = 0; i < kWindow; ++i) {
@@ -523,14 +526,13 @@ TDCORE_NOINLINE void count_window(const u8* bytes, u64 groups, int first, u64* c
     }
     group = end;
   }
-  for (int i = 0; i < kWindow; ++i) {
+  for (int i = skip; i < kWindow; ++i) {
     counts[i] += V::sum8(tally[i]);
   }
 }
 
 /// counts[i] += number of bytes equal to first + i, for i < bins.
-template <class V>
-TDCORE_NOINLINE void count_by_table(const u8* bytes, u64 elements, int first, int bins, u64* counts) noexcept {
+TDCORE_NOINLINE [[maybe_unused]] void count_by_table(const u8* bytes, u64 elements, int first, int bins, u64* counts) noexcept {
   u32 tables[4][256] = {};
   for (u64 at = 0; at < elements; at += 4) {
     ++tables[0][bytes[at]];
@@ -544,8 +546,7 @@ TDCORE_NOINLINE void count_by_table(const u8* bytes, u64 elements, int first, in
   }
 }
 
-/// Counts the exponents first .. first + bins - 1 for some bins <= most; returns how many, the uppermost ones:
-/// counts[most - 1] is that of the largest.
+/// counts[i] += number of bytes equal to first + i, for the uppermost of i < most: how many, it returns.
 template <class V>
 TDCORE_INLINE int count_some(const u8* bytes, u64 groups, int first, int most, u64* counts) noexcept {
   switch (most) {
@@ -559,15 +560,11 @@ TDCORE_INLINE int count_some(const u8* bytes, u64 groups, int first, int most, u
   if constexpr (V::kLookUp) {
     if (most > kFewBins) {
       const int bins = most < kWindow ? most : kWindow;
-      u64 window[kWindow] = {};
-      count_window<V>(bytes, groups, first + most - bins, window);
-      for (int i = 0; i < bins; ++i) {
-        counts[most - bins + i] += window[i];
-      }
+      count_window<V>(bytes, groups, first + most - kWindow, counts + most - kWindow, kWindow - bins);
       return bins;
     }
   } else if (most > 4 * kFewBins) {
-    count_by_table<V>(bytes, groups * V::kGroup, first, most, counts);
+    count_by_table(bytes, groups * V::kGroup, first, most, counts);
     return most;
   }
   count_equal<V, kFewBins>(bytes, groups, first + most - kFewBins, counts + most - kFewBins);
@@ -583,23 +580,22 @@ TDCORE_INLINE void count_exponents(const u8* bytes, u64 groups, const BlockSums&
   const int lowest = sums.low == 0 ? kFirstExponent : sums.low;
   const int first = lowest < kFirstExponent ? kFirstExponent : lowest > kLastExponent ? kLastExponent : lowest;
   int last = sums.high < kFirstExponent ? kFirstExponent : sums.high > kLastExponent ? kLastExponent : sums.high;
-  const int top = last;
-  u64 counts[kLog2Bins] = {};  // of exponent kFirstExponent + i
   if (last == kLastExponent && last > first) {
-    counts[kLog2Bins - 1] = count_from<V>(bytes, groups, last) - sums.non_finite;
-    remaining -= counts[kLog2Bins - 1];
+    const u64 count = count_from<V>(bytes, groups, last) - sums.non_finite;
+    histogram[kLog2Bins - 1] += count;
+    remaining -= count;
     --last;
   }
   while (remaining != 0 && last > first) {
-    const int bins = count_some<V>(bytes, groups, first + 1, last - first, counts + (first + 1 - kFirstExponent));
+    u64 counts[kLog2Bins] = {};  // of exponents first + 1 .. last
+    const int bins = count_some<V>(bytes, groups, first + 1, last - first, counts);
     for (int i = 0; i < bins; ++i, --last) {
-      remaining -= counts[last - kFirstExponent];
+      const u64 count = counts[last - first - 1];
+      histogram[last - kFirstExponent] += count;
+      remaining -= count;
     }
   }
-  counts[first - kFirstExponent] += remaining;
-  for (int e = first; e <= top; ++e) {
-    histogram[e - kFirstExponent] += counts[e - kFirstExponent];
-  }
+  histogram[first - kFirstExponent] += remaining;
 }
 
 // ---- the elements after the last whole group ------------------------------------------------------------

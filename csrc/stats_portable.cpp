@@ -37,6 +37,8 @@ struct Portable {
   static D sub(D a, D b) noexcept { return a - b; }
   static F fma(F a, F b, F c) noexcept { return a * b + c; }
   static D fma(D a, D b, D c) noexcept { return a * b + c; }
+  static F accumulate(F sum, F x) noexcept { return sum + x; }
+  static D accumulate(D sum, D x) noexcept { return sum + x; }
   static F min(F a, F b) noexcept { return select(a < b, a, b); }
   static D min(D a, D b) noexcept { return select(a < b, a, b); }
   static F max(F a, F b) noexcept { return select(a > b, a, b); }

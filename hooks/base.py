@@ -1,9 +1,9 @@
 """The part of a hook that knows no framework: collections, scalars, stop requests, errors, the end.
 
 A framework's hook calls `_begin_step` at the start of every step, asks the plan what to capture, and hands
-tensors to `_capture`. plan.py decides how a tensor is captured, clock.py when.
+tensors to the recorder. clock.py decides when a tensor is captured, plan.py how.
 
-Threads: set-up, steps and close() in the training thread; `_capture` from any thread.
+Threads: set-up, steps and close() in the training thread; the recorder from any thread.
 Errors: bad arguments raise when they are given. Once training runs nothing of ours reaches it, except
 StopTraining: `_fault` switches the faulty part off, says so once, and enters it in the run.
 """
@@ -25,9 +25,10 @@ from tdcore.collection import Collection, CollectionConfig, CollectionKeys, Coll
 from tdcore.config import HookConfig, SaveConfig, SaveConfigMode
 from tdcore.counters import CloseReport, Counters
 from tdcore.errors import ConfigError, StopTraining, UnsupportedFeature
-from tdcore.hooks.clock import Clock, Stamp
+from tdcore.hooks.clock import Clock
 from tdcore.hooks.dry_ring import DryRing
 from tdcore.hooks.plan import Batch, NameTable, Plan
+from tdcore.hooks.recorder import Product, Recorder, array_product
 from tdcore.layout import TensorKind
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, Session, StopRequest
@@ -42,6 +43,7 @@ class BaseHook:
     """Collections, modes, scalars, stop requests. See the subclasses for what a user makes."""
 
     framework: ClassVar[str]
+    product: ClassVar[Product] = staticmethod(array_product)  # of the framework's tensors
 
     def __init__(
         self,
@@ -83,6 +85,7 @@ class BaseHook:
         self._collections = CollectionManager()
         self._names = NameTable(self._ring, self._collections)
         self._clock = Clock(config, self._collections, self._names, self._warn)
+        self._recorder = Recorder(self._ring, self._clock, self.product)
         self._include_from(config)
         _ALL_HOOKS.add(self)
 
@@ -96,7 +99,7 @@ class BaseHook:
     @property
     def mode(self) -> ModeKeys:
         """Mode of the current step."""
-        return ModeKeys(self._mode or self._clock.stamp.mode)
+        return ModeKeys(self._mode or self._clock.mode)
 
     @property
     def global_step(self) -> int:
@@ -113,8 +116,7 @@ class BaseHook:
         if not isinstance(mode, ModeKeys):
             raise ConfigError(f"mode must be one of modes.TRAIN, EVAL, PREDICT and GLOBAL, got {mode!r}")
         self._mode = mode.value
-        if self._clock.step < 0:
-            self._clock.stamp = self._clock.stamp._replace(mode=mode.value)
+        self._clock.set_first_mode(mode.value)
 
     def add_collection(self, collection: Collection | CollectionConfig) -> Collection:
         """Adds a collection (or settings to the one of that name) and saves it from the next step on."""
@@ -194,27 +196,11 @@ class BaseHook:
     def _switch_off(self, part: str) -> None:
         """Stops the part of the hook that failed."""
 
-    def _product(self, tensor: Any, product: str) -> Any:
-        """The "prod" or "abs_prod" of all elements, as float64. Frameworks do it for their own tensors."""
-        values = np.asarray(tensor, dtype=np.float64)
-        return np.prod(np.abs(values) if product == "abs_prod" else values)
-
     def _begin_step(self, mode: int) -> Plan | None:
         """Starts the next step in the mode (a ModeKeys value). Its plan; None: it saves nothing."""
         if self._names.changed:
             self._send_collections()
         return self._clock.begin(mode)
-
-    def _capture(
-        self, tensors: list[Any], batch: Batch, *, stamp: Stamp | None = None, call: int = 0
-    ) -> None:
-        """Hands tensors to the ring: copied, reduced and committed when this returns, and not kept."""
-        step, mode, mode_step = stamp or self._clock.stamp
-        self._ring.capture(tensors, batch.ids, batch.flags, step, mode, mode_step, call)
-        for position, product, single in batch.products:
-            if tensors[position] is not None:
-                value = self._product(tensors[position], product)
-                self._ring.capture([value], single.ids, single.flags, step, mode, mode_step, call)
 
     def _check_stop(self) -> None:
         """Raises StopTraining, or calls on_stop: once per request."""
@@ -261,7 +247,7 @@ class BaseHook:
             return
         want = self._clock.plan_of([CollectionKeys.SCALARS]).want(name, TensorKind.SCALAR)
         if want is not None:
-            self._capture([as_array(value)], Batch([want]), call=self._clock.next_call(name))
+            self._recorder.capture([as_array(value)], Batch([want]), call=self._clock.next_call(name))
 
     def _save_tensor(self, name: str, value: Any, collections: str | Iterable[str]) -> None:
         for collection in [collections] if isinstance(collections, str) else list(collections):
@@ -284,7 +270,8 @@ class BaseHook:
         if want is not None:
             array = as_array(value)
             single = kind is TensorKind.LOSS and all(extent == 1 for extent in array.shape)
-            self._capture([array], Batch([want.whole if single else want]), call=self._clock.next_call(name))
+            batch = Batch([want.whole if single else want])
+            self._recorder.capture([array], batch, call=self._clock.next_call(name))
 
     def _include_from(self, config: HookConfig) -> None:
         self._clock.include(CollectionKeys.LOSSES)  # always saved, as in the older library

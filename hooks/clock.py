@@ -41,8 +41,8 @@ class Clock:
         names: NameTable,
         warn: Callable[[str], None],
     ) -> None:
-        self.stamp = Stamp(0, ModeKeys.GLOBAL.value, 0)
         self.step = -1
+        self.mode = ModeKeys.GLOBAL.value
         self.mode_steps = [-1] * (len(ModeKeys) + 1)  # by ModeKeys value
         self.plan: Plan | None = None  # of the current step; None: it saves nothing
         self.included: dict[str, None] = {}  # names of the collections that are saved; an ordered set
@@ -51,9 +51,18 @@ class Clock:
         self._names = names
         self._warn = warn
         self._plans: dict[tuple[str, ...], Plan] = {}
+        self._stamp: Stamp | None = None  # made when first asked for
         self._version = -1
         self._next_saved = [0] * (len(ModeKeys) + 1)
         self._calls: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
+
+    @property
+    def stamp(self) -> Stamp:
+        """The current step; step 0 before the first."""
+        stamp = self._stamp
+        if stamp is None:
+            stamp = self._stamp = Stamp(max(self.step, 0), self.mode, max(self.mode_steps[self.mode], 0))
+        return stamp
 
     def include(self, name: str) -> None:
         """The collection is saved from the next step on."""
@@ -62,12 +71,19 @@ class Clock:
             self.included[name] = None
             self._version = -1
 
+    def set_first_mode(self, mode: int) -> None:
+        """What is captured before the first step belongs to this mode."""
+        if self.step < 0:
+            self.mode = mode
+            self._stamp = None
+
     def begin(self, mode: int) -> Plan | None:
         """Starts the next step, in the mode (a ModeKeys value). Its plan; None: it saves nothing."""
         steps = self.mode_steps
         mode_step = steps[mode] = steps[mode] + 1
-        self.step = step = self.step + 1
-        self.stamp = Stamp(step, mode, mode_step)
+        self.step += 1
+        self.mode = mode
+        self._stamp = None
         if self._calls:
             self._calls.clear()
         if self._collections.version.value != self._version:
@@ -82,7 +98,7 @@ class Clock:
         """A plan of what the current step saves, also when it saves nothing. Sees the newest collections."""
         if self._collections.version.value != self._version:
             self._refresh()
-        mode, mode_step = ModeKeys(self.stamp.mode), self.stamp.mode_step
+        mode, mode_step = ModeKeys(self.mode), self.stamp.mode_step
         return self.plan_of(
             name for name in self.included if self._when(name, mode).should_save_step(mode_step)
         )

@@ -63,10 +63,10 @@ def read_structure(root: nn.Module) -> tuple[list[object], list[nn.Parameter | N
         seen.add(id(module))
         signature.append(type(module))
         if module._parameters:
-            signature.extend(module._parameters)
+            signature.extend(module._parameters.keys())
             slots.extend(module._parameters.values())
         if module._modules:
-            signature.extend(module._modules)
+            signature.extend(module._modules.keys())
             stack.extend(reversed(module._modules.values()))
     return signature, slots
 
@@ -83,6 +83,9 @@ class ModelView:
         self.parameters: list[Parameter] = []
         self._read(root, slots)
         self._same = self._tied(slots)
+        self._references = [
+            weakref.ref(slot) for slot in (slots[position] for position in self._positions) if slot is not None
+        ]
 
     def _read(self, root: nn.Module, slots: list[nn.Parameter | None]) -> None:
         """Walks in the order of read_structure()."""
@@ -98,7 +101,7 @@ class ModelView:
             origin = type(module).__name__
             prefix = f"{path}." if path else ""
             self.modules.append(Module(weakref.ref(module), path or self.root_name, origin))
-            for key in module._parameters:
+            for key in module._parameters.keys():  # noqa: SIM118 -- a scripted module's is no dict
                 parameter = slots[position]
                 name = f"{self.root_name}_{prefix}{key}"
                 if parameter is not None and first.setdefault(id(parameter), name) == name:
@@ -119,15 +122,24 @@ class ModelView:
             if parameter is not None and first.setdefault(id(parameter), position) != position
         ]
 
-    def current_parameters(self, root: nn.Module) -> list[nn.Parameter] | None:
-        """The model's parameters now, in the order of `parameters`; None when its structure has changed."""
+    def matches(self, root: nn.Module) -> bool:
+        """Whether the model still has this structure. Renews the references to its parameters."""
         signature, slots = read_structure(root)
         if signature != self.signature or any(slots[one] is not slots[two] for one, two in self._same):
-            return None
+            return False
         found = [slots[position] for position in self._positions]
         if any(parameter is None for parameter in found):
-            return None
-        return found  # type: ignore[return-value]  # checked on the line above
+            return False
+        self._references = [weakref.ref(parameter) for parameter in found if parameter is not None]
+        return True
+
+    def held_parameters(self) -> list[nn.Parameter] | None:
+        """The parameters as of the last matches(), in the order of `parameters`; None when some are gone."""
+        found = [reference() for reference in self._references]
+        for parameter in found:
+            if parameter is None:
+                return None
+        return found  # type: ignore[return-value]  # checked just above
 
 
 def leaves(value: object) -> Iterator[tuple[str, torch.Tensor]]:

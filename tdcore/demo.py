@@ -75,6 +75,7 @@ def run_demo(out: Path | None = None, json_output: bool = False) -> int:
             f"the demo trains a network on scikit-learn's digits, and {error.name} is not installed; "
             'install both with: pip install "tdcore-capture[demo]"'
         ) from error
+    torch.set_num_threads(1)  # so small a network is slower on many
     console = Console(stderr=json_output)
     folder = out if out is not None else Path("runs/demo")
     digits = sklearn.datasets.load_digits()
@@ -168,10 +169,10 @@ def _train_watched(
     stopped: str | None = None
     accuracy: float | None = None
     start = time.perf_counter()
-    steps = 0
+    done = [0]  # training steps, also those of an epoch that was cut short
     with _watcher(path) as watcher:
         try:
-            for steps, accuracy in _epochs(name, model, criterion, train, test, console):  # noqa: B007
+            for accuracy in _epochs(name, model, criterion, train, test, console, done):  # noqa: B007
                 pass
         except StopTraining as stop:
             stopped = str(stop)
@@ -179,15 +180,23 @@ def _train_watched(
         hook.close()
         verdicts = _verdicts(watcher)
     return _outcome(
-        name, path, hook, verdicts, stopped=stopped, accuracy=accuracy, seconds=seconds, steps=steps
+        name, path, hook, verdicts, stopped=stopped, accuracy=accuracy, seconds=seconds, steps=done[0]
     )
 
 
 def _epochs(
-    name: str, model: nn.Module, criterion: nn.Module, train: Part, test: Part, console: Console
-) -> Iterator[tuple[int, float]]:
-    """A plain training loop, which knows nothing of tdcore; yields (steps so far, test accuracy) after each
-    epoch."""
+    name: str,
+    model: nn.Module,
+    criterion: nn.Module,
+    train: Part,
+    test: Part,
+    console: Console,
+    done: list[int],
+) -> Iterator[float]:
+    """A plain training loop, which knows nothing of tdcore; yields the test accuracy after each epoch.
+
+    done[0] counts its steps.
+    """
     import torch
 
     images, labels = train
@@ -202,18 +211,19 @@ def _epochs(
     )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(f"{name:7}", total=EPOCHS * per_epoch, loss=float("nan"))
-        for epoch in range(EPOCHS):
-            for batch in torch.randperm(len(labels)).split(BATCH):
+        for _ in range(EPOCHS):
+            for batch in torch.split(torch.randperm(len(labels)), BATCH):
                 optimizer.zero_grad()
                 loss = criterion(model(images[batch]), labels[batch])
                 loss.backward()
                 optimizer.step()
+                done[0] += 1
                 progress.update(task, advance=1, loss=loss.item())
             model.eval()
             with torch.no_grad():
                 accuracy = (model(test[0]).argmax(1) == test[1]).float().mean().item()
             model.train()
-            yield (epoch + 1) * per_epoch, accuracy
+            yield accuracy
 
 
 @contextmanager
@@ -273,14 +283,14 @@ def _outcome(
     return Outcome(
         name=name,
         path=str(path),
-        steps=max(steps, hook.global_step + 1 if stopped else 0),
+        steps=steps,
         seconds=seconds,
         test_accuracy=accuracy,
         stopped=stopped,
         captured_tensors=len(run.tensor_names()),
         captured_steps=len(run.steps()),
         captured_bytes=counters.payload_bytes,
-        capture_seconds=counters.hook_ns / 1e9,
+        capture_seconds=counters.capture_ns / 1e9,
         drops=sum(drop.tensors for drop in counters.drops.values()),
         verdicts=verdicts,
     )

@@ -20,7 +20,7 @@ def print_report(console: Console, outcomes: Sequence[Outcome], good: bool) -> N
     console.print(_table(outcomes))
     for outcome in outcomes:
         console.print(_findings(outcome))
-    console.print(_where_next(outcomes))
+    _print_where_next(console, outcomes)
     if not good:
         console.print(
             "[bold red]This is not what the demo should show; please report it "
@@ -74,15 +74,19 @@ def _findings(outcome: Outcome) -> Panel:
     return Panel("\n".join(lines), title=f"{outcome.name}: found", title_align="left")
 
 
-def _where_next(outcomes: Sequence[Outcome]) -> Panel:
+def _print_where_next(console: Console, outcomes: Sequence[Outcome]) -> None:
     faulty, mended = outcomes[0].path, outcomes[-1].path
-    lines = [
-        f"tdcore show {faulty}                        every tensor, with a line of its history",
-        f"tdcore ls {mended}                          what the run holds",
-        f"tdcore rules run {mended} --rule dead_relu  any rule, on the saved run",
-        f'python -c "import tdcore as td; print(td.create_trial({mended!r}).stats().to_pandas())"',
-    ]
-    return Panel("\n".join(lines), title="Where to look next", title_align="left")
+    console.print("[bold]Where to look next[/]")
+    for command, why in (
+        (f"tdcore show {faulty}", "every tensor, with a line of its history"),
+        (f"tdcore ls {mended}", "what the run holds"),
+        (f"tdcore rules run {mended} --rule dead_relu", "any rule, on the saved run"),
+        (
+            f'python -c "import tdcore as td; print(td.create_trial({mended!r}).stats())"',
+            "the same in Python",
+        ),
+    ):
+        console.print(f"  {command}   [dim]# {why}[/]", soft_wrap=True, highlight=False)
 
 
 def _percent(share: float | None) -> str:

@@ -141,7 +141,7 @@ class Session:
         self.run_id = place.run_id
         self.attempt = place.attempt
         self._earlier_collections = dict(place.earlier_collections)
-        self._unsent_lock = threading.Lock()
+        self._unsent_lock = threading.RLock()  # reentrant, for a signal handler that closes
         self._unsent: bytes | None = None  # under _unsent_lock: collections that found the ring full
         self._stop: tuple[str, StopRequest] | None = None  # text and what it says; replaced as a whole
         # Dropped without close(): the flusher ends, nobody waits. At exit the supervisor sees to it itself.

@@ -60,7 +60,8 @@ class Supervisor:
         # its thread may hold any lock already.
         self._closing = False
         self._ended = threading.Event()  # set once, by the watching thread: no flusher will run any more
-        self._close_lock = threading.Lock()  # held by close(): one closer at a time
+        # Held by close(): one closer at a time. Reentrant, for a signal handler that closes meanwhile.
+        self._close_lock = threading.RLock()
         self._failure = ""  # written by the watching thread before _ended is set
         self._restarts = 0  # written by the watching thread
         self._abandoned = False  # written by whoever drops the session

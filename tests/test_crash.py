@@ -242,11 +242,15 @@ def test_a_flusher_that_always_dies_at_once_is_given_up_and_the_training_goes_on
         for step, tensors in training(4):
             tap(step, tensors)
         killed: set[int] = set()
-        while session.active:
+
+        def given_up() -> bool:
             for process in flushers_of(session.out_dir):
                 if process.pid not in killed:
                     process.kill()
                     killed.add(process.pid)
+            return not session.active
+
+        wait_until(given_up, "the flusher was given up")
         for step, tensors in training(4):  # does nothing, and does not fail
             tap(step, tensors)
         report = session.close()

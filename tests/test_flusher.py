@@ -99,9 +99,9 @@ def test_the_columns_of_an_index_file_are_those_of_the_format(trainer: Trainer, 
         "attempt": 0, "worker": "worker_0", "ticket": 0, "mode": "EVAL", "mode_step": 3, "step": 3, "seq": 0,
         "name": "w", "kind": "gradient", "origin": "Linear", "call": 0, "dtype": "F32", "shape": [2, 3],
         "part": 0, "parts": 1, "element_offset": 0, "elements": 6, "shard": None, "status": "ok",
-        "reason": None, "nbytes": 24, "count": 6, "nan_count": 1, "pos_inf_count": 1, "neg_inf_count": 0, "zero_count": 1,
-        "subnormal_count": 0, "min": -2.0, "max": 1.0, "abs_sum": 3.5, "square_sum": 5.25, "abs_min": 0.0,
-        "abs_max": 2.0, "mean": -0.125, "log2_first": -1, "log2_counts": [1, 1, 1],
+        "reason": None, "nbytes": 24, "count": 6, "nan_count": 1, "pos_inf_count": 1, "neg_inf_count": 0,
+        "zero_count": 1, "subnormal_count": 0, "min": -2.0, "max": 1.0, "abs_sum": 3.5, "square_sum": 5.25,
+        "abs_min": 0.0, "abs_max": 2.0, "mean": -0.125, "log2_first": -1, "log2_counts": [1, 1, 1],
     }  # fmt: skip
     assert {name: row[name] for name in expected} == expected
     assert abs(row["time_ns"] - time.time_ns()) < 3600 * 10**9

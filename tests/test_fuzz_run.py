@@ -202,8 +202,9 @@ _SEGMENTS = st.sampled_from(
 _SHAPES = st.none() | st.lists(_INTS, max_size=6) | st.just([1] * 100) | st.just([2**32, 2**32, 0])
 _COLUMNS: dict[str, st.SearchStrategy[Any]] = {
     "ticket": _INTS, "step": _INTS, "mode_step": _INTS, "seq": _SMALL_INTS, "call": _SMALL_INTS,
-    "part": _SMALL_INTS, "parts": _SMALL_INTS, "element_offset": _INTS, "elements": _INTS, "offset": st.none() | _INTS,
-    "nbytes": st.none() | _INTS, "name": _TEXTS, "kind": _TEXTS, "dtype": st.none() | _TEXTS, "mode": _TEXTS,
+    "part": _SMALL_INTS, "parts": _SMALL_INTS, "element_offset": _INTS, "elements": _INTS,
+    "offset": st.none() | _INTS, "nbytes": st.none() | _INTS, "name": _TEXTS, "kind": _TEXTS,
+    "dtype": st.none() | _TEXTS, "mode": _TEXTS,
     "status": st.sampled_from(["ok", "absent", "skipped", "lost", "?"]), "reason": st.none() | _TEXTS,
     "segment": st.none() | _SEGMENTS | _TEXTS, "shape": _SHAPES, "count": st.none() | _INTS,
     "nan_count": st.none() | _INTS,

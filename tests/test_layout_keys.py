@@ -116,7 +116,7 @@ def test_kinds_and_modes_keep_their_codes() -> None:
 
 def test_importing_the_layout_does_not_import_arrow_until_the_schema_is_asked_for() -> None:
     code = (
-        "import sys; import tdcore.layout, tdcore.flusher, tdcore.sinks; assert 'pyarrow' not in sys.modules\n"
+        "import sys, tdcore.layout, tdcore.flusher, tdcore.sinks; assert 'pyarrow' not in sys.modules\n"
         "assert tdcore.layout.INDEX_SCHEMA is tdcore.layout.index_schema(); assert 'pyarrow' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -169,6 +169,26 @@ def test_whoever_reads_the_trainers_output_does_not_wait_for_the_flusher(tmp_pat
         trainer.stop()
 
 
+def test_a_signal_handler_may_close_while_close_waits(tmp_path: Path, session: Session) -> None:
+    flusher = hold(session)
+    captured = train(session, 5)
+    inner: list[bool] = []
+
+    def handler(*_: object) -> None:  # what schedulers' grace signals lead to
+        inner.append(session.close(timedelta()).drained)
+        flusher.resume()
+
+    previous = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        report = session.close()
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert inner == [False]
+    assert report.drained, report.reason
+    check_run(tmp_path / "run", captured)
+
+
 def test_a_session_that_captured_nothing_ends_cleanly(tmp_path: Path, session: Session) -> None:
     report = session.close()
     assert report.drained, report.reason

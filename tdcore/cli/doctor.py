@@ -93,7 +93,7 @@ def _versions() -> Check:
 
 def _native() -> Check:
     try:
-        from tdcore import _core
+        import tdcore._core as _core
 
         return Check(
             name="native code", state="ok", detail=f"loaded, SIMD level {_core.simd_level()}", needed=True
@@ -141,7 +141,7 @@ def _ring() -> Check:
     try:
         import numpy as np
 
-        from tdcore import _core
+        import tdcore._core as _core
 
         ring = _core.Ring(data_bytes=1 << 20, slots=64, names_bytes=1 << 16)
         try:
@@ -150,7 +150,8 @@ def _ring() -> Check:
             values = np.arange(1000, dtype=np.float32)
             ring.capture([values], np.array([name], dtype=np.uint32), np.array([3], dtype=np.uint8), 0, 1, 0)
             drained = consumer.drain(1 << 20, 64)
-            rows: Any = np.frombuffer(drained.rows, dtype=np.dtype(_core.ROW_DTYPE))
+            layout: Any = _core.ROW_DTYPE
+            rows: Any = np.frombuffer(drained.rows, dtype=np.dtype(layout))
             mean = float(rows["stats"]["mean"][0])
             records = int(drained.records)
             del rows

@@ -9,6 +9,7 @@ object belongs to one reader.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tdcore import layout
@@ -61,6 +63,8 @@ _MAX_FILE_BYTES = 1 << 31
 _MAX_EXPANSION = 4096  # bytes in memory per byte of file
 _MAX_NAME_CHARS = 65536
 _MAPPED_BYTES = 1 << 20  # files at least this large stay mapped instead of being held in memory
+_MAX_COUNT = 1 << 53
+_NEVER_NEGATIVE = frozenset(layout.STATISTICS_COLUMNS) - {"min", "max", "mean", "log2_first", "log2_counts"}
 _CORRUPT = (
     pa.ArrowException,
     OSError,
@@ -264,8 +268,19 @@ def _read(parquet: pq.ParquetFile, key: str, names: Sequence[str]) -> pa.Table:
                 column = column.dictionary_encode()
             if column.type != field.type:
                 column = column.cast(field.type)
+            if name in _NEVER_NEGATIVE:
+                _check_statistic(column, name)
             columns.append(_whole(column))
         return pa.table(columns, schema=pa.schema([schema.field(name) for name in names]))
+
+
+def _check_statistic(column: pa.ChunkedArray, name: str) -> None:
+    """Counts and sums of magnitudes are not negative, and counts are exact as float64."""
+    extremes = pc.min_max(column)
+    low, high = extremes["min"].as_py(), extremes["max"].as_py()
+    limit = _MAX_COUNT if pa.types.is_integer(column.type) else math.inf
+    if low is not None and (low < 0 or high > limit):
+        raise ValueError(f"{name} is {low if low < 0 else high}, which no tensor has")
 
 
 def _whole(column: pa.ChunkedArray) -> pa.ChunkedArray:

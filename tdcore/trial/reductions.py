@@ -43,7 +43,7 @@ def from_statistics(name: str, absolute: bool, row: Mapping[str, Any]) -> float 
         pos, neg = pos + neg, 0
     finite = count - pos - neg
     if name in ("l1", "l2"):
-        total = float(row["abs_sum"]) if name == "l1" else math.sqrt(float(row["square_sum"]))
+        total = float(row["abs_sum"]) if name == "l1" else math.sqrt(row["square_sum"])
         return float(math.inf if pos + neg else total)
     if count == 0:
         return float(0.0 if name == "sum" else math.nan)

@@ -90,7 +90,7 @@ def _isnull(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
 
 def _numbers(table: pa.Table, name: str) -> Floats:
     column = table.column(name)
-    return np.asarray(column.cast(pa.float64()).fill_null(0.0).to_numpy(), dtype=np.float64)
+    return np.asarray(column.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(), dtype=np.float64)
 
 
 def _patched(table: pa.Table, index: Index, captures: Captures, at: Ints, sizes: Ints) -> pa.Table:

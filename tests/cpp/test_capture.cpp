@@ -32,8 +32,12 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint8_t kBoth = kWantPayload | kWantStats;
 
 RingConfig config(FullPolicy policy, std::uint64_t data_bytes, std::uint64_t slots = 64) {
-  return {.data_bytes = data_bytes, .slots = slots, .names_bytes = 4096, .policy = policy,
-          .block_timeout = std::chrono::milliseconds(1), .threads = 1};
+  return {.data_bytes = data_bytes,
+          .slots = slots,
+          .names_bytes = 4096,
+          .policy = policy,
+          .block_timeout = std::chrono::milliseconds(1),
+          .threads = 1};
 }
 
 /// A C contiguous float tensor with values 0, 1, 2, ...
@@ -45,22 +49,32 @@ struct Floats {
     std::iota(values.begin(), values.end(), 0.0F);
   }
   TensorView view() const {
-    return {.data = values.data(), .shape = shape.data(), .strides = nullptr, .ndim = static_cast<int>(shape.size()), .dtype = Dtype::kF32};
+    return {.data = values.data(),
+            .shape = shape.data(),
+            .strides = nullptr,
+            .ndim = static_cast<int>(shape.size()),
+            .dtype = Dtype::kF32};
   }
   std::vector<std::int64_t> shape;
   std::vector<float> values;
 };
 
 Request request(const TensorView& view, std::uint8_t flags = kBoth, std::uint32_t name = 0) {
-  return {.tensor = view, .name = name, .flags = flags, .status = EntryStatus::kOk, .reason = DropReason::kNone};
+  return {
+      .tensor = view, .name = name, .flags = flags, .status = EntryStatus::kOk, .reason = DropReason::kNone};
 }
 
-std::uint64_t dropped(const Ring& ring, DropReason reason) { return ring.counters().drops[static_cast<std::size_t>(reason)].tensors; }
-std::uint64_t dropped_bytes(const Ring& ring, DropReason reason) { return ring.counters().drops[static_cast<std::size_t>(reason)].bytes; }
+std::uint64_t dropped(const Ring& ring, DropReason reason) {
+  return ring.counters().drops[static_cast<std::size_t>(reason)].tensors;
+}
+std::uint64_t dropped_bytes(const Ring& ring, DropReason reason) {
+  return ring.counters().drops[static_cast<std::size_t>(reason)].bytes;
+}
 
 std::vector<float> payload_of(const Consumer& consumer, const Row& row) {
   std::vector<float> values(row.entry.payload_bytes / sizeof(float));
-  if (!values.empty()) std::memcpy(values.data(), consumer.memory()->data() + row.location, row.entry.payload_bytes);
+  if (!values.empty())
+    std::memcpy(values.data(), consumer.memory()->data() + row.location, row.entry.payload_bytes);
   return values;
 }
 
@@ -70,29 +84,52 @@ void tensors_of_a_call_share_one_record_in_order() {
   const Floats a({3, 4});
   const Floats b({5});
   const Floats empty({0, 7});
-  const Request requests[] = {request(a.view(), kBoth, 1), request(b.view(), kWantStats, 2),
-                              {.tensor = {}, .name = 3, .flags = kBoth, .status = EntryStatus::kAbsent, .reason = DropReason::kNone},
-                              {.tensor = {}, .name = 4, .flags = kBoth, .status = EntryStatus::kSkipped, .reason = DropReason::kSparse},
-                              request(empty.view(), kBoth, 5), request(b.view(), kWantPayload, 6), request(a.view(), 0, 7)};
+  const Request requests[] = {
+      request(a.view(), kBoth, 1),
+      request(b.view(), kWantStats, 2),
+      {.tensor = {}, .name = 3, .flags = kBoth, .status = EntryStatus::kAbsent, .reason = DropReason::kNone},
+      {.tensor = {},
+       .name = 4,
+       .flags = kBoth,
+       .status = EntryStatus::kSkipped,
+       .reason = DropReason::kSparse},
+      request(empty.view(), kBoth, 5),
+      request(b.view(), kWantPayload, 6),
+      request(a.view(), 0, 7)};
   const CaptureResult result = capture(ring, requests, {.step = 9, .mode_step = 8, .mode = 2, .call = 4});
-  check(result.kept == 5 && result.not_kept == 1 && result.payload_bytes == 12 * 4 + 5 * 4, "result of a mixed call");
+  check(result.kept == 5 && result.not_kept == 1 && result.payload_bytes == 12 * 4 + 5 * 4,
+        "result of a mixed call");
   check(dropped(ring, DropReason::kSparse) == 1, "the skipped tensor is counted with its reason");
   const Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
-  check(drained.records == 1 && drained.torn == 0 && drained.rows.size() == 7, "one sound record of seven rows");
+  check(drained.records == 1 && drained.torn == 0 && drained.rows.size() == 7,
+        "one sound record of seven rows");
   if (drained.rows.size() != 7) return;
   for (std::uint32_t i = 0; i < 7; ++i) {
     const Entry& entry = drained.rows[i].entry;
-    check(entry.name == i + 1 && entry.seq == i && entry.call == 4 && entry.parts == 1, "rows keep the order of the call");
+    check(entry.name == i + 1 && entry.seq == i && entry.call == 4 && entry.parts == 1,
+          "rows keep the order of the call");
   }
-  check(drained.rows[0].step == 9 && drained.rows[0].mode_step == 8 && drained.rows[0].mode == 2, "the moment is in the row");
-  check(payload_of(consumer, drained.rows[0]) == a.values && payload_of(consumer, drained.rows[5]) == b.values, "payloads are bit-exact");
-  check(drained.rows[0].entry.stats.count == 12 && drained.rows[0].entry.stats.max == 11, "statistics come with the payload");
-  check(drained.rows[1].entry.payload_offset == kNoPayload && drained.rows[1].entry.stats.mean == 2, "statistics alone");
-  check(drained.rows[2].entry.status == EntryStatus::kAbsent && drained.rows[2].entry.has_stats == 0, "an absent row");
-  check(drained.rows[3].entry.status == EntryStatus::kSkipped && drained.rows[3].entry.reason == DropReason::kSparse, "a skipped row");
-  check(drained.rows[4].entry.ndim == 2 && drained.rows[4].entry.stats.count == 0 && std::isnan(drained.rows[4].entry.stats.min), "an empty tensor");
+  check(drained.rows[0].step == 9 && drained.rows[0].mode_step == 8 && drained.rows[0].mode == 2,
+        "the moment is in the row");
+  check(
+      payload_of(consumer, drained.rows[0]) == a.values && payload_of(consumer, drained.rows[5]) == b.values,
+      "payloads are bit-exact");
+  check(drained.rows[0].entry.stats.count == 12 && drained.rows[0].entry.stats.max == 11,
+        "statistics come with the payload");
+  check(drained.rows[1].entry.payload_offset == kNoPayload && drained.rows[1].entry.stats.mean == 2,
+        "statistics alone");
+  check(drained.rows[2].entry.status == EntryStatus::kAbsent && drained.rows[2].entry.has_stats == 0,
+        "an absent row");
+  check(drained.rows[3].entry.status == EntryStatus::kSkipped &&
+            drained.rows[3].entry.reason == DropReason::kSparse,
+        "a skipped row");
+  check(drained.rows[4].entry.ndim == 2 && drained.rows[4].entry.stats.count == 0 &&
+            std::isnan(drained.rows[4].entry.stats.min),
+        "an empty tensor");
   check(drained.rows[5].entry.has_stats == 0, "payload alone");
-  check(drained.rows[6].entry.ndim == 2 && drained.rows[6].entry.shape[1] == 4 && drained.rows[6].entry.has_stats == 0, "shape alone");
+  check(drained.rows[6].entry.ndim == 2 && drained.rows[6].entry.shape[1] == 4 &&
+            drained.rows[6].entry.has_stats == 0,
+        "shape alone");
 }
 
 void calls_that_do_not_fit_are_split_between_tensors() {
@@ -105,7 +142,8 @@ void calls_that_do_not_fit_are_split_between_tensors() {
   const Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
   check(drained.records == 4 && drained.rows.size() == 10, "three tensors of 40 kB to a record");
   for (std::uint32_t i = 0; i < drained.rows.size(); ++i) {
-    check(drained.rows[i].entry.seq == i && payload_of(consumer, drained.rows[i]) == tensor.values, "order and values survive the split");
+    check(drained.rows[i].entry.seq == i && payload_of(consumer, drained.rows[i]) == tensor.values,
+          "order and values survive the split");
   }
 }
 
@@ -127,7 +165,8 @@ void a_tensor_larger_than_a_record_goes_in_parts(std::uint64_t data_bytes, bool 
     }
   }
   const Floats small({2});
-  const Request requests[] = {request(small.view(), kBoth, 1), request(view, kBoth, 2), request(small.view(), kBoth, 3)};
+  const Request requests[] = {request(small.view(), kBoth, 1), request(view, kBoth, 2),
+                              request(small.view(), kBoth, 3)};
   const CaptureResult result = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0});
   check(result.kept == 3 && result.not_kept == 0, "whole and split tensors are kept");
   const Drained drained = drain(consumer, ~std::uint64_t{0}, 1000, false);
@@ -140,7 +179,8 @@ void a_tensor_larger_than_a_record_goes_in_parts(std::uint64_t data_bytes, bool 
     check(row.entry.element_offset == values.size(), "parts follow each other");
     check(row.entry.shape[0] == 301 && row.entry.shape[1] == columns, "every part says the whole shape");
     const std::vector<float> part = payload_of(consumer, row);
-    check(row.entry.elements == part.size() && row.entry.stats.count == part.size(), "every part has statistics of its own");
+    check(row.entry.elements == part.size() && row.entry.stats.count == part.size(),
+          "every part has statistics of its own");
     check(row.entry.stats.max == *std::max_element(part.begin(), part.end()), "of its own elements");
     values.insert(values.end(), part.begin(), part.end());
     count += row.entry.stats.count;
@@ -160,7 +200,9 @@ void statistics_of_a_large_tensor_take_one_row() {
   const Request requests[] = {request(tensor.view(), kWantStats)};
   (void)capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0});
   const Drained drained = drain(consumer, ~std::uint64_t{0}, 10, false);
-  check(drained.rows.size() == 1 && drained.rows[0].entry.parts == 1 && drained.rows[0].entry.stats.count == 100'000, "one row");
+  check(drained.rows.size() == 1 && drained.rows[0].entry.parts == 1 &&
+            drained.rows[0].entry.stats.count == 100'000,
+        "one row");
 }
 
 void a_full_ring_drops_and_counts_each_tensor_once() {
@@ -176,7 +218,9 @@ void a_full_ring_drops_and_counts_each_tensor_once() {
     lost += result.not_kept;
   }
   check(kept + lost == 40 && lost > 20, "every tensor is kept or counted");
-  check(dropped(ring, DropReason::kRingFull) == lost && dropped_bytes(ring, DropReason::kRingFull) == lost * 4096, "counted with its bytes");
+  check(dropped(ring, DropReason::kRingFull) == lost &&
+            dropped_bytes(ring, DropReason::kRingFull) == lost * 4096,
+        "counted with its bytes");
   check(drain(consumer, ~std::uint64_t{0}, 100, false).rows.size() == kept, "what was kept is there");
 }
 
@@ -192,9 +236,11 @@ void a_split_tensor_that_loses_a_part_is_counted_once_with_all_its_missing_bytes
   for (const Row& row : drained.rows) there += row.entry.name == 1 ? row.entry.payload_bytes : 0;
   check(there > 0 && there < 256 * 1024, "some parts fitted");
   const std::uint64_t small_lost = drained.rows.back().entry.name == 2 ? 0 : 1;
-  check(result.not_kept == 1 + small_lost && result.kept == 1 - small_lost, "one tensor is lost, not one per part");
+  check(result.not_kept == 1 + small_lost && result.kept == 1 - small_lost,
+        "one tensor is lost, not one per part");
   check(dropped(ring, DropReason::kRingFull) == 1 + small_lost, "and counted once");
-  check(dropped_bytes(ring, DropReason::kRingFull) == 256 * 1024 - there + small_lost * 8, "with the bytes that are missing");
+  check(dropped_bytes(ring, DropReason::kRingFull) == 256 * 1024 - there + small_lost * 8,
+        "with the bytes that are missing");
 }
 
 void policy_degrade_keeps_the_statistics_and_says_so() {
@@ -204,7 +250,8 @@ void policy_degrade_keeps_the_statistics_and_says_so() {
   const Floats empty({0});
   std::uint64_t not_kept = 0;
   for (int i = 0; i < 16; ++i) {
-    const Request requests[] = {request(tensor.view(), kWantPayload, 1), request(empty.view(), kBoth, 2), request(tensor.view(), kWantStats, 3)};
+    const Request requests[] = {request(tensor.view(), kWantPayload, 1), request(empty.view(), kBoth, 2),
+                                request(tensor.view(), kWantStats, 3)};
     not_kept += capture(ring, requests, {.step = i, .mode_step = i, .mode = 1, .call = 0}).not_kept;
   }
   const Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
@@ -213,7 +260,9 @@ void policy_degrade_keeps_the_statistics_and_says_so() {
   for (const Row& row : drained.rows) {
     if (row.entry.reason != DropReason::kDegraded) continue;
     ++degraded;
-    check(row.entry.name == 1 && row.entry.status == EntryStatus::kOk && row.entry.has_stats == 1 && row.entry.stats.count == 1024, "statistics stay");
+    check(row.entry.name == 1 && row.entry.status == EntryStatus::kOk && row.entry.has_stats == 1 &&
+              row.entry.stats.count == 1024,
+          "statistics stay");
     check(row.entry.payload_offset == kNoPayload && row.entry.payload_bytes == 0, "the payload is left out");
   }
   check(degraded > 0 && degraded == dropped(ring, DropReason::kDegraded), "degraded tensors are counted");
@@ -228,17 +277,20 @@ void policy_block_waits_for_the_consumer() {
   const Floats tensor({1500});
   const std::vector<Request> requests(200, request(tensor.view()));
   CaptureResult result;
-  std::thread producer([&] { result = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0}); });
+  std::thread producer(
+      [&] { result = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0}); });
   Consumer consumer(ring.memory());
   std::size_t rows = 0;
   while (rows < requests.size()) {
     const Drained drained = drain(consumer, ~std::uint64_t{0}, 4, false);
-    for (const Row& row : drained.rows) check(payload_of(consumer, row) == tensor.values, "values survive a full ring");
+    for (const Row& row : drained.rows)
+      check(payload_of(consumer, row) == tensor.values, "values survive a full ring");
     rows += drained.rows.size();
     release(consumer, drained);
   }
   producer.join();
-  check(result.kept == 200 && result.not_kept == 0 && dropped(ring, DropReason::kRingFull) == 0, "nothing is lost");
+  check(result.kept == 200 && result.not_kept == 0 && dropped(ring, DropReason::kRingFull) == 0,
+        "nothing is lost");
 }
 
 void a_blocking_capture_gives_up_after_its_timeout() {
@@ -246,7 +298,9 @@ void a_blocking_capture_gives_up_after_its_timeout() {
   const Floats tensor({1500});
   const std::vector<Request> requests(200, request(tensor.view()));
   const CaptureResult result = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0});
-  check(result.kept + result.not_kept == 200 && result.not_kept == dropped(ring, DropReason::kRingFull) && result.not_kept > 100, "then counts");
+  check(result.kept + result.not_kept == 200 && result.not_kept == dropped(ring, DropReason::kRingFull) &&
+            result.not_kept > 100,
+        "then counts");
 }
 
 void a_tensor_without_name_or_statistics_is_counted() {
@@ -254,15 +308,19 @@ void a_tensor_without_name_or_statistics_is_counted() {
   Consumer consumer(ring.memory());
   const double values[4] = {1, 2, 3, 4};
   const std::int64_t shape[] = {2};
-  const TensorView complex{.data = values, .shape = shape, .strides = nullptr, .ndim = 1, .dtype = Dtype::kC128};
-  const Request requests[] = {request(complex, kWantStats, 1), request(complex, kBoth, 2), request(complex, kBoth, kNoName)};
+  const TensorView complex{
+      .data = values, .shape = shape, .strides = nullptr, .ndim = 1, .dtype = Dtype::kC128};
+  const Request requests[] = {request(complex, kWantStats, 1), request(complex, kBoth, 2),
+                              request(complex, kBoth, kNoName)};
   const CaptureResult result = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0});
   check(result.kept == 1 && result.not_kept == 2, "one of three is kept");
-  check(dropped(ring, DropReason::kNamesFull) == 1 && dropped_bytes(ring, DropReason::kNamesFull) == 32, "no name, no row");
+  check(dropped(ring, DropReason::kNamesFull) == 1 && dropped_bytes(ring, DropReason::kNamesFull) == 32,
+        "no name, no row");
   check(dropped(ring, DropReason::kUnsupportedDtype) == 1, "no statistics of complex numbers");
   const Drained drained = drain(consumer, ~std::uint64_t{0}, 10, false);
-  check(drained.rows.size() == 2 && drained.rows[0].entry.status == EntryStatus::kSkipped && drained.rows[0].entry.dtype == Dtype::kC128 &&
-            drained.rows[1].entry.payload_bytes == 32 && drained.rows[1].entry.has_stats == 0,
+  check(drained.rows.size() == 2 && drained.rows[0].entry.status == EntryStatus::kSkipped &&
+            drained.rows[0].entry.dtype == Dtype::kC128 && drained.rows[1].entry.payload_bytes == 32 &&
+            drained.rows[1].entry.has_stats == 0,
         "payload alone");
 }
 
@@ -302,7 +360,8 @@ void seq_starts_again_with_every_step_and_is_shared_by_threads() {
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([&] {
-        for (int i = 0; i < 50; ++i) (void)capture(ring, requests, {.step = step, .mode_step = step, .mode = 1, .call = 0});
+        for (int i = 0; i < 50; ++i)
+          (void)capture(ring, requests, {.step = step, .mode_step = step, .mode = 1, .call = 0});
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -325,8 +384,8 @@ int main() {
   tensors_of_a_call_share_one_record_in_order();
   calls_that_do_not_fit_are_split_between_tensors();
   for (const bool transposed : {false, true}) {
-    a_tensor_larger_than_a_record_goes_in_parts(64 * 1024, transposed);   // parts below a page-aligned payload
-    a_tensor_larger_than_a_record_goes_in_parts(16 * kMiB, transposed);   // parts of whole pages
+    a_tensor_larger_than_a_record_goes_in_parts(64 * 1024, transposed);  // parts below a page-aligned payload
+    a_tensor_larger_than_a_record_goes_in_parts(16 * kMiB, transposed);  // parts of whole pages
   }
   statistics_of_a_large_tensor_take_one_row();
   a_full_ring_drops_and_counts_each_tensor_once();

@@ -58,7 +58,6 @@ def test_a_rule_that_fires_stops_the_training_that_it_watches(tmp_path: Path) ->
             optimizer.zero_grad()
             criterion(model(torch.randn(8, 16)), torch.randint(0, 2, (8,))).backward()
             optimizer.step()
-            time.sleep(0.001)  # leaves the other threads room
     hook.close()
     watcher.join(60)
     assert not watcher.is_alive()

@@ -1,0 +1,42 @@
+"""The one way from a hook to the ring. Knows no framework and no hook, so that parts of a hook can share it.
+
+Threads: any. A capture is copied, reduced and committed when the call returns; no reference is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tdcore.hooks.clock import Clock, Stamp
+from tdcore.hooks.plan import Batch
+
+__all__ = ["Product", "Recorder", "array_product"]
+
+Product = Callable[[Any, str], Any]  # (tensor, "prod" or "abs_prod") -> the product of all elements
+
+
+class Recorder:
+    """Hands tensors to a ring under the current step, or under an earlier one."""
+
+    def __init__(self, ring: Any, clock: Clock, product: Product) -> None:
+        self.clock = clock
+        self._ring_capture: Callable[..., int] = ring.capture
+        self._product = product
+
+    def capture(self, tensors: list[Any], batch: Batch, stamp: Stamp | None = None, call: int = 0) -> None:
+        """One native call. stamp: None is the current step. call: n-th of this name within the step."""
+        step, mode, mode_step = stamp or self.clock.stamp
+        self._ring_capture(tensors, batch.ids, batch.flags, step, mode, mode_step, call)
+        for position, product, single in batch.products:
+            if tensors[position] is not None:
+                value = self._product(tensors[position], product)
+                self._ring_capture([value], single.ids, single.flags, step, mode, mode_step, call)
+
+
+def array_product(tensor: Any, product: str) -> Any:
+    """The product of what NumPy can read, as float64."""
+    values = np.asarray(tensor, dtype=np.float64)
+    return np.prod(np.abs(values) if product == "abs_prod" else values)
