@@ -148,6 +148,7 @@ std::vector<std::string> needed_names(const Drained& drained, const py::sequence
 
 std::uint64_t plan(SharedDrained& self, const py::sequence& names) {
   if (self.released) throw py::value_error("plan_segment() must come before release(): the payloads' space has been given back");
+  if (!self.owner->consumer.usable()) throw std::runtime_error("plan_segment() cannot be called in a forked child: the ring is its parent's");
   const std::vector<std::string> texts = needed_names(self.drained, names);
   const py::gil_scoped_release unlocked;
   self.segment = plan_segment(self.drained.rows, self.drained.batches, self.owner->consumer.memory()->data(), texts);

@@ -1,7 +1,6 @@
 #include "bindings_tensor.hpp"
 
 #include <bit>
-#include <cstring>
 #include <string_view>
 #include <utility>
 

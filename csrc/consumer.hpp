@@ -60,7 +60,7 @@ class Consumer {
   void release(const Mark& first, const Mark& end, std::uint64_t torn = 0);
 
   /// Names published since the last call with the same cursor. Throws std::runtime_error (corrupt table).
-  std::vector<Name> names(NameCursor& cursor) const { return read_names(*memory_, cursor); }
+  std::vector<Name> names(NameCursor& cursor) const { return usable() ? read_names(*memory_, cursor) : std::vector<Name>{}; }
 
   bool usable() const noexcept { return memory_->here(); }
   bool closing() const noexcept;
@@ -70,7 +70,7 @@ class Consumer {
   std::uint64_t max_record_bytes() const noexcept { return memory_->data_bytes() / 8; }
   std::uint64_t data_bytes() const noexcept { return memory_->data_bytes(); }
 
-  Counters counters() const noexcept { return read_counters(memory_->control()); }
+  Counters counters() const noexcept { return usable() ? read_counters(memory_->control()) : Counters{}; }
   void count_drop(DropReason reason, std::uint64_t tensors, std::uint64_t bytes) noexcept;
 
   /// Adds to the totals that the trainer sees, and beats the heart. `error` counts as one error, an empty one ends it.

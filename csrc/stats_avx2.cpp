@@ -106,6 +106,8 @@ struct Avx2 {
     __asm__("" : "+x"(sum));  // not all look-ups first: that takes more registers than there are
     return sum;
   }
+  static B or8(B a, B b) noexcept { return _mm256_or_si256(a, b); }
+  static u64 mask8(B a) noexcept { return static_cast<u32>(_mm256_movemask_epi8(a)); }
   static u64 sum8(B a) noexcept {
     const __m256i sums = _mm256_sad_epu8(a, zero8());
     const __m128i half = _mm_add_epi64(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));

@@ -99,6 +99,8 @@ struct Avx512 {
     __asm__("" : "+v"(sum));  // not all look-ups first: that takes more registers than there are
     return sum;
   }
+  static B or8(B a, B b) noexcept { return _mm512_or_si512(a, b); }
+  static u64 mask8(B a) noexcept { return _cvtmask64_u64(_mm512_movepi8_mask(a)); }
   static u64 sum8(B a) noexcept { return sum64(_mm512_sad_epu8(a, zero8())); }
   static int lowest8(B a) noexcept {
     const __m256i half = _mm256_min_epu8(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));

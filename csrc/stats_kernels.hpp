@@ -440,42 +440,65 @@ TDCORE_NOINLINE void count_tiny(const u8* data, u64 elements, u64& zeros, u64& s
 
 // ---- histogram ----------------------------------------------------------------------------------------
 
+/// Exponent bytes of several blocks, counted together: what counting costs once is shared.
+constexpr u64 kPendingElements = 8192;
+static_assert(kPendingElements % kBlockElements == 0);
+constexpr u64 kTallyGroups = 240;  // groups whose bytes are tallied in bytes; a multiple of kHalfGroups
+
+struct Pending {
+  alignas(64) u8 bytes[kPendingElements];
+  u64 elements = 0;
+  u64 zero_bytes = 0;  // how many are 0
+  u64 non_finite = 0;  // and of NaN and Inf
+  int low = 255, high = 0;
+};
+
 /// counts[i] += number of bytes equal to first + i, for i < N.
 template <class V, int N>
-TDCORE_NOINLINE void count_equal(const u8* bytes, u64 groups, int first, u64* counts) noexcept {
-  typename V::B tally[N], wanted[N];
-  for (int i = 0; i < N; ++i) {
-    tally[i] = V::zero8();
-    wanted[i] = V::set8(first + i);
-  }
-  for (u64 group = 0; group < groups; ++group) {
-    const typename V::B values = V::load8(bytes + group * V::kGroup);
+TDCORE_NOINLINE void count_equal(const u8* bytes, const u8* end, int first, u64* counts) noexcept {
+  while (bytes != end) {
+    const u64 left = static_cast<u64>(end - bytes);
+    const u8* stop = left > kTallyGroups * V::kGroup ? bytes + kTallyGroups * V::kGroup : end;
+    typename V::B tally[N], wanted[N];
     for (int i = 0; i < N; ++i) {
-      tally[i] = V::sub8(tally[i], V::eq8(values, wanted[i]));
+      tally[i] = V::zero8();
+      wanted[i] = V::set8(first + i);
     }
-  }
-  for (int i = 0; i < N; ++i) {
-    counts[i] += V::sum8(tally[i]);
+    for (; bytes != stop; bytes += V::kGroup) {
+      const typename V::B values = V::load8(bytes);
+      for (int i = 0; i < N; ++i) {
+        tally[i] = V::sub8(tally[i], V::eq8(values, wanted[i]));
+      }
+    }
+    for (int i = 0; i < N; ++i) {
+      counts[i] += V::sum8(tally[i]);
+    }
   }
 }
 
 /// Number of bytes >= first.
 template <class V>
-TDCORE_NOINLINE u64 count_from(const u8* bytes, u64 groups, int first) noexcept {
-  typename V::B tally = V::zero8();
+TDCORE_NOINLINE u64 count_from(const u8* bytes, const u8* end, int first) noexcept {
+  u64 count = 0;
   const typename V::B limit = V::set8(first);
-  for (u64 group = 0; group < groups; ++group) {
-    const typename V::B values = V::load8(bytes + group * V::kGroup);
-    tally = V::sub8(tally, V::eq8(V::max8(values, limit), values));
+  while (bytes != end) {
+    const u64 left = static_cast<u64>(end - bytes);
+    const u8* stop = left > kTallyGroups * V::kGroup ? bytes + kTallyGroups * V::kGroup : end;
+    typename V::B tally = V::zero8();
+    for (; bytes != stop; bytes += V::kGroup) {
+      const typename V::B values = V::load8(bytes);
+      tally = V::sub8(tally, V::eq8(V::max8(values, limit), values));
+    }
+    count += V::sum8(tally);
   }
-  return V::sum8(tally);
+  return count;
 }
 
 constexpr int kWindow = 14;
-constexpr int kFewBins = 6;
-
 constexpr int kTables = kWindow / 2;
+constexpr int kFewBins = 6;
 constexpr u64 kHalfGroups = 15;  // half a byte holds 15 at most
+static_assert(kTallyGroups % kHalfGroups == 0 && kTallyGroups < 256);
 
 /// halves[i] = how often each of the two bytes first + 2i, first + 2i + 1 occurs, in the halves of each byte. By table
 /// look-up: table i turns one of its two values into 1 or 16 and any other into 0. Not inlined: needs all registers.
@@ -509,36 +532,72 @@ TDCORE_NOINLINE void count_halves(const u8* bytes, const u8* end, int first, typ
 }
 static_assert(kTables == 7);
 
-/// counts[i] += number of bytes equal to first + i, for skip <= i < kWindow.
+/// counts[i - skip] += number of bytes equal to first + i, for skip <= i < kWindow.
 template <class V>
-TDCORE_NOINLINE void count_window(const u8* bytes, u64 groups, int first, u64* counts, int skip) noexcept {
+TDCORE_NOINLINE void count_window(const u8* bytes, const u8* end, int first, int skip, u64* counts) noexcept {
   using B = typename V::B;
-  B halves[kTables], tally[kWindow];
-  for (int i = 0; i < kWindow; ++i) {
-    tally[i] = V::zero8();
-  }
-  for (u64 group = 0; group < groups;) {
-    const u64 end = group + kHalfGroups < groups ? group + kHalfGroups : groups;
-    count_halves<V>(bytes + group * V::kGroup, bytes + end * V::kGroup, first, halves);
-    for (int i = 0; i < kTables; ++i) {
-      tally[2 * i] = V::add8(tally[2 * i], V::low_half(halves[i]));
-      tally[2 * i + 1] = V::add8(tally[2 * i + 1], V::high_half(halves[i]));
+  while (bytes != end) {
+    const u64 left = static_cast<u64>(end - bytes);
+    const u8* stop = left > kTallyGroups * V::kGroup ? bytes + kTallyGroups * V::kGroup : end;
+    B halves[kTables], tally[kWindow];
+    for (int i = 0; i < kWindow; ++i) {
+      tally[i] = V::zero8();
     }
-    group = end;
-  }
-  for (int i = skip; i < kWindow; ++i) {
-    counts[i] += V::sum8(tally[i]);
+    while (bytes != stop) {
+      const u64 here = static_cast<u64>(stop - bytes);
+      const u8* next = here > kHalfGroups * V::kGroup ? bytes + kHalfGroups * V::kGroup : stop;
+      count_halves<V>(bytes, next, first, halves);
+      for (int i = 0; i < kTables; ++i) {
+        tally[2 * i] = V::add8(tally[2 * i], V::low_half(halves[i]));
+        tally[2 * i + 1] = V::add8(tally[2 * i + 1], V::high_half(halves[i]));
+      }
+      bytes = next;
+    }
+    for (int i = skip; i < kWindow; ++i) {
+      counts[i - skip] += V::sum8(tally[i]);
+    }
   }
 }
 
+/// Adds the bytes first .. last to the histogram one by one: for few of them. Returns how many they were.
+template <class V>
+TDCORE_NOINLINE u64 count_rare(const u8* bytes, const u8* end, int first, int last, u64* histogram) noexcept {
+  constexpr u64 kStep = 4 * V::kGroup;  // looked at together
+  const typename V::B from = V::set8(first), span = V::set8(last - first);
+  const auto wanted = [&](const u8* at) {
+    const typename V::B offsets = V::sub8(V::load8(at), from);
+    return V::eq8(V::min8(offsets, span), offsets);
+  };
+  u64 found = 0;
+  const auto count_group = [&](const u8* at) {
+    for (u64 mask = V::mask8(wanted(at)); mask != 0; mask &= mask - 1) {
+      ++histogram[at[__builtin_ctzll(mask)] - kFirstExponent];
+      ++found;
+    }
+  };
+  for (; static_cast<u64>(end - bytes) >= kStep; bytes += kStep) {
+    const typename V::B pair = V::or8(wanted(bytes), wanted(bytes + V::kGroup));
+    const typename V::B other = V::or8(wanted(bytes + 2 * V::kGroup), wanted(bytes + 3 * V::kGroup));
+    if (V::mask8(V::or8(pair, other)) != 0) {
+      for (u64 at = 0; at < kStep; at += V::kGroup) {
+        count_group(bytes + at);
+      }
+    }
+  }
+  for (; bytes != end; bytes += V::kGroup) {
+    count_group(bytes);
+  }
+  return found;
+}
+
 /// counts[i] += number of bytes equal to first + i, for i < bins.
-TDCORE_NOINLINE [[maybe_unused]] void count_by_table(const u8* bytes, u64 elements, int first, int bins, u64* counts) noexcept {
+TDCORE_NOINLINE [[maybe_unused]] void count_by_table(const u8* bytes, const u8* end, int first, int bins, u64* counts) noexcept {
   u32 tables[4][256] = {};
-  for (u64 at = 0; at < elements; at += 4) {
-    ++tables[0][bytes[at]];
-    ++tables[1][bytes[at + 1]];
-    ++tables[2][bytes[at + 2]];
-    ++tables[3][bytes[at + 3]];
+  for (; bytes != end; bytes += 4) {
+    ++tables[0][bytes[0]];
+    ++tables[1][bytes[1]];
+    ++tables[2][bytes[2]];
+    ++tables[3][bytes[3]];
   }
   for (int i = 0; i < bins; ++i) {
     const int e = first + i;
@@ -548,47 +607,54 @@ TDCORE_NOINLINE [[maybe_unused]] void count_by_table(const u8* bytes, u64 elemen
 
 /// counts[i] += number of bytes equal to first + i, for the uppermost of i < most: how many, it returns.
 template <class V>
-TDCORE_INLINE int count_some(const u8* bytes, u64 groups, int first, int most, u64* counts) noexcept {
+TDCORE_INLINE int count_some(const u8* bytes, const u8* end, int first, int most, u64* counts) noexcept {
   switch (most) {
-    case 1: count_equal<V, 1>(bytes, groups, first, counts); return 1;
-    case 2: count_equal<V, 2>(bytes, groups, first, counts); return 2;
-    case 3: count_equal<V, 3>(bytes, groups, first, counts); return 3;
-    case 4: count_equal<V, 4>(bytes, groups, first, counts); return 4;
-    case 5: count_equal<V, 5>(bytes, groups, first, counts); return 5;
+    case 1: count_equal<V, 1>(bytes, end, first, counts); return 1;
+    case 2: count_equal<V, 2>(bytes, end, first, counts); return 2;
+    case 3: count_equal<V, 3>(bytes, end, first, counts); return 3;
+    case 4: count_equal<V, 4>(bytes, end, first, counts); return 4;
+    case 5: count_equal<V, 5>(bytes, end, first, counts); return 5;
     default: break;
   }
   if constexpr (V::kLookUp) {
     if (most > kFewBins) {
       const int bins = most < kWindow ? most : kWindow;
-      count_window<V>(bytes, groups, first + most - kWindow, counts + most - kWindow, kWindow - bins);
+      count_window<V>(bytes, end, first + most - kWindow, kWindow - bins, counts + most - bins);
       return bins;
     }
   } else if (most > 4 * kFewBins) {
-    count_by_table(bytes, groups * V::kGroup, first, most, counts);
+    count_by_table(bytes, end, first, most, counts);
     return most;
   }
-  count_equal<V, kFewBins>(bytes, groups, first + most - kFewBins, counts + most - kFewBins);
+  count_equal<V, kFewBins>(bytes, end, first + most - kFewBins, counts + most - kFewBins);
   return kFewBins;
 }
 
-/// Adds the exponent bytes of a block's groups to the histogram, from the top until nothing remains; the lowest bin
-/// that can be in use gets what remains. `zero_bytes` of the bytes are 0.
+/// Adds the pending exponent bytes to the histogram, from the top until nothing remains; the lowest bin that can be
+/// in use gets what remains.
 template <class V>
-TDCORE_INLINE void count_exponents(const u8* bytes, u64 groups, const BlockSums& sums, u64 zero_bytes,
-                                   u64 (&histogram)[kLog2Bins]) noexcept {
-  u64 remaining = groups * V::kGroup - zero_bytes - sums.non_finite;
-  const int lowest = sums.low == 0 ? kFirstExponent : sums.low;
+TDCORE_NOINLINE void count_pending(Pending& pending, u64 (&histogram)[kLog2Bins]) noexcept {
+  const u8* bytes = pending.bytes;
+  const u8* end = bytes + pending.elements;
+  u64 remaining = pending.elements - pending.zero_bytes - pending.non_finite;
+  const int lowest = pending.low == 0 ? kFirstExponent : pending.low;
   const int first = lowest < kFirstExponent ? kFirstExponent : lowest > kLastExponent ? kLastExponent : lowest;
-  int last = sums.high < kFirstExponent ? kFirstExponent : sums.high > kLastExponent ? kLastExponent : sums.high;
+  int last = pending.high < kFirstExponent ? kFirstExponent : pending.high > kLastExponent ? kLastExponent : pending.high;
   if (last == kLastExponent && last > first) {
-    const u64 count = count_from<V>(bytes, groups, last) - sums.non_finite;
+    const u64 count = count_from<V>(bytes, end, last) - pending.non_finite;
     histogram[kLog2Bins - 1] += count;
     remaining -= count;
     --last;
   }
   while (remaining != 0 && last > first) {
+    if constexpr (V::kLookUp) {
+      if (remaining * 128 < pending.elements && last - first > 1) {
+        remaining -= count_rare<V>(bytes, end, first + 1, last, histogram);
+        break;
+      }
+    }
     u64 counts[kLog2Bins] = {};  // of exponents first + 1 .. last
-    const int bins = count_some<V>(bytes, groups, first + 1, last - first, counts);
+    const int bins = count_some<V>(bytes, end, first + 1, last - first, counts);
     for (int i = 0; i < bins; ++i, --last) {
       const u64 count = counts[last - first - 1];
       histogram[last - kFirstExponent] += count;
@@ -596,6 +662,11 @@ TDCORE_INLINE void count_exponents(const u8* bytes, u64 groups, const BlockSums&
     }
   }
   histogram[first - kFirstExponent] += remaining;
+  pending.elements = 0;
+  pending.zero_bytes = 0;
+  pending.non_finite = 0;
+  pending.low = 255;
+  pending.high = 0;
 }
 
 // ---- the elements after the last whole group ------------------------------------------------------------
@@ -761,14 +832,16 @@ TDCORE_INLINE void add_finite(ChunkState& state, const BlockSums& sums, double a
   state.finite += finite;
 }
 
-/// Histogram, zeros and subnormals of a block's groups. Returns its smallest |x|, or Inf if that cannot matter.
+/// Zeros and subnormals of a block's groups; its exponent bytes, already in place, become pending. Returns its
+/// smallest |x|, or Inf if that cannot matter.
 template <class V, class E>
-TDCORE_INLINE double count_groups(ChunkState& state, const u8* data, u64 groups, const u8* exponents,
-                                  const BlockSums& sums) noexcept {
+TDCORE_INLINE double count_groups(ChunkState& state, const u8* data, u64 groups, const BlockSums& sums,
+                                  Pending& pending) noexcept {
   TensorStats& stats = state.stats;
+  const u8* bytes = pending.bytes + pending.elements;
   u64 zero_bytes = 0, zeros = 0, subnormals = 0;
   if (sums.low == 0) {
-    count_equal<V, 1>(exponents, groups, 0, &zero_bytes);
+    count_equal<V, 1>(bytes, bytes + groups * V::kGroup, 0, &zero_bytes);
     zeros = zero_bytes;
   }
   if constexpr (E::kFloat) {
@@ -779,8 +852,12 @@ TDCORE_INLINE double count_groups(ChunkState& state, const u8* data, u64 groups,
   }
   stats.zero_count += zeros;
   stats.subnormal_count += subnormals;
-  count_exponents<V>(exponents, groups, sums, zero_bytes, stats.log2_counts);
   stats.log2_counts[0] += zero_bytes - zeros;  // below 2^-126, not zero
+  pending.elements += groups * V::kGroup;
+  pending.zero_bytes += zero_bytes;
+  pending.non_finite += sums.non_finite;
+  pending.low = sums.low < pending.low ? sums.low : pending.low;
+  pending.high = sums.high > pending.high ? sums.high : pending.high;
   if (zeros != 0) {
     return 0;
   }
@@ -792,7 +869,8 @@ TDCORE_INLINE double count_groups(ChunkState& state, const u8* data, u64 groups,
 }
 
 template <class V, class E>
-TDCORE_INLINE void feed_block(ChunkState& state, const u8* data, u64 elements, u8* exponents) noexcept {
+TDCORE_INLINE void feed_block(ChunkState& state, const u8* data, u64 elements, Pending& pending) noexcept {
+  u8* exponents = pending.bytes + pending.elements;
   TensorStats& stats = state.stats;
   const u64 groups = elements / V::kGroup;
   stats.count += elements;
@@ -816,7 +894,7 @@ TDCORE_INLINE void feed_block(ChunkState& state, const u8* data, u64 elements, u
     }
     state.pivot = far ? as_pivot<E>(moments.mean) : 0.0;
     if (groups != 0) {
-      const double in_groups = count_groups<V, E>(state, data, groups, exponents, sums);
+      const double in_groups = count_groups<V, E>(state, data, groups, sums, pending);
       abs_min = in_groups < abs_min ? in_groups : abs_min;
     }
     add_finite(state, sums, abs_min, moments, finite);
@@ -829,12 +907,15 @@ TDCORE_INLINE void feed_block(ChunkState& state, const u8* data, u64 elements, u
 template <class V, class E>
 void feed(ChunkState& state, const void* source, void* destination, u64 elements, bool stream) noexcept {
   constexpr u64 kElementBytes = sizeof(typename E::Raw);
-  alignas(64) u8 exponents[kBlockElements];
+  Pending pending;
   const u8* from = static_cast<const u8*>(source);
   u8* to = static_cast<u8*>(destination);
   for (u64 done = 0; done < elements; done += kBlockElements) {
     const u64 here = elements - done < kBlockElements ? elements - done : kBlockElements;
-    feed_block<V, E>(state, from + done * kElementBytes, here, exponents);
+    feed_block<V, E>(state, from + done * kElementBytes, here, pending);
+    if (pending.elements > kPendingElements - kBlockElements) {
+      count_pending<V>(pending, state.stats.log2_counts);
+    }
     if (to != nullptr) {
       if (stream) {
         V::copy(to + done * kElementBytes, from + done * kElementBytes, here * kElementBytes);
@@ -842,6 +923,9 @@ void feed(ChunkState& state, const void* source, void* destination, u64 elements
         __builtin_memcpy(to + done * kElementBytes, from + done * kElementBytes, here * kElementBytes);
       }
     }
+  }
+  if (pending.elements != 0) {
+    count_pending<V>(pending, state.stats.log2_counts);
   }
 }
 

@@ -28,7 +28,7 @@ from tdcore.errors import ConfigError, StopTraining, UnsupportedFeature
 from tdcore.hooks.clock import Clock
 from tdcore.hooks.dry_ring import DryRing
 from tdcore.hooks.plan import Batch, NameTable, Plan
-from tdcore.hooks.recorder import Product, Recorder, array_product
+from tdcore.hooks.recorder import Recorder, array_product
 from tdcore.layout import TensorKind
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, Session, StopRequest
@@ -43,7 +43,6 @@ class BaseHook:
     """Collections, modes, scalars, stop requests. See the subclasses for what a user makes."""
 
     framework: ClassVar[str]
-    product: ClassVar[Product] = staticmethod(array_product)  # of the framework's tensors
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ class BaseHook:
         self._collections = CollectionManager()
         self._names = NameTable(self._ring, self._collections)
         self._clock = Clock(config, self._collections, self._names, self._warn)
-        self._recorder = Recorder(self._ring, self._clock, self.product)
+        self._recorder = Recorder(self._ring, self._clock, self._product)
         self._include_from(config)
         _ALL_HOOKS.add(self)
 
@@ -196,6 +195,11 @@ class BaseHook:
     def _switch_off(self, part: str) -> None:
         """Stops the part of the hook that failed."""
 
+    @staticmethod
+    def _product(tensor: Any, product: str) -> Any:
+        """The "prod" or "abs_prod" of all elements, as float64. Frameworks know how for their own tensors."""
+        return array_product(tensor, product)
+
     def _begin_step(self, mode: int) -> Plan | None:
         """Starts the next step in the mode (a ModeKeys value). Its plan; None: it saves nothing."""
         if self._names.changed:
@@ -216,7 +220,7 @@ class BaseHook:
         by = request.by or request.rule
         raise StopTraining(request.reason, step=max(self._clock.step, 0), requested_by=by)
 
-    def _guarded(self, part: str, call: Callable[..., None], *args: Any) -> None:
+    def _guarded(self, part: str, call: Callable[..., object], *args: Any) -> None:
         try:
             call(*args)
         except Exception as error:

@@ -37,10 +37,9 @@ from tdcore.config import HookConfig, ReductionConfig, SaveConfig, SaveConfigMod
 from tdcore.errors import ConfigError
 from tdcore.hook_json import load_hook_config
 from tdcore.hooks.base import BaseHook, hook_config
-from tdcore.hooks.plan import Plan
-from tdcore.hooks.pytorch_optimizer import ParameterCapture
-from tdcore.hooks.pytorch_taps import InertInCopies, Taps, in_backward
-from tdcore.layout import TensorKind
+from tdcore.hooks.pytorch_parameters import ParameterCapture
+from tdcore.hooks.pytorch_taps import InertInCopies, Taps, graph_task
+from tdcore.hooks.recorder import array_product
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, StopRequest
 
@@ -122,13 +121,13 @@ class Hook(BaseHook):
         self._root: weakref.ref[nn.Module] | Callable[[], None] = lambda: None
         self._parameters: ParameterCapture | None = None
         self._taps = Taps(
-            self._clock,
-            weakref.WeakMethod(self._capture),
+            self._recorder,
             weakref.WeakMethod(self._fault),
             weakref.WeakMethod(self._end_forward),
             self._warn,
         )
         self._by_hand = False  # step() was called: forwards no longer count
+        self._version = self._collections.version
         self._resolved_version = -1
         self._replica_lock = threading.Lock()
         self._stack = ExitStack()
@@ -151,7 +150,7 @@ class Hook(BaseHook):
         if self._off:
             return
         with ExitStack() as stack:
-            parameters = ParameterCapture(module, weakref.WeakMethod(self._capture), self._notes, self._warn)
+            parameters = ParameterCapture(module, self._recorder, self._notes, self._warn)
             signal = StepSignal(self)
             stack.callback(module.register_forward_pre_hook(signal, with_kwargs=True).remove)
             before, after = _optimizer_signals(weakref.ref(self))
@@ -210,16 +209,17 @@ class Hook(BaseHook):
             if root is not None and "_is_replica" in module.__dict__:
                 self._on_replica(root, module)
             return
-        if in_backward():
-            return
+        if graph_task is not None and graph_task() != -1:
+            return  # activation checkpointing computes the root again
         self._check_stop()
-        try:
-            if not self._by_hand:
+        if not self._by_hand:
+            try:
                 self._start_step(_TRAIN if module.training else _EVAL)
-            if self._clock.plan is not None:
-                self._attach(module, self._clock.plan, (*args, kwargs) if kwargs else args)
-        except Exception as error:
-            self._fault("steps", error)
+            except Exception as error:
+                self._fault("steps", error)
+                return
+        if self._clock.plan is not None:
+            self._guarded("activations", self._attach, module, (*args, kwargs) if kwargs else args)
 
     def _on_replica(self, root: nn.Module, replica: nn.Module) -> None:
         """A copy of the root that DataParallel runs in a thread: the one on the first device is the clock."""
@@ -230,15 +230,15 @@ class Hook(BaseHook):
         with self._replica_lock:
             self._check_stop()
             self._guarded("steps", self._start_step, _TRAIN if replica.training else _EVAL)
-            plan = self._clock.plan
-            if plan is not None and self._parameters is not None:
+            if self._clock.plan is not None and self._parameters is not None:
+                self._guarded("parameters", self._parameters.current_view)
                 self._guarded("parameters", self._parameters.end_forward)
 
     def _start_step(self, following: int) -> None:
         parameters = self._parameters
         if parameters is not None and parameters.owed is not None:
             self._guarded("parameters", parameters.before_forward)
-        if self._collections.version.value != self._resolved_version:
+        if self._version.value != self._resolved_version:
             self._resolve_modules()
         plan = self._begin_step(self._mode or following)
         if plan is None:
@@ -254,13 +254,11 @@ class Hook(BaseHook):
     def _step_by_hand(self, training: bool | None) -> None:
         self._start_step(_GLOBAL if training is None else _TRAIN if training else _EVAL)
 
-    def _attach(self, root: nn.Module, plan: Plan, arguments: object) -> None:
-        parameters = self._parameters
-        if parameters is None or torch._C._get_tracing_state() is not None:
+    def _attach(self, root: nn.Module, arguments: object) -> None:
+        parameters, plan = self._parameters, self._clock.plan
+        if parameters is None or plan is None or torch._C._get_tracing_state() is not None:
             return
-        view = parameters.view
-        if plan.may_take(TensorKind.OUTPUT) or plan.may_take(TensorKind.INPUT):
-            view = parameters.current_view()
+        view = parameters.current_view()
         self._taps.attach(root, view, plan, arguments, watch_end=parameters.weights_due)
 
     def _end_forward(self) -> None:
@@ -270,22 +268,14 @@ class Hook(BaseHook):
             self._guarded("parameters", self._parameters.end_forward)
 
     def _before_optimizer(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self, parameters: ParameterCapture, optimizer: Optimizer, arguments: tuple[object, ...]
     ) -> None:
-        parameters = self._parameters
-        if parameters is None or self._off:
-            return
-        closure = (len(args) > 1 or bool(kwargs)) and any(map(callable, (*args[1:], *kwargs.values())))
-        if closure or parameters.owed is not None:
-            try:
-                parameters.before_step(optimizer, closure=closure)
-            except Exception as error:
-                self._fault("parameters", error)
+        try:
+            parameters.before_step(optimizer, closure=any(map(callable, arguments)))
+        except Exception as error:
+            self._fault("parameters", error)
 
-    def _after_optimizer(self, optimizer: Optimizer) -> None:
-        parameters = self._parameters
-        if parameters is None or self._off:
-            return
+    def _after_optimizer(self, parameters: ParameterCapture, optimizer: Optimizer) -> None:
         try:
             mine = parameters.after_step(optimizer)
         except Exception as error:
@@ -296,9 +286,10 @@ class Hook(BaseHook):
 
     # What the base asks -----------------------------------------------------------------------------------
 
-    def _product(self, tensor: Any, product: str) -> Any:
+    @staticmethod
+    def _product(tensor: Any, product: str) -> Any:
         if not isinstance(tensor, torch.Tensor):
-            return super()._product(tensor, product)
+            return array_product(tensor, product)
         with torch.no_grad():
             values = tensor.detach().to(torch.float64)
             return (values.abs() if product == "abs_prod" else values).prod()
@@ -315,8 +306,8 @@ class Hook(BaseHook):
     def _switch_off(self, part: str) -> None:
         if part in ("activations", "losses"):
             self._taps.off = True
-        elif part == "parameters":
-            self._parameters = None
+        elif part == "parameters" and self._parameters is not None:
+            self._parameters.switch_off()
         elif part == "steps":
             self._send_collections()  # the last there will be, with the fault
             self._off = True
@@ -353,13 +344,16 @@ def _optimizer_signals(hook_ref: weakref.ref[Hook]) -> tuple[Callable[..., None]
 
     def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hook = hook_ref()
-        if hook is not None:
-            hook._before_optimizer(optimizer, args, kwargs)
+        if hook is None or hook._off or hook._parameters is None:
+            return
+        parameters = hook._parameters
+        if parameters.owed is not None or len(args) > 1 or kwargs:
+            hook._before_optimizer(parameters, optimizer, (*args[1:], *kwargs.values()))
 
     def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hook = hook_ref()
-        if hook is not None:
-            hook._after_optimizer(optimizer)
+        if hook is not None and not hook._off and hook._parameters is not None:
+            hook._after_optimizer(hook._parameters, optimizer)
 
     return before, after
 

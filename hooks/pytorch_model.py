@@ -84,7 +84,9 @@ class ModelView:
         self._read(root, slots)
         self._same = self._tied(slots)
         self._references = [
-            weakref.ref(slot) for slot in (slots[position] for position in self._positions) if slot is not None
+            weakref.ref(slot)
+            for slot in (slots[position] for position in self._positions)
+            if slot is not None
         ]
 
     def _read(self, root: nn.Module, slots: list[nn.Parameter | None]) -> None:

@@ -82,6 +82,7 @@ class ParameterCapture:
         self._recorder = recorder
         self._notes = notes
         self._warn = warn
+        self._off = False
         self._weights_due: tuple[Stamp, Plan] | None = None
         self._optimizers = Optimizers()
         self._note_aliases()
@@ -90,7 +91,7 @@ class ParameterCapture:
 
     def start_step(self, stamp: Stamp, plan: Plan, *, gradients: bool) -> None:
         """A step begins that is saved. gradients: whether a backward may follow."""
-        if not any(plan.may_take(kind) for kind in _KINDS):
+        if self._off or not any(plan.may_take(kind) for kind in _KINDS):
             return
         if gradients:
             self.owed = Owed(stamp, plan, inside_step=self.inside_step)
@@ -170,6 +171,11 @@ class ParameterCapture:
     def register(self, optimizer: Optimizer) -> bool:
         """Makes an optimizer known before its first step. False when it owns nothing of the model."""
         return self._optimizers.meet(optimizer, self._parameters() or []) is not None
+
+    def switch_off(self) -> None:
+        """Captures nothing from now on; still tells names and which optimizers are the model's."""
+        self._off = True
+        self.owed = self._weights_due = None
 
     # Private ----------------------------------------------------------------------------------------------
 

@@ -27,20 +27,16 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from tdcore.hooks.clock import Clock
 from tdcore.hooks.plan import Batch, Plan, Want
 from tdcore.hooks.pytorch_model import ModelView, Module, leaves
+from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 
-__all__ = ["InertInCopies", "Tap", "Taps", "in_backward"]
+__all__ = ["InertInCopies", "Tap", "Taps", "graph_task"]
 
 _CANDIDATES = 4  # how many outputs a module may have before its names are first seen
-_graph_task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
-
-
-def in_backward() -> bool:
-    """Whether autograd is running backward in this thread: a forward now is a recomputation."""
-    return _graph_task is not None and _graph_task() != -1
+# The running backward of this thread, -1 when there is none. None where torch does not tell.
+graph_task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
 
 
 class InertInCopies:
@@ -126,20 +122,19 @@ class Entry(NamedTuple):
 
 
 class Taps:
-    """All taps of one hook. capture, fault: of BaseHook. end: called when the root's forward has ended."""
+    """All taps of one hook. fault: BaseHook._fault. end: called when the root's forward has ended."""
 
     def __init__(
         self,
-        clock: Clock,
-        capture: weakref.WeakMethod[Callable[..., None]],
+        recorder: Recorder,
         fault: weakref.WeakMethod[Callable[[str, Exception], None]],
         end: weakref.WeakMethod[Callable[[], None]],
         warn: Callable[[str], None],
     ) -> None:
         self.off = False
         self._warn = warn
-        self._clock = clock
-        self._capture_ref = capture
+        self._recorder = recorder
+        self._clock = recorder.clock
         self._fault_ref = fault
         self._end = EndTap(end)
         self._key = RemovableHandle(OrderedDict()).id  # ids of hooks are unique in the process
@@ -290,10 +285,22 @@ class Taps:
 
     def capture(self, tap: Tap, module: nn.Module, value: object) -> None:
         """A module was called. Never raises."""
-        if self.off or in_backward():
+        if self.off:
             return
         try:
-            self._capture(tap, module, value)
+            if type(value) is tuple and len(value) == 1:
+                value = value[0]
+            if graph_task is None or graph_task() != -1:
+                if graph_task is None and self._clock.next_call(f"{tap.prefix}once") == 0:
+                    self._capture(tap, module, value)
+            elif (
+                type(tap.single) is Batch
+                and type(value) is torch.Tensor
+                and "_is_replica" not in vars(module)
+            ):
+                self._recorder.capture([value], tap.single, None, self._clock.next_call(tap.prefix))
+            else:
+                self._capture(tap, module, value)
         except Exception as error:
             fault = self._fault_ref()
             if fault is not None:
@@ -301,16 +308,12 @@ class Taps:
 
     def _capture(self, tap: Tap, module: nn.Module, value: object) -> None:
         call = self._clock.next_call(tap.prefix)
-        if _graph_task is None and call > 0:
-            return
-        if type(value) is tuple and len(value) == 1:
-            value = value[0]
-        if isinstance(value, torch.Tensor) and "_is_replica" not in module.__dict__:
+        if isinstance(value, torch.Tensor) and "_is_replica" not in vars(module):
             if tap.single is None:
                 want = self._want(tap, "0", value)
                 tap.single = Batch([want]) if want is not None else False
             if isinstance(tap.single, Batch):
-                self._send([value], tap.single, call)
+                self._recorder.capture([value], tap.single, None, call)
             return
         found = list(leaves(value))
         ends = tuple(end + _place(module, tensor) for end, tensor in found)
@@ -320,7 +323,7 @@ class Taps:
             chosen = [position for position, want in enumerate(wants) if want is not None]
             known = tap.batches[ends] = chosen, Batch([want for want in wants if want is not None])
         if known[0]:
-            self._send([found[position][1] for position in known[0]], known[1], call)
+            self._recorder.capture([found[position][1] for position in known[0]], known[1], None, call)
 
     def _want(self, tap: Tap, end: str, tensor: torch.Tensor) -> Want | None:
         kind = tap.kind
@@ -332,15 +335,10 @@ class Taps:
         tap.useful = True
         return want.whole if kind is TensorKind.LOSS and tensor.numel() == 1 else want
 
-    def _send(self, tensors: list[torch.Tensor], batch: Batch, call: int) -> None:
-        capture = self._capture_ref()
-        if capture is not None:
-            capture(tensors, batch, call=call)
-
 
 def _place(module: nn.Module, tensor: torch.Tensor) -> str:
     """Replicas of a module (DataParallel) are told apart by device; the first keeps the plain name."""
-    if "_is_replica" in module.__dict__ and tensor.device.index:
+    if "_is_replica" in vars(module) and tensor.device.index:
         return f"@{tensor.device}"
     return ""
 

@@ -103,7 +103,11 @@ def _enter(sink: Sink, where: str) -> str:
                 entries[number] = _read_json(sink, f"attempts/{number:04d}-{worker}.json", where)
         attempts = [entries[number] for number in sorted(entries)]
         if run is None:
-            document = {"format": FORMAT_VERSION, "run_id": uuid.uuid4().hex, "attempts": attempts}
+            document: dict[str, Any] = {
+                "format": FORMAT_VERSION,
+                "run_id": uuid.uuid4().hex,
+                "attempts": attempts,
+            }
             sink.put_new(RUN_KEY, [_dump(document)])  # whoever creates it names the run
         elif attempts == run["attempts"]:
             return str(run["run_id"])

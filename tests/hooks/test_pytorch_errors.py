@@ -80,17 +80,23 @@ def test_on_stop_is_called_once_instead_of_raising(make_hook: MakeHook) -> None:
     ]
 
 
-@pytest.mark.parametrize("broken", ["_capture", "_start_step", "_attach", "_product"])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "pytorch.Hook._start_step",
+        "pytorch.Hook._attach",
+        "recorder.Recorder.capture",
+        "pytorch_model.ModelView.matches",
+    ],
+)
 def test_an_error_in_the_capture_never_reaches_the_training_and_is_said_once(
     make_hook: MakeHook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str
 ) -> None:
-    from tdcore.config import ReductionConfig
-
     def fail(*args: object, **kwargs: object) -> None:
         raise RuntimeError("a fault of our own")
 
-    monkeypatch.setattr(Hook, broken, fail)
-    hook = make_hook(save_all=True, reduction_config=ReductionConfig(reductions=["prod"]))
+    monkeypatch.setattr(f"tdcore.hooks.{broken}", fail)
+    hook = make_hook(save_all=True)
     model, criterion = Net(), nn.CrossEntropyLoss()
     hook.register_module(model)
     hook.register_loss(criterion)

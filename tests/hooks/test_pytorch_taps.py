@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import tdcore.hooks.pytorch_taps as taps_module
 from tdcore.config import SaveConfig
 
 from .conftest import MakeHook, ReadRun
@@ -291,7 +290,7 @@ def test_a_backward_inside_the_forward_captures_each_module_once(
             return y.detach()
 
     if not private_api:
-        monkeypatch.setattr(taps_module, "_graph_task", None)
+        monkeypatch.setattr("tdcore.hooks.pytorch_taps.graph_task", None)
     hook, model = make_hook(include_collections=["outputs"]), Penalty()
     hook.register_module(model)
     model(torch.randn(2, 4))
