@@ -46,7 +46,7 @@ def refuse_unsupported_platform() -> None:
         )
 
 
-class CMakeBuild(build_ext):
+class CMakeBuild(build_ext):  # type: ignore[misc]  # setuptools has no annotations
     """Runs CMake and puts the extension where setuptools expects it."""
 
     def build_extension(self, ext: Extension) -> None:

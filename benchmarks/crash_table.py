@@ -13,6 +13,7 @@ benchmarks/results/.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import signal
 import tempfile
@@ -123,10 +124,10 @@ def verify(trainer: Trainer, noted: list[tuple[int, int]]) -> tuple[int, str]:
 
 def read_steps(trainer: Trainer) -> set[int]:
     """Steps that are visible right now; files may vanish under us when they are merged."""
-    try:
-        return set(read_index(trainer.out)["step"].to_pylist())
-    except (AssertionError, OSError):
-        return set()
+    for _ in range(50):
+        with contextlib.suppress(AssertionError, OSError):
+            return set(read_index(trainer.out)["step"].to_pylist())
+    raise RuntimeError(f"the index of {trainer.out} could not be read 50 times in a row")
 
 
 def payload_bytes(trainer: Trainer) -> int:

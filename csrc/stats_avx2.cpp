@@ -62,6 +62,14 @@ struct Avx2 {
   static MD less(D a, D b) noexcept { return _mm256_cmp_pd(a, b, _CMP_LT_OQ); }
   static MF equal(F a, F b) noexcept { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
   static MD equal(D a, D b) noexcept { return _mm256_cmp_pd(a, b, _CMP_EQ_OQ); }
+  // on bits: the integer ports have room
+  static MF is_finite(F a) noexcept {
+    const __m256i magnitude = _mm256_castps_si256(abs(a));
+    return _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(0x7f800000), magnitude));
+  }
+  static MF same_bits(F a, F b) noexcept {
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
+  }
   static F select(MF mask, F yes, F no) noexcept { return _mm256_blendv_ps(no, yes, mask); }
   static D select(MD mask, D yes, D no) noexcept { return _mm256_blendv_pd(no, yes, mask); }
   static I zero32() noexcept { return _mm256_setzero_si256(); }

@@ -67,6 +67,10 @@ struct Avx512 {
   static MD less(D a, D b) noexcept { return _mm512_cmp_pd_mask(a, b, _CMP_LT_OQ); }
   static MF equal(F a, F b) noexcept { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
   static MD equal(D a, D b) noexcept { return _mm512_cmp_pd_mask(a, b, _CMP_EQ_OQ); }
+  static MF is_finite(F a) noexcept { return less(abs(a), set1(__builtin_inff())); }
+  static MF same_bits(F a, F b) noexcept {
+    return _mm512_cmpeq_epi32_mask(_mm512_castps_si512(a), _mm512_castps_si512(b));
+  }
   static F select(MF mask, F yes, F no) noexcept { return _mm512_mask_blend_ps(mask, no, yes); }
   static D select(MD mask, D yes, D no) noexcept { return _mm512_mask_blend_pd(mask, no, yes); }
   static I zero32() noexcept { return _mm512_setzero_si512(); }

@@ -62,24 +62,28 @@ struct F32Element {
   using Raw = u32;
   static constexpr bool kFloat = true, kWide = false, kFloatSums = false;
   static constexpr Raw kSign = 0x80000000, kFirstNormal = 0x00800000;
+  static constexpr int kFirstNormalExponent = 1;  // exponent byte of the smallest normal value
   static double value(Raw raw) noexcept { return static_cast<double>(bits_as<float>(raw)); }
 };
 struct F64Element {
   using Raw = u64;
   static constexpr bool kFloat = true, kWide = true, kFloatSums = false;
   static constexpr Raw kSign = u64{1} << 63, kFirstNormal = u64{1} << 52;
+  static constexpr int kFirstNormalExponent = 1;  // exponent byte of the smallest normal value
   static double value(Raw raw) noexcept { return bits_as<double>(raw); }
 };
 struct BF16Element {
   using Raw = u16;
   static constexpr bool kFloat = true, kWide = false, kFloatSums = true;
   static constexpr Raw kSign = 0x8000, kFirstNormal = 0x0080;
+  static constexpr int kFirstNormalExponent = 1;  // exponent byte of the smallest normal value
   static double value(Raw raw) noexcept { return static_cast<double>(bits_as<float>(static_cast<u32>(raw) << 16)); }
 };
 struct F16Element {
   using Raw = u16;
   static constexpr bool kFloat = true, kWide = false, kFloatSums = true;
   static constexpr Raw kSign = 0x8000, kFirstNormal = 0x0400;
+  static constexpr int kFirstNormalExponent = 127 - 14;  // exponent byte of the smallest normal value
   static double value(Raw raw) noexcept {
     const u32 magnitude = raw & 0x7fffu;
     const u32 sign = (raw & 0x8000u) << 16;
@@ -95,6 +99,7 @@ template <class Integer, bool Wide>
 struct IntegerElement {
   using Raw = Integer;
   static constexpr bool kFloat = false, kWide = Wide, kFloatSums = false;
+  static constexpr int kFirstNormalExponent = 1;
   static double value(Raw raw) noexcept { return static_cast<double>(raw); }
 };
 using I16Element = IntegerElement<std::int16_t, false>;
@@ -126,7 +131,6 @@ struct BlockSums {
   double d = 0, d2 = 0;  // of x - pivot, and of its square
   double abs = 0;
   double min = kInfinity, max = -kInfinity;
-  double abs_min = kInfinity;  // careful passes only
   u64 non_finite = 0, pos_inf = 0, neg_inf = 0;
   int low = 255, high = 0;  // smallest and largest exponent byte; NaN and Inf do not count
 };
@@ -188,8 +192,8 @@ TDCORE_NOINLINE void narrow_double(const u8* data, u64 groups, double pivot, u8*
     F x[4];
     V::load4(E{}, data, x);
     for (int i = 0; i < 4; ++i) {
-      low = V::min(low, x[i]);
-      high = V::max(high, x[i]);
+      low = V::min(x[i], low);
+      high = V::max(x[i], high);
       D wide[2];
       V::widen(E{}, data, i, x[i], wide);
       for (int half = 0; half < 2; ++half) {
@@ -236,8 +240,8 @@ TDCORE_NOINLINE void narrow_float(const u8* data, u64 groups, double pivot, u8* 
       F x[4];
       V::load4(E{}, data, x);
       for (int i = 0; i < 4; ++i) {
-        low = V::min(low, x[i]);
-        high = V::max(high, x[i]);
+        low = V::min(x[i], low);
+        high = V::max(x[i], high);
         const F delta = kShifted ? V::sub(x[i], k) : x[i];
         d[i & 1] = V::accumulate(d[i & 1], delta);
         d2[i & 1] = V::fma(delta, delta, d2[i & 1]);
@@ -274,8 +278,8 @@ TDCORE_NOINLINE void wide_double(const u8* data, u64 groups, double pivot, u8* e
     D x[8];
     V::load8(E{}, data, x);
     for (int i = 0; i < 8; ++i) {
-      low = V::min(low, x[i]);
-      high = V::max(high, x[i]);
+      low = V::min(x[i], low);
+      high = V::max(x[i], high);
       const D delta = kShifted ? V::sub(x[i], k) : x[i];
       d[i & 1] = V::accumulate(d[i & 1], delta);
       d2[i & 1] = V::fma(delta, delta, d2[i & 1]);
@@ -301,6 +305,11 @@ TDCORE_INLINE void finite_high(BlockSums& sums) noexcept {
   sums.high = largest > 0 && is_finite(largest) ? exponent_byte(largest) : 0;
 }
 
+/// Takes out what the pivot, standing in for NaN and Inf, added to the sum of magnitudes.
+TDCORE_INLINE void finish_careful(BlockSums& sums, double pivot) noexcept {
+  sums.abs -= static_cast<double>(sums.non_finite) * (pivot < 0 ? -pivot : pivot);
+}
+
 /// Narrow, careful: NaN and Inf masked out and counted. `pivot` is a float32 value.
 template <class V, class E>
 TDCORE_NOINLINE void narrow_careful(const u8* data, u64 groups, double pivot, u8* exponents, BlockSums& sums) noexcept {
@@ -309,7 +318,7 @@ TDCORE_NOINLINE void narrow_careful(const u8* data, u64 groups, double pivot, u8
   const D k = V::set1(pivot);
   const F kf = V::set1(static_cast<float>(pivot)), inf = V::set1(kInfinityF), neg = V::set1(-kInfinityF);
   D d[2] = {V::set1(0.0), V::set1(0.0)}, d2[2] = {d[0], d[0]}, abs[2] = {d[0], d[0]};
-  F low = inf, high = neg, abs_low = inf;
+  F low = inf, high = neg;
   typename V::I pos_inf = V::zero32(), neg_inf = V::zero32(), finite_count = V::zero32();
   typename V::B low_byte = V::set8(255);
   for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
@@ -317,23 +326,19 @@ TDCORE_NOINLINE void narrow_careful(const u8* data, u64 groups, double pivot, u8
     F x[4];
     V::load4(E{}, data, x);
     for (int i = 0; i < 4; ++i) {
-      const F magnitude = V::abs(x[i]);
-      const typename V::MF finite = V::less(magnitude, inf);
+      const typename V::MF finite = V::is_finite(x[i]);
       finite_count = V::tally(finite_count, finite);
-      pos_inf = V::tally(pos_inf, V::equal(x[i], inf));
-      neg_inf = V::tally(neg_inf, V::equal(x[i], neg));
-      low = V::min(low, V::select(finite, x[i], inf));
-      high = V::max(high, V::select(finite, x[i], neg));
-      abs_low = V::min(abs_low, V::select(finite, magnitude, inf));
+      pos_inf = V::tally(pos_inf, V::same_bits(x[i], inf));
+      neg_inf = V::tally(neg_inf, V::same_bits(x[i], neg));
+      low = V::min(V::select(finite, x[i], inf), low);
+      high = V::max(V::select(finite, x[i], neg), high);
       const F kept = V::select(finite, x[i], kf);
-      const F kept_abs = V::select(finite, magnitude, V::set1(0.0f));
       const D wide[2] = {V::widen_low(kept), V::widen_high(kept)};
-      const D wide_abs[2] = {V::widen_low(kept_abs), V::widen_high(kept_abs)};
       for (int half = 0; half < 2; ++half) {
         const D delta = V::sub(wide[half], k);
         d[half] = V::accumulate(d[half], delta);
         d2[half] = V::fma(delta, delta, d2[half]);
-        abs[half] = V::accumulate(abs[half], wide_abs[half]);
+        abs[half] = V::accumulate(abs[half], V::abs(wide[half]));
       }
     }
     const typename V::B exponent = V::exponents(E{}, data, x);
@@ -346,9 +351,9 @@ TDCORE_NOINLINE void narrow_careful(const u8* data, u64 groups, double pivot, u8
   sums.pos_inf = V::sum32(pos_inf);
   sums.neg_inf = V::sum32(neg_inf);
   sums.non_finite = groups * V::kGroup - V::sum32(finite_count);
+  finish_careful(sums, pivot);
   sums.min = least<V, float>(low);
   sums.max = greatest<V, float>(high);
-  sums.abs_min = least<V, float>(abs_low);
   sums.low = V::lowest8(low_byte);
   finite_high(sums);
 }
@@ -359,7 +364,7 @@ TDCORE_NOINLINE void wide_careful(const u8* data, u64 groups, double pivot, u8* 
   using D = typename V::D;
   const D k = V::set1(pivot), inf = V::set1(kInfinity), neg = V::set1(-kInfinity);
   D d[2] = {V::set1(0.0), V::set1(0.0)}, d2[2] = {d[0], d[0]}, abs[2] = {d[0], d[0]};
-  D low = inf, high = neg, abs_low = inf;
+  D low = inf, high = neg;
   typename V::L pos_inf = V::zero64(), neg_inf = V::zero64(), finite_count = V::zero64();
   typename V::B low_byte = V::set8(255);
   for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
@@ -367,18 +372,17 @@ TDCORE_NOINLINE void wide_careful(const u8* data, u64 groups, double pivot, u8* 
     D x[8];
     V::load8(E{}, data, x);
     for (int i = 0; i < 8; ++i) {
-      const D magnitude = V::abs(x[i]);
-      const typename V::MD finite = V::less(magnitude, inf);
+      const typename V::MD finite = V::less(V::abs(x[i]), inf);
       finite_count = V::tally(finite_count, finite);
       pos_inf = V::tally(pos_inf, V::equal(x[i], inf));
       neg_inf = V::tally(neg_inf, V::equal(x[i], neg));
-      low = V::min(low, V::select(finite, x[i], inf));
-      high = V::max(high, V::select(finite, x[i], neg));
-      abs_low = V::min(abs_low, V::select(finite, magnitude, inf));
-      const D delta = V::sub(V::select(finite, x[i], k), k);
+      low = V::min(V::select(finite, x[i], inf), low);
+      high = V::max(V::select(finite, x[i], neg), high);
+      const D kept = V::select(finite, x[i], k);
+      const D delta = V::sub(kept, k);
       d[i & 1] = V::accumulate(d[i & 1], delta);
       d2[i & 1] = V::fma(delta, delta, d2[i & 1]);
-      abs[i & 1] = V::add(abs[i & 1], V::select(finite, magnitude, V::set1(0.0)));
+      abs[i & 1] = V::accumulate(abs[i & 1], V::abs(kept));
     }
     const typename V::B exponent = V::exponents_wide(x);
     V::store8(exponents + group * V::kGroup, exponent);
@@ -390,14 +394,14 @@ TDCORE_NOINLINE void wide_careful(const u8* data, u64 groups, double pivot, u8* 
   sums.pos_inf = V::sum64(pos_inf);
   sums.neg_inf = V::sum64(neg_inf);
   sums.non_finite = groups * V::kGroup - V::sum64(finite_count);
+  finish_careful(sums, pivot);
   sums.min = least<V, double>(low);
   sums.max = greatest<V, double>(high);
-  sums.abs_min = least<V, double>(abs_low);
   sums.low = V::lowest8(low_byte);
   finite_high(sums);
 }
 
-/// Smallest |x| of a block of finite values. Only for blocks that may lower the chunk's.
+/// Smallest |x| of a block, NaN aside. Only for blocks that may lower the chunk's.
 template <class V, class E>
 TDCORE_NOINLINE double smallest_magnitude(const u8* data, u64 groups) noexcept {
   if constexpr (E::kWide) {
@@ -406,7 +410,7 @@ TDCORE_NOINLINE double smallest_magnitude(const u8* data, u64 groups) noexcept {
       typename V::D x[8];
       V::load8(E{}, data, x);
       for (int i = 0; i < 8; ++i) {
-        low = V::min(low, V::abs(x[i]));
+        low = V::min(V::abs(x[i]), low);  // NaN compares false: `low` stays
       }
     }
     return least<V, double>(low);
@@ -416,26 +420,51 @@ TDCORE_NOINLINE double smallest_magnitude(const u8* data, u64 groups) noexcept {
       typename V::F x[4];
       V::load4(E{}, data, x);
       for (int i = 0; i < 4; ++i) {
-        low = V::min(low, V::abs(x[i]));
+        low = V::min(V::abs(x[i]), low);  // NaN compares false: `low` stays
       }
     }
     return least<V, float>(low);
   }
 }
 
-/// Zeros and subnormals by their bits. Only for blocks that have tiny values.
-template <class E>
-TDCORE_NOINLINE void count_tiny(const u8* data, u64 elements, u64& zeros, u64& subnormals) noexcept {
-  using Raw = typename E::Raw;
-  Raw zero_lanes = 0, below_lanes = 0;  // at most kBlockElements each
-  static_assert(kBlockElements < 65536);
-  for (u64 i = 0; i < elements; ++i) {
-    const Raw magnitude = static_cast<Raw>(load_raw<E>(data, i) & static_cast<Raw>(~E::kSign));
-    zero_lanes = static_cast<Raw>(zero_lanes + (magnitude == 0 ? 1 : 0));
-    below_lanes = static_cast<Raw>(below_lanes + (magnitude < E::kFirstNormal ? 1 : 0));
+/// Zeros, +0 and -0. Needs subnormals not to be taken for zeros (DefaultFloatMode). Only for blocks that may have some.
+template <class V, class E>
+TDCORE_NOINLINE u64 count_zeros(const u8* data, u64 groups) noexcept {
+  if constexpr (E::kWide) {
+    typename V::L count = V::zero64();
+    for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
+      typename V::D x[8];
+      V::load8(E{}, data, x);
+      for (int i = 0; i < 8; ++i) {
+        count = V::tally(count, V::equal(x[i], V::set1(0.0)));
+      }
+    }
+    return V::sum64(count);
+  } else {
+    typename V::I count = V::zero32();
+    for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
+      typename V::F x[4];
+      V::load4(E{}, data, x);
+      for (int i = 0; i < 4; ++i) {
+        count = V::tally(count, V::equal(x[i], V::set1(0.0f)));
+      }
+    }
+    return V::sum32(count);
   }
-  zeros = zero_lanes;
-  subnormals = static_cast<u64>(below_lanes) - zeros;
+}
+
+/// Values of |x| below the smallest normal float64.
+template <class V, class E>
+TDCORE_NOINLINE u64 count_below_normal(const u8* data, u64 groups) noexcept {
+  typename V::L count = V::zero64();
+  for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
+    typename V::D x[8];
+    V::load8(E{}, data, x);
+    for (int i = 0; i < 8; ++i) {
+      count = V::tally(count, V::less(V::abs(x[i]), V::set1(0x1p-1022)));
+    }
+  }
+  return V::sum64(count);
 }
 
 // ---- histogram ----------------------------------------------------------------------------------------
@@ -605,7 +634,11 @@ TDCORE_NOINLINE [[maybe_unused]] void count_by_table(const u8* bytes, const u8* 
   }
 }
 
-/// counts[i] += number of bytes equal to first + i, for the uppermost of i < most: how many, it returns.
+/// Counts the uppermost `bins` of the bytes first .. first + most - 1 and returns bins:
+/// counts[i] += number of bytes equal to first + most - bins + i. At most kMaxBins.
+template <class V>
+constexpr int kMaxBins = V::kLookUp ? kWindow : kLog2Bins;
+
 template <class V>
 TDCORE_INLINE int count_some(const u8* bytes, const u8* end, int first, int most, u64* counts) noexcept {
   switch (most) {
@@ -619,14 +652,14 @@ TDCORE_INLINE int count_some(const u8* bytes, const u8* end, int first, int most
   if constexpr (V::kLookUp) {
     if (most > kFewBins) {
       const int bins = most < kWindow ? most : kWindow;
-      count_window<V>(bytes, end, first + most - kWindow, kWindow - bins, counts + most - bins);
+      count_window<V>(bytes, end, first + most - kWindow, kWindow - bins, counts);
       return bins;
     }
   } else if (most > 4 * kFewBins) {
     count_by_table(bytes, end, first, most, counts);
     return most;
   }
-  count_equal<V, kFewBins>(bytes, end, first + most - kFewBins, counts + most - kFewBins);
+  count_equal<V, kFewBins>(bytes, end, first + most - kFewBins, counts);
   return kFewBins;
 }
 
@@ -653,12 +686,12 @@ TDCORE_NOINLINE void count_pending(Pending& pending, u64 (&histogram)[kLog2Bins]
         break;
       }
     }
-    u64 counts[kLog2Bins] = {};  // of exponents first + 1 .. last
+    u64 counts[kMaxBins<V>] = {};
     const int bins = count_some<V>(bytes, end, first + 1, last - first, counts);
-    for (int i = 0; i < bins; ++i, --last) {
-      const u64 count = counts[last - first - 1];
-      histogram[last - kFirstExponent] += count;
-      remaining -= count;
+    last -= bins;
+    for (int i = 0; i < bins; ++i) {
+      histogram[last + 1 + i - kFirstExponent] += counts[i];
+      remaining -= counts[i];
     }
   }
   histogram[first - kFirstExponent] += remaining;
@@ -839,15 +872,22 @@ TDCORE_INLINE double count_groups(ChunkState& state, const u8* data, u64 groups,
                                   Pending& pending) noexcept {
   TensorStats& stats = state.stats;
   const u8* bytes = pending.bytes + pending.elements;
+  const u8* end = bytes + groups * V::kGroup;
+  constexpr bool kHalfFloat = E::kFirstNormalExponent == F16Element::kFirstNormalExponent;
   u64 zero_bytes = 0, zeros = 0, subnormals = 0;
   if (sums.low == 0) {
-    count_equal<V, 1>(bytes, bytes + groups * V::kGroup, 0, &zero_bytes);
-    zeros = zero_bytes;
+    count_equal<V, 1>(bytes, end, 0, &zero_bytes);
+    zeros = E::kFloat && !kHalfFloat ? count_zeros<V, E>(data, groups) : zero_bytes;
   }
   if constexpr (E::kFloat) {
-    constexpr int kNormal = E::kFirstNormal == F16Element::kFirstNormal ? 127 - 14 : 1;
-    if (sums.low < kNormal) {
-      count_tiny<E>(data, groups * V::kGroup, zeros, subnormals);
+    if constexpr (kHalfFloat) {  // normal as float32
+      if (sums.low < E::kFirstNormalExponent) {
+        subnormals = groups * V::kGroup - count_from<V>(bytes, end, E::kFirstNormalExponent) - zeros;
+      }
+    } else if constexpr (E::kWide) {
+      subnormals = zero_bytes != zeros ? count_below_normal<V, E>(data, groups) - zeros : 0;
+    } else {
+      subnormals = zero_bytes - zeros;
     }
   }
   stats.zero_count += zeros;
@@ -861,11 +901,8 @@ TDCORE_INLINE double count_groups(ChunkState& state, const u8* data, u64 groups,
   if (zeros != 0) {
     return 0;
   }
-  if (sums.abs_min != kInfinity) {
-    return sums.abs_min;
-  }
   const bool matters = !(state.finite > 0) || sums.low <= exponent_byte(stats.abs_min);
-  return matters && sums.non_finite == 0 ? smallest_magnitude<V, E>(data, groups) : kInfinity;
+  return matters ? smallest_magnitude<V, E>(data, groups) : kInfinity;
 }
 
 template <class V, class E>

@@ -12,7 +12,7 @@
 namespace tdcore {
 
 /// Elements that are reduced together while they lie in the first-level cache. Results depend on it.
-inline constexpr std::uint64_t kBlockElements = 4096;
+inline constexpr std::uint64_t kBlockElements = 2048;
 
 /// Statistics of the part of a chunk that was fed so far.
 struct ChunkState {

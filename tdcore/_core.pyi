@@ -34,7 +34,7 @@ class Ring:
         """
         Waits for calls in flight and unmaps. Later calls do nothing.
         """
-    def counters(self) -> dict:
+    def counters(self) -> dict[typing.Any, typing.Any]:
         """
         Totals so far: captures, tensors, payload_bytes, capture_ns, and drops by reason (those that occurred). After close(): the last ones.
         """
@@ -46,7 +46,7 @@ class Ring:
         """
         Starts a thread that touches every page of the ring, so that no capture has to. Returns at once.
         """
-    def progress(self) -> dict:
+    def progress(self) -> dict[typing.Any, typing.Any]:
         """
         What the flusher last reported, and what it has yet to take. heartbeat_ns is on time.monotonic_ns()'s clock.
         """
@@ -98,18 +98,18 @@ class Drained:
     """
     What Consumer.drain() took. One thread at a time.
     """
-    def plan_segment(self, names: collections.abc.Sequence) -> int:
+    def plan_segment(self, names: collections.abc.Sequence[typing.Any]) -> int:
         """
         Lays the payloads out as a safetensors file: fills segment_offset and crc32c of `rows`. Returns the file's size, 0 without payload.
 
         names: text by name id; ids beyond it become '?<id>'. Without the GIL while hashing.
         """
-    def segment_parts(self) -> list:
+    def segment_parts(self) -> list[typing.Any]:
         """
         The planned file as buffers, in file order. Those of large payloads lie in the ring: use them before release().
         """
     @property
-    def documents(self) -> list:
+    def documents(self) -> list[typing.Any]:
         """
         Pairs of key and bytes, in ticket order.
         """
@@ -157,7 +157,7 @@ class Consumer:
         """
         Counts tensors that were not kept; reason: a key of DROP_REASONS.
         """
-    def counters(self) -> dict:
+    def counters(self) -> dict[typing.Any, typing.Any]:
         """
         As Ring.counters().
         """
@@ -168,7 +168,7 @@ class Consumer:
         producer_dead: pass True only when the trainer's process is known to be gone: records it left unfinished are then skipped and counted as torn.
         Payloads stay in the ring until release().
         """
-    def names(self, start: typing.SupportsInt | typing.SupportsIndex) -> list:
+    def names(self, start: typing.SupportsInt | typing.SupportsIndex) -> list[typing.Any]:
         """
         (name, kind, origin) of every id from `start` on.
         """
@@ -253,16 +253,16 @@ def stats(tensors: typing.Any, /, *, threads: typing.SupportsInt | typing.Suppor
     numpy.frombuffer(stats(tensors), STATS_DTYPE) reads the result. The same values give the same bits for any number of threads.
     TypeError names the first object that cannot be read and why. Releases the GIL for 256 KiB or more.
     """
-def write_file(path: typing.Any, parts: collections.abc.Sequence, *, direct: bool = True, sync: bool = True) -> int:
+def write_file(path: typing.Any, parts: collections.abc.Sequence[typing.Any], *, direct: bool = True, sync: bool = True) -> int:
     """
     Writes a new file from buffers; 1 when O_DIRECT was used to the end, else 0.
 
     direct: try O_DIRECT; buffers that lie on pages (4096) are not copied. sync: fdatasync before returning. Without the GIL.
     Raises OSError (FileExistsError, ...) with path; then no file is left. Renaming, and syncing the folder, are the caller's.
     """
-DROP_REASONS: dict = {1: 'ring_full', 2: 'too_large', 3: 'unsupported_dtype', 4: 'sparse', 5: 'no_storage', 6: 'unreadable', 7: 'names_full', 8: 'degraded', 9: 'torn', 10: 'io_error', 11: 'unsupported_device'}
-DTYPES: dict = {1: 'BOOL', 2: 'U8', 3: 'I8', 4: 'U16', 5: 'I16', 6: 'U32', 7: 'I32', 8: 'U64', 9: 'I64', 10: 'F16', 11: 'BF16', 12: 'F32', 13: 'F64', 14: 'F8_E4M3', 15: 'F8_E5M2', 16: 'C64', 17: 'C128'}
+DROP_REASONS: dict[typing.Any, typing.Any] = {1: 'ring_full', 2: 'too_large', 3: 'unsupported_dtype', 4: 'sparse', 5: 'no_storage', 6: 'unreadable', 7: 'names_full', 8: 'degraded', 9: 'torn', 10: 'io_error', 11: 'unsupported_device'}
+DTYPES: dict[typing.Any, typing.Any] = {1: 'BOOL', 2: 'U8', 3: 'I8', 4: 'U16', 5: 'I16', 6: 'U32', 7: 'I32', 8: 'U64', 9: 'I64', 10: 'F16', 11: 'BF16', 12: 'F32', 13: 'F64', 14: 'F8_E4M3', 15: 'F8_E5M2', 16: 'C64', 17: 'C128'}
 LOG2_MIN: int = -40
 NO_PAYLOAD: int = 18446744073709551615
-ROW_DTYPE: dict = {'names': ['stats', 'payload_offset', 'payload_bytes', 'element_offset', 'elements', 'shape', 'name', 'call', 'seq', 'part', 'parts', 'dtype', 'ndim', 'status', 'reason', 'has_stats', 'step', 'mode_step', 'time_ns', 'ticket', 'segment_offset', 'mode', 'crc32c'], 'formats': [[('count', '<u8'), ('nan_count', '<u8'), ('pos_inf_count', '<u8'), ('neg_inf_count', '<u8'), ('zero_count', '<u8'), ('subnormal_count', '<u8'), ('min', '<f8'), ('max', '<f8'), ('mean', '<f8'), ('m2', '<f8'), ('abs_sum', '<f8'), ('square_sum', '<f8'), ('abs_min', '<f8'), ('abs_max', '<f8'), ('log2_counts', '<u8', (64))], '<u8', '<u8', '<u8', '<u8', ('<i8', (16)), '<u4', '<u4', '<u4', '<u4', '<u4', 'u1', 'u1', 'u1', 'u1', 'u1', '<i8', '<i8', '<i8', '<u8', '<u8', '<u4', '<u4'], 'offsets': [0, 624, 632, 640, 648, 656, 784, 788, 792, 796, 800, 804, 805, 806, 807, 808, 816, 824, 832, 840, 848, 864, 868], 'itemsize': 872}
-STATS_DTYPE: list = [('count', '<u8'), ('nan_count', '<u8'), ('pos_inf_count', '<u8'), ('neg_inf_count', '<u8'), ('zero_count', '<u8'), ('subnormal_count', '<u8'), ('min', '<f8'), ('max', '<f8'), ('mean', '<f8'), ('m2', '<f8'), ('abs_sum', '<f8'), ('square_sum', '<f8'), ('abs_min', '<f8'), ('abs_max', '<f8'), ('log2_counts', '<u8', (64))]
+ROW_DTYPE: dict[typing.Any, typing.Any] = {'names': ['stats', 'payload_offset', 'payload_bytes', 'element_offset', 'elements', 'shape', 'name', 'call', 'seq', 'part', 'parts', 'dtype', 'ndim', 'status', 'reason', 'has_stats', 'step', 'mode_step', 'time_ns', 'ticket', 'segment_offset', 'mode', 'crc32c'], 'formats': [[('count', '<u8'), ('nan_count', '<u8'), ('pos_inf_count', '<u8'), ('neg_inf_count', '<u8'), ('zero_count', '<u8'), ('subnormal_count', '<u8'), ('min', '<f8'), ('max', '<f8'), ('mean', '<f8'), ('m2', '<f8'), ('abs_sum', '<f8'), ('square_sum', '<f8'), ('abs_min', '<f8'), ('abs_max', '<f8'), ('log2_counts', '<u8', (64))], '<u8', '<u8', '<u8', '<u8', ('<i8', (16)), '<u4', '<u4', '<u4', '<u4', '<u4', 'u1', 'u1', 'u1', 'u1', 'u1', '<i8', '<i8', '<i8', '<u8', '<u8', '<u4', '<u4'], 'offsets': [0, 624, 632, 640, 648, 656, 784, 788, 792, 796, 800, 804, 805, 806, 807, 808, 816, 824, 832, 840, 848, 864, 868], 'itemsize': 872}
+STATS_DTYPE: list[typing.Any] = [('count', '<u8'), ('nan_count', '<u8'), ('pos_inf_count', '<u8'), ('neg_inf_count', '<u8'), ('zero_count', '<u8'), ('subnormal_count', '<u8'), ('min', '<f8'), ('max', '<f8'), ('mean', '<f8'), ('m2', '<f8'), ('abs_sum', '<f8'), ('square_sum', '<f8'), ('abs_min', '<f8'), ('abs_max', '<f8'), ('log2_counts', '<u8', (64))]

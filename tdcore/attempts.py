@@ -108,7 +108,8 @@ def _enter(sink: Sink, where: str) -> str:
                 "run_id": uuid.uuid4().hex,
                 "attempts": attempts,
             }
-            sink.put_new(RUN_KEY, [_dump(document)])  # whoever creates it names the run
+            # Whoever creates it names the run.
+            sink.put_new(RUN_KEY, [_dump(document)])
         elif attempts == run["attempts"]:
             return str(run["run_id"])
         else:

@@ -109,7 +109,7 @@ def test_the_gradient_of_a_sum_has_stride_zero_and_is_read_within_its_storage(ta
         seen.append(gradient)
         tap.capture([gradient])
 
-    doubled.register_hook(hook)  # type: ignore[no-untyped-call]
+    doubled.register_hook(hook)
     torch.autograd.backward(doubled.sum())
     assert seen[0].stride() == (0,)
     assert np.array_equal(tap.take().value(0), np.ones(100, np.float32))

@@ -186,6 +186,7 @@ class IndexWriter:
             compression_level=3,
             use_dictionary=_DICTIONARY_COLUMNS,
             write_statistics=_STATISTICS_COLUMNS,
+            write_page_checksum=True,  # readers verify it: a damaged page is an error, not another number
         )
 
     def write(self, table: pa.Table) -> None:

@@ -62,6 +62,7 @@ _MAX_ROWS = 1 << 24  # of one file
 _MAX_FILE_BYTES = 1 << 31
 _MAX_EXPANSION = 4096  # bytes in memory per byte of file
 _MAX_NAME_CHARS = 65536
+_MANY_ROWS = 20_000  # from here on columns are decoded by several threads
 _MAPPED_BYTES = 1 << 20  # files at least this large stay mapped instead of being held in memory
 _MAX_COUNT = 1 << 53
 _NEVER_NEGATIVE = frozenset(layout.STATISTICS_COLUMNS) - {"min", "max", "mean", "log2_first", "log2_counts"}
@@ -254,7 +255,7 @@ def _read(parquet: pq.ParquetFile, key: str, names: Sequence[str]) -> pa.Table:
     """Some columns, fully validated, each in one piece and of the type that the format says."""
     schema = layout.index_schema()
     with _reading(key, "reading"):
-        table = parquet.read(columns=list(names), use_threads=True)
+        table = parquet.read(columns=list(names), use_threads=parquet.metadata.num_rows > _MANY_ROWS)
         table.validate(full=True)
         if table.num_rows != parquet.metadata.num_rows:
             raise ValueError(f"{table.num_rows} rows found, {parquet.metadata.num_rows} promised")

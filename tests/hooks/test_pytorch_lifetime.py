@@ -114,9 +114,14 @@ def test_a_registration_that_fails_leaves_nothing_behind(
 
 def test_the_context_manager_closes_also_after_an_error(make_hook: MakeHook) -> None:
     model = Net()
-    with pytest.raises(ZeroDivisionError), make_hook(save_all=True) as hook:
-        hook.register_module(model)
-        raise ZeroDivisionError
+
+    def fails() -> None:
+        with make_hook(save_all=True) as hook:
+            hook.register_module(model)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
     assert hooks_on(model) == 0
 
 

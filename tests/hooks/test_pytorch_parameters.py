@@ -155,7 +155,7 @@ def test_an_optimizer_inside_backward_gives_every_gradient(make_hook: MakeHook, 
             optimizer.step()
             optimizer.zero_grad()
 
-        parameter.register_post_accumulate_grad_hook(step)
+        parameter.register_post_accumulate_grad_hook(step)  # type: ignore[no-untyped-call]
     for _ in range(2):
         seen.clear()
         model(torch.randn(5, 4)).square().mean().backward()
@@ -181,7 +181,7 @@ def test_without_any_optimizer_gradients_are_read_at_the_next_forward(
         with torch.no_grad():
             for parameter in model.parameters():
                 assert parameter.grad is not None
-                parameter -= 0.1 * parameter.grad
+                parameter.add_(parameter.grad, alpha=-0.1)
     run = read_run(hook)
     for step in range(3):
         assert np.array_equal(run.value(GRADIENT, step), gradients[step])
@@ -251,10 +251,10 @@ def test_a_closure_optimizer_gives_the_gradients_of_its_last_evaluation(
         optimizer.zero_grad()
         starts.append(model.fc1.weight.detach().clone())
         loss: torch.Tensor = model(x).square().mean()
-        loss.backward()
+        torch.autograd.backward(loss)
         return loss
 
-    optimizer.step(closure)
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
     assert model.fc1.weight.grad is not None
     last = len(starts) - 1
     run = read_run(hook)
@@ -268,8 +268,12 @@ def test_optimizer_state_and_hyperparameters_are_captured_when_asked(
 ) -> None:
     hook, model = make_hook(include_collections=["optimizer_variables", "hyperparameters"]), Net()
     hook.register_module(model)
+    groups: list[dict[str, Any]] = [
+        {"params": model.fc1.parameters(), "lr": 0.5},
+        {"params": model.fc2.parameters()},
+    ]
     optimizer = torch.optim.SGD(
-        [{"params": model.fc1.parameters(), "lr": 0.5}, {"params": model.fc2.parameters()}],
+        groups,
         lr=0.25,
         momentum=0.9,
         weight_decay=0.01,
@@ -349,7 +353,7 @@ def test_replaced_parameters_and_modules_are_captured_as_they_are_now(
         {name: torch.ones_like(value) for name, value in model.state_dict().items()}, assign=True
     )
     train(model, torch.optim.SGD(model.parameters(), lr=0.0))
-    model.fc2 = nn.Linear(8, 5)  # type: ignore[assignment]
+    model.fc2 = nn.Linear(8, 5)
     model.extra = nn.Linear(1, 1)
     train(model, torch.optim.SGD(model.parameters(), lr=0.0))
     run = read_run(hook)
