@@ -1,4 +1,4 @@
-// The flusher's side: class Consumer, class Drained, write_file(), and the tables of words and columns.
+// The flusher's side: class Consumer and class Drained.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -13,15 +13,18 @@
 #include "bindings_errors.hpp"
 #include "consumer.hpp"
 #include "drained.hpp"
-#include "file_writer.hpp"
 #include "segment.hpp"
 
 namespace py = pybind11;
 
 namespace tdcore {
+
+void bind_tables(py::module_& module);  // bindings_tables.cpp
+
 namespace {
 
-/// The consumer with the names read so far. The mutex is for Python threads that share one: calls here run without the GIL.
+/// The consumer with the names read so far. The mutex is for Python threads that share one: calls here run
+/// without the GIL.
 struct SharedConsumer {
   explicit SharedConsumer(std::shared_ptr<RingMemory> memory) : consumer(std::move(memory)) {}
 
@@ -69,7 +72,8 @@ std::shared_ptr<SharedConsumer> attach(int fd) {
   }
 }
 
-std::shared_ptr<SharedDrained> drain_records(const std::shared_ptr<SharedConsumer>& self, std::uint64_t max_bytes, std::uint64_t max_records,
+std::shared_ptr<SharedDrained> drain_records(const std::shared_ptr<SharedConsumer>& self,
+                                             std::uint64_t max_bytes, std::uint64_t max_records,
                                              bool producer_dead) {
   auto result = std::make_shared<SharedDrained>();
   result->owner = self;
@@ -104,28 +108,32 @@ std::uint64_t head_ticket(SharedConsumer& self) {
 }
 
 double fill(const SharedConsumer& self) {
-  const double bytes = static_cast<double>(self.consumer.pending_bytes()) / static_cast<double>(self.consumer.data_bytes());
-  const double records = static_cast<double>(self.consumer.pending_records()) / static_cast<double>(self.consumer.memory()->slot_count());
+  const double bytes =
+      static_cast<double>(self.consumer.pending_bytes()) / static_cast<double>(self.consumer.data_bytes());
+  const double records = static_cast<double>(self.consumer.pending_records()) /
+                         static_cast<double>(self.consumer.memory()->slot_count());
   return std::max(bytes, records);
 }
 
 void count_drop(SharedConsumer& self, unsigned reason, std::uint64_t tensors, std::uint64_t bytes) {
   if (reason == 0 || reason >= static_cast<unsigned>(DropReason::kCount)) {
-    throw py::value_error("reason must be a key of DROP_REASONS (1 to " + std::to_string(static_cast<unsigned>(DropReason::kCount) - 1) +
-                          "), got " + std::to_string(reason));
+    throw py::value_error("reason must be a key of DROP_REASONS (1 to " +
+                          std::to_string(static_cast<unsigned>(DropReason::kCount) - 1) + "), got " +
+                          std::to_string(reason));
   }
   self.consumer.count_drop(static_cast<DropReason>(reason), tensors, bytes);
 }
 
-void report(SharedConsumer& self, std::uint64_t records, std::uint64_t bytes, std::uint64_t rows, std::int64_t last_step,
-            const std::optional<std::string>& error) {
+void report(SharedConsumer& self, std::uint64_t records, std::uint64_t bytes, std::uint64_t rows,
+            std::int64_t last_step, const std::optional<std::string>& error) {
   const std::lock_guard lock(self.mutex);
   self.consumer.report(records, bytes, rows, last_step, error ? &*error : nullptr);
 }
 
 void request_stop(SharedConsumer& self, const std::string& text) {
   if (text.empty() || text.size() > kStopTextBytes) {
-    throw py::value_error("a stop request must be 1 to " + std::to_string(kStopTextBytes) + " bytes of text, got " + std::to_string(text.size()));
+    throw py::value_error("a stop request must be 1 to " + std::to_string(kStopTextBytes) +
+                          " bytes of text, got " + std::to_string(text.size()));
   }
   const std::lock_guard lock(self.mutex);
   (void)self.consumer.request_stop(text);  // false only in a forked child, where nothing is done
@@ -147,24 +155,32 @@ std::vector<std::string> needed_names(const Drained& drained, const py::sequence
 }
 
 std::uint64_t plan(SharedDrained& self, const py::sequence& names) {
-  if (self.released) throw py::value_error("plan_segment() must come before release(): the payloads' space has been given back");
-  if (!self.owner->consumer.usable()) throw std::runtime_error("plan_segment() cannot be called in a forked child: the ring is its parent's");
+  if (self.released)
+    throw py::value_error(
+        "plan_segment() must come before release(): the payloads' space has been given back");
+  if (!self.owner->consumer.usable())
+    throw std::runtime_error("plan_segment() cannot be called in a forked child: the ring is its parent's");
   const std::vector<std::string> texts = needed_names(self.drained, names);
   const py::gil_scoped_release unlocked;
-  self.segment = plan_segment(self.drained.rows, self.drained.batches, self.owner->consumer.memory()->data(), texts);
+  self.segment =
+      plan_segment(self.drained.rows, self.drained.batches, self.owner->consumer.memory()->data(), texts);
   return self.segment.file_bytes;
 }
 
 py::list segment_parts(const std::shared_ptr<SharedDrained>& self) {
-  if (self->released) throw py::value_error("segment_parts() must come before release(): the payloads' space has been given back");
+  if (self->released)
+    throw py::value_error(
+        "segment_parts() must come before release(): the payloads' space has been given back");
   py::list parts;
-  for (const SegmentPiece& piece : self->segment.pieces()) parts.append(view_of(self, piece.data, piece.bytes));
+  for (const SegmentPiece& piece : self->segment.pieces())
+    parts.append(view_of(self, piece.data, piece.bytes));
   return parts;
 }
 
 py::list documents(const SharedDrained& self) {
   py::list result;
-  for (const auto& [key, bytes] : self.drained.documents) result.append(py::make_tuple(decode_utf8(key), py::bytes(bytes)));
+  for (const auto& [key, bytes] : self.drained.documents)
+    result.append(py::make_tuple(decode_utf8(key), py::bytes(bytes)));
   return result;
 }
 
@@ -172,188 +188,98 @@ py::object rows(const std::shared_ptr<SharedDrained>& self) {
   return view_of(self, self->drained.rows.data(), self->drained.rows.size() * sizeof(Row));
 }
 
-// ---- write_file
-
-/// Contiguous views of Python buffers, held for as long as this lives.
-class Views {
- public:
-  explicit Views(const py::sequence& parts) {
-    buffers_.reserve(py::len(parts));
-    for (const py::handle part : parts) {
-      Py_buffer buffer;
-      if (PyObject_GetBuffer(part.ptr(), &buffer, PyBUF_SIMPLE) != 0) {
-        release();
-        throw py::error_already_set();
-      }
-      buffers_.push_back(buffer);
-      pieces_.push_back({static_cast<const std::byte*>(buffer.buf), static_cast<std::uint64_t>(buffer.len)});
-    }
-  }
-  ~Views() { release(); }
-  Views(const Views&) = delete;
-  Views& operator=(const Views&) = delete;
-  std::span<const SegmentPiece> pieces() const noexcept { return pieces_; }
-
- private:
-  void release() noexcept {
-    for (Py_buffer& buffer : buffers_) PyBuffer_Release(&buffer);
-    buffers_.clear();
-  }
-  std::vector<Py_buffer> buffers_;
-  std::vector<SegmentPiece> pieces_;
-};
-
-int write_parts(const py::object& path, const py::sequence& parts, bool direct, bool sync) {
-  PyObject* encoded = nullptr;
-  if (PyUnicode_FSConverter(path.ptr(), &encoded) == 0) throw py::error_already_set();
-  const auto name = py::reinterpret_steal<py::bytes>(encoded);
-  const std::string file = name;
-  const Views views(parts);
-  try {
-    const py::gil_scoped_release unlocked;
-    return write_file(file, views.pieces(), direct, sync) ? 1 : 0;
-  } catch (const std::system_error& error) {
-    throw_os_error(error, path);
-  }
-}
-
-// ---- Tables
-
-/// NumPy's dict form of a dtype: a list of columns with their places.
-class Columns {
- public:
-  void add(const char* name, const py::object& format, std::size_t offset) {
-    names_.append(name);
-    formats_.append(format);
-    offsets_.append(offset);
-  }
-  void add(const char* name, const char* format, std::size_t offset) { add(name, py::str(format), offset); }
-  py::dict dtype(std::size_t item_bytes) const {
-    py::dict result;
-    result["names"] = names_;
-    result["formats"] = formats_;
-    result["offsets"] = offsets_;
-    result["itemsize"] = item_bytes;
-    return result;
-  }
-
- private:
-  py::list names_;
-  py::list formats_;
-  py::list offsets_;
-};
-
-py::dict row_dtype(const py::object& stats_dtype) {
-  constexpr std::size_t kEntry = offsetof(Row, entry);
-  Columns columns;
-  columns.add("stats", stats_dtype, kEntry + offsetof(Entry, stats));
-  columns.add("payload_offset", "<u8", kEntry + offsetof(Entry, payload_offset));
-  columns.add("payload_bytes", "<u8", kEntry + offsetof(Entry, payload_bytes));
-  columns.add("element_offset", "<u8", kEntry + offsetof(Entry, element_offset));
-  columns.add("elements", "<u8", kEntry + offsetof(Entry, elements));
-  columns.add("shape", py::make_tuple("<i8", py::make_tuple(kMaxDims)), kEntry + offsetof(Entry, shape));
-  columns.add("name", "<u4", kEntry + offsetof(Entry, name));
-  columns.add("call", "<u4", kEntry + offsetof(Entry, call));
-  columns.add("seq", "<u4", kEntry + offsetof(Entry, seq));
-  columns.add("part", "<u4", kEntry + offsetof(Entry, part));
-  columns.add("parts", "<u4", kEntry + offsetof(Entry, parts));
-  columns.add("dtype", "u1", kEntry + offsetof(Entry, dtype));
-  columns.add("ndim", "u1", kEntry + offsetof(Entry, ndim));
-  columns.add("status", "u1", kEntry + offsetof(Entry, status));
-  columns.add("reason", "u1", kEntry + offsetof(Entry, reason));
-  columns.add("has_stats", "u1", kEntry + offsetof(Entry, has_stats));
-  columns.add("step", "<i8", offsetof(Row, step));
-  columns.add("mode_step", "<i8", offsetof(Row, mode_step));
-  columns.add("time_ns", "<i8", offsetof(Row, time_ns));
-  columns.add("ticket", "<u8", offsetof(Row, ticket));
-  columns.add("segment_offset", "<u8", offsetof(Row, segment_offset));
-  columns.add("mode", "<u4", offsetof(Row, mode));
-  columns.add("crc32c", "<u4", offsetof(Row, crc32c));
-  return columns.dtype(sizeof(Row));
-}
-
-py::dict drop_reasons() {
-  py::dict result;
-  for (unsigned code = 1; code < static_cast<unsigned>(DropReason::kCount); ++code) {
-    result[py::int_(code)] = drop_reason_name(static_cast<DropReason>(code));
-  }
-  return result;
-}
-
-py::dict dtypes() {
-  py::dict result;
-  for (unsigned code = 1; code < static_cast<unsigned>(Dtype::kCount); ++code) {
-    result[py::int_(code)] = dtype_name(static_cast<Dtype>(code));
-  }
-  return result;
-}
-
-constexpr const char* kConsumerDoc = R"(The flusher's side of a ring: reads its records in order and gives the space back.
+constexpr const char* kConsumerDoc =
+    R"(The flusher's side of a ring: reads its records in order and gives the space back.
 
 fd: the ring's descriptor; it is duplicated, so the caller may close its own. One consumer at a time; a new one goes on at the first
 record that was not released. Threads may share one. In a forked child nothing is done.
 Raises ValueError (not a ring, or one of another build) or OSError.)";
 
-constexpr const char* kDrainDoc = R"(Takes committed records, up to max_records and max_bytes together, but at least one if there is one.
+constexpr const char* kDrainDoc =
+    R"(Takes committed records, up to max_records and max_bytes together, but at least one if there is one.
 
 producer_dead: pass True only when the trainer's process is known to be gone: records it left unfinished are then skipped and counted as torn.
 Payloads stay in the ring until release().)";
 
-constexpr const char* kReportDoc = R"(Beats the heart and adds to what Ring.progress() says: records, bytes and rows are those since the last report.
+constexpr const char* kReportDoc =
+    R"(Beats the heart and adds to what Ring.progress() says: records, bytes and rows are those since the last report.
 
 last_step: the largest one is kept. error: text of an error, counted as one; the last one is shown (first 1024 bytes). An empty text ends it.)";
 
-constexpr const char* kPlanDoc = R"(Lays the payloads out as a safetensors file: fills segment_offset and crc32c of `rows`. Returns the file's size, 0 without payload.
+constexpr const char* kPlanDoc =
+    R"(Lays the payloads out as a safetensors file: fills segment_offset and crc32c of `rows`. Returns the file's size, 0 without payload.
 
 names: text by name id; ids beyond it become '?<id>'. Without the GIL while hashing.)";
-
-constexpr const char* kWriteDoc = R"(Writes a new file from buffers; 1 when O_DIRECT was used to the end, else 0.
-
-direct: try O_DIRECT; buffers that lie on pages (4096) are not copied. sync: fdatasync before returning. Without the GIL.
-Raises OSError (FileExistsError, ...) with path; then no file is left. Renaming, and syncing the folder, are the caller's.)";
 
 }  // namespace
 
 void bind_consumer(py::module_& module) {
-  module.attr("DROP_REASONS") = drop_reasons();
-  module.attr("DTYPES") = dtypes();
-  module.attr("ROW_DTYPE") = row_dtype(module.attr("STATS_DTYPE"));
-  module.attr("NO_PAYLOAD") = kNoPayload;
+  bind_tables(module);
 
   py::class_<Bytes>(module, "_Bytes", py::buffer_protocol()).def_buffer(&buffer_of);
 
-  py::class_<SharedDrained, std::shared_ptr<SharedDrained>>(module, "Drained", "What Consumer.drain() took. One thread at a time.")
-      .def_property_readonly("first_ticket", [](const SharedDrained& self) { return self.drained.first.ticket; }, "Ticket of the first record.")
-      .def_property_readonly("end_ticket", [](const SharedDrained& self) { return self.drained.end.ticket; }, "Ticket after the last record.")
-      .def_property_readonly("records", [](const SharedDrained& self) { return self.drained.records; }, "Batches and documents.")
-      .def_property_readonly("torn", [](const SharedDrained& self) { return self.drained.torn; }, "Records that were unfinished or corrupt.")
-      .def_property_readonly("payload_bytes", [](const SharedDrained& self) { return self.drained.payload_bytes; }, "Sum over the rows.")
-      .def_property_readonly("rows", &rows, "One ROW_DTYPE struct per entry, in ticket order, as a read-only buffer.")
+  py::class_<SharedDrained, std::shared_ptr<SharedDrained>>(
+      module, "Drained", "What Consumer.drain() took. One thread at a time.")
+      .def_property_readonly(
+          "first_ticket", [](const SharedDrained& self) { return self.drained.first.ticket; },
+          "Ticket of the first record.")
+      .def_property_readonly(
+          "end_ticket", [](const SharedDrained& self) { return self.drained.end.ticket; },
+          "Ticket after the last record.")
+      .def_property_readonly(
+          "records", [](const SharedDrained& self) { return self.drained.records; }, "Batches and documents.")
+      .def_property_readonly(
+          "torn", [](const SharedDrained& self) { return self.drained.torn; },
+          "Records that were unfinished or corrupt.")
+      .def_property_readonly(
+          "payload_bytes", [](const SharedDrained& self) { return self.drained.payload_bytes; },
+          "Sum over the rows.")
+      .def_property_readonly("rows", &rows,
+                             "One ROW_DTYPE struct per entry, in ticket order, as a read-only buffer.")
       .def_property_readonly("documents", &documents, "Pairs of key and bytes, in ticket order.")
       .def("plan_segment", &plan, py::arg("names"), kPlanDoc)
-      .def("segment_parts", &segment_parts, "The planned file as buffers, in file order. Those of large payloads lie in the ring: use them before release().");
+      .def("segment_parts", &segment_parts,
+           "The planned file as buffers, in file order. Those of large payloads lie in the ring: use them "
+           "before release().");
 
   py::class_<SharedConsumer, std::shared_ptr<SharedConsumer>>(module, "Consumer", kConsumerDoc)
       .def(py::init(&attach), py::arg("fd"))
-      .def("drain", &drain_records, py::arg("max_bytes"), py::arg("max_records"), py::arg("producer_dead") = false, kDrainDoc)
+      .def("drain", &drain_records, py::arg("max_bytes"), py::arg("max_records"),
+           py::arg("producer_dead") = false, kDrainDoc)
       .def("release", &release_records, py::arg("drained"),
-           "Gives the space of a drain back, in the order of the drains; what was read is final then. ValueError when done twice, RuntimeError when out of order.")
+           "Gives the space of a drain back, in the order of the drains; what was read is final then. "
+           "ValueError when done twice, RuntimeError when out of order.")
       .def("names", &names_from, py::arg("start"), "(name, kind, origin) of every id from `start` on.")
-      .def_property_readonly("closing", [](const SharedConsumer& self) { return self.consumer.closing(); }, "The trainer takes no more records.")
-      .def_property_readonly("epoch", [](const SharedConsumer& self) { return self.consumer.epoch(); }, "This is the n-th consumer of the ring.")
+      .def_property_readonly(
+          "closing", [](const SharedConsumer& self) { return self.consumer.closing(); },
+          "The trainer takes no more records.")
+      .def_property_readonly(
+          "epoch", [](const SharedConsumer& self) { return self.consumer.epoch(); },
+          "This is the n-th consumer of the ring.")
       .def_property_readonly("head_ticket", &head_ticket, "Records released so far, over all consumers.")
-      .def_property_readonly("pending_records", [](const SharedConsumer& self) { return self.consumer.pending_records(); }, "Reserved, not released.")
-      .def_property_readonly("pending_bytes", [](const SharedConsumer& self) { return self.consumer.pending_bytes(); }, "Reserved, not released.")
-      .def_property_readonly("data_bytes", [](const SharedConsumer& self) { return self.consumer.data_bytes(); }, "Size of the ring of bytes.")
-      .def_property_readonly("slots", [](const SharedConsumer& self) { return self.consumer.memory()->slot_count(); }, "Number of records the ring can hold.")
-      .def_property_readonly("fill", &fill, "Share of the ring in use, 0 to 1: of bytes or of slots, whichever is larger.")
-      .def("counters", [](const SharedConsumer& self) { return counters_dict(self.consumer.counters()); }, "As Ring.counters().")
-      .def("count_drop", &count_drop, py::arg("reason"), py::arg("tensors"), py::arg("bytes"), "Counts tensors that were not kept; reason: a key of DROP_REASONS.")
-      .def("report", &report, py::kw_only(), py::arg("records"), py::arg("bytes"), py::arg("rows"), py::arg("last_step"),
-           py::arg("error") = py::none(), kReportDoc)
-      .def("request_stop", &request_stop, py::arg("text"), "Passes a stop request on to the trainer; the first one stands.");
-
-  module.def("write_file", &write_parts, py::arg("path"), py::arg("parts"), py::kw_only(), py::arg("direct") = true, py::arg("sync") = true, kWriteDoc);
+      .def_property_readonly(
+          "pending_records", [](const SharedConsumer& self) { return self.consumer.pending_records(); },
+          "Reserved, not released.")
+      .def_property_readonly(
+          "pending_bytes", [](const SharedConsumer& self) { return self.consumer.pending_bytes(); },
+          "Reserved, not released.")
+      .def_property_readonly(
+          "data_bytes", [](const SharedConsumer& self) { return self.consumer.data_bytes(); },
+          "Size of the ring of bytes.")
+      .def_property_readonly(
+          "slots", [](const SharedConsumer& self) { return self.consumer.memory()->slot_count(); },
+          "Number of records the ring can hold.")
+      .def_property_readonly("fill", &fill,
+                             "Share of the ring in use, 0 to 1: of bytes or of slots, whichever is larger.")
+      .def(
+          "counters", [](const SharedConsumer& self) { return counters_dict(self.consumer.counters()); },
+          "As Ring.counters().")
+      .def("count_drop", &count_drop, py::arg("reason"), py::arg("tensors"), py::arg("bytes"),
+           "Counts tensors that were not kept; reason: a key of DROP_REASONS.")
+      .def("report", &report, py::kw_only(), py::arg("records"), py::arg("bytes"), py::arg("rows"),
+           py::arg("last_step"), py::arg("error") = py::none(), kReportDoc)
+      .def("request_stop", &request_stop, py::arg("text"),
+           "Passes a stop request on to the trainer; the first one stands.");
 }
 
 }  // namespace tdcore

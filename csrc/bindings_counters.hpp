@@ -13,7 +13,8 @@ namespace tdcore {
 
 /// Text from shared memory: bytes that are not UTF-8 become U+FFFD.
 inline pybind11::object decode_utf8(const std::string& text) {
-  PyObject* const decoded = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+  PyObject* const decoded =
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
   if (decoded == nullptr) throw pybind11::error_already_set();
   return pybind11::reinterpret_steal<pybind11::object>(decoded);
 }

@@ -27,17 +27,22 @@ FullPolicy policy_from(const std::string& name) {
 
 const char* policy_name(FullPolicy policy) {
   switch (policy) {
-    case FullPolicy::kBlock: return "block";
-    case FullPolicy::kDrop: return "drop";
-    case FullPolicy::kDegrade: return "degrade";
+    case FullPolicy::kBlock:
+      return "block";
+    case FullPolicy::kDrop:
+      return "drop";
+    case FullPolicy::kDegrade:
+      return "degrade";
   }
   return "?";
 }
 
-std::shared_ptr<Ring> make_ring(std::uint64_t data_bytes, std::uint64_t slots, std::uint64_t names_bytes, const std::string& policy,
-                                double block_timeout_seconds, int threads) {
-  if (!std::isfinite(block_timeout_seconds) || block_timeout_seconds < 0 || block_timeout_seconds > kMaxTimeoutSeconds) {
-    throw py::value_error("block_timeout_seconds must be from 0 to 1e9, got " + std::to_string(block_timeout_seconds));
+std::shared_ptr<Ring> make_ring(std::uint64_t data_bytes, std::uint64_t slots, std::uint64_t names_bytes,
+                                const std::string& policy, double block_timeout_seconds, int threads) {
+  if (!std::isfinite(block_timeout_seconds) || block_timeout_seconds < 0 ||
+      block_timeout_seconds > kMaxTimeoutSeconds) {
+    throw py::value_error("block_timeout_seconds must be from 0 to 1e9, got " +
+                          std::to_string(block_timeout_seconds));
   }
   RingConfig config;
   config.data_bytes = data_bytes;
@@ -87,7 +92,8 @@ py::dict progress(const Ring& ring) {
   return result;
 }
 
-constexpr const char* kRingDoc = R"(The trainer's side of the ring that a flusher reads through a file descriptor.
+constexpr const char* kRingDoc =
+    R"(The trainer's side of the ring that a flusher reads through a file descriptor.
 
 data_bytes, slots, names_bytes: powers of two (64 KiB to 64 GiB, 16 to 2**20, 4 KiB to 1 GiB). The memory is taken at once.
 policy: what a capture does when there is no room: 'block' (up to block_timeout_seconds, then drop), 'drop' or 'degrade'
@@ -99,25 +105,38 @@ Raises ValueError (sizes) or OSError (no memory).)";
 
 void bind_ring(py::module_& module) {
   py::class_<Ring, std::shared_ptr<Ring>>(module, "Ring", kRingDoc)
-      .def(py::init(&make_ring), py::kw_only(), py::arg("data_bytes"), py::arg("slots"), py::arg("names_bytes") = std::uint64_t{1} << 22,
-           py::arg("policy") = "block", py::arg("block_timeout_seconds") = 30.0, py::arg("threads") = 1)
-      .def_property_readonly("fd", &Ring::fd, "Descriptor of the memfd, to be passed to the flusher; -1 after close().")
+      .def(py::init(&make_ring), py::kw_only(), py::arg("data_bytes"), py::arg("slots"),
+           py::arg("names_bytes") = std::uint64_t{1} << 22, py::arg("policy") = "block",
+           py::arg("block_timeout_seconds") = 30.0, py::arg("threads") = 1)
+      .def_property_readonly("fd", &Ring::fd,
+                             "Descriptor of the memfd, to be passed to the flusher; -1 after close().")
       .def_property_readonly("usable", &Ring::usable, "False in a forked child and after close().")
       .def_property_readonly("data_bytes", &Ring::data_bytes, "Size of the ring of bytes.")
       .def_property_readonly("slots", &Ring::slots, "Number of records the ring can hold.")
-      .def_property_readonly("max_record_bytes", &Ring::max_record_bytes, "Largest record; larger tensors go in parts.")
-      .def_property_readonly("policy", [](const Ring& ring) { return policy_name(ring.policy()); }, "'block', 'drop' or 'degrade'.")
+      .def_property_readonly("max_record_bytes", &Ring::max_record_bytes,
+                             "Largest record; larger tensors go in parts.")
+      .def_property_readonly(
+          "policy", [](const Ring& ring) { return policy_name(ring.policy()); },
+          "'block', 'drop' or 'degrade'.")
       .def("intern", &intern, py::arg("name"), py::arg("kind"), py::arg("origin") = "",
            "Id of the name in the shared table, the same for the same arguments; -1 when the table is full.")
       .def("put_document", &put_document, py::arg("key"), py::arg("data"),
-           "Sends a small file of the run; the last one of a key wins. False when it does not fit. May wait, as the policy says.")
-      .def("counters", [](const Ring& ring) { return counters_dict(ring.counters()); },
-           "Totals so far: captures, tensors, payload_bytes, capture_ns, and drops by reason (those that occurred). After close(): the last ones.")
-      .def("progress", &progress, "What the flusher last reported, and what it has yet to take. heartbeat_ns is on time.monotonic_ns()'s clock.")
+           "Sends a small file of the run; the last one of a key wins. False when it does not fit. May wait, "
+           "as the policy says.")
+      .def(
+          "counters", [](const Ring& ring) { return counters_dict(ring.counters()); },
+          "Totals so far: captures, tensors, payload_bytes, capture_ns, and drops by reason (those that "
+          "occurred). After close(): the last ones.")
+      .def("progress", &progress,
+           "What the flusher last reported, and what it has yet to take. heartbeat_ns is on "
+           "time.monotonic_ns()'s clock.")
       .def("stop_request", &stop_request, "Text of a stop request that the flusher passed on, or None.")
-      .def("set_closing", &Ring::set_closing, "Takes no more records; the flusher drains what there is and leaves.")
-      .def("prefault", &Ring::start_prefault, "Starts a thread that touches every page of the ring, so that no capture has to. Returns at once.")
-      .def("close", &Ring::close, py::call_guard<py::gil_scoped_release>(), "Waits for calls in flight and unmaps. Later calls do nothing.");
+      .def("set_closing", &Ring::set_closing,
+           "Takes no more records; the flusher drains what there is and leaves.")
+      .def("prefault", &Ring::start_prefault,
+           "Starts a thread that touches every page of the ring, so that no capture has to. Returns at once.")
+      .def("close", &Ring::close, py::call_guard<py::gil_scoped_release>(),
+           "Waits for calls in flight and unmaps. Later calls do nothing.");
 }
 
 }  // namespace tdcore

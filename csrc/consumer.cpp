@@ -8,9 +8,11 @@
 namespace tdcore {
 namespace {
 
-/// Full count of records before `head`, from the count stored before it. A consumer killed between the two stores left
-/// a count that is ahead by less than a lap; the low bits of the head say by how much.
-std::uint64_t full_ticket(std::uint64_t stored, Cursor head) noexcept { return stored - ((stored - head.ticket) & kTicketMask); }
+/// Full count of records before `head`, from the count stored before it. A consumer killed between the two
+/// stores left a count that is ahead by less than a lap; the low bits of the head say by how much.
+std::uint64_t full_ticket(std::uint64_t stored, Cursor head) noexcept {
+  return stored - ((stored - head.ticket) & kTicketMask);
+}
 
 }  // namespace
 
@@ -24,13 +26,14 @@ Consumer::Consumer(std::shared_ptr<RingMemory> memory) : memory_(std::move(memor
   finish_torn_count();
 }
 
-/// Second half of the count begun in release(): when the head is where the note says, its total is the total. Storing it
-/// twice does no harm, and a note for a release that did not happen is ignored and written again.
+/// Second half of the count begun in release(): when the head is where the note says, its total is the total.
+/// Storing it twice does no harm, and a note for a release that did not happen is ignored and written again.
 void Consumer::finish_torn_count() noexcept {
   ControlPage& control = memory_->control();
-  if (released_.ticket == 0 || control.torn_ticket.load(std::memory_order_relaxed) != released_.ticket) return;
-  control.drops[static_cast<std::size_t>(DropReason::kTorn)].tensors.store(control.torn_total.load(std::memory_order_relaxed),
-                                                                           std::memory_order_relaxed);
+  if (released_.ticket == 0 || control.torn_ticket.load(std::memory_order_relaxed) != released_.ticket)
+    return;
+  control.drops[static_cast<std::size_t>(DropReason::kTorn)].tensors.store(
+      control.torn_total.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
 bool Consumer::place_is_sound(const Slot& slot) const noexcept {
@@ -51,7 +54,8 @@ RecordView Consumer::skip_torn(bool producer_dead) noexcept {
   ++cursor_.ticket;
   if (producer_dead) {
     control.abandoned.store(1, std::memory_order_relaxed);  // a guard against a wrong verdict; orders nothing
-    // Its place is unknown, so the position stays and the next sound record moves it; after the last one, all is free.
+    // Its place is unknown, so the position stays and the next sound record moves it; after the last one, all
+    // is free.
     const Cursor tail = Cursor::unpack(control.reservation.load(std::memory_order_relaxed));
     if (tail.tickets_since(cursor_.cursor) == 0) cursor_.cursor.position = tail.position;
   }
@@ -62,21 +66,24 @@ std::optional<RecordView> Consumer::next(bool producer_dead) noexcept {
   if (!memory_->here()) return std::nullopt;
   const std::uint64_t ticket = cursor_.cursor.ticket;
   const Slot& slot = memory_->slots()[ticket & (memory_->slot_count() - 1)];
-  if (slot.commit.load(std::memory_order_acquire) == ticket + 1) {  // pairs with the release in Ring::publish()
+  if (slot.commit.load(std::memory_order_acquire) ==
+      ticket + 1) {  // pairs with the release in Ring::publish()
     if (!place_is_sound(slot)) return skip_torn(producer_dead);
     RecordView view;
     view.data = memory_->data() + (slot.position & (memory_->data_bytes() / kUnitBytes - 1)) * kUnitBytes;
     view.bytes = slot.bytes;
     view.ticket = cursor_.ticket;
     view.kind = static_cast<RecordKind>(slot.kind);
-    cursor_.cursor = Cursor{(ticket + 1) & kTicketMask, (slot.position + (view.bytes + kUnitBytes - 1) / kUnitBytes) & kPositionMask};
+    cursor_.cursor = Cursor{(ticket + 1) & kTicketMask,
+                            (slot.position + (view.bytes + kUnitBytes - 1) / kUnitBytes) & kPositionMask};
     ++cursor_.ticket;
     return view;
   }
   if (!producer_dead) return std::nullopt;
   const Cursor tail = Cursor::unpack(memory_->control().reservation.load(std::memory_order_relaxed));
   const std::uint64_t reserved = tail.tickets_since(cursor_.cursor);
-  if (reserved == 0 || reserved > memory_->slot_count()) return std::nullopt;  // none left, or a word that cannot be true
+  if (reserved == 0 || reserved > memory_->slot_count())
+    return std::nullopt;  // none left, or a word that cannot be true
   return skip_torn(true);
 }
 
@@ -84,18 +91,20 @@ void Consumer::release(const Mark& first, const Mark& end, std::uint64_t torn) {
   if (!memory_->here()) return;
   ControlPage& control = memory_->control();
   if (first.ticket != released_.ticket) {
-    throw std::logic_error("records must be released in order: expected ticket " + std::to_string(released_.ticket) + ", got " +
-                           std::to_string(first.ticket));
+    throw std::logic_error("records must be released in order: expected ticket " +
+                           std::to_string(released_.ticket) + ", got " + std::to_string(first.ticket));
   }
   if (end.ticket < first.ticket || end.ticket > cursor_.ticket) {
-    throw std::logic_error("cannot release up to ticket " + std::to_string(end.ticket) + ": read up to " + std::to_string(cursor_.ticket));
+    throw std::logic_error("cannot release up to ticket " + std::to_string(end.ticket) + ": read up to " +
+                           std::to_string(cursor_.ticket));
   }
   std::uint64_t expected = released_.cursor.pack();
   const bool alone = control.epoch.load(std::memory_order_relaxed) == epoch_;
   if (alone && end.ticket != first.ticket) {
     if (torn > 0) {
       // Release: in this order for whoever attaches after we were killed, so that a note is whole or void.
-      const std::uint64_t counted = control.drops[static_cast<std::size_t>(DropReason::kTorn)].tensors.load(std::memory_order_relaxed);
+      const std::uint64_t counted =
+          control.drops[static_cast<std::size_t>(DropReason::kTorn)].tensors.load(std::memory_order_relaxed);
       control.torn_ticket.store(~std::uint64_t{0}, std::memory_order_release);
       control.torn_total.store(counted + torn, std::memory_order_release);
       control.torn_ticket.store(end.ticket, std::memory_order_release);
@@ -103,32 +112,37 @@ void Consumer::release(const Mark& first, const Mark& end, std::uint64_t torn) {
     control.head_ticket.store(end.ticket, std::memory_order_relaxed);  // before head; see full_ticket()
     // Release: pairs with the acquire in Ring::reserve(); all our reads of these records are done.
     // A swap, not a store: a consumer that was thought dead and woke up must not move the head back.
-    if (control.head.compare_exchange_strong(expected, end.cursor.pack(), std::memory_order_release, std::memory_order_relaxed)) {
+    if (control.head.compare_exchange_strong(expected, end.cursor.pack(), std::memory_order_release,
+                                             std::memory_order_relaxed)) {
       released_ = end;
       if (torn > 0) finish_torn_count();
       return;
     }
   }
   if (!alone || expected != released_.cursor.pack()) {
-    throw std::logic_error("another consumer has attached to this ring; what this one read since then is void");
+    throw std::logic_error(
+        "another consumer has attached to this ring; what this one read since then is void");
   }
 }
 
 bool Consumer::closing() const noexcept {
-  return memory_->here() && memory_->control().closing.load(std::memory_order_acquire) != 0;  // pairs with Ring::set_closing()
+  return memory_->here() &&
+         memory_->control().closing.load(std::memory_order_acquire) != 0;  // pairs with Ring::set_closing()
 }
 
 std::uint64_t Consumer::pending_records() const noexcept {
   if (!memory_->here()) return 0;
   const ControlPage& control = memory_->control();
-  const Cursor head = Cursor::unpack(control.head.load(std::memory_order_acquire));  // before the reservation (ring.hpp, 3)
+  const Cursor head =
+      Cursor::unpack(control.head.load(std::memory_order_acquire));  // before the reservation (ring.hpp, 3)
   return Cursor::unpack(control.reservation.load(std::memory_order_relaxed)).tickets_since(head);
 }
 
 std::uint64_t Consumer::pending_bytes() const noexcept {
   if (!memory_->here()) return 0;
   const ControlPage& control = memory_->control();
-  const Cursor head = Cursor::unpack(control.head.load(std::memory_order_acquire));  // before the reservation (ring.hpp, 3)
+  const Cursor head =
+      Cursor::unpack(control.head.load(std::memory_order_acquire));  // before the reservation (ring.hpp, 3)
   return Cursor::unpack(control.reservation.load(std::memory_order_relaxed)).units_since(head) * kUnitBytes;
 }
 
@@ -159,8 +173,10 @@ bool Consumer::request_stop(const std::string& text) noexcept {
   if (control.stop_bytes.load(std::memory_order_relaxed) != 0) return true;  // the first request stands
   std::uint64_t words[kStopTextBytes / 8] = {};
   std::memcpy(words, text.data(), text.size());
-  for (std::size_t i = 0; i < kStopTextBytes / 8; ++i) control.stop_words[i].store(words[i], std::memory_order_relaxed);
-  control.stop_bytes.store(text.size(), std::memory_order_release);  // pairs with the acquire in Ring::stop_request()
+  for (std::size_t i = 0; i < kStopTextBytes / 8; ++i)
+    control.stop_words[i].store(words[i], std::memory_order_relaxed);
+  control.stop_bytes.store(text.size(),
+                           std::memory_order_release);  // pairs with the acquire in Ring::stop_request()
   return true;
 }
 

@@ -6,11 +6,11 @@
 // Threads: one thread at a time for next(), seek(), release(), names(); the rest from any thread.
 // Nothing here waits, and nothing read from the ring is followed before it was checked.
 //
-// Torn records. A slot whose commit word is not its ticket is *pending* while the producers' process lives: the
-// consumer stops there. Once the caller knows that it is gone (producer_dead), every such slot below the
-// reservation word is torn: counted, skipped, and nothing but its commit word is looked at. The first one skipped also sets
-// control.abandoned: should a producer be alive after all, it takes no more room. A committed slot whose place or size cannot be true
-// is corrupt and treated as torn, alive or not.
+// Torn records. A slot whose commit word is not its ticket is *pending* while the producers' process lives:
+// the consumer stops there. Once the caller knows that it is gone (producer_dead), every such slot below the
+// reservation word is torn: counted, skipped, and nothing but its commit word is looked at. The first one
+// skipped also sets control.abandoned: should a producer be alive after all, it takes no more room. A
+// committed slot whose place or size cannot be true is corrupt and treated as torn, alive or not.
 #pragma once
 
 #include <cstddef>
@@ -50,17 +50,19 @@ class Consumer {
   /// The next record, or nothing: none committed yet, or a forked child.
   [[nodiscard]] std::optional<RecordView> next(bool producer_dead) noexcept;
 
-  Mark mark() const noexcept { return cursor_; }               // behind the last record that next() gave
+  Mark mark() const noexcept { return cursor_; }  // behind the last record that next() gave
   Mark released() const noexcept { return released_; }
-  void seek(const Mark& mark) noexcept { cursor_ = mark; }      // a mark not before released()
+  void seek(const Mark& mark) noexcept { cursor_ = mark; }  // a mark not before released()
 
-  /// Gives back everything from `first` to `end` and counts the `torn` records in between, exactly once even if
-  /// killed in here. Throws std::logic_error when `first` is not where the last release
-  /// ended, or when another consumer has attached since (this one must stop: its reads are void).
+  /// Gives back everything from `first` to `end` and counts the `torn` records in between, exactly once even
+  /// if killed in here. Throws std::logic_error when `first` is not where the last release ended, or when
+  /// another consumer has attached since (this one must stop: its reads are void).
   void release(const Mark& first, const Mark& end, std::uint64_t torn = 0);
 
   /// Names published since the last call with the same cursor. Throws std::runtime_error (corrupt table).
-  std::vector<Name> names(NameCursor& cursor) const { return usable() ? read_names(*memory_, cursor) : std::vector<Name>{}; }
+  std::vector<Name> names(NameCursor& cursor) const {
+    return usable() ? read_names(*memory_, cursor) : std::vector<Name>{};
+  }
 
   bool usable() const noexcept { return memory_->here(); }
   bool closing() const noexcept;
@@ -73,10 +75,13 @@ class Consumer {
   Counters counters() const noexcept { return usable() ? read_counters(memory_->control()) : Counters{}; }
   void count_drop(DropReason reason, std::uint64_t tensors, std::uint64_t bytes) noexcept;
 
-  /// Adds to the totals that the trainer sees, and beats the heart. `error` counts as one error, an empty one ends it.
-  void report(std::uint64_t records, std::uint64_t bytes, std::uint64_t rows, std::int64_t last_step, const std::string* error) noexcept;
+  /// Adds to the totals that the trainer sees, and beats the heart. `error` counts as one error, an empty one
+  /// ends it.
+  void report(std::uint64_t records, std::uint64_t bytes, std::uint64_t rows, std::int64_t last_step,
+              const std::string* error) noexcept;
 
-  /// Passes a request on to the trainer; the first one stands. False when longer than kStopTextBytes or empty.
+  /// Passes a request on to the trainer; the first one stands. False when longer than kStopTextBytes or
+  /// empty.
   [[nodiscard]] bool request_stop(const std::string& text) noexcept;
 
   const std::shared_ptr<RingMemory>& memory() const noexcept { return memory_; }

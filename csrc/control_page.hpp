@@ -20,7 +20,8 @@ namespace tdcore {
 
 inline constexpr std::uint64_t kRingMagic = 0x31474E4952434454;  // "TDCRING1"
 inline constexpr std::uint32_t kRingVersion = 1;
-inline constexpr std::size_t kLineBytes = 128;  // two cache lines: x86 fetches them in pairs, some ARM lines are 128
+inline constexpr std::size_t kLineBytes =
+    128;  // two cache lines: x86 fetches them in pairs, some ARM lines are 128
 inline constexpr std::uint64_t kUnitBytes = 64;  // positions in the data ring count these
 inline constexpr unsigned kPositionBits = 40;
 inline constexpr unsigned kTicketBits = 24;
@@ -35,15 +36,24 @@ struct Cursor {
   std::uint64_t ticket = 0;    // modulo 2^24
   std::uint64_t position = 0;  // modulo 2^40, in kUnitBytes
 
-  static constexpr Cursor unpack(std::uint64_t word) noexcept { return {word >> kPositionBits, word & kPositionMask}; }
-  constexpr std::uint64_t pack() const noexcept { return ((ticket & kTicketMask) << kPositionBits) | (position & kPositionMask); }
-  constexpr std::uint64_t tickets_since(Cursor earlier) const noexcept { return (ticket - earlier.ticket) & kTicketMask; }
-  constexpr std::uint64_t units_since(Cursor earlier) const noexcept { return (position - earlier.position) & kPositionMask; }
+  static constexpr Cursor unpack(std::uint64_t word) noexcept {
+    return {word >> kPositionBits, word & kPositionMask};
+  }
+  constexpr std::uint64_t pack() const noexcept {
+    return ((ticket & kTicketMask) << kPositionBits) | (position & kPositionMask);
+  }
+  constexpr std::uint64_t tickets_since(Cursor earlier) const noexcept {
+    return (ticket - earlier.ticket) & kTicketMask;
+  }
+  constexpr std::uint64_t units_since(Cursor earlier) const noexcept {
+    return (position - earlier.position) & kPositionMask;
+  }
 };
 
 /// One record's place. Slot of ticket t is slots[t % slots]; reused every lap, never cleared.
 struct Slot {
-  std::atomic<std::uint64_t> commit;  // producer, release: ticket + 1 once the record may be read; pairs with the acquire in Consumer::next()
+  std::atomic<std::uint64_t> commit;  // producer, release: ticket + 1 once the record may be read; pairs with
+                                      // the acquire in Consumer::next()
   std::uint64_t position;             // producer before commit: first unit of the record, modulo 2^40
   std::uint64_t bytes;                // producer before commit: bytes asked for
   std::uint32_t kind;                 // producer before commit: RecordKind
@@ -61,8 +71,9 @@ struct DropTotals {
 /// A short text with one writer and readers that may look at any time (a sequence lock).
 /// Words are relaxed atomics, so a torn look is possible but not a data race; `version` finds it.
 struct ErrorText {
-  std::atomic<std::uint64_t> version;  // consumer: odd while it writes; pairs with the loads in read_error_text()
-  std::atomic<std::uint64_t> bytes;    // consumer
+  std::atomic<std::uint64_t>
+      version;  // consumer: odd while it writes; pairs with the loads in read_error_text()
+  std::atomic<std::uint64_t> bytes;                       // consumer
   std::atomic<std::uint64_t> words[kErrorTextBytes / 8];  // consumer
 };
 
@@ -86,38 +97,46 @@ struct ControlPage {
   alignas(kLineBytes) std::atomic<std::uint64_t> head;
 
   // Consumer only (the trainer reads some for progress(), relaxed: hints that order nothing).
-  alignas(kLineBytes) std::atomic<std::uint64_t> head_ticket;  // full count of records given back; stored before `head`
-  std::atomic<std::uint64_t> epoch;                            // number of attaches so far
-  std::atomic<std::uint64_t> heartbeat_ns;                     // CLOCK_MONOTONIC of the last report()
-  std::atomic<std::uint64_t> records;                          // what report() said, summed
+  alignas(kLineBytes)
+      std::atomic<std::uint64_t> head_ticket;  // full count of records given back; stored before `head`
+  std::atomic<std::uint64_t> epoch;            // number of attaches so far
+  std::atomic<std::uint64_t> heartbeat_ns;     // CLOCK_MONOTONIC of the last report()
+  std::atomic<std::uint64_t> records;          // what report() said, summed
   std::atomic<std::uint64_t> bytes;
   std::atomic<std::uint64_t> rows;
   std::atomic<std::int64_t> last_step;
   std::atomic<std::uint64_t> errors;
-  std::atomic<std::uint64_t> torn_ticket;  // count of torn records in flight: valid for a head at this full ticket, ~0 while being written
-  std::atomic<std::uint64_t> torn_total;   // the total of drops[kTorn] once the head is there; see Consumer::release()
-  std::atomic<std::uint32_t> abandoned;  // 1: a consumer has skipped records as torn; nobody may write any more
+  std::atomic<std::uint64_t> torn_ticket;  // count of torn records in flight: valid for a head at this full
+                                           // ticket, ~0 while being written
+  std::atomic<std::uint64_t>
+      torn_total;  // the total of drops[kTorn] once the head is there; see Consumer::release()
+  std::atomic<std::uint32_t>
+      abandoned;  // 1: a consumer has skipped records as torn; nobody may write any more
 
   // Trainer, any thread.
-  alignas(kLineBytes) std::atomic<std::uint32_t> closing;  // release in set_closing(); pairs with the acquire in Consumer::closing()
+  alignas(kLineBytes) std::atomic<std::uint32_t> closing;  // release in set_closing(); pairs with the acquire
+                                                           // in Consumer::closing()
   alignas(kLineBytes) std::atomic<std::uint64_t> captures;  // relaxed sums, as DropTotals
   std::atomic<std::uint64_t> tensors;
   std::atomic<std::uint64_t> payload_bytes;
   std::atomic<std::uint64_t> capture_ns;
 
-  // Trainer under the name table's mutex, release: [names:32 | bytes:32]; pairs with the acquire in read_names().
+  // Trainer under the name table's mutex, release: [names:32 | bytes:32]; pairs with the acquire in
+  // read_names().
   alignas(kLineBytes) std::atomic<std::uint64_t> names_published;
 
   alignas(kLineBytes) DropTotals drops[static_cast<std::size_t>(DropReason::kCount)];  // both sides, relaxed
 
   alignas(kLineBytes) ErrorText error;  // consumer writes, trainer reads
 
-  // Consumer, release, once: bytes of stop_words in use, 0 = no request; pairs with the acquire in Ring::stop_request().
+  // Consumer, release, once: bytes of stop_words in use, 0 = no request; pairs with the acquire in
+  // Ring::stop_request().
   alignas(kLineBytes) std::atomic<std::uint64_t> stop_bytes;
   std::atomic<std::uint64_t> stop_words[kStopTextBytes / 8];  // consumer, before stop_bytes
 };
 
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
+                  std::atomic<std::uint32_t>::is_always_lock_free,
               "the words are shared by two processes, so they must not hide a lock");
 
 inline constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t power_of_two) noexcept {
@@ -132,7 +151,8 @@ struct Layout {
   std::uint64_t total_bytes;
 };
 
-constexpr Layout layout_for(std::uint64_t data_bytes, std::uint64_t slots, std::uint64_t names_bytes) noexcept {
+constexpr Layout layout_for(std::uint64_t data_bytes, std::uint64_t slots,
+                            std::uint64_t names_bytes) noexcept {
   Layout layout{};
   layout.names_offset = round_up(sizeof(ControlPage), kPageBytes);
   layout.slots_offset = layout.names_offset + round_up(names_bytes, kPageBytes);
@@ -143,12 +163,26 @@ constexpr Layout layout_for(std::uint64_t data_bytes, std::uint64_t slots, std::
 
 /// FNV-1a over the sizes and places that both sides must agree on.
 constexpr std::uint64_t layout_hash() noexcept {
-  const std::uint64_t facts[] = {
-      kRingVersion, sizeof(ControlPage), sizeof(Slot), sizeof(BatchHeader), sizeof(Entry), sizeof(TensorStats),
-      offsetof(ControlPage, reservation), offsetof(ControlPage, head), offsetof(ControlPage, drops),
-      offsetof(ControlPage, error), offsetof(ControlPage, stop_bytes), offsetof(Entry, payload_offset),
-      offsetof(Entry, shape), offsetof(Entry, name), offsetof(Entry, dtype), static_cast<std::uint64_t>(Dtype::kCount),
-      static_cast<std::uint64_t>(DropReason::kCount), kPositionBits, kTicketBits, kUnitBytes};
+  const std::uint64_t facts[] = {kRingVersion,
+                                 sizeof(ControlPage),
+                                 sizeof(Slot),
+                                 sizeof(BatchHeader),
+                                 sizeof(Entry),
+                                 sizeof(TensorStats),
+                                 offsetof(ControlPage, reservation),
+                                 offsetof(ControlPage, head),
+                                 offsetof(ControlPage, drops),
+                                 offsetof(ControlPage, error),
+                                 offsetof(ControlPage, stop_bytes),
+                                 offsetof(Entry, payload_offset),
+                                 offsetof(Entry, shape),
+                                 offsetof(Entry, name),
+                                 offsetof(Entry, dtype),
+                                 static_cast<std::uint64_t>(Dtype::kCount),
+                                 static_cast<std::uint64_t>(DropReason::kCount),
+                                 kPositionBits,
+                                 kTicketBits,
+                                 kUnitBytes};
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const std::uint64_t fact : facts) {
     for (unsigned shift = 0; shift < 64; shift += 8) {

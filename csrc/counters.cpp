@@ -28,7 +28,8 @@ Progress read_progress(const ControlPage& control) {
   progress.rows = control.rows.load(kRelaxed);
   progress.last_step = control.last_step.load(kRelaxed);
   progress.errors = control.errors.load(kRelaxed);
-  // Acquire on head, then the reservation: it cannot be older than the head (ring.hpp, 3), so no difference is negative.
+  // Acquire on head, then the reservation: it cannot be older than the head (ring.hpp, 3), so no difference
+  // is negative.
   const Cursor head = Cursor::unpack(control.head.load(std::memory_order_acquire));
   const Cursor tail = Cursor::unpack(control.reservation.load(kRelaxed));
   progress.pending_records = tail.tickets_since(head);
@@ -47,14 +48,16 @@ void add_drop(ControlPage& control, DropReason reason, std::uint64_t tensors, st
 void write_error_text(ErrorText& text, const std::string& message) noexcept {
   std::uint64_t words[kErrorTextBytes / 8] = {};
   std::size_t bytes = std::min(message.size(), kErrorTextBytes);
-  while (bytes < message.size() && bytes > 0 && (static_cast<unsigned char>(message[bytes]) & 0xc0) == 0x80) --bytes;  // not inside a UTF-8 character
+  while (bytes < message.size() && bytes > 0 && (static_cast<unsigned char>(message[bytes]) & 0xc0) == 0x80)
+    --bytes;  // not inside a UTF-8 character
   std::memcpy(words, message.data(), bytes);
   // Odd while writing; "| 1" also mends the number of a consumer that was killed in here.
   const std::uint64_t writing = text.version.load(std::memory_order_relaxed) | 1;
   text.version.store(writing, std::memory_order_relaxed);
   // Release on each word: who reads a new word (acquire) reads the odd version, or a later one, after it.
   text.bytes.store(bytes, std::memory_order_release);
-  for (std::size_t i = 0; i < kErrorTextBytes / 8; ++i) text.words[i].store(words[i], std::memory_order_release);
+  for (std::size_t i = 0; i < kErrorTextBytes / 8; ++i)
+    text.words[i].store(words[i], std::memory_order_release);
   text.version.store(writing + 1, std::memory_order_release);
 }
 
@@ -66,7 +69,8 @@ std::string read_error_text(const ErrorText& text) {
     if (before % 2 == 1) continue;
     std::uint64_t words[kErrorTextBytes / 8];
     const std::uint64_t bytes = text.bytes.load(std::memory_order_acquire);
-    for (std::size_t i = 0; i < kErrorTextBytes / 8; ++i) words[i] = text.words[i].load(std::memory_order_acquire);
+    for (std::size_t i = 0; i < kErrorTextBytes / 8; ++i)
+      words[i] = text.words[i].load(std::memory_order_acquire);
     if (text.version.load(std::memory_order_relaxed) != before || bytes > kErrorTextBytes) continue;
     return std::string(reinterpret_cast<const char*>(words), bytes);
   }

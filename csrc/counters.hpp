@@ -38,7 +38,8 @@ struct Progress {
 Counters read_counters(const ControlPage& control) noexcept;
 Progress read_progress(const ControlPage& control);
 void add_drop(ControlPage& control, DropReason reason, std::uint64_t tensors, std::uint64_t bytes) noexcept;
-void write_error_text(ErrorText& text, const std::string& message) noexcept;  // consumer only; cut at kErrorTextBytes
+void write_error_text(ErrorText& text,
+                      const std::string& message) noexcept;  // consumer only; cut at kErrorTextBytes
 std::string read_error_text(const ErrorText& text);
 
 }  // namespace tdcore

@@ -10,12 +10,15 @@ bool has_payload(const Entry& entry) noexcept { return entry.payload_offset != k
 /// True when the payload has as many elements as the entry says, and the shape agrees with a whole tensor's.
 bool sizes_agree(const Entry& entry) noexcept {
   const std::size_t size = dtype_bytes(entry.dtype);
-  if (size == 0 || entry.elements > ~std::uint64_t{0} / size || entry.elements * size != entry.payload_bytes) return false;
+  if (size == 0 || entry.elements > ~std::uint64_t{0} / size || entry.elements * size != entry.payload_bytes)
+    return false;
   if (entry.parts > 1) return entry.part < entry.parts;
   std::uint64_t elements = 1;
   for (std::size_t i = 0; i < entry.ndim; ++i) {
     std::uint64_t product = 0;
-    if (entry.shape[i] < 0 || __builtin_mul_overflow(elements, static_cast<std::uint64_t>(entry.shape[i]), &product)) return false;
+    if (entry.shape[i] < 0 ||
+        __builtin_mul_overflow(elements, static_cast<std::uint64_t>(entry.shape[i]), &product))
+      return false;
     elements = product;
   }
   return elements == entry.elements;
@@ -88,14 +91,16 @@ bool take_document(const RecordView& record, Drained& into) {
   std::memcpy(&key_bytes, record.data, sizeof(key_bytes));
   if (key_bytes > record.bytes - sizeof(key_bytes)) return false;
   const char* const text = reinterpret_cast<const char*>(record.data) + sizeof(key_bytes);
-  into.documents.emplace_back(std::string(text, key_bytes), std::string(text + key_bytes, record.bytes - sizeof(key_bytes) - key_bytes));
+  into.documents.emplace_back(std::string(text, key_bytes),
+                              std::string(text + key_bytes, record.bytes - sizeof(key_bytes) - key_bytes));
   return true;
 }
 
 void take(const RecordView& record, const std::byte* ring_data, Drained& into) {
   if (!record.torn && record.kind == RecordKind::kAborted) return;
-  const bool sound = !record.torn && ((record.kind == RecordKind::kBatch && take_batch(record, ring_data, into)) ||
-                                      (record.kind == RecordKind::kDocument && take_document(record, into)));
+  const bool sound =
+      !record.torn && ((record.kind == RecordKind::kBatch && take_batch(record, ring_data, into)) ||
+                       (record.kind == RecordKind::kDocument && take_document(record, into)));
   ++(sound ? into.records : into.torn);
 }
 
@@ -128,6 +133,8 @@ Drained drain(Consumer& consumer, std::uint64_t max_bytes, std::uint64_t max_rec
   return drained;
 }
 
-void release(Consumer& consumer, const Drained& drained) { consumer.release(drained.first, drained.end, drained.torn); }
+void release(Consumer& consumer, const Drained& drained) {
+  consumer.release(drained.first, drained.end, drained.torn);
+}
 
 }  // namespace tdcore

@@ -1,9 +1,9 @@
 // drained.hpp: what one look into the ring brought out: rows, payload places, documents.
 //
-// drain() takes committed records up to its limits and copies every entry into one array of Row, checked: a batch whose
-// sizes, offsets, shapes or types cannot be true is counted as torn and nothing in it is followed. Payloads
-// stay in the ring until release(), so they can be hashed and written from there.
-// Threads: as Consumer. A Drained is plain data; its payload places are valid until its release.
+// drain() takes committed records up to its limits and copies every entry into one array of Row, checked: a
+// batch whose sizes, offsets, shapes or types cannot be true is counted as torn and nothing in it is
+// followed. Payloads stay in the ring until release(), so they can be hashed and written from there. Threads:
+// as Consumer. A Drained is plain data; its payload places are valid until its release.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Row {
   std::uint64_t segment_offset;  // byte in the segment file once planned; kNoPayload without payload
   std::uint64_t location;        // byte of its payload in the data ring; kNoPayload without payload
   std::uint32_t mode;
-  std::uint32_t crc32c;          // of its payload once planned; 0 without payload
+  std::uint32_t crc32c;  // of its payload once planned; 0 without payload
 };
 static_assert(std::is_trivially_copyable_v<Row> && sizeof(Row) % 8 == 0);
 
@@ -40,7 +40,8 @@ struct Batch {
 
   /// Long enough and on a page, so that the file can take it from the ring as it lies.
   bool direct() const noexcept {
-    return payload_bytes >= kDirectPayloadBytes && location % kPageBytes == 0 && payload_bytes % kPageBytes == 0;
+    return payload_bytes >= kDirectPayloadBytes && location % kPageBytes == 0 &&
+           payload_bytes % kPageBytes == 0;
   }
 };
 

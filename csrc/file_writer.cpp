@@ -20,7 +20,9 @@ constexpr std::uint64_t kPreallocateFromBytes = std::uint64_t{1} << 20;
 constexpr std::size_t kMaxPiecesPerCall = 1024;  // IOV_MAX on Linux
 constexpr std::uint64_t kMaxBytesPerCall = std::uint64_t{1} << 30;
 
-[[noreturn]] void fail(const std::string& path, int error) { throw std::system_error(error, std::generic_category(), path); }
+[[noreturn]] void fail(const std::string& path, int error) {
+  throw std::system_error(error, std::generic_category(), path);
+}
 
 /// The file while it is being written; closes it and, unless kept, removes it.
 class NewFile {
@@ -55,17 +57,20 @@ class NewFile {
     if (bytes < kPreallocateFromBytes) return;
     while (::fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) != 0) {
       if (errno == EINTR) continue;
-      if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) fail(path_, errno);  // now, not after half of it
-      return;  // not supported here: the writes allocate
+      if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
+        fail(path_, errno);  // now, not after half of it
+      return;                // not supported here: the writes allocate
     }
   }
 
-  /// Writes all of `pieces` at the end; they are used up. Falls back to ordinary writes when O_DIRECT is refused.
+  /// Writes all of `pieces` at the end; they are used up. Falls back to ordinary writes when O_DIRECT is
+  /// refused.
   void append(std::vector<iovec>& pieces) {
     std::size_t next = 0;
     while (next < pieces.size()) {
       const std::size_t count = std::min(pieces.size() - next, kMaxPiecesPerCall);
-      const ssize_t written = ::pwritev(fd_, &pieces[next], static_cast<int>(count), static_cast<off_t>(offset_));
+      const ssize_t written =
+          ::pwritev(fd_, &pieces[next], static_cast<int>(count), static_cast<off_t>(offset_));
       if (written < 0) {
         if (errno == EINTR) continue;
         if (errno == EINVAL && direct_) {
@@ -135,7 +140,8 @@ class NewFile {
 
 iovec as_iovec(const std::byte* data, std::uint64_t bytes) { return {const_cast<std::byte*>(data), bytes}; }
 
-/// Cuts pieces into pages for O_DIRECT: pages that lie on page addresses go as they are, the rest through a buffer.
+/// Cuts pieces into pages for O_DIRECT: pages that lie on page addresses go as they are, the rest through a
+/// buffer.
 class PageWriter {
  public:
   explicit PageWriter(NewFile& file) : file_(file), bounce_(kBounceBytes) {}
@@ -188,9 +194,9 @@ class PageWriter {
 
   NewFile& file_;
   PageBuffer bounce_;
-  std::uint64_t held_ = 0;    // bytes in bounce_
-  std::vector<iovec> pieces_; // not written yet, before bounce_; one of the two is always empty
-  std::uint64_t queued_ = 0;  // bytes in pieces_
+  std::uint64_t held_ = 0;     // bytes in bounce_
+  std::vector<iovec> pieces_;  // not written yet, before bounce_; one of the two is always empty
+  std::uint64_t queued_ = 0;   // bytes in pieces_
 };
 
 }  // namespace

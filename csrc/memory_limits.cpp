@@ -30,7 +30,8 @@ std::uint64_t machine_bytes() {
 }
 
 /// What one cgroup leaves: limit minus use, where page cache that can be dropped does not count as use.
-std::uint64_t cgroup_bytes(const std::string& folder, const char* limit_file, const char* usage_file, std::string_view cache_key) {
+std::uint64_t cgroup_bytes(const std::string& folder, const char* limit_file, const char* usage_file,
+                           std::string_view cache_key) {
   const std::uint64_t limit = number_in(folder + limit_file);
   if (limit == kUnlimited) return kUnlimited;
   std::uint64_t used = number_in(folder + usage_file);
@@ -48,7 +49,8 @@ std::uint64_t cgroup_bytes(const std::string& folder, const char* limit_file, co
 std::uint64_t unified_bytes(std::string path) {
   std::uint64_t least = kUnlimited;
   for (;;) {
-    least = std::min(least, cgroup_bytes("/sys/fs/cgroup" + path, "/memory.max", "/memory.current", "inactive_file"));
+    least = std::min(
+        least, cgroup_bytes("/sys/fs/cgroup" + path, "/memory.max", "/memory.current", "inactive_file"));
     if (path.empty()) return least;
     path.erase(path.rfind('/'));
   }
@@ -65,8 +67,10 @@ std::uint64_t cgroups_bytes() {
     if (path == "/" || path.find("..") != std::string::npos) path.clear();
     if (line.starts_with("0::")) least = std::min(least, unified_bytes(path));
     if (line.find(":memory:") != std::string::npos) {
-      for (const std::string& folder : {"/sys/fs/cgroup/memory" + path, std::string("/sys/fs/cgroup/memory")}) {
-        least = std::min(least, cgroup_bytes(folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file"));
+      for (const std::string& folder :
+           {"/sys/fs/cgroup/memory" + path, std::string("/sys/fs/cgroup/memory")}) {
+        least = std::min(least, cgroup_bytes(folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes",
+                                             "total_inactive_file"));
       }
     }
   }

@@ -1,6 +1,7 @@
-// memory_limits.hpp: how much memory this process may still take: what the machine has and what its cgroup allows.
-// An estimate, read from /proc and /sys: taking more than this ends in the kernel's out-of-memory killer rather than in an error code.
-// Threads: pure function of the system's state. Never throws; what cannot be read does not limit.
+// memory_limits.hpp: how much memory this process may still take: what the machine has and what its cgroup
+// allows. An estimate, read from /proc and /sys: taking more than this ends in the kernel's out-of-memory
+// killer rather than in an error code. Threads: pure function of the system's state. Never throws; what
+// cannot be read does not limit.
 #pragma once
 
 #include <cstdint>

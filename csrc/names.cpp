@@ -33,7 +33,8 @@ std::string key_of(std::string_view name, std::uint32_t kind, std::string_view o
 }
 
 /// Appends and publishes. Under the writer's mutex.
-std::optional<std::uint32_t> append(RingMemory& memory, std::string_view name, std::uint32_t kind, std::string_view origin) noexcept {
+std::optional<std::uint32_t> append(RingMemory& memory, std::string_view name, std::uint32_t kind,
+                                    std::string_view origin) noexcept {
   std::atomic<std::uint64_t>& published = memory.control().names_published;
   const std::uint64_t word = published.load(std::memory_order_relaxed);  // written under this mutex only
   const std::uint64_t count = word >> kCountShift;
@@ -41,11 +42,13 @@ std::optional<std::uint32_t> append(RingMemory& memory, std::string_view name, s
   const std::uint64_t needed = entry_bytes(name.size(), origin.size());
   if (needed > memory.names_bytes() - used || count >= kBytesMask) return std::nullopt;
   std::byte* const at = memory.names() + used;
-  const NameHeader header{static_cast<std::uint32_t>(name.size()), static_cast<std::uint32_t>(origin.size()), kind, 0};
+  const NameHeader header{static_cast<std::uint32_t>(name.size()), static_cast<std::uint32_t>(origin.size()),
+                          kind, 0};
   std::memcpy(at, &header, sizeof(header));
   if (!name.empty()) std::memcpy(at + sizeof(header), name.data(), name.size());
   if (!origin.empty()) std::memcpy(at + sizeof(header) + name.size(), origin.data(), origin.size());
-  published.store(((count + 1) << kCountShift) | (used + needed), std::memory_order_release);  // pairs with read_names()
+  published.store(((count + 1) << kCountShift) | (used + needed),
+                  std::memory_order_release);  // pairs with read_names()
   return static_cast<std::uint32_t>(count);
 }
 
@@ -72,19 +75,24 @@ std::optional<std::uint32_t> NameWriter::intern(RingMemory& memory, std::string_
 }
 
 std::vector<Name> read_names(const RingMemory& memory, NameCursor& cursor) {
-  const std::uint64_t word = memory.control().names_published.load(std::memory_order_acquire);  // pairs with append()
+  const std::uint64_t word =
+      memory.control().names_published.load(std::memory_order_acquire);  // pairs with append()
   const std::uint64_t count = word >> kCountShift;
   const std::uint64_t used = word & kBytesMask;
   std::vector<Name> names;
-  if (used > memory.names_bytes()) throw std::runtime_error("the ring's table of names is corrupt: more bytes in use than it has");
+  if (used > memory.names_bytes())
+    throw std::runtime_error("the ring's table of names is corrupt: more bytes in use than it has");
   while (cursor.id < count) {
     NameHeader header{};
-    if (used - cursor.offset < sizeof(header)) throw std::runtime_error("the ring's table of names is corrupt: it ends inside an entry");
+    if (used - cursor.offset < sizeof(header))
+      throw std::runtime_error("the ring's table of names is corrupt: it ends inside an entry");
     std::memcpy(&header, memory.names() + cursor.offset, sizeof(header));
     const std::uint64_t bytes = entry_bytes(header.name_bytes, header.origin_bytes);
-    if (bytes > used - cursor.offset) throw std::runtime_error("the ring's table of names is corrupt: an entry is longer than the table");
+    if (bytes > used - cursor.offset)
+      throw std::runtime_error("the ring's table of names is corrupt: an entry is longer than the table");
     const char* const text = reinterpret_cast<const char*>(memory.names() + cursor.offset + sizeof(header));
-    names.push_back({std::string(text, header.name_bytes), header.kind, std::string(text + header.name_bytes, header.origin_bytes)});
+    names.push_back({std::string(text, header.name_bytes), header.kind,
+                     std::string(text + header.name_bytes, header.origin_bytes)});
     cursor.offset += bytes;
     ++cursor.id;
   }

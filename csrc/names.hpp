@@ -29,8 +29,8 @@ struct Name {
 class NameWriter {
  public:
   /// Empty when the table is full or memory is short.
-  [[nodiscard]] std::optional<std::uint32_t> intern(RingMemory& memory, std::string_view name, std::uint32_t kind,
-                                                    std::string_view origin) noexcept;
+  [[nodiscard]] std::optional<std::uint32_t> intern(RingMemory& memory, std::string_view name,
+                                                    std::uint32_t kind, std::string_view origin) noexcept;
 
  private:
   std::mutex mutex_;

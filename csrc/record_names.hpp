@@ -9,16 +9,18 @@ namespace tdcore {
 
 /// "ring_full", ...; nullptr for kNone and numbers out of range.
 constexpr const char* drop_reason_name(DropReason reason) noexcept {
-  constexpr const char* kNames[] = {nullptr,      "ring_full", "too_large",  "unsupported_dtype", "sparse", "no_storage",
-                                    "unreadable", "names_full", "degraded", "torn", "io_error", "unsupported_device"};
+  constexpr const char* kNames[] = {nullptr,    "ring_full",  "too_large",  "unsupported_dtype",
+                                    "sparse",   "no_storage", "unreadable", "names_full",
+                                    "degraded", "torn",       "io_error",   "unsupported_device"};
   static_assert(sizeof(kNames) / sizeof(kNames[0]) == static_cast<std::size_t>(DropReason::kCount));
   return reason < DropReason::kCount ? kNames[static_cast<std::size_t>(reason)] : nullptr;
 }
 
 /// The safetensors name of an element type ("C128" is ours); nullptr for kUnknown and numbers out of range.
 constexpr const char* dtype_name(Dtype dtype) noexcept {
-  constexpr const char* kNames[] = {nullptr, "BOOL", "U8", "I8", "U16", "I16", "U32", "I32", "U64",
-                                    "I64", "F16", "BF16", "F32", "F64", "F8_E4M3", "F8_E5M2", "C64", "C128"};
+  constexpr const char* kNames[] = {nullptr, "BOOL", "U8",      "I8",      "U16", "I16",
+                                    "U32",   "I32",  "U64",     "I64",     "F16", "BF16",
+                                    "F32",   "F64",  "F8_E4M3", "F8_E5M2", "C64", "C128"};
   static_assert(sizeof(kNames) / sizeof(kNames[0]) == static_cast<std::size_t>(Dtype::kCount));
   return dtype < Dtype::kCount ? kNames[static_cast<std::size_t>(dtype)] : nullptr;
 }

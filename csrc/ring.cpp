@@ -38,18 +38,22 @@ void fence_streaming_stores() noexcept {
 
 const RingConfig& checked(const RingConfig& config) {
   if (config.block_timeout < nanoseconds::zero()) {
-    throw std::invalid_argument("block_timeout must not be negative, got " + std::to_string(config.block_timeout.count()) + " ns");
+    throw std::invalid_argument("block_timeout must not be negative, got " +
+                                std::to_string(config.block_timeout.count()) + " ns");
   }
   if (config.threads < 1 || config.threads > kMaxThreads) {
-    throw std::invalid_argument("threads must be from 1 to " + std::to_string(kMaxThreads) + ", got " + std::to_string(config.threads));
+    throw std::invalid_argument("threads must be from 1 to " + std::to_string(kMaxThreads) + ", got " +
+                                std::to_string(config.threads));
   }
-  if (config.policy > FullPolicy::kDegrade) throw std::invalid_argument("policy must be block, drop or degrade");
+  if (config.policy > FullPolicy::kDegrade)
+    throw std::invalid_argument("policy must be block, drop or degrade");
   return config;
 }
 
 /// Where a record of `units` goes when the ring's end is at `position`: aligned, and in one piece.
 /// cap is a power of two that divides 2^40, so this stays continuous when the position wraps.
-std::uint64_t place(std::uint64_t position, std::uint64_t units, std::uint64_t align_units, std::uint64_t cap) noexcept {
+std::uint64_t place(std::uint64_t position, std::uint64_t units, std::uint64_t align_units,
+                    std::uint64_t cap) noexcept {
   const std::uint64_t start = round_up(position, align_units);
   const bool wraps = (start & (cap - 1)) + units > cap;
   return wraps ? round_up(start, cap) : start;
@@ -74,7 +78,9 @@ class Ring::Use {
   Use& operator=(const Use&) = delete;
   explicit operator bool() const noexcept { return entered_; }
   void keep() noexcept { entered_ = false; }  // a reservation goes on using the ring
-  static void leave(const Ring& ring) noexcept { ring.users_.fetch_sub(1, std::memory_order_release); }  // pairs with close()
+  static void leave(const Ring& ring) noexcept {
+    ring.users_.fetch_sub(1, std::memory_order_release);
+  }  // pairs with close()
 
  private:
   const Ring& ring_;
@@ -90,7 +96,8 @@ Ring::Ring(const RingConfig& config)
 
 Ring::~Ring() {
   close();
-  if (memory_ && guard_->here()) (void)new std::shared_ptr<RingMemory>(memory_);  // still in use: leave it mapped
+  if (memory_ && guard_->here())
+    (void)new std::shared_ptr<RingMemory>(memory_);  // still in use: leave it mapped
 }
 
 Reservation Ring::reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t align) noexcept {
@@ -100,7 +107,8 @@ Reservation Ring::reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t al
   for (;;) {
     // Acquire: pairs with the release in Consumer::release(); what it gave back may be overwritten now.
     const Cursor head = Cursor::unpack(control.head.load(std::memory_order_acquire));
-    std::uint64_t word = control.reservation.load(std::memory_order_relaxed);  // after head: never older than it
+    std::uint64_t word =
+        control.reservation.load(std::memory_order_relaxed);  // after head: never older than it
     const Cursor tail = Cursor::unpack(word);
     const std::uint64_t start = place(tail.position, units, align / kUnitBytes, cap);
     const Cursor end{tail.ticket + 1, start + units};
@@ -119,7 +127,9 @@ Reservation Ring::try_reserve(RecordKind kind, std::uint64_t bytes, std::uint64_
   Use use(*this);
   if (!use) return {};
   const ControlPage& control = memory_->control();
-  if (control.closing.load(std::memory_order_relaxed) != 0 || control.abandoned.load(std::memory_order_relaxed) != 0) return {};
+  if (control.closing.load(std::memory_order_relaxed) != 0 ||
+      control.abandoned.load(std::memory_order_relaxed) != 0)
+    return {};
   const Reservation reservation = reserve(kind, bytes, align);
   if (reservation) use.keep();
   return reservation;
@@ -128,7 +138,8 @@ Reservation Ring::try_reserve(RecordKind kind, std::uint64_t bytes, std::uint64_
 void Ring::publish(const Reservation& reservation) noexcept {
   Slot& slot = memory_->slots()[reservation.ticket & (config_.slots - 1)];
   fence_streaming_stores();
-  slot.commit.store(reservation.ticket + 1, std::memory_order_release);  // pairs with the acquire in Consumer::next()
+  slot.commit.store(reservation.ticket + 1,
+                    std::memory_order_release);  // pairs with the acquire in Consumer::next()
   Use::leave(*this);
 }
 
@@ -138,7 +149,8 @@ void Ring::commit(const Reservation& reservation) noexcept {
 
 void Ring::abort(const Reservation& reservation) noexcept {
   if (!reservation || !guard_->here()) return;
-  memory_->slots()[reservation.ticket & (config_.slots - 1)].kind = static_cast<std::uint32_t>(RecordKind::kAborted);
+  memory_->slots()[reservation.ticket & (config_.slots - 1)].kind =
+      static_cast<std::uint32_t>(RecordKind::kAborted);
   publish(reservation);
 }
 
@@ -146,7 +158,8 @@ bool Ring::has_room(std::uint64_t bytes) const noexcept {
   const ControlPage& control = memory_->control();
   const std::uint64_t cap = config_.data_bytes / kUnitBytes;
   const std::uint64_t units = (bytes + kUnitBytes - 1) / kUnitBytes;
-  const Cursor head = Cursor::unpack(control.head.load(std::memory_order_acquire));  // before the reservation, as in reserve()
+  const Cursor head = Cursor::unpack(
+      control.head.load(std::memory_order_acquire));  // before the reservation, as in reserve()
   const Cursor tail = Cursor::unpack(control.reservation.load(std::memory_order_relaxed));
   const Cursor end{tail.ticket + 1, place(tail.position, units, kPageBytes / kUnitBytes, cap) + units};
   return tail.tickets_since(head) < config_.slots && end.units_since(head) <= cap;
@@ -158,7 +171,8 @@ bool Ring::wait_for_room(std::uint64_t bytes) noexcept {
   if (!use) return false;
   const ControlPage& control = memory_->control();
   // Relaxed: a hint. Two producers that time out at once store the same word.
-  if (gave_up_at_.load(std::memory_order_relaxed) == control.head.load(std::memory_order_relaxed)) return has_room(bytes);
+  if (gave_up_at_.load(std::memory_order_relaxed) == control.head.load(std::memory_order_relaxed))
+    return has_room(bytes);
   const Clock::time_point deadline = Clock::now() + config_.block_timeout;
   nanoseconds pause = kFirstPause;
   for (;;) {
@@ -176,14 +190,16 @@ bool Ring::wait_for_room(std::uint64_t bytes) noexcept {
   return false;
 }
 
-std::optional<std::uint32_t> Ring::intern(std::string_view name, std::uint32_t kind, std::string_view origin) noexcept {
+std::optional<std::uint32_t> Ring::intern(std::string_view name, std::uint32_t kind,
+                                          std::string_view origin) noexcept {
   const Use use(*this);
   if (!use) return std::nullopt;
   return names_.intern(*memory_, name, kind, origin);
 }
 
 std::uint32_t Ring::next_seq(std::int64_t step, std::uint32_t entries) noexcept {
-  const std::uint64_t tag = static_cast<std::uint64_t>(step) << 32;  // the low half of the step tells neighbours apart
+  const std::uint64_t tag = static_cast<std::uint64_t>(step)
+                            << 32;  // the low half of the step tells neighbours apart
   std::uint64_t word = sequence_.load(std::memory_order_relaxed);
   for (;;) {
     const bool same_step = (word & ~std::uint64_t{0xffffffff}) == tag;
@@ -198,7 +214,8 @@ void Ring::count_drop(DropReason reason, std::uint64_t tensors, std::uint64_t by
   if (use) add_drop(memory_->control(), reason, tensors, bytes);
 }
 
-void Ring::count_capture(std::uint64_t tensors, std::uint64_t payload_bytes, std::uint64_t nanoseconds) noexcept {
+void Ring::count_capture(std::uint64_t tensors, std::uint64_t payload_bytes,
+                         std::uint64_t nanoseconds) noexcept {
   const Use use(*this);
   if (!use) return;
   ControlPage& control = memory_->control();
@@ -241,15 +258,19 @@ std::optional<std::string> Ring::stop_request() const {
   if (!use) return std::nullopt;
   const ControlPage& control = memory_->control();
   if (control.stop_bytes.load(std::memory_order_relaxed) == 0) return std::nullopt;
-  const std::uint64_t bytes = control.stop_bytes.load(std::memory_order_acquire);  // pairs with Consumer::request_stop()
+  const std::uint64_t bytes =
+      control.stop_bytes.load(std::memory_order_acquire);  // pairs with Consumer::request_stop()
   std::uint64_t words[kStopTextBytes / 8];
-  for (std::size_t i = 0; i < kStopTextBytes / 8; ++i) words[i] = control.stop_words[i].load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < kStopTextBytes / 8; ++i)
+    words[i] = control.stop_words[i].load(std::memory_order_relaxed);
   return std::string(reinterpret_cast<const char*>(words), std::min<std::uint64_t>(bytes, kStopTextBytes));
 }
 
 void Ring::set_closing() noexcept {
   const Use use(*this);
-  if (use) memory_->control().closing.store(1, std::memory_order_release);  // pairs with the acquire in Consumer::closing()
+  if (use)
+    memory_->control().closing.store(
+        1, std::memory_order_release);  // pairs with the acquire in Consumer::closing()
 }
 
 void Ring::start_prefault() noexcept {

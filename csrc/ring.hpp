@@ -19,35 +19,39 @@
 //
 // R = control.reservation, H = control.head, C(i) = slots[i].commit, D = data, n = slots, cap = units of D.
 //
-// 1. One owner. A producer owns ticket t and units [p, e) exactly when its compare-and-swap took R
-//    from (t, p0) to (t + 1, e). R is one atomic object, each of its values is replaced by one
-//    successful swap, so ranges of successive tickets are disjoint and in ticket order. That needs atomicity
-//    only: the swap is relaxed. (A swap fooled by R's return to an old value needs 2^24 records between
-//    one thread's load and its swap.)
+// 1. One owner. A producer owns ticket t and units [p, e) exactly when its compare-and-swap took R from
+//    (t, p0) to (t + 1, e). R is one atomic object and each of its values is replaced by one successful
+//    swap, so ranges of successive tickets are disjoint and in ticket order. That needs atomicity only:
+//    the swap is relaxed. (A swap fooled by R's return to an old value needs 2^24 records between one
+//    thread's load and its swap.)
 // 2. No unread byte is overwritten. Before its swap the producer itself loads H (acquire) and checks that
 //    fewer than n tickets and at most cap units lie between H and its end. The consumer stores H (release)
-//    after its last read of what it gives back. The load reads that store or a later one (the consumer
-//    is H's only writer), so those reads happen before the producer's plain writes. An old H is only stricter.
-// 3. "Full" is true. H is loaded before R. What H says, the consumer learned from commits that
-//    follow their swaps of R, so the later load of R is at least as new as H (coherence), and R - H cannot be negative.
-//    After a failed swap both are loaded again.
-// 4. Publication. The producer writes slot and data plainly, then stores C(i) = t + 1 (release). The consumer loads
-//    C(i) (acquire) and reads only when it equals t + 1. The slot is never cleared: what it can hold is
-//    t + 1 or the tag of the lap before, t + 1 - n (0 on the first lap), because H passed that ticket
-//    before t could be taken, and H passes committed tickets only. n <= 2^20 < 2^24, so they differ.
-//    (Clearing the word at release, as one is tempted to, loses a record when the consumer is killed between
-//    clearing and storing H: the restarted consumer would wait for a commit that has been. tests/cpp/model_ring.cpp shows it.)
+//    after its last read of what it gives back. The load reads that store or a later one (the consumer is
+//    H's only writer), so those reads happen before the producer's plain writes. An old H is only stricter.
+// 3. "Full" is true. H is loaded before R. What H says, the consumer learned from commits that follow
+//    their swaps of R, so the later load of R is at least as new as H (coherence), and R - H cannot be
+//    negative. After a failed swap both are loaded again.
+// 4. Publication. The producer writes slot and data plainly, then stores C(i) = t + 1 (release). The
+//    consumer loads C(i) (acquire) and reads only when it equals t + 1. The slot is never cleared: what it
+//    can hold is t + 1 or the tag of the lap before, t + 1 - n (0 on the first lap), because H passed that
+//    ticket before t could be taken, and H passes committed tickets only. n <= 2^20 < 2^24, so they differ.
+//    (Clearing the word at release, as one is tempted to, loses a record when the consumer is killed
+//    between clearing and storing H: the next consumer would wait for a commit that has been.
+//    tests/cpp/model_ring.cpp shows it.)
 // 5. Streaming stores are outside x86's ordering: commit() runs sfence before the release store, whatever
 //    the copy before it did.
-// 6. Two mappings of the same pages, in one process or two, are the same memory: the words are lock-free and address-free.
-// 7. Killed producer process. Bytes survive. The consumer, told so by its caller (pidfd), reads committed slots between
-//    H and R as ever; for an uncommitted one it looks at nothing but the word, counts it as torn and goes on. By 1 a torn
-//    record overlaps no committed one. After that nothing may be written any more (control.abandoned).
-// 8. Killed consumer process. The consumer writes head_ticket (full count) and then H, nothing else that matters.
-//    A new one starts at H. head_ticket may be ahead of H by less than a lap (killed between the two stores); the largest
-//    number that is not above it and agrees with H in the low 24 bits is the true count.
-//    What was read but not released is read again, under the same tickets.
-// 9. Progress. A failed swap means that another producer succeeded. The consumer waits for the oldest uncommitted record.
+// 6. Two mappings of the same pages, in one process or two, are the same memory: the words are lock-free
+//    and address-free.
+// 7. Killed producer process. Bytes survive. The consumer, told so by its caller (pidfd), reads committed
+//    slots between H and R as ever; of an uncommitted one it looks at nothing but the word, counts it as
+//    torn and goes on. By 1 a torn record overlaps no committed one. After that nothing may be written any
+//    more (control.abandoned).
+// 8. Killed consumer process. The consumer writes head_ticket (full count) and then H, nothing else that
+//    matters. A new one starts at H. head_ticket may be ahead of H by less than a lap (killed between the
+//    two stores); the largest number that is not above it and agrees with H in the low 24 bits is the true
+//    count. What was read but not released is read again, under the same tickets.
+// 9. Progress. A failed swap means that another producer succeeded. The consumer waits for the oldest
+//    uncommitted record.
 #pragma once
 
 #include <atomic>
@@ -75,8 +79,8 @@ enum class FullPolicy : std::uint32_t {
 };
 
 struct RingConfig {
-  std::uint64_t data_bytes = 0;   // power of two, 64 KiB .. 64 GiB
-  std::uint64_t slots = 0;        // power of two, 16 .. 2^20
+  std::uint64_t data_bytes = 0;                        // power of two, 64 KiB .. 64 GiB
+  std::uint64_t slots = 0;                             // power of two, 16 .. 2^20
   std::uint64_t names_bytes = std::uint64_t{4} << 20;  // power of two, 4 KiB .. 1 GiB
   FullPolicy policy = FullPolicy::kBlock;
   std::chrono::nanoseconds block_timeout = std::chrono::seconds(30);
@@ -118,7 +122,8 @@ class Ring {
 
   /// Id of a name in the shared table; the same (name, kind, origin) gives the same id.
   /// Empty when the table is full, memory is short, or the ring is not usable. UTF-8.
-  [[nodiscard]] std::optional<std::uint32_t> intern(std::string_view name, std::uint32_t kind, std::string_view origin) noexcept;
+  [[nodiscard]] std::optional<std::uint32_t> intern(std::string_view name, std::uint32_t kind,
+                                                    std::string_view origin) noexcept;
 
   /// First of `entries` numbers in the order of execution within `step`; starts at 0 when the step changes.
   [[nodiscard]] std::uint32_t next_seq(std::int64_t step, std::uint32_t entries) noexcept;
@@ -126,26 +131,30 @@ class Ring {
   void count_drop(DropReason reason, std::uint64_t tensors, std::uint64_t bytes) noexcept;
   void count_capture(std::uint64_t tensors, std::uint64_t payload_bytes, std::uint64_t nanoseconds) noexcept;
 
-  /// A small file of the run (last one wins). False when it does not fit: too large, or no room under the policy.
+  /// A small file of the run (last one wins). False when it does not fit: too large, or no room under the
+  /// policy.
   [[nodiscard]] bool put_document(std::string_view key, std::string_view bytes) noexcept;
 
   /// False in a forked child and after close(). Every entry point checks it itself.
   bool usable() const noexcept { return !closed_.load(std::memory_order_relaxed) && guard_->here(); }
 
-  std::uint64_t max_record_bytes() const noexcept { return max_record_bytes_; }  // min(data_bytes / 8, 64 MiB)
+  std::uint64_t max_record_bytes() const noexcept {
+    return max_record_bytes_;
+  }  // min(data_bytes / 8, 64 MiB)
   std::uint64_t data_bytes() const noexcept { return config_.data_bytes; }
   std::uint64_t slots() const noexcept { return config_.slots; }
   FullPolicy policy() const noexcept { return config_.policy; }
   int threads() const noexcept { return config_.threads; }
   int fd() const noexcept { return closed_.load(std::memory_order_relaxed) ? -1 : fd_; }  // -1 after close()
 
-  Counters counters() const noexcept;        // after close(): as they were then
-  Progress progress() const;                 // the consumer's side, as last reported
+  Counters counters() const noexcept;               // after close(): as they were then
+  Progress progress() const;                        // the consumer's side, as last reported
   std::optional<std::string> stop_request() const;  // JSON text that the consumer passed on
 
-  void set_closing() noexcept;      // no record is taken any more; the consumer drains and leaves
-  void start_prefault() noexcept;   // touches all pages from a thread of its own; once, errors ignored
-  /// Waits for calls in flight and unmaps; later calls do nothing. If a call does not end within 5 s the memory stays mapped.
+  void set_closing() noexcept;     // no record is taken any more; the consumer drains and leaves
+  void start_prefault() noexcept;  // touches all pages from a thread of its own; once, errors ignored
+  /// Waits for calls in flight and unmaps; later calls do nothing. If a call does not end within 5 s the
+  /// memory stays mapped.
   void close() noexcept;
 
   /// The memory, for a Consumer in the same process (thread mode, tests).
@@ -163,13 +172,16 @@ class Ring {
   std::shared_ptr<RingMemory> memory_;  // constant until close() has seen users_ == 0, null after
   const std::shared_ptr<const ForkGuard> guard_;
   const int fd_;
-  NameWriter names_;                           // own mutex
-  Counters final_counters_;                    // close(), before counters_final_
-  std::atomic<bool> counters_final_{false};    // release in close(); pairs with the acquire in counters()
-  std::atomic<bool> closed_{false};            // seq_cst with users_: either close() sees a user or the user sees closed_
+  NameWriter names_;                         // own mutex
+  Counters final_counters_;                  // close(), before counters_final_
+  std::atomic<bool> counters_final_{false};  // release in close(); pairs with the acquire in counters()
+  std::atomic<bool> closed_{
+      false};  // seq_cst with users_: either close() sees a user or the user sees closed_
   mutable std::atomic<std::uint32_t> users_{0};  // calls and reservations in flight
-  std::atomic<std::uint64_t> sequence_{0};     // [step:32 | next seq:32], compare-and-swap, relaxed: orders nothing
-  std::atomic<std::uint64_t> gave_up_at_{~std::uint64_t{0}};  // H when a wait last timed out; relaxed, a hint between producers
+  std::atomic<std::uint64_t> sequence_{
+      0};  // [step:32 | next seq:32], compare-and-swap, relaxed: orders nothing
+  std::atomic<std::uint64_t> gave_up_at_{
+      ~std::uint64_t{0}};  // H when a wait last timed out; relaxed, a hint between producers
 };
 
 /// Aborts on destruction unless committed.

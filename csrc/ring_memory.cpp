@@ -45,8 +45,8 @@ void raise_fork_generation() { fork_generation.fetch_add(1, std::memory_order_re
 
 void check_power_of_two(const char* name, std::uint64_t value, std::uint64_t low, std::uint64_t high) {
   if (value < low || value > high || !std::has_single_bit(value)) {
-    throw std::invalid_argument(std::string(name) + " must be a power of two from " + std::to_string(low) + " to " +
-                                std::to_string(high) + ", got " + std::to_string(value));
+    throw std::invalid_argument(std::string(name) + " must be a power of two from " + std::to_string(low) +
+                                " to " + std::to_string(high) + ", got " + std::to_string(value));
   }
 }
 
@@ -56,12 +56,13 @@ void check_sizes(std::uint64_t data_bytes, std::uint64_t slots, std::uint64_t na
   check_power_of_two("names_bytes", names_bytes, kMinNamesBytes, kMaxNamesBytes);
 }
 
-/// Takes the memory now, so that lack of it is an error here and not a SIGBUS in the training. The kernel itself would
-/// rather kill than refuse, hence the look at what there is first.
+/// Takes the memory now, so that lack of it is an error here and not a SIGBUS in the training. The kernel
+/// itself would rather kill than refuse, hence the look at what there is first.
 void reserve_memory(int fd, std::uint64_t bytes) {
   const std::uint64_t available = available_memory_bytes();
   if (bytes > available) {
-    throw_errno(ENOMEM, "a ring of " + std::to_string(bytes) + " bytes does not fit: the machine and its cgroup have " +
+    throw_errno(ENOMEM, "a ring of " + std::to_string(bytes) +
+                            " bytes does not fit: the machine and its cgroup have " +
                             std::to_string(available) + " bytes available; make data_bytes smaller");
   }
   int result = 0;
@@ -70,7 +71,8 @@ void reserve_memory(int fd, std::uint64_t bytes) {
   } while (result != 0 && errno == EINTR);
   if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
     throw_errno(errno, "no memory for a ring of " + std::to_string(bytes) +
-                           " bytes (fallocate of a memfd); make data_bytes smaller or raise the memory limit of this container");
+                           " bytes (fallocate of a memfd); make data_bytes smaller or raise the memory limit "
+                           "of this container");
   }
 }
 
@@ -101,7 +103,8 @@ bool ForkGuard::here() const noexcept {
 
 // ---- RingMemory
 
-std::shared_ptr<RingMemory> RingMemory::create(std::uint64_t data_bytes, std::uint64_t slots, std::uint64_t names_bytes) {
+std::shared_ptr<RingMemory> RingMemory::create(std::uint64_t data_bytes, std::uint64_t slots,
+                                               std::uint64_t names_bytes) {
   check_sizes(data_bytes, slots, names_bytes);
   const Layout layout = layout_for(data_bytes, slots, names_bytes);
   std::shared_ptr<RingMemory> memory(new RingMemory);
@@ -110,7 +113,8 @@ std::shared_ptr<RingMemory> RingMemory::create(std::uint64_t data_bytes, std::ui
   if (::ftruncate(memory->fd_, static_cast<off_t>(layout.total_bytes)) != 0) {
     throw_errno(errno, "ftruncate of a memfd to " + std::to_string(layout.total_bytes) + " bytes");
   }
-  if (::fcntl(memory->fd_, F_ADD_SEALS, kSeals) != 0) throw_errno(errno, "fcntl(F_ADD_SEALS) of the ring's memfd");
+  if (::fcntl(memory->fd_, F_ADD_SEALS, kSeals) != 0)
+    throw_errno(errno, "fcntl(F_ADD_SEALS) of the ring's memfd");
   reserve_memory(memory->fd_, layout.total_bytes);
   memory->map(layout, data_bytes, slots, names_bytes);
 
@@ -138,7 +142,8 @@ std::shared_ptr<RingMemory> RingMemory::attach(int fd) {
   if (::fstat(memory->fd_, &status) != 0) throw_errno(errno, "fstat of descriptor " + std::to_string(fd));
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
   if (!S_ISREG(status.st_mode) || file_bytes < sizeof(ControlPage)) {
-    throw std::invalid_argument(where + "it holds " + std::to_string(status.st_size) + " bytes, the control page alone needs " +
+    throw std::invalid_argument(where + "it holds " + std::to_string(status.st_size) +
+                                " bytes, the control page alone needs " +
                                 std::to_string(sizeof(ControlPage)));
   }
   const int seals = ::fcntl(memory->fd_, F_GET_SEALS);
@@ -159,26 +164,32 @@ std::shared_ptr<RingMemory> RingMemory::attach(int fd) {
 
   if (magic != kRingMagic) throw std::invalid_argument(where + "no magic number at its start");
   if (version != kRingVersion || hash != layout_hash()) {
-    throw std::invalid_argument(where + "it was made by another build (layout version " + std::to_string(version) + ", this one is " +
-                                std::to_string(kRingVersion) + "); run trainer and flusher from one installation");
+    throw std::invalid_argument(where + "it was made by another build (layout version " +
+                                std::to_string(version) + ", this one is " + std::to_string(kRingVersion) +
+                                "); run trainer and flusher from one installation");
   }
   check_sizes(data_bytes, slots, names_bytes);
   const Layout layout = layout_for(data_bytes, slots, names_bytes);
   if (stored.names_offset != layout.names_offset || stored.slots_offset != layout.slots_offset ||
-      stored.data_offset != layout.data_offset || stored.total_bytes != layout.total_bytes || file_bytes != layout.total_bytes) {
-    throw std::invalid_argument(where + "its parts do not lie where its sizes say (" + std::to_string(file_bytes) + " bytes, expected " +
+      stored.data_offset != layout.data_offset || stored.total_bytes != layout.total_bytes ||
+      file_bytes != layout.total_bytes) {
+    throw std::invalid_argument(where + "its parts do not lie where its sizes say (" +
+                                std::to_string(file_bytes) + " bytes, expected " +
                                 std::to_string(layout.total_bytes) + ")");
   }
   memory->map(layout, data_bytes, slots, names_bytes);
   return memory;
 }
 
-void RingMemory::map(const Layout& layout, std::uint64_t data_bytes, std::uint64_t slots, std::uint64_t names_bytes) {
+void RingMemory::map(const Layout& layout, std::uint64_t data_bytes, std::uint64_t slots,
+                     std::uint64_t names_bytes) {
   void* const base = ::mmap(nullptr, layout.total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-  if (base == MAP_FAILED) throw_errno(errno, "mmap of a ring of " + std::to_string(layout.total_bytes) + " bytes");
+  if (base == MAP_FAILED)
+    throw_errno(errno, "mmap of a ring of " + std::to_string(layout.total_bytes) + " bytes");
   base_ = static_cast<std::byte*>(base);
   total_bytes_ = layout.total_bytes;
-  (void)::madvise(base, layout.total_bytes, MADV_DONTFORK);  // guard_ decides; this keeps children from holding the memory
+  (void)::madvise(base, layout.total_bytes,
+                  MADV_DONTFORK);  // guard_ decides; this keeps children from holding the memory
   (void)::madvise(base, layout.total_bytes, MADV_DONTDUMP);  // a core dump need not hold it
   slots_ = reinterpret_cast<Slot*>(base_ + layout.slots_offset);
   data_ = base_ + layout.data_offset;
@@ -204,7 +215,8 @@ void RingMemory::start_prefault() noexcept {
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);
-  const bool masked = ::pthread_sigmask(SIG_SETMASK, &all, &before) == 0;  // signals are for the application's threads
+  const bool masked =
+      ::pthread_sigmask(SIG_SETMASK, &all, &before) == 0;  // signals are for the application's threads
   try {
     prefault_thread_ = std::make_unique<std::thread>([this] { prefault(); });
   } catch (...) {  // no thread: pages are touched by the first lap instead
@@ -220,7 +232,8 @@ void RingMemory::prefault() noexcept {
     if (by_kernel && ::madvise(base_ + offset, bytes, MADV_POPULATE_WRITE) == 0) continue;
     if (errno == EINVAL || errno == ENOSYS) by_kernel = false;
     for (std::uint64_t page = 0; page < bytes; page += kPageBytes) {
-      // An atomic "or 0": makes the page writable without changing a byte that a producer may be writing beside it.
+      // An atomic "or 0": makes the page writable without changing a byte that a producer may be writing
+      // beside it.
       (void)__atomic_fetch_or(reinterpret_cast<unsigned char*>(base_ + offset + page), 0, __ATOMIC_RELAXED);
     }
   }

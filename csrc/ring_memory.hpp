@@ -1,11 +1,10 @@
 // ring_memory.hpp: the memfd behind a ring, mapped into this process.
 //
-// create() makes it (trainer), attach() maps a descriptor that came from elsewhere (flusher) and validates it.
-// Sealed against shrinking and growing, so that no one can turn an access into SIGBUS.
-// Fork: the mapping is MADV_DONTFORK. In a forked child the destructor frees nothing: the address range and the
-// descriptor numbers may belong to others by then.
-// Threads: after construction all members are constant, except for the prefault thread, which start_prefault()
-// starts once and the destructor stops and joins.
+// create() makes it (trainer), attach() maps a descriptor that came from elsewhere (flusher) and validates
+// it. Sealed against shrinking and growing, so that no one can turn an access into SIGBUS. Fork: the mapping
+// is MADV_DONTFORK. In a forked child the destructor frees nothing: the address range and the descriptor
+// numbers may belong to others by then. Threads: after construction all members are constant, except for the
+// prefault thread, which start_prefault() starts once and the destructor stops and joins.
 #pragma once
 
 #include <atomic>
@@ -19,8 +18,8 @@
 namespace tdcore {
 
 /// Tells a forked child from the process that made the guard, for the price of two loads. A private word is
-/// wiped by the kernel (MADV_WIPEONFORK) and a generation number is raised by a pthread_atfork handler; either is
-/// enough, so a kernel without the one or a raw clone() without the other is seen too.
+/// wiped by the kernel (MADV_WIPEONFORK) and a generation number is raised by a pthread_atfork handler;
+/// either is enough, so a kernel without the one or a raw clone() without the other is seen too.
 class ForkGuard {
  public:
   ForkGuard();  // throws std::system_error
@@ -30,14 +29,16 @@ class ForkGuard {
   bool here() const noexcept;  // true in the process that made it; any thread
 
  private:
-  const volatile std::uint64_t* alive_word_ = nullptr;  // 1 here, 0 in a child; a page of its own, constant after construction
-  std::uint64_t generation_ = 0;                        // constant after construction
+  const volatile std::uint64_t* alive_word_ =
+      nullptr;                    // 1 here, 0 in a child; a page of its own, constant after construction
+  std::uint64_t generation_ = 0;  // constant after construction
 };
 
 class RingMemory {
  public:
   /// Throws std::invalid_argument (sizes) or std::system_error (says the call and the bytes asked for).
-  static std::shared_ptr<RingMemory> create(std::uint64_t data_bytes, std::uint64_t slots, std::uint64_t names_bytes);
+  static std::shared_ptr<RingMemory> create(std::uint64_t data_bytes, std::uint64_t slots,
+                                            std::uint64_t names_bytes);
 
   /// Duplicates fd. Throws std::invalid_argument when it is not a ring of this build, or std::system_error.
   static std::shared_ptr<RingMemory> attach(int fd);
@@ -76,10 +77,10 @@ class RingMemory {
   std::uint64_t data_bytes_ = 0;
   std::uint64_t names_bytes_ = 0;
 
-  std::unique_ptr<std::thread> prefault_thread_;    // start_prefault() and destructor only
-  std::atomic<bool> prefault_started_{false};       // exchange: the first caller starts the thread
-  std::atomic<bool> prefault_stop_{false};          // relaxed: a hint to stop; join() orders the rest
-  std::atomic<bool> prefaulted_{false};             // release by the thread; pairs with prefault_done()
+  std::unique_ptr<std::thread> prefault_thread_;  // start_prefault() and destructor only
+  std::atomic<bool> prefault_started_{false};     // exchange: the first caller starts the thread
+  std::atomic<bool> prefault_stop_{false};        // relaxed: a hint to stop; join() orders the rest
+  std::atomic<bool> prefaulted_{false};           // release by the thread; pairs with prefault_done()
 };
 
 }  // namespace tdcore

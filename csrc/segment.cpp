@@ -23,7 +23,8 @@ void append_number(std::string& text, std::uint64_t value) {
 
 void append_signed(std::string& text, std::int64_t value) {
   if (value < 0) text.push_back('-');
-  append_number(text, value < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value));
+  append_number(text, value < 0 ? std::uint64_t{0} - static_cast<std::uint64_t>(value)
+                                : static_cast<std::uint64_t>(value));
 }
 
 /// JSON string contents (RFC 8259): what must be escaped is; other bytes are UTF-8 already.
@@ -63,7 +64,8 @@ class HeaderWriter {
     if (row.entry.parts > 1) {
       add_extent(row.entry.elements);
     } else {
-      for (std::size_t i = 0; i < row.entry.ndim; ++i) add_extent(static_cast<std::uint64_t>(row.entry.shape[i]));
+      for (std::size_t i = 0; i < row.entry.ndim; ++i)
+        add_extent(static_cast<std::uint64_t>(row.entry.shape[i]));
     }
     if (pairs) add_extent(2);
     close(begin, end);
@@ -83,12 +85,14 @@ class HeaderWriter {
     const std::uint64_t total = round_up(sizeof(std::uint64_t) + text_.size(), kPageBytes);
     const std::uint64_t json_bytes = total - sizeof(std::uint64_t);
     if (json_bytes > kMaxHeaderBytes) {
-      throw std::length_error("a segment's header would take " + std::to_string(json_bytes) + " bytes, safetensors allows " +
-                              std::to_string(kMaxHeaderBytes) + "; drain fewer records at a time");
+      throw std::length_error("a segment's header would take " + std::to_string(json_bytes) +
+                              " bytes, safetensors allows " + std::to_string(kMaxHeaderBytes) +
+                              "; drain fewer records at a time");
     }
     PageBuffer buffer(total);
     std::memset(buffer.data(), ' ', total);
-    for (unsigned i = 0; i < 8; ++i) buffer.data()[i] = static_cast<std::byte>((json_bytes >> (8 * i)) & 0xff);  // little-endian
+    for (unsigned i = 0; i < 8; ++i)
+      buffer.data()[i] = static_cast<std::byte>((json_bytes >> (8 * i)) & 0xff);  // little-endian
     std::memcpy(buffer.data() + sizeof(std::uint64_t), text_.data(), text_.size());
     return buffer;
   }
@@ -148,7 +152,9 @@ class HeaderWriter {
   std::uint64_t pads_ = 0;
 };
 
-std::span<Row> rows_of(std::span<Row> rows, const Batch& batch) { return rows.subspan(batch.first_row, batch.rows); }
+std::span<Row> rows_of(std::span<Row> rows, const Batch& batch) {
+  return rows.subspan(batch.first_row, batch.rows);
+}
 
 bool saved(const Row& row) noexcept { return row.location != kNoPayload; }
 
@@ -170,7 +176,8 @@ std::vector<SegmentPiece> Segment::pieces() const {
   return all;
 }
 
-Segment plan_segment(std::span<Row> rows, std::span<const Batch> batches, const std::byte* ring_data, std::span<const std::string> names) {
+Segment plan_segment(std::span<Row> rows, std::span<const Batch> batches, const std::byte* ring_data,
+                     std::span<const std::string> names) {
   Segment segment;
   HeaderWriter header(rows.size());
   std::uint64_t offset = 0;  // from the data's start

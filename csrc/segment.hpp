@@ -1,12 +1,14 @@
 // segment.hpp: lays out the payloads of one drain as a safetensors file.
 //
-//     u64 header bytes | JSON, padded with spaces to a page | payloads that lie on pages in the ring | small payloads
+//     u64 header bytes | JSON, padded with spaces to a page | payloads that lie on pages in the ring | small
+//     payloads
 //
-// Payloads of direct batches (drained.hpp) are not copied: the file takes them from the ring, page for page, so O_DIRECT
-// works. The others are gathered into one owned, page-aligned buffer. safetensors allows no gaps, so every gap is
-// declared as a U8 tensor "__pad__N". Every piece and the file itself are multiples of a page.
-// Keys: name@step, ":call" when call > 0, "+part" when the tensor came in parts, "~2", "~3"... for repetitions.
-// Threads: pure functions of their input. The ring's payloads must not be released before the file is written.
+// Payloads of direct batches (drained.hpp) are not copied: the file takes them from the ring, page for page,
+// so O_DIRECT works. The others are gathered into one owned, page-aligned buffer. safetensors allows no gaps,
+// so every gap is declared as a U8 tensor "__pad__N". Every piece and the file itself are multiples of a
+// page. Keys: name@step, ":call" when call > 0, "+part" when the tensor came in parts, "~2", "~3"... for
+// repetitions. Threads: pure functions of their input. The ring's payloads must not be released before the
+// file is written.
 #pragma once
 
 #include <cstddef>
@@ -53,7 +55,9 @@ struct Segment {
 };
 
 /// Fills segment_offset and crc32c of every row with a payload. `names` by id; a row whose id has no
-/// name there is called "?<id>". Throws std::bad_alloc, or std::length_error above safetensors' header limit (100 MB).
-Segment plan_segment(std::span<Row> rows, std::span<const Batch> batches, const std::byte* ring_data, std::span<const std::string> names);
+/// name there is called "?<id>". Throws std::bad_alloc, or std::length_error above safetensors' header limit
+/// (100 MB).
+Segment plan_segment(std::span<Row> rows, std::span<const Batch> batches, const std::byte* ring_data,
+                     std::span<const std::string> names);
 
 }  // namespace tdcore

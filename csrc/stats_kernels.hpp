@@ -169,18 +169,26 @@ TDCORE_INLINE double greatest(Lanes lanes) noexcept {
   return static_cast<double>(result);
 }
 
-constexpr u64 kPrefetchBytes = 4096;
+// Memory must be kept busy while the histogram is counted as well, or the two times add up: the passes over the
+// values ask for half of what comes next, the pass over the exponent bytes for the other half.
+constexpr u64 kAheadBytes = 8192;
 
 template <class V, class E>
-TDCORE_INLINE void prefetch_group(const u8* at) noexcept {
-  for (u64 offset = 0; offset < V::kGroup * sizeof(typename E::Raw); offset += 64) {
-    V::prefetch(at + offset + kPrefetchBytes);
+constexpr u64 kAheadStep = V::kGroup * sizeof(typename E::Raw) / 2;
+
+/// Asks for the next part of what lies ahead and moves on: once per group of values, once per group of exponent bytes.
+template <class V>
+TDCORE_INLINE void look_ahead(const u8*& ahead, u64 step) noexcept {
+  for (u64 offset = 0; offset < step; offset += 64) {
+    V::prefetch(ahead + offset);
   }
+  ahead += step;
 }
 
 /// Narrow, fast, float64 sums. `groups` groups from `data`; one exponent byte per element to `exponents`.
 template <class V, class E, bool kShifted>
-TDCORE_NOINLINE void narrow_double(const u8* data, u64 groups, double pivot, u8* exponents, BlockSums& sums) noexcept {
+TDCORE_NOINLINE void narrow_double(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
+                          BlockSums& sums) noexcept {
   using F = typename V::F;
   using D = typename V::D;
   const D k = V::set1(pivot);
@@ -188,7 +196,7 @@ TDCORE_NOINLINE void narrow_double(const u8* data, u64 groups, double pivot, u8*
   F low = V::set1(kInfinityF), high = V::set1(-kInfinityF);
   typename V::B low_byte = V::set8(255), high_byte = V::zero8();
   for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
-    prefetch_group<V, E>(data);
+    look_ahead<V>(ahead, kAheadStep<V, E>);
     F x[4];
     V::load4(E{}, data, x);
     for (int i = 0; i < 4; ++i) {
@@ -224,7 +232,8 @@ TDCORE_INLINE typename V::D widen_sum(typename V::F lanes) noexcept {
 
 /// Narrow, fast, float32 sums flushed to float64 every kFlushGroups groups. `pivot` is a float32 value.
 template <class V, class E, bool kShifted>
-TDCORE_NOINLINE void narrow_float(const u8* data, u64 groups, double pivot, u8* exponents, BlockSums& sums) noexcept {
+TDCORE_NOINLINE void narrow_float(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
+                          BlockSums& sums) noexcept {
   using F = typename V::F;
   using D = typename V::D;
   const F k = V::set1(static_cast<float>(pivot));
@@ -236,7 +245,7 @@ TDCORE_NOINLINE void narrow_float(const u8* data, u64 groups, double pivot, u8* 
     F d[2] = {nothing, nothing}, d2[2] = {nothing, nothing}, abs[2] = {nothing, nothing};
     const u64 end = group + kFlushGroups < groups ? group + kFlushGroups : groups;
     for (; group < end; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
-      prefetch_group<V, E>(data);
+      look_ahead<V>(ahead, kAheadStep<V, E>);
       F x[4];
       V::load4(E{}, data, x);
       for (int i = 0; i < 4; ++i) {
@@ -267,14 +276,15 @@ TDCORE_NOINLINE void narrow_float(const u8* data, u64 groups, double pivot, u8* 
 
 /// Wide, fast.
 template <class V, class E, bool kShifted>
-TDCORE_NOINLINE void wide_double(const u8* data, u64 groups, double pivot, u8* exponents, BlockSums& sums) noexcept {
+TDCORE_NOINLINE void wide_double(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
+                          BlockSums& sums) noexcept {
   using D = typename V::D;
   const D k = V::set1(pivot);
   D d[2] = {V::set1(0.0), V::set1(0.0)}, d2[2] = {d[0], d[0]}, abs[2] = {d[0], d[0]};
   D low = V::set1(kInfinity), high = V::set1(-kInfinity);
   typename V::B low_byte = V::set8(255), high_byte = V::zero8();
   for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
-    prefetch_group<V, E>(data);
+    look_ahead<V>(ahead, kAheadStep<V, E>);
     D x[8];
     V::load8(E{}, data, x);
     for (int i = 0; i < 8; ++i) {
@@ -312,7 +322,8 @@ TDCORE_INLINE void finish_careful(BlockSums& sums, double pivot) noexcept {
 
 /// Narrow, careful: NaN and Inf masked out and counted. `pivot` is a float32 value.
 template <class V, class E>
-TDCORE_NOINLINE void narrow_careful(const u8* data, u64 groups, double pivot, u8* exponents, BlockSums& sums) noexcept {
+TDCORE_NOINLINE void narrow_careful(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
+                          BlockSums& sums) noexcept {
   using F = typename V::F;
   using D = typename V::D;
   const D k = V::set1(pivot);
@@ -322,7 +333,7 @@ TDCORE_NOINLINE void narrow_careful(const u8* data, u64 groups, double pivot, u8
   typename V::I pos_inf = V::zero32(), neg_inf = V::zero32(), finite_count = V::zero32();
   typename V::B low_byte = V::set8(255);
   for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
-    prefetch_group<V, E>(data);
+    look_ahead<V>(ahead, kAheadStep<V, E>);
     F x[4];
     V::load4(E{}, data, x);
     for (int i = 0; i < 4; ++i) {
@@ -360,7 +371,8 @@ TDCORE_NOINLINE void narrow_careful(const u8* data, u64 groups, double pivot, u8
 
 /// Wide, careful.
 template <class V, class E>
-TDCORE_NOINLINE void wide_careful(const u8* data, u64 groups, double pivot, u8* exponents, BlockSums& sums) noexcept {
+TDCORE_NOINLINE void wide_careful(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
+                          BlockSums& sums) noexcept {
   using D = typename V::D;
   const D k = V::set1(pivot), inf = V::set1(kInfinity), neg = V::set1(-kInfinity);
   D d[2] = {V::set1(0.0), V::set1(0.0)}, d2[2] = {d[0], d[0]}, abs[2] = {d[0], d[0]};
@@ -368,7 +380,7 @@ TDCORE_NOINLINE void wide_careful(const u8* data, u64 groups, double pivot, u8* 
   typename V::L pos_inf = V::zero64(), neg_inf = V::zero64(), finite_count = V::zero64();
   typename V::B low_byte = V::set8(255);
   for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
-    prefetch_group<V, E>(data);
+    look_ahead<V>(ahead, kAheadStep<V, E>);
     D x[8];
     V::load8(E{}, data, x);
     for (int i = 0; i < 8; ++i) {
@@ -480,6 +492,7 @@ struct Pending {
   u64 zero_bytes = 0;  // how many are 0
   u64 non_finite = 0;  // and of NaN and Inf
   int low = 255, high = 0;
+  const u8* ahead = nullptr;  // up to here memory was asked for
 };
 
 /// counts[i] += number of bytes equal to first + i, for i < N.
@@ -532,7 +545,8 @@ static_assert(kTallyGroups % kHalfGroups == 0 && kTallyGroups < 256);
 /// halves[i] = how often each of the two bytes first + 2i, first + 2i + 1 occurs, in the halves of each byte. By table
 /// look-up: table i turns one of its two values into 1 or 16 and any other into 0. Not inlined: needs all registers.
 template <class V>
-TDCORE_NOINLINE void count_halves(const u8* bytes, const u8* end, int first, typename V::B* halves) noexcept {
+TDCORE_NOINLINE void count_halves(const u8* bytes, const u8* end, int first, const u8* ahead, u64 step,
+                                  typename V::B* halves) noexcept {
   using B = typename V::B;
   // What GCC 12 needs to keep tables and sums in registers: no arrays of them, and the two constants in memory.
   const B constants[2] = {V::set8(first), V::set8(0x70)};  // 16 and more get the top bit: looked up as 0
@@ -542,6 +556,8 @@ TDCORE_NOINLINE void count_halves(const u8* bytes, const u8* end, int first, typ
   B h0 = V::zero8(), h1 = h0, h2 = h0, h3 = h0, h4 = h0, h5 = h0, h6 = h0;
   for (; bytes != end; bytes += V::kGroup) {
     __asm__ volatile("" : : : "memory");
+    V::prefetch(ahead);
+    ahead += step;
     const B index = V::adds8(V::sub8(V::load8(bytes), constants[0]), constants[1]);
     h0 = V::add_look_up(h0, t0, index);
     h1 = V::add_look_up(h1, t1, index);
@@ -563,7 +579,8 @@ static_assert(kTables == 7);
 
 /// counts[i - skip] += number of bytes equal to first + i, for skip <= i < kWindow.
 template <class V>
-TDCORE_NOINLINE void count_window(const u8* bytes, const u8* end, int first, int skip, u64* counts) noexcept {
+TDCORE_NOINLINE void count_window(const u8* bytes, const u8* end, int first, int skip, const u8* ahead, u64 step,
+                                  u64* counts) noexcept {
   using B = typename V::B;
   while (bytes != end) {
     const u64 left = static_cast<u64>(end - bytes);
@@ -575,7 +592,8 @@ TDCORE_NOINLINE void count_window(const u8* bytes, const u8* end, int first, int
     while (bytes != stop) {
       const u64 here = static_cast<u64>(stop - bytes);
       const u8* next = here > kHalfGroups * V::kGroup ? bytes + kHalfGroups * V::kGroup : stop;
-      count_halves<V>(bytes, next, first, halves);
+      count_halves<V>(bytes, next, first, ahead, step, halves);
+      ahead += static_cast<u64>(next - bytes) / V::kGroup * step;
       for (int i = 0; i < kTables; ++i) {
         tally[2 * i] = V::add8(tally[2 * i], V::low_half(halves[i]));
         tally[2 * i + 1] = V::add8(tally[2 * i + 1], V::high_half(halves[i]));
@@ -640,7 +658,8 @@ template <class V>
 constexpr int kMaxBins = V::kLookUp ? kWindow : kLog2Bins;
 
 template <class V>
-TDCORE_INLINE int count_some(const u8* bytes, const u8* end, int first, int most, u64* counts) noexcept {
+TDCORE_INLINE int count_some(const u8* bytes, const u8* end, int first, int most, const u8* ahead, u64 step,
+                             u64* counts) noexcept {
   switch (most) {
     case 1: count_equal<V, 1>(bytes, end, first, counts); return 1;
     case 2: count_equal<V, 2>(bytes, end, first, counts); return 2;
@@ -652,7 +671,7 @@ TDCORE_INLINE int count_some(const u8* bytes, const u8* end, int first, int most
   if constexpr (V::kLookUp) {
     if (most > kFewBins) {
       const int bins = most < kWindow ? most : kWindow;
-      count_window<V>(bytes, end, first + most - kWindow, kWindow - bins, counts);
+      count_window<V>(bytes, end, first + most - kWindow, kWindow - bins, ahead, step, counts);
       return bins;
     }
   } else if (most > 4 * kFewBins) {
@@ -666,7 +685,8 @@ TDCORE_INLINE int count_some(const u8* bytes, const u8* end, int first, int most
 /// Adds the pending exponent bytes to the histogram, from the top until nothing remains; the lowest bin that can be
 /// in use gets what remains.
 template <class V>
-TDCORE_NOINLINE void count_pending(Pending& pending, u64 (&histogram)[kLog2Bins]) noexcept {
+TDCORE_NOINLINE void count_pending(Pending& pending, u64 step, u64 (&histogram)[kLog2Bins]) noexcept {
+  const u8* ahead = pending.ahead;
   const u8* bytes = pending.bytes;
   const u8* end = bytes + pending.elements;
   u64 remaining = pending.elements - pending.zero_bytes - pending.non_finite;
@@ -687,7 +707,8 @@ TDCORE_NOINLINE void count_pending(Pending& pending, u64 (&histogram)[kLog2Bins]
       }
     }
     u64 counts[kMaxBins<V>] = {};
-    const int bins = count_some<V>(bytes, end, first + 1, last - first, counts);
+    const int bins = count_some<V>(bytes, end, first + 1, last - first, ahead, step, counts);
+    step = 0;
     last -= bins;
     for (int i = 0; i < bins; ++i) {
       histogram[last + 1 + i - kFirstExponent] += counts[i];
@@ -764,16 +785,17 @@ TDCORE_NOINLINE double scaled_mean(const u8* data, u64 elements, double finite) 
 }
 
 template <class V, class E>
-TDCORE_INLINE void fast_pass(const u8* data, u64 groups, double pivot, u8* exponents, BlockSums& sums) noexcept {
+TDCORE_INLINE void fast_pass(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
+                          BlockSums& sums) noexcept {
   if constexpr (E::kWide) {
-    pivot == 0 ? wide_double<V, E, false>(data, groups, pivot, exponents, sums)
-               : wide_double<V, E, true>(data, groups, pivot, exponents, sums);
+    pivot == 0 ? wide_double<V, E, false>(data, groups, pivot, exponents, ahead, sums)
+               : wide_double<V, E, true>(data, groups, pivot, exponents, ahead, sums);
   } else if constexpr (E::kFloatSums) {
-    pivot == 0 ? narrow_float<V, E, false>(data, groups, pivot, exponents, sums)
-               : narrow_float<V, E, true>(data, groups, pivot, exponents, sums);
+    pivot == 0 ? narrow_float<V, E, false>(data, groups, pivot, exponents, ahead, sums)
+               : narrow_float<V, E, true>(data, groups, pivot, exponents, ahead, sums);
   } else {
-    pivot == 0 ? narrow_double<V, E, false>(data, groups, pivot, exponents, sums)
-               : narrow_double<V, E, true>(data, groups, pivot, exponents, sums);
+    pivot == 0 ? narrow_double<V, E, false>(data, groups, pivot, exponents, ahead, sums)
+               : narrow_double<V, E, true>(data, groups, pivot, exponents, ahead, sums);
   }
 }
 
@@ -790,26 +812,26 @@ TDCORE_INLINE bool needs_care(const BlockSums& sums) noexcept {
 /// Sums of a block's groups around `pivot`: fast if that will do, else careful.
 template <class V, class E>
 TDCORE_INLINE void sum_groups(ChunkState& state, const u8* data, u64 groups, double pivot, u8* exponents,
-                              BlockSums& sums) noexcept {
+                              const u8* ahead, BlockSums& sums) noexcept {
   sums = BlockSums{};
   if (groups == 0) {
     return;
   }
   if constexpr (!E::kFloat) {
-    fast_pass<V, E>(data, groups, pivot, exponents, sums);
+    fast_pass<V, E>(data, groups, pivot, exponents, ahead, sums);
     return;
   }
   if (!state.careful) {
-    fast_pass<V, E>(data, groups, pivot, exponents, sums);
+    fast_pass<V, E>(data, groups, pivot, exponents, ahead, sums);
     if (!needs_care<E>(sums)) {
       return;
     }
     sums = BlockSums{};
   }
   if constexpr (E::kWide) {
-    wide_careful<V, E>(data, groups, pivot, exponents, sums);
+    wide_careful<V, E>(data, groups, pivot, exponents, ahead, sums);
   } else {
-    narrow_careful<V, E>(data, groups, pivot, exponents, sums);
+    narrow_careful<V, E>(data, groups, pivot, exponents, ahead, sums);
   }
   state.careful = needs_care<E>(sums);
 }
@@ -894,6 +916,7 @@ TDCORE_INLINE double count_groups(ChunkState& state, const u8* data, u64 groups,
   stats.subnormal_count += subnormals;
   stats.log2_counts[0] += zero_bytes - zeros;  // below 2^-126, not zero
   pending.elements += groups * V::kGroup;
+  pending.ahead += groups * kAheadStep<V, E>;
   pending.zero_bytes += zero_bytes;
   pending.non_finite += sums.non_finite;
   pending.low = sums.low < pending.low ? sums.low : pending.low;
@@ -917,7 +940,7 @@ TDCORE_INLINE void feed_block(ChunkState& state, const u8* data, u64 elements, P
   }
   BlockSums sums;
   double pivot = state.pivot, abs_min = kInfinity;
-  sum_groups<V, E>(state, data, groups, pivot, exponents, sums);
+  sum_groups<V, E>(state, data, groups, pivot, exponents, pending.ahead, sums);
   add_tail<V>(tail, pivot, sums, abs_min);
   const double finite = static_cast<double>(groups * V::kGroup - sums.non_finite + tail.finite);
   if (finite > 0) {
@@ -925,7 +948,7 @@ TDCORE_INLINE void feed_block(ChunkState& state, const u8* data, u64 elements, P
     const bool far = needs_pivot<E>(moments, finite);
     if (far && pivot == 0) {
       pivot = as_pivot<E>(moments.mean);
-      sum_groups<V, E>(state, data, groups, pivot, exponents, sums);
+      sum_groups<V, E>(state, data, groups, pivot, exponents, pending.ahead, sums);
       add_tail<V>(tail, pivot, sums, abs_min);
       moments = moments_of<E>(sums, pivot, finite, data, elements);
     }
@@ -949,9 +972,12 @@ void feed(ChunkState& state, const void* source, void* destination, u64 elements
   u8* to = static_cast<u8*>(destination);
   for (u64 done = 0; done < elements; done += kBlockElements) {
     const u64 here = elements - done < kBlockElements ? elements - done : kBlockElements;
+    if (pending.elements == 0) {
+      pending.ahead = from + done * kElementBytes + kAheadBytes;
+    }
     feed_block<V, E>(state, from + done * kElementBytes, here, pending);
     if (pending.elements > kPendingElements - kBlockElements) {
-      count_pending<V>(pending, state.stats.log2_counts);
+      count_pending<V>(pending, kAheadStep<V, E>, state.stats.log2_counts);
     }
     if (to != nullptr) {
       if (stream) {
@@ -962,7 +988,7 @@ void feed(ChunkState& state, const void* source, void* destination, u64 elements
     }
   }
   if (pending.elements != 0) {
-    count_pending<V>(pending, state.stats.log2_counts);
+    count_pending<V>(pending, kAheadStep<V, E>, state.stats.log2_counts);
   }
 }
 

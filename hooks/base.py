@@ -176,6 +176,10 @@ class BaseHook:
         self._detach()
         return self._session.close() if self._session is not None else None
 
+    def __repr__(self) -> str:
+        state = "closed" if self._off else f"step {self._clock.step}"
+        return f"<{type(self).__name__} for {self.framework}, {self.out_dir!r}, {state}>"
+
     def __enter__(self: _HookT) -> _HookT:
         return self
 

@@ -17,6 +17,7 @@ keeps the hook alive, so that a hook need not be stored; it ends with the model.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import weakref
@@ -107,6 +108,12 @@ class Hook(BaseHook):
     ) -> Hook:
         """A hook from the older library's JSON; tdcore.hook_json says where the file is looked for."""
         return cls.from_config(load_hook_config(json_file_path), **options)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Hook:
+        return self  # a model that holds its hook can be copied; the copy is not hooked
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _closed_hook, (self.config,)
 
     def _start(self, config: HookConfig, **options: Any) -> None:
         rank, world_size = _place_in_job()
@@ -311,6 +318,8 @@ class Hook(BaseHook):
         elif part == "steps":
             self._send_collections()  # the last there will be, with the fault
             self._off = True
+            self._taps.detach()
+            self._taps.detach_losses()
 
     def _resolve_modules(self) -> None:
         """Collections that name modules get patterns for the names of their tensors."""
@@ -337,6 +346,13 @@ class StepSignal(InertInCopies):
 def create_from_json_file(json_file_path: str | os.PathLike[str] | None = None, **options: Any) -> Hook:
     """Hook.create_from_json_file()."""
     return Hook.create_from_json_file(json_file_path, **options)
+
+
+def _closed_hook(config: HookConfig) -> Hook:
+    """What a hook is in another process, after a pickle: one that takes every call and captures nothing."""
+    hook = Hook.from_config(dataclasses.replace(config, dry_run=True))
+    hook.close()
+    return hook
 
 
 def _optimizer_signals(hook_ref: weakref.ref[Hook]) -> tuple[Callable[..., None], Callable[..., None]]:

@@ -131,7 +131,8 @@ class SaveConfig:
         if isinstance(value, Mapping):
             return cls(mode_save_configs=value)
         raise ConfigError(
-            f"save_config must be a SaveConfig or a dict of SaveConfigMode per mode, got {type(value).__name__}"
+            f"save_config must be a SaveConfig or a dict of modes to SaveConfigMode, "
+            f"got {type(value).__name__}"
         )
 
 

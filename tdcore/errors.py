@@ -18,13 +18,14 @@
     │   ├── StepUnavailable                      nothing was saved at this step, and nothing will be
     │   ├── StepNotYetAvailable                  the step has not been seen yet; it may still come
     │   ├── TensorUnavailable                    this tensor was never saved at any step
-    │   └── TensorUnavailableForStep             this tensor has no value at this step, and will have none
+    │   ├── TensorUnavailableForStep             this tensor has no value at this step, and will have none
+    │   └── WaitTimeout (also TimeoutError)      what was waited for did not come in time; it may still come
     ├── SinkError                                a place to keep runs refused: .kind says how
     │   └── SinkKeyError (also FileNotFoundError)  no object under this key
-    └── RuleError                                rules
-        ├── RuleEvaluationConditionMet           a rule's condition is met; rule evaluation ends
-        └── InsufficientInformationForRuleInvocation  a rule lacks a parameter or data it needs
-    StopTraining (TdcoreError)                   raised in the training script when a stop was asked for
+    ├── RuleError                                rules
+    │   ├── RuleEvaluationConditionMet           a rule's condition is met; rule evaluation ends
+    │   └── InsufficientInformationForRuleInvocation  a rule lacks a parameter or data it needs
+    └── StopTraining                             raised in the training script when a stop was asked for
 
 Messages say what, where, got, and what to do. Foreign errors become these at one seam each, with
 ``raise ... from``. Threads: exceptions are plain values; nothing here holds state or locks.
@@ -62,6 +63,7 @@ __all__ = [
     "TensorUnavailableForStep",
     "UnsupportedFeature",
     "UnsupportedFormat",
+    "WaitTimeout",
 ]
 
 
@@ -154,6 +156,10 @@ class TensorUnavailableForStep(RunError):
         super().__init__(message)
         self.reason = reason
         self.has_statistics = has_statistics
+
+
+class WaitTimeout(RunError, TimeoutError):
+    """What was waited for did not come in time. It may still come."""
 
 
 SinkErrorKind = Literal["full", "gone", "denied", "transient"]

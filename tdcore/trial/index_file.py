@@ -65,7 +65,8 @@ _MAX_NAME_CHARS = 65536
 _MANY_ROWS = 20_000  # from here on columns are decoded by several threads
 _MAPPED_BYTES = 1 << 20  # files at least this large stay mapped instead of being held in memory
 _MAX_COUNT = 1 << 53
-_NEVER_NEGATIVE = frozenset(layout.STATISTICS_COLUMNS) - {"min", "max", "mean", "log2_first", "log2_counts"}
+_ANY_SIGN = {"min", "max", "mean", "m2", "log2_first", "log2_counts"}
+_NEVER_NEGATIVE = frozenset(layout.STATISTICS_COLUMNS) - _ANY_SIGN
 _CORRUPT = (
     pa.ArrowException,
     OSError,

@@ -25,6 +25,7 @@ from tdcore.errors import (
     NoMoreData,
     StepUnavailable,
     TensorUnavailable,
+    WaitTimeout,
 )
 from tdcore.modes import ModeKeys
 from tdcore.trial.collections import SavedCollection, kind_of
@@ -270,7 +271,7 @@ class Trial:
                 if state is StepState.UNAVAILABLE:
                     raise self._never(step, mode)
                 if deadline is not None and reader.clock() >= deadline:
-                    raise TimeoutError(
+                    raise WaitTimeout(
                         f"step {step} of run {self.name!r} did not come within {timeout}; "
                         f"the last complete one is {reader.last_step(mode)}"
                     )

@@ -1,12 +1,13 @@
-// An explicit-state model of the ring's protocol (csrc/ring.hpp): every interleaving of two producers and one consumer on
-// a tiny ring (2 slots, 4 units of data, tickets and positions modulo 8 so that both wrap), where all
-// producers may be killed together at any step, and the consumer may be killed at any step and started again.
+// An explicit-state model of the ring's protocol (csrc/ring.hpp): every interleaving of two producers and one
+// consumer on a tiny ring (2 slots, 4 units of data, tickets and positions modulo 8 so that both wrap), where
+// all producers may be killed together at any step, and the consumer may be killed at any step and started
+// again.
 //
-// Checked in every state: reserved records never overlap; the consumer reads exactly what the owner of that ticket wrote, under
-// the right full ticket; only uncommitted records of a dead producer are skipped; records are given back in order,
-// each once; and no state is stuck before everything is given back.
-// The same model with one mistake built in must fail: that shows that it looks.
-// It interleaves whole steps (sequential consistency). Memory orders are argued in ring.hpp and watched by TSan (test_ring.cpp).
+// Checked in every state: reserved records never overlap; the consumer reads exactly what the owner of that
+// ticket wrote, under the right full ticket; only uncommitted records of a dead producer are skipped; records
+// are given back in order, each once; and no state is stuck before everything is given back. The same model
+// with one mistake built in must fail: that shows that it looks. It interleaves whole steps (sequential
+// consistency). Memory orders are argued in ring.hpp and watched by TSan (test_ring.cpp).
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -26,19 +27,28 @@ constexpr int kRecordsEach = 3;
 constexpr int kRecords = kProducers * kRecordsEach;
 constexpr int kSizes[kProducers][kRecordsEach] = {{2, 1, 2}, {1, 2, 1}};  // units
 
-enum class Mistake { kNone, kClearBeforeRelease, kNoSpaceCheck, kNoSlotCheck, kCountAfterHead, kCommitFirst, kSkipWhileAlive };
+enum class Mistake {
+  kNone,
+  kClearBeforeRelease,
+  kNoSpaceCheck,
+  kNoSlotCheck,
+  kCountAfterHead,
+  kCommitFirst,
+  kSkipWhileAlive
+};
 
 using Byte = std::uint8_t;
 
 struct Producer {
-  Byte step;     // 0 load head, 1 load reservation, 2 swap, 3 fill slot, 4 and 5 write units, 6 commit
-  Byte record;   // index of the current record; kRecordsEach: done
+  Byte step;    // 0 load head, 1 load reservation, 2 swap, 3 fill slot, 4 and 5 write units, 6 commit
+  Byte record;  // index of the current record; kRecordsEach: done
   Byte head_ticket, head_position, tail_ticket, tail_position;  // loaded
   Byte start;
 };
 
 struct Consumer {
-  Byte step;  // 0 attach, 1 look at the slot, 2 and 3 read units, 4 store count, 5 store head; 6: clear words (a mistake)
+  Byte step;  // 0 attach, 1 look at the slot, 2 and 3 read units, 4 store count, 5 store head; 6: clear words
+              // (a mistake)
   Byte ticket, position, full;  // cursor
   Byte first_full;              // what is not given back begins here
   Byte id;                      // record being read
@@ -196,7 +206,9 @@ class Model {
     go(next);
   }
 
-  static void clear_loads(Producer& me) { me.head_ticket = me.head_position = me.tail_ticket = me.tail_position = me.start = 0; }
+  static void clear_loads(Producer& me) {
+    me.head_ticket = me.head_position = me.tail_ticket = me.tail_position = me.start = 0;
+  }
   static void next_record(Producer& me) {
     clear_loads(me);
     me.step = 0;
@@ -239,7 +251,8 @@ class Model {
           me.position = state.slot_position[slot];
           me.step = 2;
         } else if ((me.noticed != 0 || mistake_ == Mistake::kSkipWhileAlive) && behind) {
-          if (state.dead == 0 || state.committed[me.full] != 0) fail("a record that is or will be committed was skipped");
+          if (state.dead == 0 || state.committed[me.full] != 0)
+            fail("a record that is or will be committed was skipped");
           me.ticket = wrap(me.ticket + 1);
           ++me.full;
         }
@@ -248,7 +261,8 @@ class Model {
       case 2:
       case 3:
         if (state.owner[me.full] != me.id + 1) fail("a record was read under another's ticket");
-        if (state.data[(me.position + me.step - 2) % kUnits] != me.id + 1) fail("bytes of another record were read");
+        if (state.data[(me.position + me.step - 2) % kUnits] != me.id + 1)
+          fail("bytes of another record were read");
         if (me.step == 2 && size_of(me.id) == 2) {
           me.step = 3;
         } else {
@@ -311,12 +325,13 @@ int main() {
     const char* name;
     Mistake mistake;
   };
-  constexpr Case kCases[] = {{"commit words cleared before the head is stored", Mistake::kClearBeforeRelease},
-                             {"no check for space", Mistake::kNoSpaceCheck},
-                             {"no check for slots", Mistake::kNoSlotCheck},
-                             {"full count stored after the head", Mistake::kCountAfterHead},
-                             {"commit before the data", Mistake::kCommitFirst},
-                             {"uncommitted records skipped while the producer lives", Mistake::kSkipWhileAlive}};
+  constexpr Case kCases[] = {
+      {"commit words cleared before the head is stored", Mistake::kClearBeforeRelease},
+      {"no check for space", Mistake::kNoSpaceCheck},
+      {"no check for slots", Mistake::kNoSlotCheck},
+      {"full count stored after the head", Mistake::kCountAfterHead},
+      {"commit before the data", Mistake::kCommitFirst},
+      {"uncommitted records skipped while the producer lives", Mistake::kSkipWhileAlive}};
   for (const Case& one : kCases) {
     Model wrong(one.mistake);
     const std::string found = wrong.run();

@@ -1,10 +1,10 @@
-// Ten million records with checksums from four threads, through consumers that are killed (SIGKILL) at random moments and
-// started again, each in a process of its own.
+// Ten million records with checksums from four threads, through consumers that are killed (SIGKILL) at random
+// moments and started again, each in a process of its own.
 //
 // A ledger in shared memory has one word per ticket. The consumer writes there which record it read under
 // the ticket, so a record read again after a kill must be the same one under the same ticket; in the end each
-// record of each producer must stand there exactly once and in its order. Two more words bracket the head: stored before
-// and after each release, they say where a restarted consumer may begin.
+// record of each producer must stand there exactly once and in its order. Two more words bracket the head:
+// stored before and after each release, they say where a restarted consumer may begin.
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -51,7 +51,7 @@ struct Ledger {
   std::atomic<std::uint64_t> release_begun;
   std::atomic<std::uint64_t> release_done;
   std::atomic<std::uint64_t> errors;
-  std::atomic<std::uint64_t> reread;             // read again after a kill: allowed, and should occur
+  std::atomic<std::uint64_t> reread;              // read again after a kill: allowed, and should occur
   std::atomic<std::uint64_t> read_under[kTotal];  // by ticket: producer << 40 | number + 1
 };
 
@@ -62,17 +62,20 @@ Ledger& map_ledger(int fd) {
 }
 
 void complain(Ledger& ledger, const char* what, std::uint64_t ticket) {
-  if (ledger.errors.fetch_add(1) < 10) std::fprintf(stderr, "ticket %llu: %s\n", static_cast<unsigned long long>(ticket), what);
+  if (ledger.errors.fetch_add(1) < 10)
+    std::fprintf(stderr, "ticket %llu: %s\n", static_cast<unsigned long long>(ticket), what);
 }
 
 // ---- the consumer's process
 
 void read_record(const RecordView& record, Ledger& ledger) {
   Header header{};
-  if (record.torn || record.bytes < sizeof(header)) return complain(ledger, "torn or too short", record.ticket);
+  if (record.torn || record.bytes < sizeof(header))
+    return complain(ledger, "torn or too short", record.ticket);
   std::memcpy(&header, record.data, sizeof(header));
   const std::size_t skipped = sizeof(header.crc);
-  if (crc32c(record.data + skipped, record.bytes - skipped) != header.crc) return complain(ledger, "wrong checksum", record.ticket);
+  if (crc32c(record.data + skipped, record.bytes - skipped) != header.crc)
+    return complain(ledger, "wrong checksum", record.ticket);
   if (record.ticket >= kTotal) return complain(ledger, "beyond the last ticket", record.ticket);
   const std::uint64_t word = (std::uint64_t{header.producer} << 40) | (header.number + 1);
   const std::uint64_t before = ledger.read_under[record.ticket].exchange(word);
@@ -84,7 +87,8 @@ int consume(int ring_fd, int ledger_fd) {
   Ledger& ledger = map_ledger(ledger_fd);
   Consumer consumer(RingMemory::attach(ring_fd));
   Mark begin = consumer.mark();
-  if (begin.ticket < ledger.release_done || begin.ticket > ledger.release_begun) complain(ledger, "begins at the wrong place", begin.ticket);
+  if (begin.ticket < ledger.release_done || begin.ticket > ledger.release_begun)
+    complain(ledger, "begins at the wrong place", begin.ticket);
   for (;;) {
     const bool last_look = consumer.closing();
     const std::optional<RecordView> record = consumer.next(false);
@@ -109,7 +113,8 @@ void produce(Ring& ring, std::uint32_t producer) {
     random = random * 6364136223846793005U + 1442695040888963407U;
     const std::uint64_t bytes = sizeof(Header) + (random >> 33) % 112;
     Reservation room;
-    while (!(room = ring.try_reserve(RecordKind::kBatch, bytes, kTensorAlignBytes))) std::this_thread::yield();
+    while (!(room = ring.try_reserve(RecordKind::kBatch, bytes, kTensorAlignBytes)))
+      std::this_thread::yield();
     Header header{0, producer, number};
     std::memset(room.data, static_cast<int>(random >> 56), bytes);
     std::memcpy(room.data, &header, sizeof(header));
@@ -122,7 +127,8 @@ void produce(Ring& ring, std::uint32_t producer) {
 pid_t start_consumer(int ring_fd, int ledger_fd) {
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, ring_fd, 100);  // the copies are inherited; the originals are close-on-exec
+  ::posix_spawn_file_actions_adddup2(&actions, ring_fd,
+                                     100);  // the copies are inherited; the originals are close-on-exec
   ::posix_spawn_file_actions_adddup2(&actions, ledger_fd, 101);
   char program[] = "/proc/self/exe";
   char role[] = "consume";
@@ -175,10 +181,12 @@ int run() {
   std::mt19937_64 random{20260801};
   unsigned kills = 0;
   while (running > 0 && ledger.errors == 0) {
-    // Mostly after it has given something back, so that the whole ends on slow machines too; sometimes just after its start.
+    // Mostly after it has given something back, so that the whole ends on slow machines too; sometimes just
+    // after its start.
     const std::uint64_t before = ledger.release_done;
     const bool at_any_time = random() % 8 == 0;
-    while (!at_any_time && running > 0 && ledger.release_done == before && ledger.errors == 0) std::this_thread::yield();
+    while (!at_any_time && running > 0 && ledger.release_done == before && ledger.errors == 0)
+      std::this_thread::yield();
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
     ::kill(consumer, SIGKILL);
     (void)exit_status(consumer);
@@ -191,7 +199,8 @@ int run() {
   int failed = exit_status(consumer);
   failed |= judge(ledger);
   std::printf("%llu records, %u kills, %llu read again, %s\n", static_cast<unsigned long long>(kTotal), kills,
-              static_cast<unsigned long long>(ledger.reread.load()), failed == 0 ? "each delivered once" : "WRONG");
+              static_cast<unsigned long long>(ledger.reread.load()),
+              failed == 0 ? "each delivered once" : "WRONG");
   return failed == 0 ? 0 : 1;
 }
 

@@ -79,7 +79,8 @@ void put(Ring& ring, const BatchToPut& batch, unsigned seed = 1) {
   header.time_ns = 99;
   header.payload_bytes = batch.payload_bytes;
   header.payload_offset = batch.payload_bytes == 0 ? 0 : round_up(entries_end, align);
-  const std::uint64_t total = batch.payload_bytes == 0 ? entries_end : header.payload_offset + batch.payload_bytes;
+  const std::uint64_t total =
+      batch.payload_bytes == 0 ? entries_end : header.payload_offset + batch.payload_bytes;
   const Reservation room = ring.try_reserve(RecordKind::kBatch, total, align);
   REQUIRE(static_cast<bool>(room));
   if (!room) return;
@@ -107,7 +108,9 @@ std::string json_of(const std::string& file) {
   return file.substr(sizeof(bytes), bytes);
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 // ---- drain
 
@@ -119,9 +122,11 @@ void draining() {
     REQUIRE(ring.put_document("collections.json", "{}"));
     put(ring, {.entries = {floats(2, 1, 0)}, .payload_bytes = 64, .step = 8});
     const Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
-    REQUIRE(drained.records == 3 && drained.torn == 0 && drained.rows.size() == 3 && drained.payload_bytes == 20);
+    REQUIRE(drained.records == 3 && drained.torn == 0 && drained.rows.size() == 3 &&
+            drained.payload_bytes == 20);
     const Row& first = drained.rows.at(0);
-    REQUIRE(first.step == 7 && first.mode == 2 && first.mode_step == 3 && first.time_ns == 99 && first.ticket == 0);
+    REQUIRE(first.step == 7 && first.mode == 2 && first.mode_step == 3 && first.time_ns == 99 &&
+            first.ticket == 0);
     REQUIRE(first.entry.name == 1 && first.location != kNoPayload);
     REQUIRE(drained.rows.at(1).location == kNoPayload && drained.rows.at(1).segment_offset == kNoPayload);
     REQUIRE(drained.rows.at(2).ticket == 2 && drained.rows.at(2).step == 8);
@@ -167,7 +172,9 @@ void draining() {
       Ring ring(config());
       Consumer consumer(ring.memory());
       put(ring, {.entries = {floats(1, 4, 0)}, .payload_bytes = 64});
-      put(ring, {.entries = {floats(1, 4, 0), floats(2, 4, 64)}, .payload_bytes = 128, .spoil = [&](BatchHeader& header, std::byte* record) {
+      put(ring, {.entries = {floats(1, 4, 0), floats(2, 4, 64)},
+                 .payload_bytes = 128,
+                 .spoil = [&](BatchHeader& header, std::byte* record) {
                    Entry entry{};
                    std::memcpy(&entry, record + sizeof(BatchHeader) + sizeof(Entry), sizeof(Entry));
                    spoil(header, entry);
@@ -175,7 +182,8 @@ void draining() {
                  }});
       put(ring, {.entries = {floats(3, 4, 0)}, .payload_bytes = 64});
       const Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
-      REQUIRE(drained.records == 2 && drained.torn == 1 && drained.rows.size() == 2 && drained.payload_bytes == 32);
+      REQUIRE(drained.records == 2 && drained.torn == 1 && drained.rows.size() == 2 &&
+              drained.payload_bytes == 32);
       REQUIRE(drained.rows.back().entry.name == 3);
       release(consumer, drained);
       REQUIRE(consumer.counters().drops[static_cast<std::size_t>(DropReason::kTorn)].tensors == 1);
@@ -190,7 +198,8 @@ void draining() {
   it("documents with an impossible key and records of an unknown kind are torn", [] {
     Ring ring(config());
     Consumer consumer(ring.memory());
-    for (const RecordKind kind : {RecordKind::kDocument, RecordKind::kDocument, static_cast<RecordKind>(77)}) {
+    for (const RecordKind kind :
+         {RecordKind::kDocument, RecordKind::kDocument, static_cast<RecordKind>(77)}) {
       const Reservation room = ring.try_reserve(kind, kind == RecordKind::kDocument ? 3 : 64, 64);
       std::memset(room.data, 0xff, room.bytes);
       ring.commit(room);
@@ -224,9 +233,11 @@ void planning() {
     REQUIRE(file.size() == segment.file_bytes && file.size() % kPageBytes == 0);
     REQUIRE(segment.direct.size() == 1 && segment.direct[0].bytes == kLarge);
     const std::byte* const ring_data = consumer.memory()->data();
-    REQUIRE(segment.direct[0].data >= ring_data && segment.direct[0].data < ring_data + consumer.data_bytes());
+    REQUIRE(segment.direct[0].data >= ring_data &&
+            segment.direct[0].data < ring_data + consumer.data_bytes());
     for (const SegmentPiece& piece : pieces) {
-      REQUIRE(reinterpret_cast<std::uintptr_t>(piece.data) % kPageBytes == 0 && piece.bytes % kPageBytes == 0);
+      REQUIRE(reinterpret_cast<std::uintptr_t>(piece.data) % kPageBytes == 0 &&
+              piece.bytes % kPageBytes == 0);
     }
     for (const Row& row : drained.rows) {
       if (row.location == kNoPayload) {
@@ -234,7 +245,8 @@ void planning() {
         continue;
       }
       REQUIRE(row.segment_offset % kTensorAlignBytes == 0);
-      REQUIRE(std::memcmp(file.data() + row.segment_offset, ring_data + row.location, row.entry.payload_bytes) == 0);
+      REQUIRE(std::memcmp(file.data() + row.segment_offset, ring_data + row.location,
+                          row.entry.payload_bytes) == 0);
       REQUIRE(row.crc32c == crc32c(ring_data + row.location, row.entry.payload_bytes));
     }
     const std::string json = json_of(file);
@@ -258,12 +270,16 @@ void planning() {
     pairs.dtype = Dtype::kC128;
     pairs.payload_bytes = 16;
     pairs.call = 9;
-    put(ring, {.entries = {floats(0, 1, 0), floats(0, 1, 64), call, part, pairs, floats(5, 1, 320)}, .payload_bytes = 384, .step = -1});
+    put(ring, {.entries = {floats(0, 1, 0), floats(0, 1, 64), call, part, pairs, floats(5, 1, 320)},
+               .payload_bytes = 384,
+               .step = -1});
     put(ring, {.entries = {floats(0, 1, 0), floats(1, 1, 64)}, .payload_bytes = 128, .step = -1});
     Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
     const std::vector<std::string> names = {"w", "w@-1~3"};
-    const std::string json = json_of(joined(plan_segment(drained.rows, drained.batches, consumer.memory()->data(), names).pieces()));
-    for (const char* key : {R"("w@-1":)", R"("w@-1~2":)", R"("w@-1~3":)", R"("w@-1:2":)", R"("?5@-1":)", R"("w@-1~3@-1":)"}) {
+    const std::string json = json_of(
+        joined(plan_segment(drained.rows, drained.batches, consumer.memory()->data(), names).pieces()));
+    for (const char* key :
+         {R"("w@-1":)", R"("w@-1~2":)", R"("w@-1~3":)", R"("w@-1:2":)", R"("?5@-1":)", R"("w@-1~3@-1":)"}) {
       REQUIRE(contains(json, key));
     }
     REQUIRE(contains(json, R"("w@-1+1":{"dtype":"F32","shape":[1],)"));
@@ -285,7 +301,8 @@ void planning() {
     const std::vector<std::string> names = {"empty"};
     const Segment segment = plan_segment(drained.rows, drained.batches, consumer.memory()->data(), names);
     REQUIRE(segment.file_bytes == kPageBytes && drained.rows.at(0).segment_offset == kPageBytes);
-    REQUIRE(contains(json_of(joined(segment.pieces())), R"("empty@7":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})"));
+    REQUIRE(contains(json_of(joined(segment.pieces())),
+                     R"("empty@7":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})"));
   });
 }
 
@@ -318,7 +335,8 @@ std::string contents(const std::string& path) {
 void writing() {
   it("the file holds the pieces, however they lie and however long they are", [] {
     PageBuffer memory(std::uint64_t{4} << 20);
-    for (std::uint64_t i = 0; i < memory.size(); ++i) memory.data()[i] = static_cast<std::byte>((i * 31 + i / 4096) & 0xff);
+    for (std::uint64_t i = 0; i < memory.size(); ++i)
+      memory.data()[i] = static_cast<std::byte>((i * 31 + i / 4096) & 0xff);
     const std::vector<std::vector<std::pair<std::uint64_t, std::uint64_t>>> layouts = {
         {},
         {{0, 0}},
@@ -366,7 +384,9 @@ void writing() {
   it("an error leaves no file", [] {
     const Folder folder;
     const std::vector<SegmentPiece> pieces{{nullptr, std::uint64_t{1} << 16}};  // EFAULT in the middle
-    REQUIRE(!message_of<std::system_error>([&] { (void)write_file(folder.file(), pieces, false, false); }).empty());
+    REQUIRE(!message_of<std::system_error>([&] {
+               (void)write_file(folder.file(), pieces, false, false);
+             }).empty());
     REQUIRE(::access(folder.file().c_str(), F_OK) != 0);
     REQUIRE(message_of<std::system_error>([] { (void)write_file("/nowhere/at/all", {}, true, true); }) != "");
   });

@@ -180,7 +180,7 @@ def test_a_scripted_module_does_not_end_the_training(make_hook: MakeHook) -> Non
 def test_tracing_the_model_captures_nothing_of_it(make_hook: MakeHook) -> None:
     hook, model = make_hook(include_collections=["outputs"]), Net()
     hook.register_module(model)
-    traced = torch.jit.trace(model, torch.randn(2, 4), check_trace=False)  # type: ignore[no-untyped-call]
+    traced = torch.jit.trace(model, torch.randn(2, 4), check_trace=False)
     assert hook.counters().tensors == 0
     x = torch.randn(2, 4)
     assert torch.equal(traced(x), model.forward(x))

@@ -172,6 +172,19 @@ def test_a_saved_model_needs_no_tdcore_to_load(make_hook: MakeHook, tmp_path: Pa
     assert done.stdout.strip() == "torch.Size([1, 3])", done.stderr
 
 
+def test_a_model_that_holds_its_hook_can_be_copied_and_pickled(make_hook: MakeHook) -> None:
+    hook = make_hook(save_all=True)
+    model = watched(hook)
+    model.hook = hook  # type: ignore[assignment]
+    step = hook.global_step
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        twin(torch.randn(2, 4))
+        assert hook.global_step == step
+    twin.hook.save_scalar("x", 1)
+    twin.hook.set_mode(td.modes.EVAL)
+    assert twin.hook.close() is None
+
+
 def test_the_state_dict_knows_nothing_of_the_hook(make_hook: MakeHook) -> None:
     keys = list(Net().state_dict())
     assert list(watched(make_hook(save_all=True)).state_dict()) == keys

@@ -155,7 +155,7 @@ def test_an_optimizer_inside_backward_gives_every_gradient(make_hook: MakeHook, 
             optimizer.step()
             optimizer.zero_grad()
 
-        parameter.register_post_accumulate_grad_hook(step)  # type: ignore[no-untyped-call]
+        parameter.register_post_accumulate_grad_hook(step)
     for _ in range(2):
         seen.clear()
         model(torch.randn(5, 4)).square().mean().backward()
@@ -254,7 +254,7 @@ def test_a_closure_optimizer_gives_the_gradients_of_its_last_evaluation(
         torch.autograd.backward(loss)
         return loss
 
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    optimizer.step(closure)
     assert model.fc1.weight.grad is not None
     last = len(starts) - 1
     run = read_run(hook)

@@ -32,7 +32,7 @@ def test_modules_carry_hooks_only_while_a_saved_forward_runs(make_hook: MakeHook
     hook.register_loss(criterion)
 
     class Looks(nn.ReLU):
-        def forward(self, input: torch.Tensor) -> torch.Tensor:
+        def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 -- as in nn.ReLU
             during.append((hooks_on(model), hooks_on(criterion)))
             return super().forward(input)
 

@@ -106,7 +106,8 @@ def test_gradients_of_every_stride_are_whole(make_hook: MakeHook, read_run: Read
                 + self.table(torch.tensor([1, 3])).sum()
             )
             image: torch.Tensor = self.conv(x.to(memory_format=torch.channels_last))
-            return y + image.square().sum()
+            total: torch.Tensor = y + image.square().sum()
+            return total
 
     hook, model = make_hook(include_collections=["gradients"]), Odd()
     hook.register_module(model)

@@ -198,7 +198,7 @@ def test_30_replicas_in_threads_do_not_crash(make_hook: MakeHook) -> None:
 
 def replicate(module: nn.Module) -> nn.Module:
     """What DataParallel's replicate() makes, without a device: shallow copies with tensors for parameters."""
-    replica: nn.Module = module._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+    replica: nn.Module = module._replicate_for_data_parallel()
     for key, parameter in module._parameters.items():
         setattr(replica, key, None if parameter is None else parameter.detach().clone())
     for key, child in module._modules.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdcore.trial.intervals import Intervals
@@ -10,6 +10,7 @@ from tdcore.trial.intervals import Intervals
 _RANGE = st.tuples(st.integers(0, 40), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 
 
+@settings(deadline=None)
 @given(st.lists(_RANGE, max_size=15), _RANGE)
 def test_intervals_are_a_set_of_numbers(ranges: list[tuple[int, int]], asked: tuple[int, int]) -> None:
     intervals, numbers = Intervals(), set[int]()

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -41,6 +41,7 @@ _VALUES = hnp.arrays(
 )
 
 
+@settings(deadline=None)
 @given(values=_VALUES)
 def test_reductions_from_statistics_are_those_of_numpy(values: Array) -> None:
     row = statistics(values)
@@ -58,6 +59,7 @@ def test_reductions_from_statistics_are_those_of_numpy(values: Array) -> None:
             assert got == pytest.approx(want, rel=1e-9, abs=tolerance, nan_ok=True), (name, absolute)
 
 
+@settings(deadline=None)
 @given(values=_VALUES)
 def test_reductions_from_values_are_those_of_numpy(values: Array) -> None:
     for name in REDUCTIONS:
