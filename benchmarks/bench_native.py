@@ -21,7 +21,7 @@ LARGE = 64 << 20  # bytes: far beyond the last cache
 DTYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 
-def normal(nbytes: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+def normal(nbytes: int, dtype: Any = np.float32) -> Any:
     count = nbytes // np.dtype(dtype).itemsize
     return np.random.default_rng(0).standard_normal(count, dtype=np.float32).astype(dtype)
 

@@ -1,4 +1,4 @@
-"""The folders hooks/ and rules/ stand beside tdcore/ in the repository and are tdcore.hooks and tdcore.rules."""
+"""hooks/ and rules/ stand beside tdcore/ in the repository and are tdcore.hooks and tdcore.rules."""
 
 from __future__ import annotations
 
