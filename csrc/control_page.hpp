@@ -20,8 +20,8 @@ namespace tdcore {
 
 inline constexpr std::uint64_t kRingMagic = 0x31474E4952434454;  // "TDCRING1"
 inline constexpr std::uint32_t kRingVersion = 1;
-inline constexpr std::size_t kLineBytes =
-    128;  // two cache lines: x86 fetches them in pairs, some ARM lines are 128
+// Two cache lines: x86 fetches them in pairs, some ARM lines are this long.
+inline constexpr std::size_t kLineBytes = 128;
 inline constexpr std::uint64_t kUnitBytes = 64;  // positions in the data ring count these
 inline constexpr unsigned kPositionBits = 40;
 inline constexpr unsigned kTicketBits = 24;
@@ -52,11 +52,12 @@ struct Cursor {
 
 /// One record's place. Slot of ticket t is slots[t % slots]; reused every lap, never cleared.
 struct Slot {
-  std::atomic<std::uint64_t> commit;  // producer, release: ticket + 1 once the record may be read; pairs with
-                                      // the acquire in Consumer::next()
-  std::uint64_t position;             // producer before commit: first unit of the record, modulo 2^40
-  std::uint64_t bytes;                // producer before commit: bytes asked for
-  std::uint32_t kind;                 // producer before commit: RecordKind
+  // Producer, release: ticket + 1 once the record may be read; pairs with the acquire in Consumer::next().
+  std::atomic<std::uint64_t> commit;
+  // Producer, plain, before commit; consumer, after it.
+  std::uint64_t position;  // first unit of the record, modulo 2^40
+  std::uint64_t bytes;     // as asked for
+  std::uint32_t kind;      // RecordKind
   std::uint32_t reserved;
   std::uint64_t unused[4];
 };
@@ -69,12 +70,12 @@ struct DropTotals {
 };
 
 /// A short text with one writer and readers that may look at any time (a sequence lock).
-/// Words are relaxed atomics, so a torn look is possible but not a data race; `version` finds it.
+/// The words are atomics, so a torn look is possible but not a data race; `version` finds it.
 struct ErrorText {
-  std::atomic<std::uint64_t>
-      version;  // consumer: odd while it writes; pairs with the loads in read_error_text()
-  std::atomic<std::uint64_t> bytes;                       // consumer
-  std::atomic<std::uint64_t> words[kErrorTextBytes / 8];  // consumer
+  // Consumer: odd while it writes. The release of each word pairs with the acquire in read_error_text().
+  std::atomic<std::uint64_t> version;
+  std::atomic<std::uint64_t> bytes;
+  std::atomic<std::uint64_t> words[kErrorTextBytes / 8];
 };
 
 struct ControlPage {
@@ -97,26 +98,26 @@ struct ControlPage {
   alignas(kLineBytes) std::atomic<std::uint64_t> head;
 
   // Consumer only (the trainer reads some for progress(), relaxed: hints that order nothing).
-  alignas(kLineBytes)
-      std::atomic<std::uint64_t> head_ticket;  // full count of records given back; stored before `head`
-  std::atomic<std::uint64_t> epoch;            // number of attaches so far
-  std::atomic<std::uint64_t> heartbeat_ns;     // CLOCK_MONOTONIC of the last report()
-  std::atomic<std::uint64_t> records;          // what report() said, summed
+  // Full count of records given back; stored before `head`, read again by the next consumer.
+  alignas(kLineBytes) std::atomic<std::uint64_t> head_ticket;
+  std::atomic<std::uint64_t> epoch;         // number of attaches so far
+  std::atomic<std::uint64_t> heartbeat_ns;  // CLOCK_MONOTONIC of the last report()
+  std::atomic<std::uint64_t> records;       // what report() said, summed
   std::atomic<std::uint64_t> bytes;
   std::atomic<std::uint64_t> rows;
   std::atomic<std::int64_t> last_step;
   std::atomic<std::uint64_t> errors;
-  std::atomic<std::uint64_t> torn_ticket;  // count of torn records in flight: valid for a head at this full
-                                           // ticket, ~0 while being written
-  std::atomic<std::uint64_t>
-      torn_total;  // the total of drops[kTorn] once the head is there; see Consumer::release()
-  std::atomic<std::uint32_t>
-      abandoned;  // 1: a consumer has skipped records as torn; nobody may write any more
+  // A note for the next consumer, written by release(): once the head is at torn_ticket, drops[kTorn] is
+  // torn_total. ~0 while being written.
+  std::atomic<std::uint64_t> torn_ticket;
+  std::atomic<std::uint64_t> torn_total;
+  // 1: a consumer has skipped records as torn; nobody may write any more. Relaxed: a guard, orders nothing.
+  std::atomic<std::uint32_t> abandoned;
 
-  // Trainer, any thread.
-  alignas(kLineBytes) std::atomic<std::uint32_t> closing;  // release in set_closing(); pairs with the acquire
-                                                           // in Consumer::closing()
-  alignas(kLineBytes) std::atomic<std::uint64_t> captures;  // relaxed sums, as DropTotals
+  // Trainer, any thread, release in set_closing(); pairs with the acquire in Consumer::closing().
+  alignas(kLineBytes) std::atomic<std::uint32_t> closing;
+  // Trainer, any thread: relaxed sums, as DropTotals.
+  alignas(kLineBytes) std::atomic<std::uint64_t> captures;
   std::atomic<std::uint64_t> tensors;
   std::atomic<std::uint64_t> payload_bytes;
   std::atomic<std::uint64_t> capture_ns;

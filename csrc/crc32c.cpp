@@ -89,14 +89,21 @@ std::uint32_t run_table(const unsigned char* at, std::uint64_t bytes, std::uint3
 #define TDCORE_CRC_HARDWARE 1
 
 #if defined(__x86_64__)
+#if defined(__clang__) && __clang_major__ >= 14  // a feature of its own there
+#define TDCORE_CRC_TARGET __attribute__((target("sse4.2,crc32")))
+#else
 #define TDCORE_CRC_TARGET __attribute__((target("sse4.2")))
+#endif
 TDCORE_CRC_TARGET inline std::uint64_t step8(std::uint64_t crc, std::uint64_t word) noexcept {
   return _mm_crc32_u64(crc, word);
 }
 TDCORE_CRC_TARGET inline std::uint64_t step1(std::uint64_t crc, unsigned char byte) noexcept {
   return _mm_crc32_u8(static_cast<std::uint32_t>(crc), byte);
 }
-bool has_hardware() noexcept { return __builtin_cpu_supports("sse4.2") != 0; }
+bool has_hardware() noexcept {
+  __builtin_cpu_init();  // not every run-time library does it before constructors
+  return __builtin_cpu_supports("sse4.2") != 0;
+}
 #else
 #if defined(__clang__)
 #define TDCORE_CRC_TARGET __attribute__((target("crc")))

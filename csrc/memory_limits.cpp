@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -23,34 +24,33 @@ std::uint64_t machine_bytes() {
   std::uint64_t kib = 0;
   std::string unit;
   while (file >> key >> kib) {
-    if (key == "MemAvailable:") return kib * 1024;
+    if (key == "MemAvailable:") return kib > 0 ? kib * 1024 : kUnlimited;  // 0: a sandbox that does not tell
     std::getline(file, unit);
   }
   return kUnlimited;
 }
 
-/// What one cgroup leaves: limit minus use, where page cache that can be dropped does not count as use.
-std::uint64_t cgroup_bytes(const std::string& folder, const char* limit_file, const char* usage_file,
-                           std::string_view cache_key) {
+/// What one cgroup leaves: its limit minus what cannot be dropped (page cache can). A group without a limit,
+/// with a limit of 0 (some sandboxes say so), or without statistics sets none.
+std::uint64_t cgroup_bytes(const std::string& folder, const char* limit_file,
+                           std::initializer_list<std::string_view> held_keys) {
   const std::uint64_t limit = number_in(folder + limit_file);
-  if (limit == kUnlimited) return kUnlimited;
-  std::uint64_t used = number_in(folder + usage_file);
-  if (used == kUnlimited) return kUnlimited;
   std::ifstream file(folder + "/memory.stat");
+  if (limit == kUnlimited || limit == 0 || !file) return kUnlimited;
+  std::uint64_t held = 0;
   std::string key;
   std::uint64_t value = 0;
   while (file >> key >> value) {
-    if (key == cache_key) used -= std::min(used, value);
+    if (std::find(held_keys.begin(), held_keys.end(), key) != held_keys.end()) held += value;
   }
-  return limit - std::min(limit, used);
+  return limit - std::min(limit, held);
 }
 
 /// All groups from ours to the root: any of them may be the tight one.
 std::uint64_t unified_bytes(std::string path) {
   std::uint64_t least = kUnlimited;
   for (;;) {
-    least = std::min(
-        least, cgroup_bytes("/sys/fs/cgroup" + path, "/memory.max", "/memory.current", "inactive_file"));
+    least = std::min(least, cgroup_bytes("/sys/fs/cgroup" + path, "/memory.max", {"anon", "shmem"}));
     if (path.empty()) return least;
     path.erase(path.rfind('/'));
   }
@@ -69,8 +69,7 @@ std::uint64_t cgroups_bytes() {
     if (line.find(":memory:") != std::string::npos) {
       for (const std::string& folder :
            {"/sys/fs/cgroup/memory" + path, std::string("/sys/fs/cgroup/memory")}) {
-        least = std::min(least, cgroup_bytes(folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes",
-                                             "total_inactive_file"));
+        least = std::min(least, cgroup_bytes(folder, "/memory.limit_in_bytes", {"total_rss", "total_shmem"}));
       }
     }
   }

@@ -258,19 +258,20 @@ std::optional<std::string> Ring::stop_request() const {
   if (!use) return std::nullopt;
   const ControlPage& control = memory_->control();
   if (control.stop_bytes.load(std::memory_order_relaxed) == 0) return std::nullopt;
-  const std::uint64_t bytes =
-      control.stop_bytes.load(std::memory_order_acquire);  // pairs with Consumer::request_stop()
+  // Acquire: pairs with the release in Consumer::request_stop().
+  const std::uint64_t bytes = control.stop_bytes.load(std::memory_order_acquire);
   std::uint64_t words[kStopTextBytes / 8];
-  for (std::size_t i = 0; i < kStopTextBytes / 8; ++i)
+  for (std::size_t i = 0; i < kStopTextBytes / 8; ++i) {
     words[i] = control.stop_words[i].load(std::memory_order_relaxed);
+  }
   return std::string(reinterpret_cast<const char*>(words), std::min<std::uint64_t>(bytes, kStopTextBytes));
 }
 
 void Ring::set_closing() noexcept {
   const Use use(*this);
-  if (use)
-    memory_->control().closing.store(
-        1, std::memory_order_release);  // pairs with the acquire in Consumer::closing()
+  if (!use) return;
+  // Release: pairs with the acquire in Consumer::closing().
+  memory_->control().closing.store(1, std::memory_order_release);
 }
 
 void Ring::start_prefault() noexcept {

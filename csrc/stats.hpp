@@ -19,6 +19,8 @@
 #else
 #define TDCORE_HD
 #endif
+// For what units with instruction-set flags of their own call: never emitted, so never shared between them.
+#define TDCORE_ALWAYS_INLINE inline __attribute__((always_inline))
 
 namespace tdcore {
 
@@ -63,8 +65,8 @@ TDCORE_HD constexpr std::uint64_t finite_count(const TensorStats& stats) noexcep
 
 /// Mean and m2 of the union of two sets of na > 0 and nb > 0 values (Chan, Golub, LeVeque 1979).
 /// Written so that the mean stays finite when the difference of the means does not.
-TDCORE_HD constexpr void merge_moments(double& mean, double& m2, double na, double other_mean, double other_m2,
-                                       double nb) noexcept {
+TDCORE_HD constexpr TDCORE_ALWAYS_INLINE void merge_moments(double& mean, double& m2, double na, double other_mean,
+                                                            double other_m2, double nb) noexcept {
   constexpr double kHuge = 8.9e307;  // half of the largest double: beyond it a difference may overflow
   const double total = na + nb;
   const bool safe = mean < kHuge && mean > -kHuge && other_mean < kHuge && other_mean > -kHuge;

@@ -46,6 +46,7 @@ bool machine_has_avx512() noexcept {  // all of x86-64-v4
 const KernelTable* find_kernels(const char* limit, bool exact) noexcept {
   const auto wanted = [&](const char* level) { return !exact || std::strcmp(level, limit) == 0; };
 #if defined(__x86_64__)
+  __builtin_cpu_init();  // not every run-time library does it before constructors
   const bool below512 = std::strcmp(limit, "avx2") == 0 || std::strcmp(limit, "portable") == 0;
   if (!below512 && wanted("avx512") && avx512_kernels() != nullptr && machine_has_avx512()) {
     return avx512_kernels();

@@ -171,7 +171,7 @@ struct Portable {
     __builtin_memcpy(x, values, sizeof x);
   }
 
-  static void prefetch(const u8* at) noexcept { __builtin_prefetch(at); }
+  static TDCORE_INLINE void prefetch(const u8* at) noexcept { __builtin_prefetch(at); }  // see stats_avx2.cpp
 
 #if defined(__x86_64__)
   static void fence() noexcept { _mm_sfence(); }

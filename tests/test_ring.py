@@ -42,14 +42,14 @@ def capture(
 
 
 def rows_of(drained: _core.Drained) -> Array:
-    return cast("Array", np.frombuffer(drained.rows, ROW))
+    return np.frombuffer(drained.rows, ROW)
 
 
 def write_segment(consumer: _core.Consumer, drained: _core.Drained, path: Path) -> Array:
     size = drained.plan_segment([name for name, _, _ in consumer.names(0)])
     _core.write_file(str(path), drained.segment_parts())
     assert path.stat().st_size == size
-    rows = rows_of(drained).copy()
+    rows: Array = rows_of(drained).copy()
     consumer.release(drained)
     return rows
 

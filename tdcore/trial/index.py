@@ -77,6 +77,7 @@ class Index:
         self._read: dict[tuple[str, int], Intervals] = {}
         self._listing: list[str] = []
         self._known_holes: list[Hole] = []
+        self._placed: set[layout.FileRange] = set()  # files whose payload places stand in the rows
         self._rows = 0
         self._polled = 0
 
@@ -179,6 +180,8 @@ class Index:
                 stopped.add(home)
                 continue
             self._append(chunk, arrays)
+            if wanted == [(file.first, file.last)]:
+                self._placed.add(file)
             read.add(file.first, file.last)
         return complete
 
@@ -210,33 +213,43 @@ class Index:
 
     # Payloads that moved. -------------------------------------------------------------------------
 
-    def relocate(self, row: int) -> bool:
-        """Looks where the payload of `row` is now, after its segment vanished (small segments are merged).
+    def relocate(self, rows: Rows | int) -> bool:
+        """Looks where the payloads of these rows are now, after a segment of theirs vanished: it was merged.
 
-        Reads the newest index file that covers the row and takes over the places of all rows in it. Returns
-        whether the row's place changed. Raises RunCorrupt when that file contradicts what was read before.
+        Reads the newest index files that cover the rows and takes over the places of all rows in them.
+        Returns whether anything changed; a merged index file is there before the old segments go, so False
+        means that the bytes are lost. Raises RunCorrupt when a file contradicts what was read before.
         """
-        worker, attempt = self.text("worker", row), int(self.column("attempt")[row])
-        ticket = int(self.column("ticket")[row])
-        before = self._place(row)
+        chosen = np.atleast_1d(np.asarray(rows, dtype=np.int64))
+        tickets, attempts = self.column("ticket")[chosen], self.column("attempt")[chosen]
+        texts = self.texts("worker")
+        places = {
+            (texts[worker], attempt, ticket)
+            for worker, attempt, ticket in zip(
+                self.column("worker")[chosen].tolist(), attempts.tolist(), tickets.tolist(), strict=True
+            )
+        }
+        changed = False
         for _ in range(_RELISTS):
-            listing = self._sink.list(layout.INDEX_PREFIX)
-            for file in layout.live_ranges(filter(None, map(layout.parse_index_key, listing))):
-                if file.worker == worker and file.attempt == attempt and file.first <= ticket <= file.last:
+            complete = True
+            for file in self._live_files():
+                if file not in self._placed and any(_covers(file, place) for place in places):
                     try:
                         self._take_places(file)
+                        changed = True
                     except SinkKeyError:
-                        continue
-            if self._place(row) != before:
-                return True
-            self._wait(_RELIST_PAUSE_SECONDS)
-        return False
+                        complete = False
+            if complete:
+                break
+        return changed
 
-    def _place(self, row: int) -> tuple[int, int]:
-        return int(self.column("segment")[row]), int(self.column("offset")[row])
+    def _live_files(self) -> list[layout.FileRange]:
+        listing = self._sink.list(layout.INDEX_PREFIX)
+        return layout.live_ranges(filter(None, map(layout.parse_index_key, listing)))
 
     def _take_places(self, file: layout.FileRange) -> None:
-        _, arrays = open_chunk(self._sink, self._root, file, [(file.first, file.last)], self.vocabularies)
+        read = self._read[file.worker, file.attempt].present(file.first, file.last)
+        _, arrays = open_chunk(self._sink, self._root, file, read, self.vocabularies)
         worker = self.vocabularies["worker"].code(file.worker)
         column = self.column
         mine = np.flatnonzero(
@@ -255,6 +268,7 @@ class Index:
             raise RunCorrupt(f"{file.index_key} does not hold the rows of the files that it replaced")
         for name in ("segment", "offset", "nbytes", "crc32c"):
             column(name)[mine[order_here]] = arrays[name][order_there]
+        self._placed = {other for other in self._placed if not file.contains(other)} | {file}
 
     # Columns. -------------------------------------------------------------------------------------
 
@@ -296,3 +310,8 @@ class Index:
         lengths = np.array([self._chunks[at].rows for at in used.tolist()], dtype=np.int64)
         shifted = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)[:-1]])
         return used.tolist(), pa.array(rows - starts[home] + shifted[position])
+
+
+def _covers(file: layout.FileRange, place: tuple[str, int, int]) -> bool:
+    worker, attempt, ticket = place
+    return file.worker == worker and file.attempt == attempt and file.first <= ticket <= file.last

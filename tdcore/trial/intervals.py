@@ -43,10 +43,14 @@ class Intervals:
             found.append((position, last))
         return found
 
-    def covers(self, first: int, last: int) -> bool:
-        """True when every ticket of first..last is in the set."""
-        at = bisect_left(self._lasts, first)
-        return at < len(self._firsts) and self._firsts[at] <= first and last <= self._lasts[at]
+    def present(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The parts of first..last that are in the set, in order."""
+        found: list[tuple[int, int]] = []
+        for at in range(bisect_left(self._lasts, first), len(self._firsts)):
+            if self._firsts[at] > last:
+                break
+            found.append((max(first, self._firsts[at]), min(last, self._lasts[at])))
+        return found
 
     @property
     def end(self) -> int:

@@ -23,10 +23,10 @@ from tdcore.errors import (
 from tdcore.modes import ModeKeys
 from tdcore.trial.captures import resolve
 from tdcore.trial.index import Rows
-from tdcore.trial.payload import Piece
 from tdcore.trial.reductions import REDUCTIONS, checked_name, from_statistics, from_values
 from tdcore.trial.statistics import stats_table
 from tdcore.trial.steps import StepState
+from tdcore.trial.values import read_values
 from tdcore.trial.view import worker_order
 
 if TYPE_CHECKING:
@@ -214,40 +214,16 @@ class Tensor:
 
     def _value(self, rows: Rows, step: int) -> npt.NDArray[Any]:
         self._check_present(rows, step)
-        reader, index = self._reader, self._reader.index
-        for _ in range(2):
-            shape = index.wide("shape", rows[:1])[0].as_py()
-            try:
-                return reader.payloads.read(
-                    self._pieces(rows), index.text("dtype", int(rows[0])) or "none", shape, self._at(step)
-                )
-            except SinkKeyError:  # its segment was merged with others: the index knows where it went
-                moved = [index.relocate(int(row)) for row in rows]
-                if not any(moved):
-                    break
-        segment = index.text("segment", int(rows[0]))
-        raise TensorUnavailableForStep(
-            f"{self._at(step)}: its segment {segment} is gone from the run; restore it from a copy",
-            reason="lost",
-            has_statistics=self._statistics(rows) is not None,
-        )
-
-    def _pieces(self, rows: Rows) -> list[Piece]:
         index = self._reader.index
-        elements = index.wide("elements", rows).to_pylist()
-        offsets = index.wide("element_offset", rows).to_pylist()
-        return [
-            Piece(
-                worker=index.text("worker", row) or "",
-                segment=index.text("segment", row) or "",
-                offset=int(index.column("offset")[row]),
-                nbytes=int(index.column("nbytes")[row]),
-                crc32c=int(index.column("crc32c")[row]),
-                elements=elements[at],
-                element_offset=offsets[at],
-            )
-            for at, row in enumerate(rows.tolist())
-        ]
+        try:
+            return read_values(index, self._reader.payloads, rows, self._at(step))
+        except SinkKeyError as error:
+            segment = index.text("segment", int(rows[0]))
+            raise TensorUnavailableForStep(
+                f"{self._at(step)}: its segment {segment} is gone from the run; restore it from a copy",
+                reason="lost",
+                has_statistics=self._statistics(rows) is not None,
+            ) from error
 
     def _check_present(self, rows: Rows, step: int) -> None:
         """Raises TensorUnavailableForStep unless every part of the values was saved."""

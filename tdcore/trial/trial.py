@@ -258,7 +258,7 @@ class Trial:
         """Returns when all these steps are there and complete.
 
         Raises StepUnavailable when the run has passed one without saving it, NoMoreData when it ended
-        before one, and TimeoutError after `timeout` (None: waits as long as the run goes on).
+        before one, and WaitTimeout after `timeout` (None: waits as long as the run goes on).
         """
         reader = self._reader
         deadline = None if timeout is None else reader.clock() + timeout.total_seconds()

@@ -266,7 +266,8 @@ std::vector<Case> float_cases() {
     }
     cases.push_back(std::move(c));
   };
-  for (std::size_t n : {0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 2047, 2048, 2049, 4096, 5000, 6145}) {
+  for (int length : {0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 2047, 2048, 2049, 4096, 5000, 6145}) {
+    const auto n = static_cast<std::size_t>(length);
     fill("normal of " + std::to_string(n), n, [&](std::size_t) { return normal(random); });
   }
   fill("mean 1e6 deviation 0.05", 9001, [&](std::size_t) { return 1e6 + 0.05 * normal(random); });

@@ -245,6 +245,21 @@ def test_a_criterion_inside_the_model_is_captured_under_both_names(
     assert "objective_output_0" in names
 
 
+def test_a_model_that_is_its_own_loss_is_both(make_hook: MakeHook, read_run: ReadRun) -> None:
+    class Energy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.square().mean()
+
+    hook, model = make_hook(include_collections=["outputs"]), Energy()
+    hook.register_module(model)
+    hook.register_loss(model)
+    for _ in range(2):
+        model(torch.randn(2, 4))
+    run = read_run(hook)
+    assert {(row["name"], row["kind"], row["step"]) for row in run.rows} >= {("Energy_output_0", "loss", 1)}
+    assert hooks_on(model) == 0
+
+
 class Checkpointed(nn.Module):
     """Recomputes its block in backward."""
 

@@ -19,7 +19,8 @@ def test_intervals_are_a_set_of_numbers(ranges: list[tuple[int, int]], asked: tu
         numbers |= set(range(first, last + 1))
     missing = [n for low, high in intervals.missing(*asked) for n in range(low, high + 1)]
     assert missing == [n for n in range(asked[0], asked[1] + 1) if n not in numbers]
-    assert intervals.covers(*asked) == (not missing)
+    present = [n for low, high in intervals.present(*asked) for n in range(low, high + 1)]
+    assert present == [n for n in range(asked[0], asked[1] + 1) if n in numbers]
     assert intervals.end == max(numbers, default=-1) + 1
     holes = {n for low, high in intervals.holes() for n in range(low, high + 1)}
     assert holes == set(range(intervals.end)) - numbers

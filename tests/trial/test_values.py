@@ -23,7 +23,7 @@ from tdcore.errors import (
     TensorUnavailable,
     TensorUnavailableForStep,
 )
-from tdcore.trial import Trial, create_trial
+from tdcore.trial import Trial, create_trial, no_refresh
 from tdcore.trial.opening import open_trial
 from tests.trial.test_index import memory_run
 from tests.trial.writer import DTYPES, RunWriter, index_bytes
@@ -294,6 +294,21 @@ def test_segment_that_was_merged_away_is_found_again(run: RunWriter) -> None:
         assert trial.tensor("x").value(step).tolist() == [step] * 3
         assert trial.tensor("y").value(step).tolist() == [-step] * 2
     assert len(trial.index) == rows
+
+
+def test_segment_merged_with_later_ones_is_found_without_taking_in_their_rows(run: RunWriter) -> None:
+    run.add("x", np.full(3, 0), step=0)
+    run.flush()
+    trial = create_trial(run.root)
+    for step in (1, 2):
+        run.add("x", np.full(3, step), step=step)
+        run.flush()
+    run.merge(segments=True)
+    with no_refresh(trial):
+        assert trial.tensor("x").value(0).tolist() == [0] * 3
+        assert trial.steps(show_incomplete_steps=True) == [0]
+    assert trial.tensor("x").value(2).tolist() == [2] * 3
+    assert len(trial.index) == 3
 
 
 def test_merged_index_that_contradicts_what_was_read_is_refused(run: RunWriter) -> None:
