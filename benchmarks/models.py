@@ -26,7 +26,8 @@ class BasicBlock(nn.Module):
         shortcut = x if self.downsample is None else self.downsample(x)
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
-        return self.relu(out + shortcut)
+        relu: torch.Tensor = self.relu(out + shortcut)
+        return relu
 
 
 class ResNet18(nn.Module):

@@ -1,4 +1,5 @@
-// Checksums and what describes TensorStats to NumPy. stats() itself is in bindings_capture.cpp, with the tensors.
+// Checksums and what describes TensorStats to NumPy. stats() itself is in bindings_capture.cpp, with the
+// tensors.
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
@@ -63,15 +64,15 @@ py::bytes crc32c_many(const py::object& data, const py::object& offsets, const p
   const std::vector<std::uint64_t> begins = words_of(Bytes{offsets}, "offsets");
   const std::vector<std::uint64_t> lengths = words_of(Bytes{sizes}, "sizes");
   if (begins.size() != lengths.size()) {
-    throw py::value_error("crc32c_many: offsets and sizes must be equally many, got " + std::to_string(begins.size()) +
-                          " and " + std::to_string(lengths.size()));
+    throw py::value_error("crc32c_many: offsets and sizes must be equally many, got " +
+                          std::to_string(begins.size()) + " and " + std::to_string(lengths.size()));
   }
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < begins.size(); ++i) {
     if (begins[i] > bytes.size() || lengths[i] > bytes.size() - begins[i]) {
-      throw py::value_error("crc32c_many: range " + std::to_string(i) + " (offset " + std::to_string(begins[i]) +
-                            ", size " + std::to_string(lengths[i]) + ") leaves the data of " +
-                            std::to_string(bytes.size()) + " bytes");
+      throw py::value_error("crc32c_many: range " + std::to_string(i) + " (offset " +
+                            std::to_string(begins[i]) + ", size " + std::to_string(lengths[i]) +
+                            ") leaves the data of " + std::to_string(bytes.size()) + " bytes");
     }
     total += lengths[i];
   }
@@ -92,7 +93,8 @@ py::bytes crc32c_many(const py::object& data, const py::object& offsets, const p
 
 py::list stats_dtype() {
   py::list fields;
-  for (const char* name : {"count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "subnormal_count"}) {
+  for (const char* name :
+       {"count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "subnormal_count"}) {
     fields.append(py::make_tuple(name, "<u8"));
   }
   for (const char* name : {"min", "max", "mean", "m2", "abs_sum", "square_sum", "abs_min", "abs_max"}) {
@@ -104,7 +106,8 @@ py::list stats_dtype() {
 static_assert(offsetof(TensorStats, min) == 6 * 8 && offsetof(TensorStats, log2_counts) == 14 * 8,
               "stats_dtype() lists the fields in order");
 
-constexpr const char* kCrcDoc = R"(CRC-32C (Castagnoli) of a contiguous buffer; `seed` continues an earlier one.
+constexpr const char* kCrcDoc =
+    R"(CRC-32C (Castagnoli) of a contiguous buffer; `seed` continues an earlier one.
 
 crc32c(b, crc32c(a)) is that of a followed by b. Releases the GIL from 256 KiB on. BufferError when not contiguous.)";
 
@@ -113,7 +116,8 @@ constexpr const char* kCrcManyDoc = R"(CRC-32C of several ranges of one buffer, 
 offsets, sizes: buffers of uint64, in bytes, equally many. ValueError names the first range that leaves the data.
 Releases the GIL from 256 KiB in all.)";
 
-constexpr const char* kLevelDoc = R"(Instruction set that statistics use: "avx512", "avx2", "neon" or "portable".
+constexpr const char* kLevelDoc =
+    R"(Instruction set that statistics use: "avx512", "avx2", "neon" or "portable".
 
 The environment variable TDCORE_SIMD (portable, avx2, avx512), read at first use, lowers it.)";
 

@@ -75,9 +75,9 @@ std::uint32_t run_table(const unsigned char* at, std::uint64_t bytes, std::uint3
     // Byte-wise, so that it also holds on a big-endian machine.
     crc ^= static_cast<std::uint32_t>(at[0]) | static_cast<std::uint32_t>(at[1]) << 8 |
            static_cast<std::uint32_t>(at[2]) << 16 | static_cast<std::uint32_t>(at[3]) << 24;
-    crc = kByteTables[7][crc & 0xff] ^ kByteTables[6][(crc >> 8) & 0xff] ^ kByteTables[5][(crc >> 16) & 0xff] ^
-          kByteTables[4][crc >> 24] ^ kByteTables[3][at[4]] ^ kByteTables[2][at[5]] ^ kByteTables[1][at[6]] ^
-          kByteTables[0][at[7]];
+    crc = kByteTables[7][crc & 0xff] ^ kByteTables[6][(crc >> 8) & 0xff] ^
+          kByteTables[5][(crc >> 16) & 0xff] ^ kByteTables[4][crc >> 24] ^ kByteTables[3][at[4]] ^
+          kByteTables[2][at[5]] ^ kByteTables[1][at[6]] ^ kByteTables[0][at[7]];
   }
   for (; bytes != 0; --bytes, ++at) {
     crc = (crc >> 8) ^ kByteTables[0][(crc ^ *at) & 0xff];
@@ -153,8 +153,9 @@ inline std::uint64_t shift(const Slices4& tables, std::uint64_t crc) noexcept {
          tables[3][(crc >> 24) & 0xff];
 }
 
-TDCORE_CRC_TARGET const unsigned char* run_three(const unsigned char* at, std::uint64_t& bytes, std::uint64_t& crc,
-                                                 std::uint64_t stream, const Slices4& tables) noexcept {
+TDCORE_CRC_TARGET const unsigned char* run_three(const unsigned char* at, std::uint64_t& bytes,
+                                                 std::uint64_t& crc, std::uint64_t stream,
+                                                 const Slices4& tables) noexcept {
   for (; bytes >= 3 * stream; bytes -= 3 * stream, at += 3 * stream) {
     std::uint64_t second = 0;
     std::uint64_t third = 0;
@@ -169,7 +170,8 @@ TDCORE_CRC_TARGET const unsigned char* run_three(const unsigned char* at, std::u
   return at;
 }
 
-TDCORE_CRC_TARGET std::uint32_t run_hardware(const unsigned char* at, std::uint64_t bytes, std::uint32_t start) noexcept {
+TDCORE_CRC_TARGET std::uint32_t run_hardware(const unsigned char* at, std::uint64_t bytes,
+                                             std::uint32_t start) noexcept {
   std::uint64_t crc = start;
   at = run_three(at, bytes, crc, kLong, kLongShift);
   at = run_three(at, bytes, crc, kShort, kShortShift);

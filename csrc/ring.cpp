@@ -106,13 +106,16 @@ Reservation Ring::reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t al
   const std::uint64_t units = (bytes + kUnitBytes - 1) / kUnitBytes;
   for (;;) {
     // Acquire: pairs with the release in Consumer::release(); what it gave back may be overwritten now.
-    const Cursor head = Cursor::unpack(control.head.load(std::memory_order_acquire));
-    std::uint64_t word =
-        control.reservation.load(std::memory_order_relaxed);  // after head: never older than it
+    const std::uint64_t head_word = control.head.load(std::memory_order_acquire);
+    const Cursor head = Cursor::unpack(head_word);
+    std::uint64_t word = control.reservation.load(std::memory_order_relaxed);  // after head: never older
     const Cursor tail = Cursor::unpack(word);
     const std::uint64_t start = place(tail.position, units, align / kUnitBytes, cap);
     const Cursor end{tail.ticket + 1, start + units};
-    if (tail.tickets_since(head) >= config_.slots || end.units_since(head) > cap) return {};
+    if (tail.tickets_since(head) >= config_.slots || end.units_since(head) > cap) {
+      if (control.head.load(std::memory_order_relaxed) != head_word) continue;  // not full: our head was old
+      return {};
+    }
     if (!control.reservation.compare_exchange_weak(word, end.pack(), std::memory_order_relaxed)) continue;
     Slot& slot = memory_->slots()[tail.ticket & (config_.slots - 1)];
     slot.position = start & kPositionMask;

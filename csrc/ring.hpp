@@ -30,7 +30,8 @@
 //    H's only writer), so those reads happen before the producer's plain writes. An old H is only stricter.
 // 3. "Full" is true. H is loaded before R. What H says, the consumer learned from commits that follow
 //    their swaps of R, so the later load of R is at least as new as H (coherence), and R - H cannot be
-//    negative. After a failed swap both are loaded again.
+//    negative. After a failed swap both are loaded again, and also when there seems to be no room but H
+//    has moved since: an old H beside a new R looks fuller than the ring is.
 // 4. Publication. The producer writes slot and data plainly, then stores C(i) = t + 1 (release). The
 //    consumer loads C(i) (acquire) and reads only when it equals t + 1. The slot is never cleared: what it
 //    can hold is t + 1 or the tag of the lap before, t + 1 - n (0 on the first lap), because H passed that

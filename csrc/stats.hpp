@@ -5,9 +5,10 @@
 // counted beside them, so the caller can poison a mean the NumPy way (nan_count > 0) or not.
 // Results do not depend on the number of threads: the input is cut into fixed chunks that are
 // merged in order.
-// Ranges: square_sum and m2 become +Inf where squares leave the range of float64 (|x| > 1e154).
-// Threads: pure functions; reduce() (stats_cpu.hpp) may start helper threads and joins them.
-// Plain code without host-only headers: the same lines compile for a device.
+// Ranges: square_sum and m2 become +Inf where squares leave the range of float64 (|x| > 1e154), and lose
+// digits where squares become subnormal there (|x| < 1e-146). Threads: pure functions; reduce()
+// (stats_cpu.hpp) may start helper threads and joins them. Plain code without host-only headers: the same
+// lines compile for a device.
 #pragma once
 
 #include <cstddef>
@@ -25,10 +26,11 @@
 namespace tdcore {
 
 inline constexpr int kLog2Bins = 64;
-inline constexpr int kLog2Min = -40;  // bin 0: 0 < |x| < 2^-39; bin 63: |x| >= 2^23; bin i: 2^(i-40) <= |x| < 2^(i-39)
+inline constexpr int kLog2Min =
+    -40;  // bin 0: 0 < |x| < 2^-39; bin 63: |x| >= 2^23; bin i: 2^(i-40) <= |x| < 2^(i-39)
 
 struct TensorStats {
-  std::uint64_t count;            // all elements
+  std::uint64_t count;  // all elements
   std::uint64_t nan_count;
   std::uint64_t pos_inf_count;
   std::uint64_t neg_inf_count;
@@ -37,7 +39,7 @@ struct TensorStats {
   double min;                     // over finite values; NaN when there is none
   double max;
   double mean;
-  double m2;                      // sum of (x - mean)^2
+  double m2;  // sum of (x - mean)^2
   double abs_sum;
   double square_sum;
   double abs_min;
@@ -65,8 +67,9 @@ TDCORE_HD constexpr std::uint64_t finite_count(const TensorStats& stats) noexcep
 
 /// Mean and m2 of the union of two sets of na > 0 and nb > 0 values (Chan, Golub, LeVeque 1979).
 /// Written so that the mean stays finite when the difference of the means does not.
-TDCORE_HD constexpr TDCORE_ALWAYS_INLINE void merge_moments(double& mean, double& m2, double na, double other_mean,
-                                                            double other_m2, double nb) noexcept {
+TDCORE_HD constexpr TDCORE_ALWAYS_INLINE void merge_moments(double& mean, double& m2, double na,
+                                                            double other_mean, double other_m2,
+                                                            double nb) noexcept {
   constexpr double kHuge = 8.9e307;  // half of the largest double: beyond it a difference may overflow
   const double total = na + nb;
   const bool safe = mean < kHuge && mean > -kHuge && other_mean < kHuge && other_mean > -kHuge;
@@ -107,7 +110,8 @@ TDCORE_HD constexpr void merge(TensorStats& into, const TensorStats& other) noex
   into.max = other.max > into.max ? other.max : into.max;
   into.abs_min = other.abs_min < into.abs_min ? other.abs_min : into.abs_min;
   into.abs_max = other.abs_max > into.abs_max ? other.abs_max : into.abs_max;
-  merge_moments(into.mean, into.m2, static_cast<double>(mine), other.mean, other.m2, static_cast<double>(theirs));
+  merge_moments(into.mean, into.m2, static_cast<double>(mine), other.mean, other.m2,
+                static_cast<double>(theirs));
   into.abs_sum += other.abs_sum;
   into.square_sum += other.square_sum;
 }

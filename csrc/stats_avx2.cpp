@@ -11,7 +11,8 @@
 namespace tdcore {
 namespace {
 
-alignas(16) constexpr u8 kPairTables[33] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 16};  // zeros follow
+alignas(16) constexpr u8 kPairTables[33] = {0, 0, 0, 0, 0, 0, 0, 0, 0,
+                                            0, 0, 0, 0, 0, 0, 0, 1, 16};  // zeros follow
 
 struct Avx2 {
   static constexpr u64 kGroup = 32;
@@ -42,7 +43,9 @@ struct Avx2 {
   static F max(F a, F b) noexcept { return _mm256_max_ps(a, b); }
   static D max(D a, D b) noexcept { return _mm256_max_pd(a, b); }
   static F abs(F a) noexcept { return _mm256_and_ps(a, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff))); }
-  static D abs(D a) noexcept { return _mm256_and_pd(a, _mm256_castsi256_pd(_mm256_set1_epi64x(0x7fffffffffffffff))); }
+  static D abs(D a) noexcept {
+    return _mm256_and_pd(a, _mm256_castsi256_pd(_mm256_set1_epi64x(0x7fffffffffffffff)));
+  }
   static D widen_low(F a) noexcept { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
   static D widen_high(F a) noexcept { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }
 
@@ -52,7 +55,8 @@ struct Avx2 {
     wide[0] = widen_low(x);
     wide[1] = widen_high(x);
   }
-  static void widen(F32Element, const u8* at, int i, F, D (&wide)[2]) noexcept {  // from memory: no extraction
+  static void widen(F32Element, const u8* at, int i, F,
+                    D (&wide)[2]) noexcept {  // from memory: no extraction
     wide[0] = _mm256_cvtps_pd(_mm_loadu_ps(reinterpret_cast<const float*>(at + 32 * i)));
     wide[1] = _mm256_cvtps_pd(_mm_loadu_ps(reinterpret_cast<const float*>(at + 32 * i + 16)));
   }
@@ -123,7 +127,9 @@ struct Avx2 {
   }
   static int lowest8(B a) noexcept {
     const __m128i half = _mm_min_epu8(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-    return _mm_cvtsi128_si32(_mm_minpos_epu16(_mm_min_epu8(_mm_and_si128(half, _mm_set1_epi16(255)), _mm_srli_epi16(half, 8)))) & 255;
+    return _mm_cvtsi128_si32(_mm_minpos_epu16(
+               _mm_min_epu8(_mm_and_si128(half, _mm_set1_epi16(255)), _mm_srli_epi16(half, 8)))) &
+           255;
   }
   static int highest8(B a) noexcept { return 255 - lowest8(_mm256_xor_si256(a, set8(255))); }
 
@@ -132,7 +138,8 @@ struct Avx2 {
   static B exponents(E, const u8*, const F (&x)[4]) noexcept {
     __m256i words[2];
     for (int i = 0; i < 2; ++i) {  // upper halves, side by side
-      words[i] = _mm256_blend_epi16(_mm256_srli_epi32(_mm256_castps_si256(x[2 * i]), 16), _mm256_castps_si256(x[2 * i + 1]), 0xaa);
+      words[i] = _mm256_blend_epi16(_mm256_srli_epi32(_mm256_castps_si256(x[2 * i]), 16),
+                                    _mm256_castps_si256(x[2 * i + 1]), 0xaa);
     }
     return exponents_of_words(words);
   }
@@ -157,8 +164,12 @@ struct Avx2 {
   }
 
   // loads: one group
-  static __m256i raw256(const u8* at) noexcept { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)); }
-  static __m128i raw128(const u8* at) noexcept { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at)); }
+  static __m256i raw256(const u8* at) noexcept {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+  }
+  static __m128i raw128(const u8* at) noexcept {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+  }
 
   static void load4(F32Element, const u8* at, F (&x)[4]) noexcept {
     for (int i = 0; i < 4; ++i) {
@@ -174,7 +185,8 @@ struct Avx2 {
     for (int i = 0; i < 2; ++i) {  // odd and even elements apart: the order within a group does not matter
       const __m256i pair = raw256(at + 32 * i);
       x[2 * i] = _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
-      x[2 * i + 1] = _mm256_castsi256_ps(_mm256_and_si256(pair, _mm256_set1_epi32(static_cast<int>(0xffff0000))));
+      x[2 * i + 1] =
+          _mm256_castsi256_ps(_mm256_and_si256(pair, _mm256_set1_epi32(static_cast<int>(0xffff0000))));
     }
   }
   static void load4(I16Element, const u8* at, F (&x)[4]) noexcept {

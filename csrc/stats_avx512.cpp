@@ -16,7 +16,8 @@
 namespace tdcore {
 namespace {
 
-alignas(16) constexpr u8 kPairTables[33] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 16};  // zeros follow
+alignas(16) constexpr u8 kPairTables[33] = {0, 0, 0, 0, 0, 0, 0, 0, 0,
+                                            0, 0, 0, 0, 0, 0, 0, 1, 16};  // zeros follow
 
 struct Avx512 {
   static constexpr u64 kGroup = 64;
@@ -47,7 +48,9 @@ struct Avx512 {
   static F max(F a, F b) noexcept { return _mm512_max_ps(a, b); }
   static D max(D a, D b) noexcept { return _mm512_max_pd(a, b); }
   static F abs(F a) noexcept { return _mm512_and_ps(a, _mm512_castsi512_ps(_mm512_set1_epi32(0x7fffffff))); }
-  static D abs(D a) noexcept { return _mm512_and_pd(a, _mm512_castsi512_pd(_mm512_set1_epi64(0x7fffffffffffffff))); }
+  static D abs(D a) noexcept {
+    return _mm512_and_pd(a, _mm512_castsi512_pd(_mm512_set1_epi64(0x7fffffffffffffff)));
+  }
   static D widen_low(F a) noexcept { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
   static D widen_high(F a) noexcept { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)); }
 
@@ -57,7 +60,8 @@ struct Avx512 {
     wide[0] = widen_low(x);
     wide[1] = widen_high(x);
   }
-  static void widen(F32Element, const u8* at, int i, F, D (&wide)[2]) noexcept {  // from memory: no extraction
+  static void widen(F32Element, const u8* at, int i, F,
+                    D (&wide)[2]) noexcept {  // from memory: no extraction
     wide[0] = _mm512_cvtps_pd(_mm256_loadu_ps(reinterpret_cast<const float*>(at + 64 * i)));
     wide[1] = _mm512_cvtps_pd(_mm256_loadu_ps(reinterpret_cast<const float*>(at + 64 * i + 32)));
   }
@@ -75,8 +79,12 @@ struct Avx512 {
   static D select(MD mask, D yes, D no) noexcept { return _mm512_mask_blend_pd(mask, no, yes); }
   static I zero32() noexcept { return _mm512_setzero_si512(); }
   static L zero64() noexcept { return _mm512_setzero_si512(); }
-  static I tally(I count, MF mask) noexcept { return _mm512_mask_add_epi32(count, mask, count, _mm512_set1_epi32(1)); }
-  static L tally(L count, MD mask) noexcept { return _mm512_mask_add_epi64(count, mask, count, _mm512_set1_epi64(1)); }
+  static I tally(I count, MF mask) noexcept {
+    return _mm512_mask_add_epi32(count, mask, count, _mm512_set1_epi32(1));
+  }
+  static L tally(L count, MD mask) noexcept {
+    return _mm512_mask_add_epi64(count, mask, count, _mm512_set1_epi64(1));
+  }
   static u64 sum32(I count) noexcept { return static_cast<u64>(_mm512_reduce_add_epi32(count)); }
   static u64 sum64(L count) noexcept { return static_cast<u64>(_mm512_reduce_add_epi64(count)); }
 
@@ -96,7 +104,8 @@ struct Avx512 {
   static constexpr bool kLookUp = true;
   /// Entry `first` is 1 and entry `first` + 1 is 16; a byte with its top bit set is looked up as 0.
   static B pair_table(int first) noexcept {
-    return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(kPairTables + 16 - first)));
+    return _mm512_broadcast_i32x4(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(kPairTables + 16 - first)));
   }
   static B add_look_up(B sum, B table, B index) noexcept {
     sum = add8(sum, _mm512_shuffle_epi8(table, index));
@@ -109,7 +118,8 @@ struct Avx512 {
   static int lowest8(B a) noexcept {
     const __m256i half = _mm256_min_epu8(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
     const __m128i quarter = _mm_min_epu8(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
-    const __m128i words = _mm_min_epu8(_mm_and_si128(quarter, _mm_set1_epi16(255)), _mm_srli_epi16(quarter, 8));
+    const __m128i words =
+        _mm_min_epu8(_mm_and_si128(quarter, _mm_set1_epi16(255)), _mm_srli_epi16(quarter, 8));
     return _mm_cvtsi128_si32(_mm_minpos_epu16(words)) & 255;
   }
   static int highest8(B a) noexcept { return 255 - lowest8(_mm512_xor_si512(a, set8(255))); }
@@ -146,7 +156,9 @@ struct Avx512 {
 
   // loads: one group
   static __m512i raw512(const u8* at) noexcept { return _mm512_loadu_si512(at); }
-  static __m256i raw256(const u8* at) noexcept { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)); }
+  static __m256i raw256(const u8* at) noexcept {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+  }
 
   static void load4(F32Element, const u8* at, F (&x)[4]) noexcept {
     for (int i = 0; i < 4; ++i) {
@@ -162,7 +174,8 @@ struct Avx512 {
     for (int i = 0; i < 2; ++i) {  // odd and even elements apart: the order within a group does not matter
       const __m512i pair = raw512(at + 64 * i);
       x[2 * i] = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
-      x[2 * i + 1] = _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
+      x[2 * i + 1] =
+          _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
     }
   }
   static void load4(I16Element, const u8* at, F (&x)[4]) noexcept {

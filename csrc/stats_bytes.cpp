@@ -21,7 +21,8 @@ double decode_float8(unsigned byte, int mantissa_bits, bool has_inf) noexcept {
   } else if (exponent == 0) {
     value = std::ldexp(static_cast<double>(mantissa), 1 - bias - mantissa_bits);
   } else {
-    value = std::ldexp(static_cast<double>(mantissa | (1U << mantissa_bits)), exponent - bias - mantissa_bits);
+    value =
+        std::ldexp(static_cast<double>(mantissa | (1U << mantissa_bits)), exponent - bias - mantissa_bits);
   }
   return (byte & 0x80) != 0 ? -value : value;
 }

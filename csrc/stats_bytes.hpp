@@ -1,6 +1,6 @@
-// stats_bytes.hpp: statistics of the 1-byte types (bool, int8, uint8, float8) from a table of how often each of
-// the 256 byte values occurs: exact counts, then at most 256 values in float64.
-// Threads: a table belongs to one thread.
+// stats_bytes.hpp: statistics of the 1-byte types (bool, int8, uint8, float8) from a table of how often each
+// of the 256 byte values occurs: exact counts, then at most 256 values in float64. Threads: a table belongs
+// to one thread.
 #pragma once
 
 #include <cstdint>

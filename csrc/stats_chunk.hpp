@@ -1,5 +1,5 @@
-// stats_chunk.hpp: between stats_cpu.cpp and stats_strided.cpp: one chunk at a time, many chunks by many threads.
-// Threads: a ChunkReducer belongs to one thread; run_chunks() starts and joins its own.
+// stats_chunk.hpp: between stats_cpu.cpp and stats_strided.cpp: one chunk at a time, many chunks by many
+// threads. Threads: a ChunkReducer belongs to one thread; run_chunks() starts and joins its own.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ namespace tdcore {
 /// The kernels in use; chosen at the first call.
 const KernelTable& active_kernels() noexcept;
 
-/// True where non-temporal stores pay: from kStreamingBytes on. ThreadSanitizer cannot see them, so never under it.
+/// True where non-temporal stores pay: from kStreamingBytes on. ThreadSanitizer cannot see them, so never
+/// under it.
 bool use_streaming(std::uint64_t bytes) noexcept;
 
 /// Round to nearest and keep subnormals while it lives, whatever the caller has set; restores it afterwards.
@@ -29,12 +30,13 @@ class DefaultFloatMode {
   std::uint64_t saved_;
 };
 
-/// Statistics of one chunk (at most kChunkElements elements) fed in pieces. The pieces do not change the result
-/// as long as all but the last are multiples of kBlockElements. Needs a DefaultFloatMode around it.
+/// Statistics of one chunk (at most kChunkElements elements) fed in pieces. The pieces do not change the
+/// result as long as all but the last are multiples of kBlockElements. Needs a DefaultFloatMode around it.
 class ChunkReducer {
  public:
   ChunkReducer(const KernelTable& kernels, Dtype dtype) noexcept;  // has_stats(dtype)
-  /// With a destination, the bytes are copied as well; `stream` picks non-temporal stores, which the caller fences.
+  /// With a destination, the bytes are copied as well; `stream` picks non-temporal stores, which the caller
+  /// fences.
   void feed(const void* source, void* destination, std::uint64_t elements, bool stream) noexcept;
   TensorStats finish() const noexcept;
 
@@ -48,6 +50,7 @@ class ChunkReducer {
 using ChunkFunction = TensorStats (*)(const void* context, std::uint64_t chunk) noexcept;
 
 /// Runs chunks 0 .. chunks - 1 and merges their statistics in order.
-TensorStats run_chunks(ChunkFunction function, const void* context, std::uint64_t chunks, int threads) noexcept;
+TensorStats run_chunks(ChunkFunction function, const void* context, std::uint64_t chunks,
+                       int threads) noexcept;
 
 }  // namespace tdcore

@@ -36,9 +36,9 @@ bool machine_has_avx2() noexcept {  // all of x86-64-v3
 }
 
 bool machine_has_avx512() noexcept {  // all of x86-64-v4
-  return machine_has_avx2() && __builtin_cpu_supports("avx512f") &&
-         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return machine_has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
 }
 #endif
 
@@ -51,7 +51,8 @@ const KernelTable* find_kernels(const char* limit, bool exact) noexcept {
   if (!below512 && wanted("avx512") && avx512_kernels() != nullptr && machine_has_avx512()) {
     return avx512_kernels();
   }
-  if (std::strcmp(limit, "portable") != 0 && wanted("avx2") && avx2_kernels() != nullptr && machine_has_avx2()) {
+  if (std::strcmp(limit, "portable") != 0 && wanted("avx2") && avx2_kernels() != nullptr &&
+      machine_has_avx2()) {
     return avx2_kernels();
   }
 #endif
@@ -82,7 +83,8 @@ TensorStats reduce_chunk(const void* context, std::uint64_t chunk) noexcept {
   const std::uint64_t elements = std::min(kChunkElements, job.elements - first);
   const std::uint64_t offset = first * dtype_bytes(job.dtype);
   ChunkReducer reducer{job.kernels, job.dtype};
-  reducer.feed(job.source + offset, job.destination == nullptr ? nullptr : job.destination + offset, elements, job.stream);
+  reducer.feed(job.source + offset, job.destination == nullptr ? nullptr : job.destination + offset, elements,
+               job.stream);
   if (job.stream) {
     job.kernels.fence();
   }
@@ -129,7 +131,8 @@ struct Wave {
 
 void run_wave(Wave& wave, int threads) noexcept {
   std::array<std::thread, kMaxThreads> helpers;
-  const auto wanted = static_cast<int>(std::min<std::uint64_t>(static_cast<std::uint64_t>(threads), wave.count));
+  const auto wanted =
+      static_cast<int>(std::min<std::uint64_t>(static_cast<std::uint64_t>(threads), wave.count));
   for (int i = 0; i + 1 < std::min(wanted, kMaxThreads); ++i) {
     try {
       helpers[static_cast<std::size_t>(i)] = std::thread{[&wave] { wave.work(); }};
@@ -147,7 +150,8 @@ void run_wave(Wave& wave, int threads) noexcept {
 
 }  // namespace
 
-TensorStats run_chunks(ChunkFunction function, const void* context, std::uint64_t chunks, int threads) noexcept {
+TensorStats run_chunks(ChunkFunction function, const void* context, std::uint64_t chunks,
+                       int threads) noexcept {
   if (threads <= 1 || chunks <= 1) {
     TensorStats stats = function(context, 0);
     for (std::uint64_t chunk = 1; chunk < chunks; ++chunk) {
@@ -202,7 +206,8 @@ DefaultFloatMode::DefaultFloatMode() noexcept : saved_{0} {}
 DefaultFloatMode::~DefaultFloatMode() = default;
 #endif
 
-ChunkReducer::ChunkReducer(const KernelTable& kernels, Dtype dtype) noexcept : kernels_{kernels}, dtype_{dtype} {
+ChunkReducer::ChunkReducer(const KernelTable& kernels, Dtype dtype) noexcept
+    : kernels_{kernels}, dtype_{dtype} {
   if (is_one_byte(dtype)) {
     state_.emplace<ByteTable>();
   }
@@ -210,8 +215,8 @@ ChunkReducer::ChunkReducer(const KernelTable& kernels, Dtype dtype) noexcept : k
 
 void ChunkReducer::feed(const void* source, void* destination, std::uint64_t elements, bool stream) noexcept {
   if (ByteTable* table = std::get_if<ByteTable>(&state_); table == nullptr) {
-    kernels_.feed[static_cast<std::size_t>(dtype_)](*std::get_if<ChunkState>(&state_), source, destination, elements,
-                                                    stream);
+    kernels_.feed[static_cast<std::size_t>(dtype_)](*std::get_if<ChunkState>(&state_), source, destination,
+                                                    elements, stream);
   } else {
     constexpr std::uint64_t kPiece = 16 * 1024;  // counted, then copied while it is in the cache
     for (std::uint64_t done = 0; done < elements; done += kPiece) {
@@ -238,13 +243,15 @@ bool has_stats(Dtype dtype) noexcept {
 }
 
 TensorStats reduce(const void* data, std::uint64_t elements, Dtype dtype, int threads) noexcept {
-  return run_contiguous({active_kernels(), static_cast<const std::byte*>(data), nullptr, elements, dtype, false}, threads);
+  return run_contiguous(
+      {active_kernels(), static_cast<const std::byte*>(data), nullptr, elements, dtype, false}, threads);
 }
 
-TensorStats reduce_copy(const void* source, void* destination, std::uint64_t elements, Dtype dtype, int threads) noexcept {
+TensorStats reduce_copy(const void* source, void* destination, std::uint64_t elements, Dtype dtype,
+                        int threads) noexcept {
   const bool stream = use_streaming(elements * dtype_bytes(dtype));
-  return run_contiguous({active_kernels(), static_cast<const std::byte*>(source), static_cast<std::byte*>(destination),
-                         elements, dtype, stream},
+  return run_contiguous({active_kernels(), static_cast<const std::byte*>(source),
+                         static_cast<std::byte*>(destination), elements, dtype, stream},
                         threads);
 }
 
@@ -263,7 +270,8 @@ void copy_streaming(const void* source, void* destination, std::uint64_t bytes) 
 
 const char* simd_level() noexcept { return active_kernels().level; }
 
-TensorStats reduce_at_level(const char* level, const void* data, std::uint64_t elements, Dtype dtype) noexcept {
+TensorStats reduce_at_level(const char* level, const void* data, std::uint64_t elements,
+                            Dtype dtype) noexcept {
   const KernelTable* kernels = find_kernels(level, true);
   if (kernels == nullptr) {
     return empty_stats();

@@ -15,7 +15,8 @@
 //
 // Threads: any thread may call any function here at any time; the memory must not change meanwhile.
 // Nothing here allocates, throws or touches Python. threads > 1 starts helper threads for tensors of
-// more than one chunk (kChunkElements) and joins them before it returns; if none can be started the caller does the work.
+// more than one chunk (kChunkElements) and joins them before it returns; if none can be started the caller
+// does the work.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,8 @@ inline constexpr std::uint64_t kChunkElements = std::uint64_t{1} << 20;
 /// Copies of this many bytes or more use non-temporal stores where the machine has them.
 inline constexpr std::uint64_t kStreamingBytes = 16 * 1024;
 
-/// False for dtypes without statistics: complex and unknown. reduce() of those returns empty statistics with the count set.
+/// False for dtypes without statistics: complex and unknown. reduce() of those returns empty statistics with
+/// the count set.
 bool has_stats(Dtype dtype) noexcept;
 
 /// Statistics of `elements` contiguous elements. `data` needs no alignment; may be null when elements is 0.
@@ -67,13 +69,16 @@ void copy_strided(const TensorView& view, std::uint64_t first_element, std::uint
                   void* destination) noexcept;
 
 /// The statistics alone, of a range.
-TensorStats reduce_strided(const TensorView& view, std::uint64_t first_element, std::uint64_t elements) noexcept;
+TensorStats reduce_strided(const TensorView& view, std::uint64_t first_element,
+                           std::uint64_t elements) noexcept;
 
 /// Instruction set in use: "avx512", "avx2", "neon" (portable code on aarch64) or "portable".
 /// The environment variable TDCORE_SIMD (portable, avx2, avx512), read at first use, lowers it.
 const char* simd_level() noexcept;
 
-/// For tests and benchmarks: the same as reduce() at a named level; empty statistics with count 0 when the machine lacks it.
-TensorStats reduce_at_level(const char* level, const void* data, std::uint64_t elements, Dtype dtype) noexcept;
+/// For tests and benchmarks: the same as reduce() at a named level; empty statistics with count 0 when the
+/// machine lacks it.
+TensorStats reduce_at_level(const char* level, const void* data, std::uint64_t elements,
+                            Dtype dtype) noexcept;
 
 }  // namespace tdcore

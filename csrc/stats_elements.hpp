@@ -1,7 +1,6 @@
-// stats_elements.hpp: the element types that the kernels take: how one element reads, its exponent, its limits.
-// Part of stats_kernels.hpp, which says what all of it does; included by it only. Everything is in an unnamed
-// namespace: each instruction set has its own.
-// Threads: pure functions on the caller's state.
+// stats_elements.hpp: the element types that the kernels take: how one element reads, its exponent, its
+// limits. Part of stats_kernels.hpp, which says what all of it does; included by it only. Everything is in an
+// unnamed namespace: each instruction set has its own. Threads: pure functions on the caller's state.
 #pragma once
 
 #include "stats_table.hpp"
@@ -19,11 +18,12 @@ using u64 = std::uint64_t;
 
 constexpr double kInfinity = __builtin_inf();
 constexpr float kInfinityF = __builtin_inff();
-constexpr int kFirstExponent = 127 + kLog2Min;                  // exponent byte of bin 0
-constexpr int kLastExponent = kFirstExponent + kLog2Bins - 1;   // and of the last bin
+constexpr int kFirstExponent = 127 + kLog2Min;                 // exponent byte of bin 0
+constexpr int kLastExponent = kFirstExponent + kLog2Bins - 1;  // and of the last bin
 constexpr u64 kFlushGroups = 16;
 
-// Largest mean^2 / variance for which a block may be summed around another pivot: loses that factor of precision.
+// Largest mean^2 / variance for which a block may be summed around another pivot: loses that factor of
+// precision.
 constexpr double kMaxShift = 4096;
 constexpr double kMaxShiftFloat = 1;
 
@@ -58,7 +58,9 @@ struct BF16Element {
   static constexpr bool kFloat = true, kWide = false, kFloatSums = true;
   static constexpr Raw kSign = 0x8000, kFirstNormal = 0x0080;
   static constexpr int kFirstNormalExponent = 1;  // exponent byte of the smallest normal value
-  static double value(Raw raw) noexcept { return static_cast<double>(bits_as<float>(static_cast<u32>(raw) << 16)); }
+  static double value(Raw raw) noexcept {
+    return static_cast<double>(bits_as<float>(static_cast<u32>(raw) << 16));
+  }
 };
 struct F16Element {
   using Raw = u16;

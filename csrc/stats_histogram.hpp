@@ -70,13 +70,15 @@ constexpr int kFewBins = 6;
 constexpr u64 kHalfGroups = 15;  // half a byte holds 15 at most
 static_assert(kTallyGroups % kHalfGroups == 0 && kTallyGroups < 256);
 
-/// halves[i] = how often each of the two bytes first + 2i, first + 2i + 1 occurs, in the halves of each byte. By table
-/// look-up: table i turns one of its two values into 1 or 16 and any other into 0. Not inlined: needs all registers.
+/// halves[i] = how often each of the two bytes first + 2i, first + 2i + 1 occurs, in the halves of each byte.
+/// By table look-up: table i turns one of its two values into 1 or 16 and any other into 0. Not inlined:
+/// needs all registers.
 template <class V>
 TDCORE_NOINLINE void count_halves(const u8* bytes, const u8* end, int first, const u8* ahead, u64 step,
                                   typename V::B* halves) noexcept {
   using B = typename V::B;
-  // What GCC 12 needs to keep tables and sums in registers: no arrays of them, and the two constants in memory.
+  // What GCC 12 needs to keep tables and sums in registers: no arrays of them, and the two constants in
+  // memory.
   const B constants[2] = {V::set8(first), V::set8(0x70)};  // 16 and more get the top bit: looked up as 0
   __asm__ volatile("" : : "r"(constants) : "memory");
   const B t0 = V::pair_table(0), t1 = V::pair_table(2), t2 = V::pair_table(4), t3 = V::pair_table(6);
@@ -107,8 +109,8 @@ static_assert(kTables == 7);
 
 /// counts[i - skip] += number of bytes equal to first + i, for skip <= i < kWindow.
 template <class V>
-TDCORE_NOINLINE void count_window(const u8* bytes, const u8* end, int first, int skip, const u8* ahead, u64 step,
-                                  u64* counts) noexcept {
+TDCORE_NOINLINE void count_window(const u8* bytes, const u8* end, int first, int skip, const u8* ahead,
+                                  u64 step, u64* counts) noexcept {
   using B = typename V::B;
   while (bytes != end) {
     const u64 left = static_cast<u64>(end - bytes);
@@ -166,7 +168,8 @@ TDCORE_NOINLINE u64 count_rare(const u8* bytes, const u8* end, int first, int la
 }
 
 /// counts[i] += number of bytes equal to first + i, for i < bins.
-[[maybe_unused]] TDCORE_NOINLINE void count_by_table(const u8* bytes, const u8* end, int first, int bins, u64* counts) noexcept {
+[[maybe_unused]] TDCORE_NOINLINE void count_by_table(const u8* bytes, const u8* end, int first, int bins,
+                                                     u64* counts) noexcept {
   u32 tables[4][256] = {};
   for (; bytes != end; bytes += 4) {
     ++tables[0][bytes[0]];
@@ -189,12 +192,23 @@ template <class V>
 TDCORE_INLINE int count_some(const u8* bytes, const u8* end, int first, int most, const u8* ahead, u64 step,
                              u64* counts) noexcept {
   switch (most) {
-    case 1: count_equal<V, 1>(bytes, end, first, counts); return 1;
-    case 2: count_equal<V, 2>(bytes, end, first, counts); return 2;
-    case 3: count_equal<V, 3>(bytes, end, first, counts); return 3;
-    case 4: count_equal<V, 4>(bytes, end, first, counts); return 4;
-    case 5: count_equal<V, 5>(bytes, end, first, counts); return 5;
-    default: break;
+    case 1:
+      count_equal<V, 1>(bytes, end, first, counts);
+      return 1;
+    case 2:
+      count_equal<V, 2>(bytes, end, first, counts);
+      return 2;
+    case 3:
+      count_equal<V, 3>(bytes, end, first, counts);
+      return 3;
+    case 4:
+      count_equal<V, 4>(bytes, end, first, counts);
+      return 4;
+    case 5:
+      count_equal<V, 5>(bytes, end, first, counts);
+      return 5;
+    default:
+      break;
   }
   if constexpr (V::kLookUp) {
     if (most > kFewBins) {
@@ -210,8 +224,8 @@ TDCORE_INLINE int count_some(const u8* bytes, const u8* end, int first, int most
   return kFewBins;
 }
 
-/// Adds the pending exponent bytes to the histogram, from the top until nothing remains; the lowest bin that can be
-/// in use gets what remains.
+/// Adds the pending exponent bytes to the histogram, from the top until nothing remains; the lowest bin that
+/// can be in use gets what remains.
 template <class V>
 TDCORE_NOINLINE void count_pending(Pending& pending, u64 step, u64 (&histogram)[kLog2Bins]) noexcept {
   const u8* ahead = pending.ahead;
@@ -219,8 +233,12 @@ TDCORE_NOINLINE void count_pending(Pending& pending, u64 step, u64 (&histogram)[
   const u8* end = bytes + pending.elements;
   u64 remaining = pending.elements - pending.zero_bytes - pending.non_finite;
   const int lowest = pending.low == 0 ? kFirstExponent : pending.low;
-  const int first = lowest < kFirstExponent ? kFirstExponent : lowest > kLastExponent ? kLastExponent : lowest;
-  int last = pending.high < kFirstExponent ? kFirstExponent : pending.high > kLastExponent ? kLastExponent : pending.high;
+  const int first = lowest < kFirstExponent  ? kFirstExponent
+                    : lowest > kLastExponent ? kLastExponent
+                                             : lowest;
+  int last = pending.high < kFirstExponent  ? kFirstExponent
+             : pending.high > kLastExponent ? kLastExponent
+                                            : pending.high;
   if (last == kLastExponent && last > first) {
     const u64 count = count_from<V>(bytes, end, last) - pending.non_finite;
     histogram[kLog2Bins - 1] += count;

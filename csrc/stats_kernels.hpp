@@ -5,16 +5,17 @@
 // Included by exactly one .cpp per instruction set, after it has defined its wrapper. Everything is in an
 // unnamed namespace, so that code compiled for one instruction set never serves another.
 //
-// A block (kBlockElements) takes one pass: sums of x - K, (x - K)^2 and |x|, min, max, and one byte per element
-// with its binary exponent (as float32 has it: 0 for zero and below 2^-126, 255 for NaN and Inf), from which the
-// histogram is counted. The pivot K is 0 as long as the mean is small beside the spread, else the mean of the block
-// before; a block whose mean turns out too large for its K is summed again around its own mean.
-// Two kinds of pass:
-//   fast     assumes finite values; NaN or Inf in a block shows in its sum of squares, then the block is redone
-//   careful  masks NaN and Inf out and counts them
+// A block (kBlockElements) takes one pass: sums of x - K, (x - K)^2 and |x|, min, max, and one byte per
+// element with its binary exponent (as float32 has it: 0 for zero and below 2^-126, 255 for NaN and Inf),
+// from which the histogram is counted. The pivot K is 0 as long as the mean is small beside the spread, else
+// the mean of the block before; a block whose mean turns out too large for its K is summed again around its
+// own mean. Two kinds of pass:
+//   fast     assumes finite values; NaN or Inf in a block shows in its sum of squares, then the block is
+//   redone careful  masks NaN and Inf out and counts them
 // Two kinds of lanes: narrow (float32 lanes; float32, float16, bfloat16, 16-bit integers) and wide (float64
-// lanes; float64, 32- and 64-bit integers). float16 and bfloat16 are summed in float32 for at most kFlushGroups
-// groups, then added to float64; where squares could leave float32's range the careful pass, all float64, is taken.
+// lanes; float64, 32- and 64-bit integers). float16 and bfloat16 are summed in float32 for at most
+// kFlushGroups groups, then added to float64; where squares could leave float32's range the careful pass, all
+// float64, is taken.
 //
 // V provides, with G = V::kGroup elements per group (one byte vector):
 //   F, D, I, L, B   float32 lanes (G/4), float64 lanes (G/8), 32- and 64-bit counters, bytes (G)
@@ -91,7 +92,7 @@ TDCORE_NOINLINE double scaled_mean(const u8* data, u64 elements, double finite) 
 
 template <class V, class E>
 TDCORE_INLINE void fast_pass(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
-                          BlockSums& sums) noexcept {
+                             BlockSums& sums) noexcept {
   if constexpr (E::kWide) {
     pivot == 0 ? wide_double<V, E, false>(data, groups, pivot, exponents, ahead, sums)
                : wide_double<V, E, true>(data, groups, pivot, exponents, ahead, sums);
@@ -146,7 +147,8 @@ struct Moments {
 };
 
 template <class E>
-TDCORE_INLINE Moments moments_of(const BlockSums& sums, double pivot, double finite, const u8* data, u64 elements) noexcept {
+TDCORE_INLINE Moments moments_of(const BlockSums& sums, double pivot, double finite, const u8* data,
+                                 u64 elements) noexcept {
   const double offset = sums.d / finite;
   double mean = pivot + offset;
   if (E::kFloat && E::kWide && !is_finite(mean)) {
@@ -169,7 +171,8 @@ TDCORE_INLINE double as_pivot(double mean) noexcept {
 }
 
 /// Adds a block's moments and extremes to the chunk's (merge_moments of stats.hpp, inlined).
-TDCORE_INLINE void add_finite(ChunkState& state, const BlockSums& sums, double abs_min, const Moments& m, double finite) noexcept {
+TDCORE_INLINE void add_finite(ChunkState& state, const BlockSums& sums, double abs_min, const Moments& m,
+                              double finite) noexcept {
   TensorStats& stats = state.stats;
   const double low = sums.min + 0.0, high = sums.max + 0.0;  // + 0.0 turns -0 into 0
   const double abs_max = -low > high ? -low : high;
@@ -192,8 +195,8 @@ TDCORE_INLINE void add_finite(ChunkState& state, const BlockSums& sums, double a
   state.finite += finite;
 }
 
-/// Zeros and subnormals of a block's groups; its exponent bytes, already in place, become pending. Returns its
-/// smallest |x|, or Inf if that cannot matter.
+/// Zeros and subnormals of a block's groups; its exponent bytes, already in place, become pending. Returns
+/// its smallest |x|, or Inf if that cannot matter.
 template <class V, class E>
 TDCORE_INLINE double count_groups(ChunkState& state, const u8* data, u64 groups, const BlockSums& sums,
                                   Pending& pending) noexcept {

@@ -61,8 +61,12 @@ struct Portable {
   static MD equal(D a, D b) noexcept { return a == b; }
   static MF is_finite(F a) noexcept { return (as<I>(a) & 0x7fffffffu) < 0x7f800000u; }
   static MF same_bits(F a, F b) noexcept { return as<MF>(a) == as<MF>(b); }
-  static F select(MF mask, F yes, F no) noexcept { return as<F>((as<MF>(yes) & mask) | (as<MF>(no) & ~mask)); }
-  static D select(MD mask, D yes, D no) noexcept { return as<D>((as<MD>(yes) & mask) | (as<MD>(no) & ~mask)); }
+  static F select(MF mask, F yes, F no) noexcept {
+    return as<F>((as<MF>(yes) & mask) | (as<MF>(no) & ~mask));
+  }
+  static D select(MD mask, D yes, D no) noexcept {
+    return as<D>((as<MD>(yes) & mask) | (as<MD>(no) & ~mask));
+  }
   static I zero32() noexcept { return I{}; }
   static L zero64() noexcept { return L{}; }
   static I tally(I count, MF mask) noexcept { return count - as<I>(mask); }

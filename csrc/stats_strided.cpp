@@ -1,4 +1,5 @@
-// Views of any strides: gathered in C order into a bounce block that stays in the cache, then reduced and copied.
+// Views of any strides: gathered in C order into a bounce block that stays in the cache, then reduced and
+// copied.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -47,7 +48,9 @@ struct Layout {
     std::reverse_copy(reversed.begin(), reversed.begin() + static_cast<std::ptrdiff_t>(count), dims.begin());
   }
 
-  [[nodiscard]] bool contiguous() const noexcept { return count == 1 && (dims[0].stride == 1 || dims[0].extent == 1); }
+  [[nodiscard]] bool contiguous() const noexcept {
+    return count == 1 && (dims[0].stride == 1 || dims[0].extent == 1);
+  }
 };
 
 /// True when the elements fill their memory without gaps or overlap in some order; then `first` is the
@@ -97,8 +100,8 @@ void copy_run(std::byte* to, const std::byte* from, std::uint64_t elements, std:
   }
 }
 
-/// `rows` rows of `columns`; row elements lie `stride` apart, rows follow each other by one element (a transpose).
-/// Reads kTile neighbours at a time, so that each line of the source is fetched once.
+/// `rows` rows of `columns`; row elements lie `stride` apart, rows follow each other by one element (a
+/// transpose). Reads kTile neighbours at a time, so that each line of the source is fetched once.
 template <class T>
 void copy_transposed(std::byte* to, const std::byte* from, std::uint64_t rows, std::uint64_t columns,
                      std::int64_t stride) noexcept {
@@ -138,11 +141,16 @@ class Gatherer {
 
   void gather(std::byte* to, std::uint64_t elements) noexcept {
     switch (element_bytes_) {
-      case 1: return gather_as<std::uint8_t>(to, elements);
-      case 2: return gather_as<std::uint16_t>(to, elements);
-      case 4: return gather_as<std::uint32_t>(to, elements);
-      case 8: return gather_as<std::uint64_t>(to, elements);
-      default: return gather_as<Bytes16>(to, elements);
+      case 1:
+        return gather_as<std::uint8_t>(to, elements);
+      case 2:
+        return gather_as<std::uint16_t>(to, elements);
+      case 4:
+        return gather_as<std::uint32_t>(to, elements);
+      case 8:
+        return gather_as<std::uint64_t>(to, elements);
+      default:
+        return gather_as<Bytes16>(to, elements);
     }
   }
 
@@ -221,7 +229,8 @@ TensorStats reduce_chunk(const void* context, std::uint64_t chunk) noexcept {
   for (std::uint64_t at = begin; at < end; at += piece) {
     const std::uint64_t here = std::min(piece, end - at);
     gatherer.gather(bounce, here);
-    reducer.feed(bounce, job.destination == nullptr ? nullptr : job.destination + at * element_bytes, here, job.stream);
+    reducer.feed(bounce, job.destination == nullptr ? nullptr : job.destination + at * element_bytes, here,
+                 job.stream);
   }
   if (job.stream) {
     job.kernels.fence();
@@ -240,7 +249,9 @@ TensorStats without_values(std::uint64_t elements) noexcept {
   return stats;
 }
 
-bool fits(const TensorView& view) noexcept { return view.ndim >= 0 && view.ndim <= static_cast<int>(kMaxDims); }
+bool fits(const TensorView& view) noexcept {
+  return view.ndim >= 0 && view.ndim <= static_cast<int>(kMaxDims);
+}
 
 }  // namespace
 
@@ -275,16 +286,19 @@ TensorStats reduce(const TensorView& view, int threads) noexcept {
   return run_strided({active_kernels(), layout, view.data, view.dtype, 0, elements, nullptr, false}, threads);
 }
 
-TensorStats reduce_strided(const TensorView& view, std::uint64_t first_element, std::uint64_t elements) noexcept {
+TensorStats reduce_strided(const TensorView& view, std::uint64_t first_element,
+                           std::uint64_t elements) noexcept {
   if (is_contiguous(view)) {
     const std::byte* data = static_cast<const std::byte*>(view.data);
-    return reduce(elements == 0 ? data : data + first_element * dtype_bytes(view.dtype), elements, view.dtype);
+    return reduce(elements == 0 ? data : data + first_element * dtype_bytes(view.dtype), elements,
+                  view.dtype);
   }
   if (!fits(view) || elements == 0 || !has_stats(view.dtype)) {
     return without_values(elements);
   }
   const Layout layout{view};
-  return run_strided({active_kernels(), layout, view.data, view.dtype, first_element, elements, nullptr, false}, 1);
+  return run_strided(
+      {active_kernels(), layout, view.data, view.dtype, first_element, elements, nullptr, false}, 1);
 }
 
 TensorStats reduce_copy_strided(const TensorView& view, std::uint64_t first_element, std::uint64_t elements,
@@ -301,9 +315,10 @@ TensorStats reduce_copy_strided(const TensorView& view, std::uint64_t first_elem
     return without_values(elements);
   }
   const Layout layout{view};
-  return run_strided({active_kernels(), layout, view.data, view.dtype, first_element, elements,
-                      static_cast<std::byte*>(destination), use_streaming(elements * dtype_bytes(view.dtype))},
-                     1);
+  return run_strided(
+      {active_kernels(), layout, view.data, view.dtype, first_element, elements,
+       static_cast<std::byte*>(destination), use_streaming(elements * dtype_bytes(view.dtype))},
+      1);
 }
 
 void copy_strided(const TensorView& view, std::uint64_t first_element, std::uint64_t elements,
@@ -318,7 +333,8 @@ void copy_strided(const TensorView& view, std::uint64_t first_element, std::uint
     return;
   }
   const Layout layout{view};
-  Gatherer{layout, view.data, element_bytes, first_element}.gather(static_cast<std::byte*>(destination), elements);
+  Gatherer{layout, view.data, element_bytes, first_element}.gather(static_cast<std::byte*>(destination),
+                                                                   elements);
 }
 
 }  // namespace tdcore

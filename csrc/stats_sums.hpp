@@ -52,14 +52,15 @@ TDCORE_INLINE double greatest(Lanes lanes) noexcept {
   return static_cast<double>(result);
 }
 
-// Memory must be kept busy while the histogram is counted as well, or the two times add up: the passes over the
-// values ask for half of what comes next, the pass over the exponent bytes for the other half.
+// Memory must be kept busy while the histogram is counted as well, or the two times add up: the passes over
+// the values ask for half of what comes next, the pass over the exponent bytes for the other half.
 constexpr u64 kAheadBytes = 16384;
 
 template <class V, class E>
 constexpr u64 kAheadStep = V::kGroup * sizeof(typename E::Raw) / 2;
 
-/// Asks for the next part of what lies ahead and moves on: once per group of values, once per group of exponent bytes.
+/// Asks for the next part of what lies ahead and moves on: once per group of values, once per group of
+/// exponent bytes.
 template <class V>
 TDCORE_INLINE void look_ahead(const u8*& ahead, u64 step) noexcept {
   for (u64 offset = 0; offset < step; offset += 64) {
@@ -71,7 +72,7 @@ TDCORE_INLINE void look_ahead(const u8*& ahead, u64 step) noexcept {
 /// Narrow, fast, float64 sums. `groups` groups from `data`; one exponent byte per element to `exponents`.
 template <class V, class E, bool kShifted>
 TDCORE_NOINLINE void narrow_double(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
-                          BlockSums& sums) noexcept {
+                                   BlockSums& sums) noexcept {
   using F = typename V::F;
   using D = typename V::D;
   const D k = V::set1(pivot);
@@ -116,7 +117,7 @@ TDCORE_INLINE typename V::D widen_sum(typename V::F lanes) noexcept {
 /// Narrow, fast, float32 sums flushed to float64 every kFlushGroups groups. `pivot` is a float32 value.
 template <class V, class E, bool kShifted>
 TDCORE_NOINLINE void narrow_float(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
-                          BlockSums& sums) noexcept {
+                                  BlockSums& sums) noexcept {
   using F = typename V::F;
   using D = typename V::D;
   const F k = V::set1(static_cast<float>(pivot));
@@ -160,7 +161,7 @@ TDCORE_NOINLINE void narrow_float(const u8* data, u64 groups, double pivot, u8* 
 /// Wide, fast.
 template <class V, class E, bool kShifted>
 TDCORE_NOINLINE void wide_double(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
-                          BlockSums& sums) noexcept {
+                                 BlockSums& sums) noexcept {
   using D = typename V::D;
   const D k = V::set1(pivot);
   D d[2] = {V::set1(0.0), V::set1(0.0)}, d2[2] = {d[0], d[0]}, abs[2] = {d[0], d[0]};
@@ -206,7 +207,7 @@ TDCORE_INLINE void finish_careful(BlockSums& sums, double pivot) noexcept {
 /// Narrow, careful: NaN and Inf masked out and counted. `pivot` is a float32 value.
 template <class V, class E>
 TDCORE_NOINLINE void narrow_careful(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
-                          BlockSums& sums) noexcept {
+                                    BlockSums& sums) noexcept {
   using F = typename V::F;
   using D = typename V::D;
   const D k = V::set1(pivot);
@@ -255,7 +256,7 @@ TDCORE_NOINLINE void narrow_careful(const u8* data, u64 groups, double pivot, u8
 /// Wide, careful.
 template <class V, class E>
 TDCORE_NOINLINE void wide_careful(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
-                          BlockSums& sums) noexcept {
+                                  BlockSums& sums) noexcept {
   using D = typename V::D;
   const D k = V::set1(pivot), inf = V::set1(kInfinity), neg = V::set1(-kInfinity);
   D d[2] = {V::set1(0.0), V::set1(0.0)}, d2[2] = {d[0], d[0]}, abs[2] = {d[0], d[0]};
@@ -322,7 +323,8 @@ TDCORE_NOINLINE double smallest_magnitude(const u8* data, u64 groups) noexcept {
   }
 }
 
-/// Zeros, +0 and -0. Needs subnormals not to be taken for zeros (DefaultFloatMode). Only for blocks that may have some.
+/// Zeros, +0 and -0. Needs subnormals not to be taken for zeros (DefaultFloatMode). Only for blocks that may
+/// have some.
 template <class V, class E>
 TDCORE_NOINLINE u64 count_zeros(const u8* data, u64 groups) noexcept {
   if constexpr (E::kWide) {

@@ -17,21 +17,22 @@ inline constexpr std::uint64_t kBlockElements = 2048;
 /// Statistics of the part of a chunk that was fed so far.
 struct ChunkState {
   TensorStats stats = empty_stats();
-  double finite = 0;       // finite elements so far
-  double pivot = 0;        // subtracted before squaring: 0, or the mean of the block before if that is large
-  bool careful = false;    // the last block held NaN, Inf or extremes: try the masked path first
+  double finite = 0;     // finite elements so far
+  double pivot = 0;      // subtracted before squaring: 0, or the mean of the block before if that is large
+  bool careful = false;  // the last block held NaN, Inf or extremes: try the masked path first
 };
 
 /// Adds `elements` elements to `state`. All feeds of a chunk but the last are multiples of kBlockElements.
 /// With a destination the bytes are copied there too, by non-temporal stores if `stream`;
 /// the caller fences (KernelTable::fence).
-using FeedFunction = void (*)(ChunkState& state, const void* source, void* destination, std::uint64_t elements,
-                              bool stream) noexcept;
+using FeedFunction = void (*)(ChunkState& state, const void* source, void* destination,
+                              std::uint64_t elements, bool stream) noexcept;
 
 struct KernelTable {
   const char* level;
   FeedFunction feed[static_cast<int>(Dtype::kCount)];  // null: no kernel (complex, unknown, 1-byte types)
-  void (*copy)(void* destination, const void* source, std::uint64_t bytes) noexcept;  // non-temporal, not fenced
+  void (*copy)(void* destination, const void* source,
+               std::uint64_t bytes) noexcept;  // non-temporal, not fenced
   void (*fence)() noexcept;
 };
 

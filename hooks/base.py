@@ -167,6 +167,10 @@ class BaseHook:
         counters: Counters = self._ring.counters()
         return counters
 
+    def time_spent(self) -> timedelta:
+        """Time of the training's threads inside the hook on steps that save, native calls included."""
+        return timedelta(microseconds=self._recorder.spent_ns / 1000)
+
     def close(self) -> CloseReport | None:
         """Ends the capture, takes everything off the framework, and waits for the last data.
 

@@ -24,6 +24,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import timedelta
+from time import perf_counter_ns
 from typing import Any, Literal
 
 import torch
@@ -219,6 +220,7 @@ class Hook(BaseHook):
         if graph_task is not None and graph_task() != -1:
             return  # activation checkpointing computes the root again
         self._check_stop()
+        start, spent = perf_counter_ns(), self._recorder.spent_ns
         if not self._by_hand:
             try:
                 self._start_step(_TRAIN if module.training else _EVAL)
@@ -227,6 +229,7 @@ class Hook(BaseHook):
                 return
         if self._clock.plan is not None:
             self._guarded("activations", self._attach, module, (*args, kwargs) if kwargs else args)
+            self._recorder.spent_ns = spent + perf_counter_ns() - start  # a tap in between has added its own
 
     def _on_replica(self, root: nn.Module, replica: nn.Module) -> None:
         """A copy of the root that DataParallel runs in a thread: the one on the first device is the clock."""
@@ -270,17 +273,21 @@ class Hook(BaseHook):
 
     def _end_forward(self) -> None:
         """The root's forward has ended."""
+        start = perf_counter_ns()
         self._taps.detach()
         if self._parameters is not None and not self._off:
             self._guarded("parameters", self._parameters.end_forward)
+        self._recorder.spent_ns += perf_counter_ns() - start
 
     def _before_optimizer(
         self, parameters: ParameterCapture, optimizer: Optimizer, arguments: tuple[object, ...]
     ) -> None:
+        start = perf_counter_ns()
         try:
             parameters.before_step(optimizer, closure=any(map(callable, arguments)))
         except Exception as error:
             self._fault("parameters", error)
+        self._recorder.spent_ns += perf_counter_ns() - start
 
     def _after_optimizer(self, parameters: ParameterCapture, optimizer: Optimizer) -> None:
         try:

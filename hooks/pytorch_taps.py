@@ -21,6 +21,7 @@ import contextlib
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -270,6 +271,7 @@ class Taps:
         """A module was called. Never raises."""
         if self.off:
             return
+        start = perf_counter_ns()
         try:
             if type(value) is tuple and len(value) == 1:
                 value = value[0]
@@ -288,6 +290,7 @@ class Taps:
             fault = self._fault_ref()
             if fault is not None:
                 fault("activations", error)
+        self._recorder.spent_ns += perf_counter_ns() - start
 
     def _capture(self, tap: Tap, module: nn.Module, value: object) -> None:
         call = self._clock.next_call(tap.prefix)

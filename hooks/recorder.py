@@ -23,6 +23,7 @@ class Recorder:
 
     def __init__(self, ring: Any, clock: Clock, product: Product) -> None:
         self.clock = clock
+        self.spent_ns = 0  # by training threads inside the hook, on steps that save; its parts add to it
         self._ring_capture: Callable[..., int] = ring.capture
         self._product = product
 

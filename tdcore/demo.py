@@ -290,7 +290,7 @@ def _outcome(
         captured_tensors=len(run.tensor_names()),
         captured_steps=len(run.steps()),
         captured_bytes=counters.payload_bytes,
-        capture_seconds=counters.capture_ns / 1e9,
+        capture_seconds=hook.time_spent().total_seconds(),
         drops=sum(drop.tensors for drop in counters.drops.values()),
         verdicts=verdicts,
     )

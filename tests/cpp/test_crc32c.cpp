@@ -58,7 +58,8 @@ void every_length_and_alignment_matches_the_definition() {
   for (auto& byte : bytes) {
     byte = static_cast<unsigned char>(random());
   }
-  for (int bytes_wanted : {0, 1, 7, 8, 9, 63, 64, 255, 767, 768, 769, 1000, 24575, 24576, 24577, 25400, 100'003}) {
+  for (int bytes_wanted :
+       {0, 1, 7, 8, 9, 63, 64, 255, 767, 768, 769, 1000, 24575, 24576, 24577, 25400, 100'003}) {
     for (int start : {0, 1, 3, 8, 13}) {
       const auto length = static_cast<std::size_t>(bytes_wanted);
       const unsigned char* at = bytes.data() + start;
@@ -76,7 +77,8 @@ void pieces_chain_and_combine() {
     byte = static_cast<unsigned char>(random());
   }
   const std::uint32_t whole = tdcore::crc32c(bytes.data(), bytes.size());
-  for (std::size_t cut : {std::size_t{0}, std::size_t{1}, std::size_t{4096}, std::size_t{69'999}, bytes.size()}) {
+  for (std::size_t cut :
+       {std::size_t{0}, std::size_t{1}, std::size_t{4096}, std::size_t{69'999}, bytes.size()}) {
     const std::uint32_t a = tdcore::crc32c(bytes.data(), cut);
     const std::uint32_t b = tdcore::crc32c(bytes.data() + cut, bytes.size() - cut);
     check(tdcore::crc32c(bytes.data() + cut, bytes.size() - cut, a) == whole, "seed continues a checksum");

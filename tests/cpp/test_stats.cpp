@@ -1,5 +1,6 @@
-// reduce() against a plain reference in long double: every dtype, every instruction set the machine has, the awkward
-// distributions. Counts, extremes and the histogram must be equal; sums within the tolerance stats_cpu.hpp states.
+// reduce() against a plain reference in long double: every dtype, every instruction set the machine has, the
+// awkward distributions. Counts, extremes and the histogram must be equal; sums within the tolerance
+// stats_cpu.hpp states.
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
@@ -36,14 +37,17 @@ constexpr Dtype kIntegers[] = {Dtype::kBool, Dtype::kU8,  Dtype::kI8,  Dtype::kU
 constexpr const char* kLevels[] = {"portable", "neon", "avx2", "avx512"};
 
 const char* name(Dtype dtype) {
-  constexpr const char* kNames[] = {"unknown", "bool", "u8",  "i8",   "u16", "i16", "u32",    "i32",    "u64",
-                                    "i64",     "f16",  "bf16", "f32", "f64", "f8e4m3", "f8e5m2", "c64", "c128"};
+  constexpr const char* kNames[] = {"unknown", "bool", "u8",     "i8",     "u16", "i16",
+                                    "u32",     "i32",  "u64",    "i64",    "f16", "bf16",
+                                    "f32",     "f64",  "f8e4m3", "f8e5m2", "c64", "c128"};
   return kNames[static_cast<int>(dtype)];
 }
 
 using Bytes = std::vector<unsigned char>;
 
-bool same_bytes(const void* a, const void* b, std::size_t bytes) { return bytes == 0 || std::memcmp(a, b, bytes) == 0; }
+bool same_bytes(const void* a, const void* b, std::size_t bytes) {
+  return bytes == 0 || std::memcmp(a, b, bytes) == 0;
+}
 
 // ---- encoding and decoding, written apart from the code under test ----
 
@@ -74,34 +78,56 @@ T at(const unsigned char* data, std::size_t index) {
 
 double decode(const unsigned char* data, std::size_t i, Dtype dtype) {
   switch (dtype) {
-    case Dtype::kBool: return data[i] != 0 ? 1 : 0;
-    case Dtype::kU8: return data[i];
-    case Dtype::kI8: return at<std::int8_t>(data, i);
-    case Dtype::kU16: return at<std::uint16_t>(data, i);
-    case Dtype::kI16: return at<std::int16_t>(data, i);
-    case Dtype::kU32: return at<std::uint32_t>(data, i);
-    case Dtype::kI32: return at<std::int32_t>(data, i);
-    case Dtype::kU64: return static_cast<double>(at<std::uint64_t>(data, i));
-    case Dtype::kI64: return static_cast<double>(at<std::int64_t>(data, i));
-    case Dtype::kF16: return decode_small_float(at<std::uint16_t>(data, i), 5, 10, true);
-    case Dtype::kBF16: return decode_small_float(at<std::uint16_t>(data, i), 8, 7, true);
-    case Dtype::kF32: return static_cast<double>(at<float>(data, i));
-    case Dtype::kF64: return at<double>(data, i);
-    case Dtype::kF8E4M3: return decode_small_float(data[i], 4, 3, false);
-    case Dtype::kF8E5M2: return decode_small_float(data[i], 5, 2, true);
-    default: return NAN;
+    case Dtype::kBool:
+      return data[i] != 0 ? 1 : 0;
+    case Dtype::kU8:
+      return data[i];
+    case Dtype::kI8:
+      return at<std::int8_t>(data, i);
+    case Dtype::kU16:
+      return at<std::uint16_t>(data, i);
+    case Dtype::kI16:
+      return at<std::int16_t>(data, i);
+    case Dtype::kU32:
+      return at<std::uint32_t>(data, i);
+    case Dtype::kI32:
+      return at<std::int32_t>(data, i);
+    case Dtype::kU64:
+      return static_cast<double>(at<std::uint64_t>(data, i));
+    case Dtype::kI64:
+      return static_cast<double>(at<std::int64_t>(data, i));
+    case Dtype::kF16:
+      return decode_small_float(at<std::uint16_t>(data, i), 5, 10, true);
+    case Dtype::kBF16:
+      return decode_small_float(at<std::uint16_t>(data, i), 8, 7, true);
+    case Dtype::kF32:
+      return static_cast<double>(at<float>(data, i));
+    case Dtype::kF64:
+      return at<double>(data, i);
+    case Dtype::kF8E4M3:
+      return decode_small_float(data[i], 4, 3, false);
+    case Dtype::kF8E5M2:
+      return decode_small_float(data[i], 5, 2, true);
+    default:
+      return NAN;
   }
 }
 
 double smallest_normal(Dtype dtype) {
   switch (dtype) {
-    case Dtype::kF16: return 0x1p-14;
+    case Dtype::kF16:
+      return 0x1p-14;
     case Dtype::kBF16:
-    case Dtype::kF32: return 0x1p-126;
-    case Dtype::kF64: return DBL_MIN;
-    case Dtype::kF8E4M3: return 0x1p-6;
-    case Dtype::kF8E5M2: return 0x1p-14;
-    default: return 0;
+    case Dtype::kF32:
+      return 0x1p-126;
+    case Dtype::kF64:
+      return DBL_MIN;
+    case Dtype::kF8E4M3:
+      return 0x1p-6;
+    case Dtype::kF8E5M2:
+      return 0x1p-14;
+    default:
+      return 0;
   }
 }
 
@@ -218,7 +244,8 @@ void compare(const TensorStats& got, const Reference& want, Dtype dtype, const s
   check(std::isfinite(got.mean) && std::fabs(sum - want.sum) <= relative * want.abs_sum, where + ": mean");
   check(near(got.abs_sum, want.abs_sum, relative * want.abs_sum), where + ": abs_sum");
   check(near(got.square_sum, want.square_sum, relative * want.square_sum + 1e-300L), where + ": square_sum");
-  // Means are rounded: 2^-51 |mean| / std of the value, and for constant data the square of the mean's last bit.
+  // Means are rounded: 2^-51 |mean| / std of the value, and for constant data the square of the mean's last
+  // bit.
   const long double eps = half ? 0x1p-24L : 0x1p-53L;
   const long double noise =
       4 * eps * std::sqrt(want.square_sum * want.m2) + 4 * eps * eps * want.square_sum + 1e-300L;
@@ -289,17 +316,21 @@ std::vector<Case> float_cases() {
   fill("outlier first", 6000, [&](std::size_t i) { return i == 0 ? 1e30 : normal(random); });
   fill("outlier last", 6000, [&](std::size_t i) { return i == 5999 ? 1e30 : normal(random); });
   fill("step from 0 to 1e6", 9001, [](std::size_t i) { return i < 5000 ? 0.0 : 1e6; });
-  fill("1e-30 to 1e30", 9001, [&](std::size_t) { return normal(random) * std::pow(10.0, static_cast<double>(random() % 61) - 30); });
+  fill("1e-30 to 1e30", 9001,
+       [&](std::size_t) { return normal(random) * std::pow(10.0, static_cast<double>(random() % 61) - 30); });
   fill("around 1e-25", 9001, [&](std::size_t) { return 1e-25 * normal(random); });
   fill("float32 subnormals", 9001, [&](std::size_t) { return 1e-40 * normal(random); });
   fill("float16 subnormals", 9001, [&](std::size_t) { return 2e-5 * normal(random); });
   fill("half zeros", 9001, [&](std::size_t) { return std::fmax(0.0, normal(random)); });
-  fill("largest float32", 9001, [](std::size_t i) { return (i % 3 == 0 ? -1.0 : 1.0) * static_cast<double>(FLT_MAX); });
+  fill("largest float32", 9001,
+       [](std::size_t i) { return (i % 3 == 0 ? -1.0 : 1.0) * static_cast<double>(FLT_MAX); });
   fill("largest float64", 5001, [](std::size_t i) { return i % 3 == 0 ? -DBL_MAX : DBL_MAX; });
   fill("float64 subnormals", 5001, [&](std::size_t) { return 1e-310 * normal(random); });
-  fill("wide exponents", 20000, [&](std::size_t) { return std::ldexp(normal(random), static_cast<int>(random() % 90) - 60); });
+  fill("wide exponents", 20000,
+       [&](std::size_t) { return std::ldexp(normal(random), static_cast<int>(random() % 90) - 60); });
   fill("powers of two", 5000, [](std::size_t i) { return std::ldexp(1.0, static_cast<int>(i % 80) - 50); });
-  fill("just below powers of two", 5000, [](std::size_t i) { return std::ldexp(1.0 - 0x1p-11, static_cast<int>(i % 80) - 50); });
+  fill("just below powers of two", 5000,
+       [](std::size_t i) { return std::ldexp(1.0 - 0x1p-11, static_cast<int>(i % 80) - 50); });
   return cases;
 }
 
@@ -375,7 +406,8 @@ struct View {
 void compare_view(const Bytes& storage, const View& v, Dtype dtype, const std::string& what) {
   const std::size_t width = tdcore::dtype_bytes(dtype);
   const unsigned char* data = storage.data() + static_cast<std::size_t>(v.offset) * width;
-  const tdcore::TensorView view{data, v.shape.data(), v.strides.data(), static_cast<int>(v.shape.size()), dtype};
+  const tdcore::TensorView view{data, v.shape.data(), v.strides.data(), static_cast<int>(v.shape.size()),
+                                dtype};
   const std::uint64_t elements = tdcore::element_count(view);
   Bytes flat;
   std::vector<std::int64_t> index(v.shape.size(), 0);
@@ -406,9 +438,11 @@ void compare_view(const Bytes& storage, const View& v, Dtype dtype, const std::s
     std::fill(gathered.begin(), gathered.end(), std::uint8_t{0xee});
     const TensorStats part = tdcore::reduce_copy_strided(view, first, count, gathered.data());
     const TensorStats only = tdcore::reduce_strided(view, first, count);
-    check(same_bytes(&direct, &part, sizeof part), what + ": gathered statistics have the bits of contiguous ones");
+    check(same_bytes(&direct, &part, sizeof part),
+          what + ": gathered statistics have the bits of contiguous ones");
     check(same_bytes(&direct, &only, sizeof only), what + ": reduce_strided has the bits of contiguous ones");
-    check(same_bytes(gathered.data(), flat.data() + first * width, count * width), what + ": part in C order");
+    check(same_bytes(gathered.data(), flat.data() + first * width, count * width),
+          what + ": part in C order");
     check(gathered[count * width] == 0xee, what + ": nothing written beyond the part");
   }
 }
@@ -463,7 +497,8 @@ void empty_and_unsupported_have_no_values() {
 
 void copies_of_every_size_and_alignment_are_exact() {
   const Bytes from = random_bytes(40'000, 17);
-  for (std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{16383}, std::size_t{16384}, std::size_t{33'333}}) {
+  for (std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, std::size_t{16383}, std::size_t{16384}, std::size_t{33'333}}) {
     for (std::size_t shift : {std::size_t{0}, std::size_t{1}, std::size_t{63}}) {
       Bytes to(bytes + 128, 0xcd);
       tdcore::copy_streaming(from.data() + shift, to.data() + shift, bytes);

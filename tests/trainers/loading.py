@@ -11,11 +11,11 @@ import sys
 from typing import Any
 
 import torch
-from tdcore.hooks.pytorch import Hook
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import tdcore as td
+from tdcore.hooks.pytorch import Hook
 
 BATCHES = 6
 
