@@ -38,16 +38,16 @@ enum class RecordKind : std::uint32_t {
 /// The names that users see are in drop_reason_name(); append only.
 enum class DropReason : std::uint8_t {
   kNone = 0,
-  kRingFull = 1,          // no room (policy drop, or block timed out)
-  kTooLarge = 2,          // cannot fit even when split (metadata larger than the ring allows)
-  kUnsupportedDtype = 3,  // no statistics and no payload defined for the dtype
-  kSparse = 4,            // layout without strides
-  kNoStorage = 5,         // meta, fake or sharded tensor: no local bytes behind it
-  kUnreadable = 6,        // the object gave no tensor (an exception in its export)
-  kNamesFull = 7,         // the table of names is full
-  kDegraded = 8,          // policy degrade: statistics kept, payload left out
-  kTorn = 9,              // producer died between reserve and commit (counted by the consumer)
-  kIoError = 10,          // the sink refused the bytes (counted by the consumer)
+  kRingFull = 1,            // no room (policy drop, or block timed out)
+  kTooLarge = 2,            // cannot fit even when split (metadata larger than the ring allows)
+  kUnsupportedDtype = 3,    // no statistics and no payload defined for the dtype
+  kSparse = 4,              // layout without strides
+  kNoStorage = 5,           // meta, fake or sharded tensor: no local bytes behind it
+  kUnreadable = 6,          // the object gave no tensor (an exception in its export)
+  kNamesFull = 7,           // the table of names is full
+  kDegraded = 8,            // policy degrade: statistics kept, payload left out
+  kTorn = 9,                // producer died between reserve and commit (counted by the consumer)
+  kIoError = 10,            // the sink refused the bytes (counted by the consumer)
   kUnsupportedDevice = 11,  // not in host memory
   kCount = 12,
 };
@@ -97,14 +97,17 @@ struct BatchHeader {
   std::int64_t step;             // global step
   std::int64_t mode_step;        // step within the mode
   std::int64_t time_ns;          // CLOCK_REALTIME when the capture began
-  std::uint64_t payload_offset;  // from the start of the record; kPageBytes-aligned when payload_bytes >= kDirectPayloadBytes
-  std::uint64_t payload_bytes;   // padded to kTensorAlignBytes (to kPageBytes when page-aligned); 0 when no payload
+  std::uint64_t payload_offset;  // from the start of the record; kPageBytes-aligned when payload_bytes >=
+                                 // kDirectPayloadBytes
+  std::uint64_t
+      payload_bytes;  // padded to kTensorAlignBytes (to kPageBytes when page-aligned); 0 when no payload
   std::uint64_t reserved;
 };
 
 struct Entry {
   TensorStats stats;             // valid when has_stats
-  std::uint64_t payload_offset;  // from the record's payload start, kTensorAlignBytes-aligned; kNoPayload when not saved
+  std::uint64_t payload_offset;  // from the record's payload start, kTensorAlignBytes-aligned; kNoPayload
+                                 // when not saved
   std::uint64_t payload_bytes;   // bytes of this part, C order; 0 when not saved
   std::uint64_t element_offset;  // first element of this part within the tensor, C order
   std::uint64_t elements;        // elements in this part
@@ -117,7 +120,7 @@ struct Entry {
   Dtype dtype;
   std::uint8_t ndim;
   EntryStatus status;
-  DropReason reason;             // with kSkipped; kDegraded with kOk when the payload was left out
+  DropReason reason;  // with kSkipped; kDegraded with kOk when the payload was left out
   std::uint8_t has_stats;
   std::uint8_t padding[7];
 };

@@ -11,7 +11,10 @@
 namespace tdcore {
 namespace {
 
-constexpr std::uint64_t kBounceBytes = 64 * 1024;
+// On the stack of the thread that reduces; fits the second-level cache. A transpose needs it as large as
+// this: one line of the source should serve as many rows as it holds elements, and these rows lie in the
+// block together.
+constexpr std::uint64_t kBounceBytes = 256 * 1024;
 
 struct Dimension {
   std::uint64_t extent;
@@ -100,24 +103,41 @@ void copy_run(std::byte* to, const std::byte* from, std::uint64_t elements, std:
   }
 }
 
+/// `rows` <= kTile rows of copy_transposed(). Inlined, so that the usual number is a constant.
+template <class T, std::uint64_t kTile>
+inline __attribute__((always_inline)) void copy_strip(std::byte* to, const std::byte* from,
+                                                      std::uint64_t rows, std::uint64_t columns,
+                                                      std::int64_t stride) noexcept {
+  const std::int64_t step = stride * static_cast<std::int64_t>(sizeof(T));
+  for (std::uint64_t first = 0; first < columns; first += kTile) {
+    const std::uint64_t width = std::min(kTile, columns - first);
+    T tile[kTile][kTile];
+    for (std::uint64_t j = 0; j < width; ++j, from += step) {
+      __builtin_prefetch(from + 2 * static_cast<std::int64_t>(kTile) * step);
+      T line[kTile];
+      std::memcpy(line, from, rows * sizeof(T));
+      for (std::uint64_t row = 0; row < rows; ++row) {
+        tile[row][j] = line[row];
+      }
+    }
+    for (std::uint64_t row = 0; row < rows; ++row) {
+      std::memcpy(to + (row * columns + first) * sizeof(T), tile[row], width * sizeof(T));
+    }
+  }
+}
+
 /// `rows` rows of `columns`; row elements lie `stride` apart, rows follow each other by one element (a
-/// transpose). Reads kTile neighbours at a time, so that each line of the source is fetched once.
+/// transpose). Square tiles, a line of the source wide, turned in a small buffer: each line is read once and
+/// written once, also where strides are powers of two and lines compete for the same places of the cache.
 template <class T>
 void copy_transposed(std::byte* to, const std::byte* from, std::uint64_t rows, std::uint64_t columns,
                      std::int64_t stride) noexcept {
-  constexpr std::uint64_t kTile = 8;
-  const std::int64_t step = stride * static_cast<std::int64_t>(sizeof(T));
-  const std::uint64_t row_bytes = columns * sizeof(T);
-  for (; rows >= kTile; rows -= kTile, to += kTile * row_bytes, from += kTile * sizeof(T)) {
-    const std::byte* column = from;
-    for (std::uint64_t j = 0; j < columns; ++j, column += step) {
-      for (std::uint64_t row = 0; row < kTile; ++row) {
-        std::memcpy(to + row * row_bytes + j * sizeof(T), column + row * sizeof(T), sizeof(T));
-      }
-    }
+  constexpr std::uint64_t kTile = 64 / sizeof(T);
+  for (; rows >= kTile; rows -= kTile, to += kTile * columns * sizeof(T), from += kTile * sizeof(T)) {
+    copy_strip<T, kTile>(to, from, kTile, columns, stride);
   }
-  for (; rows != 0; --rows, to += row_bytes, from += sizeof(T)) {
-    copy_run<T>(to, from, columns, stride);
+  if (rows != 0) {
+    copy_strip<T, kTile>(to, from, rows, columns, stride);
   }
 }
 

@@ -9,9 +9,10 @@
 namespace tdcore {
 
 struct TensorView {
-  const void* data = nullptr;             // first element; may be null only when there are no elements
-  const std::int64_t* shape = nullptr;    // ndim extents, all >= 0
-  const std::int64_t* strides = nullptr;  // ndim strides in elements (0 and negative are real), or null: C contiguous
+  const void* data = nullptr;           // first element; may be null only when there are no elements
+  const std::int64_t* shape = nullptr;  // ndim extents, all >= 0
+  const std::int64_t* strides =
+      nullptr;  // ndim strides in elements (0 and negative are real), or null: C contiguous
   int ndim = 0;
   Dtype dtype = Dtype::kUnknown;
 };
