@@ -25,7 +25,7 @@ from tdcore.sinks import Sink, SinkKeyError, local_path, open_sink
 
 if TYPE_CHECKING:
     from tdcore.trial import Trial
-    from tdcore.trial.payload import Payloads, Piece
+    from tdcore.trial.payload import Payloads
     from tdcore.trial.progress import Progress
 
 __all__ = ["COLUMNS", "Batch", "RunSource", "Source", "TableSource"]
@@ -223,6 +223,7 @@ class RunSource:
         Raises RunCorrupt, or TensorUnavailableForStep without values.
         """
         from tdcore.trial.payload import Payloads
+        from tdcore.trial.values import read_values
 
         if self._payloads is None:
             self._payloads = Payloads(self.sink, self._root)
@@ -231,42 +232,9 @@ class RunSource:
         if np.any(index.column("segment")[parts] < 0):
             raise TensorUnavailableForStep(f"{what} was saved without its values", reason="stats_only")
         try:
-            return self._read(parts, what)
-        except SinkKeyError:  # small segments are merged while the run is written: the index knows where to
-            moved = [index.relocate(part) for part in parts.tolist()]
-        try:
-            if any(moved):
-                return self._read(parts, what)
-            raise SinkKeyError(f"segment {index.text('segment', row)} is gone")
+            return read_values(index, self._payloads, parts, what)
         except SinkKeyError as error:
             raise TensorUnavailableForStep(f"values of {what} are lost: {error}", reason="lost") from error
-
-    def _read(self, parts: npt.NDArray[np.int64], what: str) -> npt.NDArray[Any]:
-        assert self._payloads is not None
-        row = int(parts[0])
-        shape = self._index.wide("shape", parts[:1])[0].as_py()
-        return self._payloads.read(self._pieces(parts), self._index.text("dtype", row) or "", shape, what)
-
-    def _pieces(self, parts: npt.NDArray[np.int64]) -> list[Piece]:
-        from tdcore.trial.payload import Piece
-
-        index = self._index
-        elements, starts = (index.wide(name, parts).to_pylist() for name in ("elements", "element_offset"))
-        offset, nbytes, crc32c = (
-            index.column(name)[parts].tolist() for name in ("offset", "nbytes", "crc32c")
-        )
-        return [
-            Piece(
-                worker=index.text("worker", row) or "",
-                segment=index.text("segment", row) or "",
-                offset=offset[at],
-                nbytes=nbytes[at],
-                crc32c=crc32c[at],
-                elements=elements[at],
-                element_offset=starts[at],
-            )
-            for at, row in enumerate(parts.tolist())
-        ]
 
 
 class TableSource:
