@@ -21,6 +21,7 @@ PROBE = (
 
 def run(*command: str, cwd: Path, **env: str) -> str:
     merged = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | env
+    merged["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{merged['PATH']}"  # cmake of this environment
     done = subprocess.run(command, cwd=cwd, env=merged, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
