@@ -97,7 +97,7 @@ def summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     for key in ("stall_median_s", "bytes_per_saved_step", "unsaved_median_s", "memcpy_s", "inside_capture_s"):
         if key in rounds[0]:
             out[key] = statistics.median(one[key] for one in rounds)
-    if out["bytes_per_saved_step"]:
+    if out["bytes_per_saved_step"] > 1e6:  # statistics alone move next to nothing
         out["stall_ns_per_byte"] = out["stall_median_s"] / out["bytes_per_saved_step"] * 1e9
     return out
 
