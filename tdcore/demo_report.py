@@ -3,7 +3,11 @@ look next."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -76,17 +80,25 @@ def _findings(outcome: Outcome) -> Panel:
 
 def _print_where_next(console: Console, outcomes: Sequence[Outcome]) -> None:
     faulty, mended = outcomes[0].path, outcomes[-1].path
+    tdcore, python = _command("tdcore"), _command("python")
     console.print("[bold]Where to look next[/]")
     for command, why in (
-        (f"tdcore show {faulty}", "every tensor, with a line of its history"),
-        (f"tdcore ls {mended}", "what the run holds"),
-        (f"tdcore rules run {mended} --rule dead_relu", "any rule, on the saved run"),
+        (f"{tdcore} show {faulty}", "every tensor, with a line of its history"),
+        (f"{tdcore} ls {mended}", "what the run holds"),
+        (f"{tdcore} rules run {mended} --rule dead_relu", "any rule, on the saved run"),
         (
-            f'python -c "import tdcore as td; print(td.create_trial({mended!r}).stats())"',
+            f'{python} -c "import tdcore as td; print(td.create_trial({mended!r}).stats())"',
             "the same in Python",
         ),
     ):
         console.print(f"  {command}   [dim]# {why}[/]", soft_wrap=True, highlight=False)
+
+
+def _command(name: str) -> str:
+    """How to call a command of this environment from this shell: by its name where that finds it."""
+    here = Path(sys.executable).parent / name
+    found = shutil.which(name)
+    return name if found is not None and Path(found) == here else os.path.relpath(here)
 
 
 def _percent(share: float | None) -> str:
