@@ -31,7 +31,7 @@ from tdcore.layout import (
     parse_index_key,
     segment_key,
 )
-from tdcore.sinks import Sink
+from tdcore.sinks import Sink, SinkError
 
 MIB = 1024 * 1024
 WANT_PAYLOAD, WANT_STATS = 1, 2
@@ -204,3 +204,13 @@ class Killed(BaseException):
 
 def weights(step: int, count: int = 3, elements: int = 100) -> dict[str, Any]:
     return {f"fc{at}.weight": np.full(elements, step * 10 + at, dtype=np.float32) for at in range(count)}
+
+
+def refuse(kind: str, *, operations: tuple[str, ...] = ("put",)) -> Callable[[str, str], None]:
+    """A fault for MemorySink.fault: every such operation fails."""
+
+    def fault(operation: str, key: str) -> None:
+        if operation in operations:
+            raise SinkError(f"cannot {operation} {key}: no", kind=kind)  # type: ignore[arg-type]
+
+    return fault

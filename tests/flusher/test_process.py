@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tdcore.flusher.main import TrainerWatch
-from tdcore.sinks import LocalSink, MemorySink
+from tdcore.sinks import LocalSink
 from tests.flushing import (
     MIB,
     Trainer,
@@ -26,18 +25,6 @@ from tests.flushing import (
     wait_until,
     weights,
 )
-
-
-@pytest.fixture
-def trainer() -> Iterator[Trainer]:
-    made = Trainer()
-    yield made
-    made.ring.close()
-
-
-@pytest.fixture
-def sink() -> MemorySink:
-    return MemorySink()
 
 
 def finish(process: subprocess.Popen[bytes]) -> str:

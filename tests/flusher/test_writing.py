@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from tdcore import _core
 from tdcore.flusher import Flusher, FlusherOptions
 from tdcore.layout import COLLECTIONS_KEY, INDEX_SCHEMA, data_prefix, index_prefix, stop_key
-from tdcore.sinks import MemorySink, SinkError
+from tdcore.sinks import MemorySink
 from tests.flushing import (
     MIB,
     WANT_STATS,
@@ -25,32 +24,11 @@ from tests.flushing import (
     payloads,
     read_end,
     read_index,
+    refuse,
     segment_tensors,
     wait_until,
     weights,
 )
-
-
-@pytest.fixture
-def trainer() -> Iterator[Trainer]:
-    made = Trainer()
-    yield made
-    made.ring.close()
-
-
-@pytest.fixture
-def sink() -> MemorySink:
-    return MemorySink()
-
-
-def refuse(kind: str, *, operations: tuple[str, ...] = ("put",)) -> Callable[[str, str], None]:
-    """A fault for MemorySink.fault: every such operation fails."""
-
-    def fault(operation: str, key: str) -> None:
-        if operation in operations:
-            raise SinkError(f"cannot {operation} {key}: no", kind=kind)  # type: ignore[arg-type]
-
-    return fault
 
 
 def test_every_tensor_becomes_a_row_that_points_to_its_bytes(trainer: Trainer, sink: MemorySink) -> None:

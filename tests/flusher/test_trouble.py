@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,31 +25,10 @@ from tests.flushing import (
     payloads,
     read_end,
     read_index,
+    refuse,
     wait_until,
     weights,
 )
-
-
-@pytest.fixture
-def trainer() -> Iterator[Trainer]:
-    made = Trainer()
-    yield made
-    made.ring.close()
-
-
-@pytest.fixture
-def sink() -> MemorySink:
-    return MemorySink()
-
-
-def refuse(kind: str, *, operations: tuple[str, ...] = ("put",)) -> Callable[[str, str], None]:
-    """A fault for MemorySink.fault: every such operation fails."""
-
-    def fault(operation: str, key: str) -> None:
-        if operation in operations:
-            raise SinkError(f"cannot {operation} {key}: no", kind=kind)  # type: ignore[arg-type]
-
-    return fault
 
 
 @pytest.mark.parametrize("kind", ["full", "denied", "transient"])

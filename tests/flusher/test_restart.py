@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -24,18 +24,6 @@ from tests.flushing import (
     wait_until,
     weights,
 )
-
-
-@pytest.fixture
-def trainer() -> Iterator[Trainer]:
-    made = Trainer()
-    yield made
-    made.ring.close()
-
-
-@pytest.fixture
-def sink() -> MemorySink:
-    return MemorySink()
 
 
 def test_a_new_flusher_writes_what_the_last_one_had_not_given_back(
