@@ -1,6 +1,10 @@
 // Ten million records with checksums from four threads, through consumers that are killed (SIGKILL) at random
 // moments and started again, each in a process of its own.
 //
+// ThreadSanitizer sees one process only: it cannot know that one producer's record was published to another
+// through the consumer's process, and would report their writes to one slot as a race. Under it the consumer
+// is a thread that drops everything at a random moment, so that each edge is one that the tool can judge.
+//
 // A ledger in shared memory has one word per ticket. The consumer writes there which record it read under
 // the ticket, so a record read again after a kill must be the same one under the same ticket; in the end each
 // record of each producer must stand there exactly once and in its order. Two more words bracket the head:
@@ -19,9 +23,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "check.hpp"
@@ -83,16 +89,17 @@ void read_record(const RecordView& record, Ledger& ledger) {
   if (before == word) ledger.reread.fetch_add(1);
 }
 
-int consume(int ring_fd, int ledger_fd) {
-  Ledger& ledger = map_ledger(ledger_fd);
-  Consumer consumer(RingMemory::attach(ring_fd));
+/// Reads and gives back until the ring is closing and empty, or `killed` (relaxed: it orders nothing) says to
+/// drop everything. Returns an exit status.
+int consume(Consumer& consumer, Ledger& ledger, const std::atomic<bool>& killed) {
   Mark begin = consumer.mark();
   if (begin.ticket < ledger.release_done || begin.ticket > ledger.release_begun)
     complain(ledger, "begins at the wrong place", begin.ticket);
-  for (;;) {
+  while (!killed.load(std::memory_order_relaxed)) {
     const bool last_look = consumer.closing();
     const std::optional<RecordView> record = consumer.next(false);
     if (record) read_record(*record, ledger);
+    if (killed.load(std::memory_order_relaxed)) break;
     const std::uint64_t held = consumer.mark().ticket - begin.ticket;
     if (held > 0 && (!record || held >= kReleaseEvery)) {
       ledger.release_begun = consumer.mark().ticket;
@@ -103,6 +110,12 @@ int consume(int ring_fd, int ledger_fd) {
     if (!record && last_look && consumer.pending_records() == 0) return 0;
     if (!record) std::this_thread::yield();
   }
+  return 1;
+}
+
+int consume_in_a_process(int ring_fd, int ledger_fd) {
+  Consumer consumer(RingMemory::attach(ring_fd));
+  return consume(consumer, map_ledger(ledger_fd), std::atomic<bool>(false));
 }
 
 // ---- the trainer's process
@@ -124,26 +137,53 @@ void produce(Ring& ring, std::uint32_t producer) {
   }
 }
 
-pid_t start_consumer(int ring_fd, int ledger_fd) {
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, ring_fd,
-                                     100);  // the copies are inherited; the originals are close-on-exec
-  ::posix_spawn_file_actions_adddup2(&actions, ledger_fd, 101);
-  char program[] = "/proc/self/exe";
-  char role[] = "consume";
-  char* arguments[] = {program, role, nullptr};
-  pid_t pid = -1;
-  if (::posix_spawn(&pid, program, &actions, nullptr, arguments, environ) != 0) std::abort();
-  ::posix_spawn_file_actions_destroy(&actions);
-  return pid;
-}
+/// A consumer in a process of its own.
+class ConsumerProcess {
+ public:
+  ConsumerProcess(const Ring& ring, Ledger&, int ledger_fd) {
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    // The copies are inherited; the originals are close-on-exec.
+    ::posix_spawn_file_actions_adddup2(&actions, ring.fd(), 100);
+    ::posix_spawn_file_actions_adddup2(&actions, ledger_fd, 101);
+    char program[] = "/proc/self/exe";
+    char role[] = "consume";
+    char* arguments[] = {program, role, nullptr};
+    if (::posix_spawn(&pid_, program, &actions, nullptr, arguments, environ) != 0) std::abort();
+    ::posix_spawn_file_actions_destroy(&actions);
+  }
+  void kill() { ::kill(pid_, SIGKILL); }
+  int wait() const {
+    int status = 0;
+    if (::waitpid(pid_, &status, 0) != pid_) return -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
 
-int exit_status(pid_t pid) {
-  int status = 0;
-  if (::waitpid(pid, &status, 0) != pid) return -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
+ private:
+  pid_t pid_ = -1;
+};
+
+/// A consumer in a thread, on the producers' own mapping. kill() and wait() from the thread that made it.
+class ConsumerThread {
+ public:
+  ConsumerThread(const Ring& ring, Ledger& ledger, int)
+      : thread_([this, memory = ring.memory(), &ledger] {
+          Consumer consumer(memory);
+          status_ = consume(consumer, ledger, killed_);
+        }) {}
+  void kill() { killed_.store(true, std::memory_order_relaxed); }
+  int wait() {
+    thread_.join();
+    return status_;
+  }
+
+ private:
+  std::atomic<bool> killed_{false};  // relaxed; see consume()
+  int status_ = -1;                  // the thread's until join()
+  std::thread thread_;
+};
+
+using ConsumerLife = std::conditional_t<tdcore::testing::kThreadSanitized, ConsumerThread, ConsumerProcess>;
 
 int judge(const Ledger& ledger) {
   std::array<std::uint64_t, kProducers> next{};
@@ -169,7 +209,7 @@ int run() {
   if (ledger_fd < 0 || ::ftruncate(ledger_fd, sizeof(Ledger)) != 0) return 1;
   Ledger& ledger = map_ledger(ledger_fd);
 
-  pid_t consumer = start_consumer(ring.fd(), ledger_fd);
+  auto consumer = std::make_unique<ConsumerLife>(ring, ledger, ledger_fd);
   std::atomic<unsigned> running{kProducers};
   std::vector<std::thread> producers;
   for (std::uint32_t p = 0; p < kProducers; ++p) {
@@ -188,15 +228,15 @@ int run() {
     while (!at_any_time && running > 0 && ledger.release_done == before && ledger.errors == 0)
       std::this_thread::yield();
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
-    ::kill(consumer, SIGKILL);
-    (void)exit_status(consumer);
+    consumer->kill();
+    (void)consumer->wait();
     ++kills;
-    consumer = start_consumer(ring.fd(), ledger_fd);
+    consumer = std::make_unique<ConsumerLife>(ring, ledger, ledger_fd);
   }
   if (ledger.errors != 0) std::_Exit(1);  // the producers may wait for ever
   for (std::thread& producer : producers) producer.join();
   ring.set_closing();
-  int failed = exit_status(consumer);
+  int failed = consumer->wait();
   failed |= judge(ledger);
   std::printf("%llu records, %u kills, %llu read again, %s\n", static_cast<unsigned long long>(kTotal), kills,
               static_cast<unsigned long long>(ledger.reread.load()),
@@ -207,6 +247,6 @@ int run() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 2 && std::string(argv[1]) == "consume") return consume(100, 101);
+  if (argc == 2 && std::string(argv[1]) == "consume") return consume_in_a_process(100, 101);
   return run();
 }
