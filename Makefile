@@ -1,4 +1,4 @@
-# The two commands that matter: `make demo` and `make test`. The rest are parts of them.
+# The two commands that matter: `make demo` and `make test`. `make bench` draws the slowdown curve.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= $(shell nproc)
 
-.PHONY: demo test build cpp-test lint format stubs docs clean
+.PHONY: demo test bench build clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/tdcore demo
@@ -14,12 +14,22 @@ demo: $(VENV)/.installed-demo
 test:
 	bash .ci/run
 
+# About 40 minutes on 2 cores, and nothing else should run meanwhile.
+bench: $(VENV)/.installed-bench
+	-$(PYTHON) scripts/make_peers.py
+	$(BIN)/python -m benchmarks slowdown
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed-demo: $(VENV)/bin/python pyproject.toml setup.py CMakeLists.txt $(wildcard csrc/*)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet -e ".[demo]"
+	touch $@
+
+$(VENV)/.installed-bench: $(VENV)/bin/python pyproject.toml setup.py CMakeLists.txt $(wildcard csrc/*)
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet -e ".[bench]"
 	touch $@
 
 # Builds the extension in place, for work on the core: only what changed is compiled.

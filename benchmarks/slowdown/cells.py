@@ -1,0 +1,78 @@
+"""What is measured: a cell is one tool on one model, one collection and one save interval.
+
+A worker trains in blocks that take turns: a block in which the tool saves at its interval, and a block in
+which it saves nothing. Both see the same model in the same process minutes or seconds apart, so the slow
+drift of a shared machine hits both; between blocks the worker waits until the tool has nothing left to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+COLLECTIONS = {
+    "all": "weights, biases, gradients, inputs, outputs and losses",
+    "weights": "weights of layers and the loss",
+    "gradients": "gradients and the loss",
+    "losses": "the loss alone",
+    "statistics": "statistics of all, no values",
+}
+INTERVALS = (1, 2, 5, 10, 50, 100, 200, 500)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One measurement. pairs: how many blocks with saving, each followed by one without."""
+
+    model: str
+    tool: str
+    collection: str
+    interval: int
+    pairs: int
+    block: int  # steps, a multiple of the interval
+    warm_up: int = 4  # pairs of one saved and one unsaved step before the first block
+    threads: int = 1  # torch's
+    device: str = "cpu"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.interval < 1 or self.block < 1 or self.block % self.interval:
+            raise ValueError(
+                f"block must be a multiple of interval, got block={self.block}, interval={self.interval}"
+            )
+        if self.collection not in COLLECTIONS:
+            raise ValueError(f"collection must be one of {', '.join(COLLECTIONS)}, got {self.collection!r}")
+
+    @property
+    def key(self) -> tuple[str, str, str, int, int]:
+        """What the cell is about; several runs of it share this."""
+        return self.model, self.tool, self.collection, self.interval, self.threads
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Plain values; Cell(**...) is the inverse."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Steps [start, end) of a worker's training; saved: those of them that the tool saves."""
+
+    start: int
+    end: int
+    saved: tuple[int, ...]
+
+
+def schedule(cell: Cell) -> list[Block]:
+    """Warm-up, then pairs of blocks (saving, not saving). Every worker of the cell trains by it."""
+    blocks = [Block(start=0, end=2 * cell.warm_up, saved=tuple(range(0, 2 * cell.warm_up, 2)))]
+    for _ in range(cell.pairs):
+        start = blocks[-1].end
+        middle, end = start + cell.block, start + 2 * cell.block
+        blocks.append(Block(start=start, end=middle, saved=tuple(range(start, middle, cell.interval))))
+        blocks.append(Block(start=middle, end=end, saved=()))
+    return blocks
+
+
+def saved_steps(blocks: list[Block]) -> list[int]:
+    """All steps that the tool saves, in order."""
+    return [step for block in blocks for step in block.saved]

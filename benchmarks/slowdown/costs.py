@@ -1,0 +1,220 @@
+"""From step times to numbers: slowdown with a bootstrap interval, stall, estimates, and a cost model."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+_RESAMPLES = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A median and where it lies with 95 % (bootstrap over pairs of blocks)."""
+
+    median: float
+    low: float
+    high: float
+
+    def map(self, call: Callable[[float], float]) -> Interval:
+        """The same for a growing function of the value."""
+        return Interval(median=call(self.median), low=call(self.low), high=call(self.high))
+
+
+def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
+    """Percentile bootstrap of the median. Needs at least one value."""
+    sample = np.asarray(values, np.float64)
+    draws = np.random.default_rng(seed).integers(0, len(sample), (_RESAMPLES, len(sample)))
+    low, high = np.percentile(np.median(sample[draws], axis=1), [2.5, 97.5])
+    return Interval(median=float(np.median(sample)), low=float(low), high=float(high))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A block with saving and the block without that followed it. Times in seconds, one per step."""
+
+    on: list[float]
+    off: list[float]
+    saved: list[int]  # positions in `on`
+    others: float  # the larger share of the cores that others had
+    cpu: float  # CPU seconds of all processes, on minus off
+    left_behind: float  # seconds of work after the block's last step
+
+    @property
+    def ratio(self) -> float:
+        """Slowdown: mean step with saving over mean step without."""
+        return statistics.fmean(self.on) / statistics.fmean(self.off)
+
+    @property
+    def stalls(self) -> list[float]:
+        """Saved step minus its unsaved neighbours (minus the typical unsaved step where all are saved)."""
+        saved, plain = set(self.saved), statistics.median(self.off)
+        out = []
+        for place in self.saved:
+            near = [self.on[i] for i in (place - 1, place + 1) if 0 <= i < len(self.on) and i not in saved]
+            out.append(self.on[place] - (statistics.fmean(near) if near else plain))
+        return out
+
+
+def pairs_of(result: dict[str, Any]) -> list[Pair]:
+    """The pairs of blocks of a worker's result."""
+    out = []
+    blocks = result["blocks"]
+    for on, off in zip(blocks[::2], blocks[1::2], strict=True):
+        out.append(
+            Pair(
+                on=on["times_s"],
+                off=off["times_s"],
+                saved=[step - on["start"] for step in on["saved"]],
+                others=max(on["others"], off["others"]),
+                cpu=on["cpu_s"] - off["cpu_s"],
+                left_behind=on["left_behind_s"],
+            )
+        )
+    return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What the report says of a cell. None: others had too much of the machine, or it has no meaning."""
+
+    slowdown: Interval | None
+    stall_s: Interval | None
+    step_s: float
+    pairs: int  # used
+    pairs_disturbed: int  # not used
+    bytes_per_save: float  # that tensors of the collection have
+    tensors_per_save: float
+    written_per_save: float
+    files: int
+    cpu_s_per_save: float | None
+    left_behind_s_per_save: float | None
+    memory_bytes: int
+    drops: int
+    limit_s: float
+    disk_floor: float  # slowdown that the disk's own speed would force, were every byte written in time
+
+    @property
+    def stall_of_limit(self) -> float | None:
+        """Stall over the time that the limit takes for the same bytes."""
+        if self.stall_s is None or self.limit_s < 1e-4:
+            return None  # next to no bytes: no ratio
+        return self.stall_s.median / self.limit_s
+
+    @property
+    def ns_per_byte(self) -> float | None:
+        """Stall per byte of tensors."""
+        if self.stall_s is None or self.bytes_per_save < 1e5:
+            return None
+        return self.stall_s.median / self.bytes_per_save * 1e9
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """All of it."""
+        return asdict(self) | {"stall_of_limit": self.stall_of_limit, "ns_per_byte": self.ns_per_byte}
+
+
+def summarize(results: list[dict[str, Any]], busy_share: float) -> Summary:
+    """All runs of one cell as one, without pairs in which others had more than this share of the cores."""
+    pairs = [pair for result in results for pair in pairs_of(result)]
+    clean = [pair for pair in pairs if pair.others <= busy_share]
+    enough = len(clean) >= max(2, len(pairs) // 3)
+    cell, used = results[0]["cell"], clean or pairs
+    saves = sum(len(block["saved"]) for block in [results[0]["warm_up"], *results[0]["blocks"]])
+    step = statistics.median(itertools.chain.from_iterable(pair.off for pair in used))
+    tool = results[0]["tool"]
+    said_bytes, statistics_only = tool.get("payload_bytes_per_save"), cell["collection"] == "statistics"
+    written = statistics.median(result["written_bytes"] for result in results) / saves
+    disk = statistics.median(result["disk_bytes_per_s"] for result in results)
+    stalls = [statistics.median(pair.stalls) for pair in clean if pair.saved]
+    return Summary(
+        slowdown=bootstrap([pair.ratio for pair in clean]) if enough else None,
+        stall_s=bootstrap(stalls) if enough and stalls else None,
+        step_s=step,
+        pairs=len(clean),
+        pairs_disturbed=len(pairs) - len(clean),
+        bytes_per_save=said_bytes if said_bytes and not statistics_only else results[0]["tensor_bytes"],
+        tensors_per_save=tool.get("tensors_per_save") or results[0]["tensors"],
+        written_per_save=written,
+        files=int(statistics.median(result["files"] for result in results)),
+        cpu_s_per_save=_per_save([pair.cpu for pair in clean], clean),
+        left_behind_s_per_save=_per_save([pair.left_behind for pair in clean], clean),
+        memory_bytes=max(block["memory"] for result in results for block in result["blocks"]),
+        drops=sum(result["tool"].get("drops", 0) for result in results),
+        limit_s=min(result["limit_s"] for result in results),
+        disk_floor=max(1.0, written / disk / (cell["interval"] * step)),
+    )
+
+
+def _per_save(values: list[float], pairs: list[Pair]) -> float | None:
+    per_save = [value / len(pair.saved) for value, pair in zip(values, pairs, strict=True) if pair.saved]
+    return statistics.median(per_save) if per_save else None
+
+
+def estimate(stall: Interval, step: float, interval: int, written: float, disk: float) -> Interval:
+    """Slowdown at an interval that was not measured: the stall spread over the interval, or the disk's floor.
+
+    stall, step: seconds. written: bytes per saved step; disk: bytes per second.
+    """
+    floor = written / disk / (interval * step) if disk else 0.0
+    return stall.map(lambda seconds: max(1.0 + seconds / (interval * step), floor))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostModel:
+    """Stall of the training thread, fitted; seconds. All parts are at least 0."""
+
+    per_byte_of_values: float
+    per_byte_of_statistics: float  # where no value is kept
+    per_tensor: float
+    per_saved_step: float
+    per_unsaved_step: float
+    worst_error: float  # largest relative error over the cells that were fitted
+
+    def stall(self, *, values: float, statistics_only: float, tensors: float) -> float:
+        """Seconds of a saved step. values, statistics_only: bytes."""
+        return (
+            self.per_byte_of_values * values
+            + self.per_byte_of_statistics * statistics_only
+            + self.per_tensor * tensors
+            + self.per_saved_step
+        )
+
+    def to_json_dict(self) -> dict[str, float]:
+        """All of it."""
+        return asdict(self)
+
+    def slowdown(self, stall: float, step: float, interval: int) -> float:
+        """Predicted slowdown of steps of `step` seconds, one in `interval` of which is saved."""
+        return 1.0 + (stall + (interval - 1) * self.per_unsaved_step) / (interval * step)
+
+
+def fit(rows: Sequence[tuple[float, float, float, float]], per_unsaved_step: float) -> CostModel:
+    """rows: (bytes of values, bytes of statistics alone, tensors, stall in seconds), one per cell.
+
+    Least squares of the relative error under parts >= 0: the best over all choices of parts that are not 0.
+    """
+    data = np.asarray(rows, np.float64)
+    stalls = np.maximum(data[:, 3], 1e-6)
+    features = np.column_stack([data[:, :3], np.ones(len(data))]) / stalls[:, None]
+    best, best_error = np.zeros(4), np.inf
+    for count in range(1, 5):
+        for columns in itertools.combinations(range(4), count):
+            chosen = list(columns)
+            parts, *_ = np.linalg.lstsq(features[:, chosen], np.ones(len(data)), rcond=None)
+            error = float(np.square(features[:, chosen] @ parts - 1).sum())
+            if (parts >= 0).all() and error < best_error:
+                best, best_error = np.zeros(4), error
+                best[chosen] = parts
+    return CostModel(
+        per_byte_of_values=float(best[0]),
+        per_byte_of_statistics=float(best[1]),
+        per_tensor=float(best[2]),
+        per_saved_step=float(best[3]),
+        per_unsaved_step=per_unsaved_step,
+        worst_error=float(np.abs(features @ best - 1).max()),
+    )

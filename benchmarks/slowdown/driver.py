@@ -1,0 +1,239 @@
+"""Runs the cells in turn, each in a process of its tool's environment, and reports.
+
+Nothing else should run meanwhile: pairs of blocks in which others had more than a share (6 %) of the cores
+are thrown away, a cell that keeps too few is run again, and one that still has too few gets no number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.environment import RESULTS, ROOT, commit, describe
+from benchmarks.models import WORKLOADS
+from benchmarks.slowdown.cells import COLLECTIONS, Cell
+from benchmarks.slowdown.costs import CostModel, Summary, fit, summarize
+from benchmarks.slowdown.plot import draw
+from benchmarks.slowdown.report import flat_rows, show, write_parquet
+from benchmarks.slowdown.tools import TOOLS, ToolEntry
+
+Key = tuple[str, str, str, int, int]
+_TIMEOUT = 900
+_RETRIES = 2
+# Steps in a block and pairs of blocks in a round, by interval.
+_BLOCKS = {1: (12, 3), 2: (6, 3), 10: (20, 3), 50: (50, 1)}
+_CHECK_INTERVAL = 50
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description="Slowdown of training against save interval; docs/benchmarks.md explains the method."
+    )
+    parser.add_argument("--models", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
+    parser.add_argument("--tools", nargs="+", choices=list(TOOLS), default=list(TOOLS))
+    parser.add_argument("--collections", nargs="+", choices=list(COLLECTIONS), default=list(COLLECTIONS))
+    parser.add_argument("--rounds", type=int, default=2, help="how often each cell of the first model runs")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument(
+        "--busy-share", type=float, default=0.06, help="share of all cores that others may have (0 to 1)"
+    )
+    parser.add_argument("--quick", action="store_true", help="ResNet-18, tdcore and by hand, all tensors")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result files")
+    chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.models, chosen.tools, chosen.rounds = ["resnet18"], ["none", "tdcore", "numpy"], 1
+        chosen.collections = ["all", "losses", "statistics"]
+    return chosen
+
+
+def primary(entry: ToolEntry) -> str:
+    """The collection in which a tool records the most."""
+    return next(name for name in ("all", "statistics", "losses") if name in entry.collections)
+
+
+def plan(chosen: argparse.Namespace) -> list[Cell]:
+    """One round of cells, tools in turn within each collection and interval.
+
+    Interval 2 is measured for all that a tool records. Intervals 1 and 10, and one large one to check the
+    estimates, are measured for what the tool records most (and tdcore's statistics). Models after the first
+    are measured at 1 and 2.
+    """
+    cells = []
+    for place, model in enumerate(chosen.models):
+        for interval in (2, 1, 10, _CHECK_INTERVAL) if place == 0 else (2, 1):
+            for collection in chosen.collections:
+                for tool in chosen.tools:
+                    entry = TOOLS[tool]
+                    most = collection == primary(entry) or (tool == "tdcore" and collection == "statistics")
+                    if collection not in entry.collections or not (interval == 2 or most):
+                        continue
+                    if interval == _CHECK_INTERVAL and tool != "tdcore":
+                        continue
+                    cells.append(_cell(chosen, model, tool, collection, interval))
+    if "resnet18" in chosen.models and not chosen.quick:
+        busy = [
+            tool for tool in ("tdcore", "smdebug") if tool in chosen.tools and "all" in chosen.collections
+        ]
+        cells += [_cell(chosen, "resnet18", tool, "all", 10, threads=2) for tool in busy]
+    return cells
+
+
+def _cell(
+    chosen: argparse.Namespace, model: str, tool: str, collection: str, interval: int, threads: int = 1
+) -> Cell:
+    block, pairs = _BLOCKS[interval]
+    return Cell(
+        model=model,
+        tool=tool,
+        collection=collection,
+        interval=interval,
+        block=block,
+        pairs=pairs,
+        threads=threads,
+        device=chosen.device,
+    )
+
+
+def interpreter(entry: ToolEntry) -> Path | None:
+    """Python of the tool's environment; None when there is no such environment."""
+    if not entry.environment:
+        return Path(sys.executable)
+    path = ROOT / ".venvs" / entry.environment / "bin" / "python"
+    return path if path.exists() else None
+
+
+def missing_tools(names: Iterable[str]) -> dict[str, str]:
+    """Tools that cannot be measured, and why."""
+    out = {}
+    for name in names:
+        entry = TOOLS[name]
+        if interpreter(entry) is None:
+            failed = ROOT / ".venvs" / f"{entry.environment}.failed.txt"
+            why = failed.read_text().strip().splitlines()[-1] if failed.exists() else "no such environment"
+            out[name] = f"{why}; python3 scripts/make_peers.py {entry.environment} makes it"
+    return out
+
+
+def run_cell(cell: Cell) -> dict[str, Any]:
+    """One worker. Its result, or {"error": ...}."""
+    python = interpreter(TOOLS[cell.tool])
+    (ROOT / "build").mkdir(exist_ok=True)
+    folder = tempfile.mkdtemp(dir=ROOT / "build", prefix="slowdown-")
+    command = [str(python), "-m", "benchmarks.slowdown.worker", json.dumps(cell.to_json_dict()), folder]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        return {"error": f"took longer than {_TIMEOUT} s"}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    for line in done.stdout.splitlines():
+        if line.startswith("RESULT "):
+            return dict(json.loads(line.removeprefix("RESULT ")))
+    return {"error": (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]}
+
+
+class Measurements:
+    """What the workers said, by cell."""
+
+    def __init__(self, busy_share: float) -> None:
+        self.busy_share = busy_share
+        self.results: dict[Key, list[dict[str, Any]]] = {}
+        self.errors: dict[Key, str] = {}
+
+    def add(self, cell: Cell, result: dict[str, Any]) -> None:
+        """Keeps a result or an error."""
+        if "error" in result:
+            self.errors[cell.key] = result["error"]
+        else:
+            self.results.setdefault(cell.key, []).append(result)
+
+    def summaries(self) -> dict[Key, Summary]:
+        """A summary per cell."""
+        return {key: summarize(results, self.busy_share) for key, results in self.results.items()}
+
+    def disturbed(self) -> set[Key]:
+        """Cells that others left too little of."""
+        return {key for key, summary in self.summaries().items() if summary.slowdown is None}
+
+
+def measure(chosen: argparse.Namespace, console: Console) -> Measurements:
+    """All rounds, then once more what was disturbed."""
+    absent = missing_tools(chosen.tools)
+    for name, why in absent.items():
+        console.print(f"[yellow]not measured: {TOOLS[name].title}: {why}")
+    chosen.tools = [name for name in chosen.tools if name not in absent]
+    one_round = plan(chosen)
+    later = [cell for cell in one_round if cell.model == chosen.models[0]]
+    todo = one_round + later * (chosen.rounds - 1)
+    found = Measurements(chosen.busy_share)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=len(todo))
+        for attempt in range(1 + _RETRIES):
+            for cell in todo:
+                progress.update(
+                    task, description=f"{cell.model} {cell.tool} {cell.collection} {cell.interval}"
+                )
+                found.add(cell, run_cell(cell))
+                progress.advance(task)
+            disturbed = found.disturbed() if attempt < _RETRIES else set()
+            todo = [cell for cell in one_round if cell.key in disturbed]
+            progress.update(task, total=(progress.tasks[0].total or 0) + len(todo))
+    return found
+
+
+def cost_model(summaries: dict[Key, Summary]) -> CostModel | None:
+    """Fitted to tdcore's cells at interval 2. None when there are too few."""
+    from benchmarks.hook_cost import unsaved_microseconds
+
+    rows = []
+    for (_, tool, collection, interval, _), one in summaries.items():
+        if tool == "tdcore" and interval == 2 and one.stall_s is not None:
+            only = collection == "statistics"
+            moved = (0.0, one.bytes_per_save) if only else (one.bytes_per_save, 0.0)
+            rows.append((*moved, one.tensors_per_save, one.stall_s.median))
+    if len(rows) < 4:
+        return None
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
+        unsaved = unsaved_microseconds(Path(folder))["unsaved_us"]
+    return fit(rows, per_unsaved_step=max(0.0, unsaved) * 1e-6)
+
+
+def run() -> None:
+    """`python -m benchmarks slowdown`."""
+    chosen, console = options(), Console()
+    found = measure(chosen, console)
+    summaries = found.summaries()
+    costs = cost_model(summaries)
+    rows = flat_rows(summaries)
+    environment = describe()
+    show(console, summaries, found.errors, costs)
+    stem = f"slowdown.{commit().rstrip('+')}" + (".quick" if chosen.quick else "")
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    document = {
+        "environment": environment,
+        "method": "docs/benchmarks.md",
+        "busy_share": chosen.busy_share,
+        "errors": {" ".join(map(str, key)): why for key, why in found.errors.items()},
+        "cost_model": None if costs is None else costs.to_json_dict(),
+        "rows": rows,
+        "workers": [result for results in found.results.values() for result in results],
+    }
+    (chosen.out / f"{stem}.json").write_text(json.dumps(document) + "\n")
+    write_parquet(rows, chosen.out / f"{stem}.parquet")
+    draw(rows, costs, chosen.out / stem)
+    console.print(f"saved {chosen.out / stem}.json, .parquet, .png, .svg")
+
+
+__all__ = ["run"]

@@ -1,0 +1,141 @@
+"""What the kernel knows of a process, its descendants and everybody else: CPU time, memory, load.
+
+Linux, by /proc; standard library only. Times are seconds, sizes bytes. Kernel threads count as nobody: they
+carry out writes that processes asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_KTHREADD = 2
+_QUIET_SHARE, _QUIET_SECONDS = 0.05, 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """CPU seconds up to a moment. What is neither the tree's nor the kernel's own is the others'."""
+
+    at: float
+    tree: float  # this process and its descendants, ended ones that were waited for included
+    kernel: float  # threads of the kernel
+    busy: float  # the whole machine, with what the hypervisor took (steal)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Process:
+    pid: int
+    parent: int
+    cpu: float  # with its ended children
+
+
+def _processes() -> dict[int, _Process]:
+    found = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            fields = _stat_fields(f"/proc/{entry}/stat")
+        except OSError:
+            continue  # ended in between
+        cpu = sum(int(field) for field in fields[11:15]) / _TICK
+        found[int(entry)] = _Process(pid=int(entry), parent=int(fields[1]), cpu=cpu)
+    return found
+
+
+def _stat_fields(path: str) -> list[str]:
+    """Fields of a stat file after the command, which may hold spaces."""
+    text = Path(path).read_text()
+    return text[text.rindex(")") + 2 :].split()
+
+
+def _tree(processes: dict[int, _Process], root: int) -> list[_Process]:
+    children: dict[int, list[_Process]] = {}
+    for process in processes.values():
+        children.setdefault(process.parent, []).append(process)
+    out, rest = [], [processes[root]]
+    while rest:
+        process = rest.pop()
+        out.append(process)
+        rest += children.get(process.pid, [])
+    return out
+
+
+def usage() -> Usage:
+    """CPU seconds of this process and its descendants, of the kernel's threads, and of the machine."""
+    processes = _processes()
+    # user, nice, system, (idle, iowait,) irq, softirq, steal
+    ticks = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return Usage(
+        at=time.perf_counter(),
+        tree=sum(process.cpu for process in _tree(processes, os.getpid())),
+        kernel=sum(process.cpu for process in processes.values() if process.parent == _KTHREADD),
+        busy=(sum(ticks) - ticks[3] - ticks[4]) / _TICK,
+    )
+
+
+def share_of_others(before: Usage, after: Usage) -> float:
+    """The part of all cores that others used in between, 0 to 1."""
+    mine = after.tree - before.tree + after.kernel - before.kernel
+    seconds = max(after.at - before.at, 1e-9) * (os.cpu_count() or 1)
+    return max(0.0, after.busy - before.busy - mine) / seconds
+
+
+def memory() -> int:
+    """Resident bytes of this process and its descendants; pages that they share count once (PSS)."""
+    return sum(_proportional_bytes(process.pid) for process in _tree(_processes(), os.getpid()))
+
+
+def _proportional_bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0  # ended in between
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+def settle(timeout: float = 60.0) -> float:
+    """Wait until this process and its descendants have nothing to do and the disk has all; seconds taken.
+
+    Work that a tool put off until after the block is so kept out of the next one, and is seen here.
+    """
+    start = time.perf_counter()
+    quiet_since, last, last_cpu = start, start, _cpu_of_the_rest()
+    while time.perf_counter() - start < timeout:
+        time.sleep(0.1)
+        now, cpu = time.perf_counter(), _cpu_of_the_rest()
+        if (cpu - last_cpu) / (now - last) > _QUIET_SHARE:
+            quiet_since = now
+        last, last_cpu = now, cpu
+        if now - quiet_since >= _QUIET_SECONDS:
+            break
+    os.sync()
+    return max(0.0, time.perf_counter() - start - _QUIET_SECONDS)
+
+
+def _cpu_of_the_rest() -> float:
+    """CPU seconds of this process's other threads and of its descendants. Cheap: looks at nobody else."""
+    total, rest = 0, [(os.getpid(), threading.get_native_id())]
+    while rest:
+        pid, without = rest.pop()
+        try:
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                if int(thread) != without:
+                    fields = _stat_fields(f"/proc/{pid}/task/{thread}/stat")
+                    total += int(fields[11]) + int(fields[12])
+                children = Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
+                rest += [(int(child), 0) for child in children]
+        except OSError:
+            continue  # ended in between
+    return total / _TICK
+
+
+def files_under(folder: Path) -> tuple[int, int]:
+    """How many files, and how many bytes in them."""
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    return len(sizes), sum(sizes)

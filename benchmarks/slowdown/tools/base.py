@@ -1,0 +1,102 @@
+"""What a worker asks of a tool, and the tensors that all tools are asked to record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A training that a tool is to record."""
+
+    model: nn.Module
+    criterion: nn.Module
+    optimizer: torch.optim.Optimizer
+    collection: str
+    interval: int
+    saved_steps: list[int]
+    folder: Path
+
+
+class Tool:
+    """Does nothing. step_begins, backward_done and step_ends run inside the timed part of a step."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    @property
+    def offset(self) -> int:
+        """At which step of each interval the tool saves, counted from the interval's first."""
+        return 0
+
+    def block_begins(self, saving: bool) -> None:
+        """Not timed: a block begins in which the tool saves, or one in which it does not."""
+
+    def step_begins(self, step: int) -> None:
+        """Before the forward."""
+
+    def backward_done(self, step: int, loss: torch.Tensor) -> None:
+        """After backward, before the optimizer."""
+
+    def step_ends(self, step: int) -> None:
+        """After the optimizer."""
+
+    def close(self) -> dict[str, Any]:
+        """Ends the recording; what the tool says of itself: "drops", and what else it counts."""
+        return {}
+
+
+class Collector:
+    """The tensors of a collection, by hand: what a user without a tool would write.
+
+    Activations are kept by forward hooks while `active` is set, and handed out with the rest by tensors().
+    """
+
+    def __init__(self, model: nn.Module, criterion: nn.Module, collection: str) -> None:
+        self.active = False
+        self._model = model
+        self._collection = collection
+        self._activations: dict[str, torch.Tensor] = {}
+        self._handles = []
+        if collection in ("all", "statistics"):
+            for name, module in model.named_modules():
+                self._handles.append(module.register_forward_hook(self._keep(name or "model")))
+            self._handles.append(criterion.register_forward_hook(self._keep("criterion", output=False)))
+
+    def _keep(self, name: str, output: bool = True) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
+        def hook(module: nn.Module, inputs: tuple[Any, ...], result: Any) -> None:
+            if not self.active:
+                return
+            named = {f"{name}_input_{i}": tensor for i, tensor in enumerate(inputs)}
+            if output:
+                named[f"{name}_output_0"] = result
+            for label, tensor in named.items():
+                call = sum(known.startswith(label) for known in self._activations)  # a module called again
+                if isinstance(tensor, torch.Tensor):
+                    self._activations[f"{label}.{call}" if call else label] = tensor.detach().clone()
+
+        return hook
+
+    def tensors(self, loss: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """(name, tensor) of everything in the collection, after backward."""
+        everything = self._collection in ("all", "statistics")
+        for name, parameter in self._model.named_parameters():
+            is_weight = parameter.dim() > 1
+            if everything or (self._collection == "weights" and is_weight):
+                yield name, parameter.detach()
+            if parameter.grad is not None and (everything or self._collection == "gradients"):
+                yield f"gradient/{name}", parameter.grad
+        yield from self._activations.items()
+        yield "loss", loss.detach()
+        self._activations.clear()
+
+    def close(self) -> None:
+        """Takes the hooks off."""
+        for handle in self._handles:
+            handle.remove()

@@ -1,0 +1,53 @@
+"""tdcore, as its README says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tdcore as td
+from benchmarks.slowdown.tools.base import Job, Tool
+from tdcore.hooks.pytorch import Hook
+
+_INCLUDED = {
+    "all": ["weights", "biases", "gradients", "inputs", "outputs", "losses"],
+    "weights": ["weights", "losses"],
+    "gradients": ["gradients", "losses"],
+    "losses": ["losses"],
+    "statistics": ["weights", "biases", "gradients", "inputs", "outputs", "losses"],
+}
+
+
+class Tdcore(Tool):
+    """A hook with a list of the steps to save; its ring as it is by default."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._hook = Hook(
+            job.folder / "run",
+            save_config=td.SaveConfig(save_interval=10**9, save_steps=job.saved_steps),
+            include_collections=_INCLUDED[job.collection],
+            reduction_config=td.ReductionConfig() if job.collection == "statistics" else None,
+        )
+        self._hook.register_module(job.model)
+        self._hook.register_loss(job.criterion)
+
+    def close(self) -> dict[str, Any]:
+        """What the run's counters say."""
+        saves = len(self.job.saved_steps)
+        counters = self._hook.counters()
+        inside = self._hook.time_spent().total_seconds()
+        self._hook.close()
+        final = self._hook.counters()
+        return {
+            "drops": final.dropped_tensors,
+            "drop_reasons": {reason: drop.tensors for reason, drop in final.drops.items()},
+            "tensors_per_save": counters.tensors / saves,
+            "payload_bytes_per_save": counters.payload_bytes / saves,
+            "inside_hook_s_per_save": inside / saves,
+            "inside_capture_s_per_save": counters.capture_time.total_seconds() / saves,
+        }
+
+
+def make(job: Job) -> Tool:
+    """tdcore on the job."""
+    return Tdcore(job)
