@@ -94,7 +94,7 @@ def _slowdown_table(model: str, rows: list[dict[str, Any]]) -> Table:
         "collection",
         *(str(interval) for interval in INTERVALS),
         title=f"slowdown by save interval: {WORKLOADS[model].title}",
-        caption="~ estimated from interval 2; [low, high]: 95 % bootstrap; busy: others had the machine",
+        caption="~ estimated from interval 2; in brackets: 95 % bootstrap; busy: others had the machine",
     )
     for tool, collection, threads in dict.fromkeys(
         (row["tool"], row["collection"], row["threads"]) for row in rows
@@ -116,7 +116,7 @@ def _slowdown_text(row: dict[str, Any] | None) -> str:
         return _BUSY
     if not row["measured"]:
         return f"~{row['slowdown']:.3f}"
-    return f"{row['slowdown']:.3f} [{row['slowdown_low']:.3f}, {row['slowdown_high']:.3f}]"
+    return f"{row['slowdown']:.3f} [{row['slowdown_low']:.2f}, {row['slowdown_high']:.2f}]"
 
 
 def _cost_table(model: str, summaries: dict[Key, Summary]) -> Table:

@@ -28,6 +28,7 @@ def chosen(**changes: Any) -> Namespace:
         "tools": list(TOOLS),
         "collections": ["all", "losses", "statistics"],
         "device": "cpu",
+        "intervals": [2, 1, 10, 50],
         "quick": False,
         "rounds": 1,
         "busy_share": 1.0,
@@ -117,7 +118,7 @@ def test_the_table_says_busy_and_no_number_when_others_had_the_machine() -> None
 def test_the_table_marks_estimates_and_gives_intervals() -> None:
     text = printed(summaries())
     assert "~1.02" in text
-    assert "1.100 [1.100, 1.100]" in text
+    assert "1.100 [1.10, 1.10]" in text
 
 
 def test_failures_and_drops_are_shown() -> None:
