@@ -1,12 +1,18 @@
-"""Runs bench_native.py and prints, group by group, each median and its ratio to the limit of its group."""
+"""The core against the speed of memory: ring, statistics, CRC-32C and capture.
+
+Runs bench_native.py; every row is a median and its ratio to the time of one read, write or copy of the same
+bytes, which was timed before each of its rounds.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,6 +21,44 @@ from benchmarks.environment import ROOT, save
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-k", metavar="WORDS", default="", help="only these, as pytest -k")
+    parser.add_argument("--no-save", action="store_true", help="leave benchmarks/results as it is")
+    options = parser.parse_args()
+    rows = [_row(one) for one in _measured(options.k)]
+    table = Table("what", "median", "quartiles", "GB/s", "limit", "its GB/s", "time / limit")
+    group = ""
+    for row in rows:
+        if row["group"] != group:
+            group = row["group"]
+            table.add_section()
+            table.add_row(f"[bold]{group}")
+        table.add_row(
+            f"  {row['what']}",
+            f"{row['median_s'] * 1e6:,.1f} us",
+            f"{row['q1_s'] * 1e6:,.1f} .. {row['q3_s'] * 1e6:,.1f}",
+            *_rates(row),
+        )
+    Console().print(table)
+    if not options.no_save:
+        print("saved", save("native", {"method": "benchmarks/README.md", "rows": rows}).relative_to(ROOT))
+
+
+def _rates(row: dict[str, Any]) -> tuple[str, ...]:
+    """Only where bytes count: small tensors cost what a call costs."""
+    if row["bytes"] < 1 << 20:
+        return ()
+    return (
+        f"{row['gb_per_s']:.2f}",
+        f"one {row['limit']}",
+        f"{row['limit_gb_per_s']:.2f}",
+        f"{row['ratio_to_limit']:.2f} x",
+    )
+
+
+def _measured(words: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "native.json"
         command = [
@@ -23,31 +67,33 @@ def main() -> None:
             "pytest",
             "-q",
             "benchmarks/bench_native.py",
-            f"--benchmark-json={out}",
+            "-p",
+            "no:cacheprovider",
         ]
-        subprocess.run([*command, "-p", "no:cacheprovider"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        measured = json.loads(out.read_text())["benchmarks"]
-    rows = []
-    limits = {one["group"]: one["stats"]["median"] for one in measured if "limit" in one["name"]}
-    table = Table("group", "what", "median", "quartiles", "ratio to limit", title="native benchmarks")
-    for one in sorted(measured, key=lambda item: (item["group"], "limit" not in item["name"])):
-        stats, limit = one["stats"], limits.get(one["group"])
-        ratio = stats["median"] / limit if limit else None
-        what = one["extra_info"].get("what") or one["name"].removeprefix("test_")
-        rows.append({"group": one["group"], "what": what, "ratio_to_limit": ratio, **_seconds(stats)})
-        table.add_row(
-            one["group"],
-            what,
-            f"{stats['median'] * 1e6:,.1f} us",
-            f"{stats['q1'] * 1e6:,.1f} .. {stats['q3'] * 1e6:,.1f}",
-            f"{ratio:.2f} x" if ratio else "",
-        )
-    Console().print(table)
-    print("saved", save("native", {"method": "benchmarks/README.md", "rows": rows}).relative_to(ROOT))
+        command += [f"--benchmark-json={out}", *(["-k", words] if words else [])]
+        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(done.stdout + done.stderr)
+        measured: list[dict[str, Any]] = json.loads(out.read_text())["benchmarks"]
+        return measured
 
 
-def _seconds(stats: dict[str, float]) -> dict[str, float]:
-    return {f"{name}_s": stats[name] for name in ("median", "q1", "q3", "min")} | {"rounds": stats["rounds"]}
+def _row(one: dict[str, Any]) -> dict[str, Any]:
+    """Of pytest-benchmark's record: seconds, bytes per second, and the ratio of medians."""
+    stats, extra = one["stats"], one["extra_info"]
+    seconds = {f"{name}_s": stats[name] for name in ("median", "q1", "q3", "min")}
+    return {
+        "group": one["group"],
+        "what": one["param"] or one["name"].removeprefix("test_"),
+        **seconds,
+        "rounds": stats["rounds"],
+        "bytes": extra["bytes"],
+        "gb_per_s": extra["bytes"] / stats["median"] / 1e9,
+        "limit": extra["limit"],
+        "limit_gb_per_s": extra["bytes"] / extra["limit_s"] / 1e9,
+        "ratio_to_limit": stats["median"] / extra["limit_s"],
+        "ratio_of_minima": stats["min"] / extra["limit_min_s"],
+    }
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include <new>
 #include <vector>
 
+#include "capture_values.hpp"
 #include "stats_cpu.hpp"
 
 namespace tdcore {
@@ -15,21 +16,6 @@ namespace {
 
 constexpr std::uint64_t kNoRequest = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kMaxBytes = std::numeric_limits<std::int64_t>::max();
-
-/// One entry of the batch that is being planned.
-struct Item {
-  const Request* request = nullptr;
-  std::uint64_t index = 0;  // of the request
-  std::uint64_t first_element = 0;
-  std::uint64_t elements = 0;
-  std::uint64_t payload_offset = kNoPayload;  // kNoPayload: not saved
-  std::uint64_t payload_bytes = 0;
-  std::uint32_t part = 0;
-  std::uint32_t parts = 1;
-  bool stats = false;
-  EntryStatus status = EntryStatus::kOk;
-  DropReason reason = DropReason::kNone;
-};
 
 /// Size and shape of a batch of `entries` with that much payload (each tensor's padded to kTensorAlignBytes).
 struct BatchSize {
@@ -90,8 +76,7 @@ class Call {
   void degrade() noexcept;
   Reservation reserve(const BatchSize& size);
   void write(std::byte* record, const BatchSize& size) noexcept;
-  void write_entry(const Item& item, std::uint32_t seq, Entry& entry, std::byte* payload) const noexcept;
-  TensorStats move_values(const Item& item, std::byte* destination) const noexcept;
+  void write_entry(const Item& item, std::uint32_t seq, Entry& entry) const noexcept;
 
   Ring& ring_;
   const Moment& moment_;
@@ -264,12 +249,12 @@ void Call::write(std::byte* record, const BatchSize& size) noexcept {
                            .reserved = 0};
   std::memcpy(record, &header, sizeof(header));
   const std::uint32_t seq = ring_.next_seq(moment_.step, entries);
-  std::byte* payload = record + size.payload_offset;
+  std::byte* const payload = record + size.payload_offset;
+  auto* const first = reinterpret_cast<Entry*>(record + sizeof(BatchHeader));
   std::uint64_t end = 0;
   for (std::uint32_t i = 0; i < entries; ++i) {
-    auto* entry = new (record + sizeof(BatchHeader) + i * sizeof(Entry)) Entry;
     const Item& item = items_[i];
-    write_entry(item, seq + i, *entry, payload);
+    write_entry(item, seq + i, *new (first + i) Entry);
     if (item.status == EntryStatus::kOk && item.part == 0) ++result_.kept;
     result_.payload_bytes += item.payload_bytes;
     if (item.payload_bytes == 0) continue;
@@ -278,15 +263,13 @@ void Call::write(std::byte* record, const BatchSize& size) noexcept {
     std::memset(payload + last, 0, end - last);  // no stale bytes between tensors
   }
   if (size.payload_bytes > end) std::memset(payload + end, 0, size.payload_bytes - end);
+  write_values(ring_, items_, first, payload);
 }
 
-void Call::write_entry(const Item& item, std::uint32_t seq, Entry& entry, std::byte* payload) const noexcept {
+/// All but the values.
+void Call::write_entry(const Item& item, std::uint32_t seq, Entry& entry) const noexcept {
   const TensorView& view = item.request->tensor;
-  const bool has_payload = item.payload_offset != kNoPayload;
   std::memset(&entry, 0, sizeof(entry));
-  if (item.stats || item.payload_bytes > 0) {
-    entry.stats = move_values(item, has_payload ? payload + item.payload_offset : nullptr);
-  }
   entry.payload_offset = item.payload_offset;
   entry.payload_bytes = item.payload_bytes;
   entry.element_offset = item.first_element;
@@ -302,27 +285,6 @@ void Call::write_entry(const Item& item, std::uint32_t seq, Entry& entry, std::b
   entry.status = item.status;
   entry.reason = item.reason;
   entry.has_stats = item.stats ? 1 : 0;
-}
-
-/// The one pass over the values: copied, reduced, or both. Zeros where no statistics were asked for.
-TensorStats Call::move_values(const Item& item, std::byte* destination) const noexcept {
-  const TensorView& view = item.request->tensor;
-  const std::uint64_t item_bytes = dtype_bytes(view.dtype);
-  TensorStats stats{};
-  if (is_contiguous(view)) {
-    const std::byte* source = static_cast<const std::byte*>(view.data) + item.first_element * item_bytes;
-    if (destination == nullptr) return reduce(source, item.elements, view.dtype, ring_.threads());
-    if (item.stats) return reduce_copy(source, destination, item.elements, view.dtype, ring_.threads());
-    copy_streaming(source, destination, item.payload_bytes);
-    return stats;
-  }
-  if (destination == nullptr) {
-    return item.parts == 1 ? reduce(view, ring_.threads())
-                           : reduce_strided(view, item.first_element, item.elements);
-  }
-  if (item.stats) return reduce_copy_strided(view, item.first_element, item.elements, destination);
-  copy_strided(view, item.first_element, item.elements, destination);
-  return stats;
 }
 
 /// |stride| * (extent - 1) summed over all dimensions, in elements, does not overflow `limit`.

@@ -5,6 +5,8 @@
 #include <ctime>
 #include <stdexcept>
 
+#include "helper_pool.hpp"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -92,12 +94,15 @@ Ring::Ring(const RingConfig& config)
       max_record_bytes_(std::min(config.data_bytes / 8, kMaxRecordBytes)),
       memory_(RingMemory::create(config.data_bytes, config.slots, config.names_bytes)),
       guard_(memory_->guard()),
-      fd_(memory_->fd()) {}
+      fd_(memory_->fd()),
+      helpers_(config.threads > 1 ? std::make_unique<HelperPool>(config.threads - 1, guard_) : nullptr) {}
 
 Ring::~Ring() {
   close();
-  if (memory_ && guard_->here())
-    (void)new std::shared_ptr<RingMemory>(memory_);  // still in use: leave it mapped
+  if (memory_ && guard_->here()) {  // still in use: leave it mapped
+    (void)helpers_.release();
+    (void)new std::shared_ptr<RingMemory>(memory_);
+  }
 }
 
 Reservation Ring::reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t align) noexcept {
@@ -294,6 +299,7 @@ void Ring::close() noexcept {
     if (Clock::now() >= deadline) return;
     pause_for(microseconds(100));
   }
+  helpers_.reset();
   final_counters_ = read_counters(memory_->control());
   counters_final_.store(true, std::memory_order_release);  // pairs with the acquire in counters()
   memory_.reset();

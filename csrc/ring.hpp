@@ -72,6 +72,8 @@
 
 namespace tdcore {
 
+class HelperPool;
+
 /// What a capture does when the ring has no room.
 enum class FullPolicy : std::uint32_t {
   kBlock = 0,    // wait up to block_timeout, then drop
@@ -85,7 +87,7 @@ struct RingConfig {
   std::uint64_t names_bytes = std::uint64_t{4} << 20;  // power of two, 4 KiB .. 1 GiB
   FullPolicy policy = FullPolicy::kBlock;
   std::chrono::nanoseconds block_timeout = std::chrono::seconds(30);
-  int threads = 1;  // helper threads that a capture may use for large tensors, 1 .. 64
+  int threads = 1;  // that share the work of a large capture, the caller included, 1 .. 64
 };
 
 /// Space that its holder must commit or abort, once. Empty when there was no room.
@@ -145,7 +147,9 @@ class Ring {
   std::uint64_t data_bytes() const noexcept { return config_.data_bytes; }
   std::uint64_t slots() const noexcept { return config_.slots; }
   FullPolicy policy() const noexcept { return config_.policy; }
-  int threads() const noexcept { return config_.threads; }
+  HelperPool* helpers() const noexcept {
+    return helpers_.get();
+  }  // null when threads is 1; for calls in flight
   int fd() const noexcept { return closed_.load(std::memory_order_relaxed) ? -1 : fd_; }  // -1 after close()
 
   Counters counters() const noexcept;               // after close(): as they were then
@@ -173,6 +177,7 @@ class Ring {
   std::shared_ptr<RingMemory> memory_;  // constant until close() has seen users_ == 0, null after
   const std::shared_ptr<const ForkGuard> guard_;
   const int fd_;
+  std::unique_ptr<HelperPool> helpers_;      // constant until close() has seen users_ == 0, null after
   NameWriter names_;                         // own mutex
   Counters final_counters_;                  // close(), before counters_final_
   std::atomic<bool> counters_final_{false};  // release in close(); pairs with the acquire in counters()

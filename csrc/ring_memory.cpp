@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include <system_error>
 
 #include "memory_limits.hpp"
+#include "quiet_thread.hpp"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; older kernels answer EINVAL
@@ -212,16 +212,8 @@ RingMemory::~RingMemory() {
 
 void RingMemory::start_prefault() noexcept {
   if (!here() || prefault_started_.exchange(true, std::memory_order_relaxed)) return;
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  const bool masked =
-      ::pthread_sigmask(SIG_SETMASK, &all, &before) == 0;  // signals are for the application's threads
-  try {
-    prefault_thread_ = std::make_unique<std::thread>([this] { prefault(); });
-  } catch (...) {  // no thread: pages are touched by the first lap instead
-  }
-  if (masked) (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  // Without a thread pages are touched by the first lap instead.
+  prefault_thread_ = start_quiet_thread([this] { prefault(); });
 }
 
 void RingMemory::prefault() noexcept {

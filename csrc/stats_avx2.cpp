@@ -74,6 +74,10 @@ struct Avx2 {
   static MF same_bits(F a, F b) noexcept {
     return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
   }
+  static MD is_finite(D a) noexcept { return less(abs(a), set1(__builtin_inf())); }
+  static MD same_bits(D a, D b) noexcept {
+    return _mm256_castsi256_pd(_mm256_cmpeq_epi64(_mm256_castpd_si256(a), _mm256_castpd_si256(b)));
+  }
   static F select(MF mask, F yes, F no) noexcept { return _mm256_blendv_ps(no, yes, mask); }
   static D select(MD mask, D yes, D no) noexcept { return _mm256_blendv_pd(no, yes, mask); }
   static I zero32() noexcept { return _mm256_setzero_si256(); }
@@ -100,7 +104,15 @@ struct Avx2 {
   static B set8(int x) noexcept { return _mm256_set1_epi8(static_cast<char>(x)); }
   static B load8(const u8* at) noexcept { return _mm256_load_si256(reinterpret_cast<const __m256i*>(at)); }
   static void store8(u8* at, B x) noexcept { _mm256_store_si256(reinterpret_cast<__m256i*>(at), x); }
+  static B load8_unaligned(const u8* at) noexcept { return raw256(at); }
   static B eq8(B a, B b) noexcept { return _mm256_cmpeq_epi8(a, b); }
+  static B above8(B a, B b) noexcept { return _mm256_cmpgt_epi8(a, b); }  // signed
+  static L add_bytes(L sum, B a) noexcept { return _mm256_add_epi64(sum, _mm256_sad_epu8(a, zero8())); }
+  static I add_squares(I sum, B a) noexcept {
+    const __m256i low = _mm256_unpacklo_epi8(a, zero8()), high = _mm256_unpackhi_epi8(a, zero8());
+    return _mm256_add_epi32(sum,
+                            _mm256_add_epi32(_mm256_madd_epi16(low, low), _mm256_madd_epi16(high, high)));
+  }
   static B sub8(B a, B b) noexcept { return _mm256_sub_epi8(a, b); }
   static B min8(B a, B b) noexcept { return _mm256_min_epu8(a, b); }
   static B max8(B a, B b) noexcept { return _mm256_max_epu8(a, b); }

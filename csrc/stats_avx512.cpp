@@ -75,6 +75,10 @@ struct Avx512 {
   static MF same_bits(F a, F b) noexcept {
     return _mm512_cmpeq_epi32_mask(_mm512_castps_si512(a), _mm512_castps_si512(b));
   }
+  static MD is_finite(D a) noexcept { return less(abs(a), set1(__builtin_inf())); }
+  static MD same_bits(D a, D b) noexcept {
+    return _mm512_cmpeq_epi64_mask(_mm512_castpd_si512(a), _mm512_castpd_si512(b));
+  }
   static F select(MF mask, F yes, F no) noexcept { return _mm512_mask_blend_ps(mask, no, yes); }
   static D select(MD mask, D yes, D no) noexcept { return _mm512_mask_blend_pd(mask, no, yes); }
   static I zero32() noexcept { return _mm512_setzero_si512(); }
@@ -93,7 +97,15 @@ struct Avx512 {
   static B set8(int x) noexcept { return _mm512_set1_epi8(static_cast<char>(x)); }
   static B load8(const u8* at) noexcept { return _mm512_load_si512(at); }
   static void store8(u8* at, B x) noexcept { _mm512_store_si512(at, x); }
+  static B load8_unaligned(const u8* at) noexcept { return raw512(at); }
   static B eq8(B a, B b) noexcept { return _mm512_movm_epi8(_mm512_cmpeq_epi8_mask(a, b)); }
+  static B above8(B a, B b) noexcept { return _mm512_movm_epi8(_mm512_cmpgt_epi8_mask(a, b)); }  // signed
+  static L add_bytes(L sum, B a) noexcept { return _mm512_add_epi64(sum, _mm512_sad_epu8(a, zero8())); }
+  static I add_squares(I sum, B a) noexcept {
+    const __m512i low = _mm512_unpacklo_epi8(a, zero8()), high = _mm512_unpackhi_epi8(a, zero8());
+    return _mm512_add_epi32(sum,
+                            _mm512_add_epi32(_mm512_madd_epi16(low, low), _mm512_madd_epi16(high, high)));
+  }
   static B sub8(B a, B b) noexcept { return _mm512_sub_epi8(a, b); }
   static B min8(B a, B b) noexcept { return _mm512_min_epu8(a, b); }
   static B max8(B a, B b) noexcept { return _mm512_max_epu8(a, b); }

@@ -1,55 +1,41 @@
 #include "stats_bytes.hpp"
 
+#include <array>
 #include <cmath>
 #include <cstring>
 
 namespace tdcore {
 namespace {
 
-/// float8 with `mantissa_bits`, as float64. e4m3fn has no Inf and one NaN per sign; e5m2 is a short float16.
-double decode_float8(unsigned byte, int mantissa_bits, bool has_inf) noexcept {
+/// What one byte of a float8 type stands for.
+struct Decoded {
+  double value = 0;
+  bool subnormal = false;
+};
+using Decoding = std::array<Decoded, 256>;
+
+/// e4m3fn has no Inf and one NaN per sign; e5m2 is a short float16.
+constexpr Decoding decode_float8(int mantissa_bits, bool has_inf) noexcept {
   const int exponent_bits = 7 - mantissa_bits;
   const int bias = (1 << (exponent_bits - 1)) - 1;
-  const unsigned magnitude = byte & 0x7f;
-  const unsigned mantissa = magnitude & ((1U << mantissa_bits) - 1);
-  const int exponent = static_cast<int>(magnitude >> mantissa_bits);
-  double value = 0;
-  if (!has_inf && magnitude == 0x7f) {
-    value = NAN;
-  } else if (has_inf && exponent == (1 << exponent_bits) - 1) {
-    value = mantissa == 0 ? HUGE_VAL : NAN;
-  } else if (exponent == 0) {
-    value = std::ldexp(static_cast<double>(mantissa), 1 - bias - mantissa_bits);
-  } else {
-    value =
-        std::ldexp(static_cast<double>(mantissa | (1U << mantissa_bits)), exponent - bias - mantissa_bits);
+  Decoding decoding{};
+  for (int byte = 0; byte < 256; ++byte) {
+    const int magnitude = byte & 0x7f;
+    const int mantissa = magnitude & ((1 << mantissa_bits) - 1);
+    const int exponent = magnitude >> mantissa_bits;
+    double value = exponent == 0 ? mantissa : mantissa + (1 << mantissa_bits);
+    for (int up = bias + mantissa_bits; up < exponent; ++up) value *= 2;
+    for (int down = exponent == 0 ? 1 : exponent; down < bias + mantissa_bits; ++down) value /= 2;
+    if (has_inf && exponent == (1 << exponent_bits) - 1) value = mantissa == 0 ? HUGE_VAL : __builtin_nan("");
+    if (!has_inf && magnitude == 0x7f) value = __builtin_nan("");
+    decoding[static_cast<std::size_t>(byte)] = {(byte & 0x80) != 0 ? -value : value,
+                                                exponent == 0 && mantissa != 0};
   }
-  return (byte & 0x80) != 0 ? -value : value;
+  return decoding;
 }
 
-struct Decoded {
-  double value;
-  bool subnormal;
-};
-
-Decoded decode(unsigned byte, Dtype dtype) noexcept {
-  const auto is_tiny = [byte](int mantissa_bits) {
-    const unsigned magnitude = byte & 0x7f;
-    return magnitude != 0 && magnitude < (1U << mantissa_bits);
-  };
-  switch (dtype) {
-    case Dtype::kBool:
-      return {byte != 0 ? 1.0 : 0.0, false};
-    case Dtype::kI8:
-      return {static_cast<double>(byte) - (byte >= 128 ? 256.0 : 0.0), false};
-    case Dtype::kF8E4M3:
-      return {decode_float8(byte, 3, false), is_tiny(3)};
-    case Dtype::kF8E5M2:
-      return {decode_float8(byte, 2, true), is_tiny(2)};
-    default:
-      return {static_cast<double>(byte), false};
-  }
-}
+constexpr Decoding kFloat8E4M3 = decode_float8(3, false);
+constexpr Decoding kFloat8E5M2 = decode_float8(2, true);
 
 int log2_bin(double magnitude) noexcept {
   const int bin = std::ilogb(magnitude) - kLog2Min;
@@ -83,7 +69,31 @@ void ByteTable::add(const void* data, std::uint64_t bytes) noexcept {
   }
 }
 
-TensorStats stats_of_bytes(const ByteTable& table, Dtype dtype) noexcept {
+TensorStats stats_of_sums(const ByteSums& sums) noexcept {
+  TensorStats stats = empty_stats();
+  stats.count = sums.count;
+  if (sums.count == 0) return stats;
+  const auto n = static_cast<std::int64_t>(sums.count);
+  const std::int64_t largest = sums.max > -sums.min ? sums.max : -sums.min;
+  // Of a chunk, n * square_sum stays below 2^56.
+  const std::int64_t spread = n * static_cast<std::int64_t>(sums.square_sum) - sums.sum * sums.sum;
+  stats.zero_count = sums.count - sums.at_least[0];
+  stats.min = static_cast<double>(sums.min);
+  stats.max = static_cast<double>(sums.max);
+  stats.mean = static_cast<double>(sums.sum) / static_cast<double>(n);
+  stats.m2 = static_cast<double>(spread) / static_cast<double>(n);
+  stats.abs_sum = static_cast<double>(sums.abs_sum);
+  stats.square_sum = static_cast<double>(sums.square_sum);
+  stats.abs_min = static_cast<double>(sums.abs_min);
+  stats.abs_max = static_cast<double>(largest);
+  for (int i = 0; i < 8; ++i) {
+    stats.log2_counts[i - kLog2Min] = sums.at_least[i] - (i < 7 ? sums.at_least[i + 1] : 0);
+  }
+  return stats;
+}
+
+TensorStats stats_of_table(const ByteTable& table, Dtype dtype) noexcept {
+  const Decoding& decoding = dtype == Dtype::kF8E4M3 ? kFloat8E4M3 : kFloat8E5M2;
   TensorStats stats = empty_stats();
   double sum = 0;
   for (unsigned byte = 0; byte < 256; ++byte) {
@@ -91,7 +101,7 @@ TensorStats stats_of_bytes(const ByteTable& table, Dtype dtype) noexcept {
     if (times == 0) {
       continue;
     }
-    const auto [value, subnormal] = decode(byte, dtype);
+    const auto [value, subnormal] = decoding[byte];
     stats.count += times;
     if (std::isnan(value)) {
       stats.nan_count += times;
@@ -125,7 +135,7 @@ TensorStats stats_of_bytes(const ByteTable& table, Dtype dtype) noexcept {
       if (table.counts[byte] == 0) {
         continue;
       }
-      const double delta = decode(byte, dtype).value - stats.mean;
+      const double delta = decoding[byte].value - stats.mean;
       if (std::isfinite(delta)) {
         stats.m2 += static_cast<double>(table.counts[byte]) * delta * delta;
       }

@@ -34,16 +34,18 @@ class DefaultFloatMode {
 /// result as long as all but the last are multiples of kBlockElements. Needs a DefaultFloatMode around it.
 class ChunkReducer {
  public:
-  ChunkReducer(const KernelTable& kernels, Dtype dtype) noexcept;  // has_stats(dtype)
+  /// has_stats(dtype). `stats` holds the result after finish().
+  ChunkReducer(const KernelTable& kernels, Dtype dtype, TensorStats& stats) noexcept;
   /// With a destination, the bytes are copied as well; `stream` picks non-temporal stores, which the caller
   /// fences.
   void feed(const void* source, void* destination, std::uint64_t elements, bool stream) noexcept;
-  TensorStats finish() const noexcept;
+  void finish() noexcept;
 
  private:
   const KernelTable& kernels_;
-  Dtype dtype_;
-  std::variant<ChunkState, ByteTable> state_;
+  const Dtype dtype_;
+  TensorStats& stats_;
+  std::variant<ByteSums, ByteTable, ChunkState> state_;
 };
 
 /// What one chunk of a job gives. `context` is the job's.

@@ -60,10 +60,7 @@ const KernelTable* find_kernels(const char* limit, bool exact) noexcept {
   return wanted(portable->level) || std::strcmp(limit, "portable") == 0 ? portable : nullptr;
 }
 
-bool is_one_byte(Dtype dtype) noexcept {
-  return dtype == Dtype::kBool || dtype == Dtype::kU8 || dtype == Dtype::kI8 || dtype == Dtype::kF8E4M3 ||
-         dtype == Dtype::kF8E5M2;
-}
+bool is_float8(Dtype dtype) noexcept { return dtype == Dtype::kF8E4M3 || dtype == Dtype::kF8E5M2; }
 
 // ---- a contiguous tensor ----
 
@@ -82,13 +79,15 @@ TensorStats reduce_chunk(const void* context, std::uint64_t chunk) noexcept {
   const std::uint64_t first = chunk * kChunkElements;
   const std::uint64_t elements = std::min(kChunkElements, job.elements - first);
   const std::uint64_t offset = first * dtype_bytes(job.dtype);
-  ChunkReducer reducer{job.kernels, job.dtype};
+  TensorStats stats;  // the caller's place: not copied
+  ChunkReducer reducer{job.kernels, job.dtype, stats};
   reducer.feed(job.source + offset, job.destination == nullptr ? nullptr : job.destination + offset, elements,
                job.stream);
   if (job.stream) {
     job.kernels.fence();
   }
-  return reducer.finish();
+  reducer.finish();
+  return stats;
 }
 
 TensorStats run_contiguous(const Contiguous& job, int threads) noexcept {
@@ -129,6 +128,14 @@ struct Wave {
   }
 };
 
+TensorStats run_alone(ChunkFunction function, const void* context, std::uint64_t chunks) noexcept {
+  TensorStats stats = function(context, 0);
+  for (std::uint64_t chunk = 1; chunk < chunks; ++chunk) {
+    merge(stats, function(context, chunk));
+  }
+  return stats;
+}
+
 void run_wave(Wave& wave, int threads) noexcept {
   std::array<std::thread, kMaxThreads> helpers;
   const auto wanted =
@@ -152,13 +159,8 @@ void run_wave(Wave& wave, int threads) noexcept {
 
 TensorStats run_chunks(ChunkFunction function, const void* context, std::uint64_t chunks,
                        int threads) noexcept {
-  if (threads <= 1 || chunks <= 1) {
-    TensorStats stats = function(context, 0);
-    for (std::uint64_t chunk = 1; chunk < chunks; ++chunk) {
-      merge(stats, function(context, chunk));
-    }
-    return stats;
-  }
+  if (chunks <= 1) return function(context, 0);
+  if (threads <= 1) return run_alone(function, context, chunks);
   TensorStats stats = empty_stats();
   for (std::uint64_t first = 0; first < chunks; first += kWaveChunks) {
     Wave wave{function, context, first, std::min(kWaveChunks, chunks - first), {}, {}};
@@ -206,36 +208,44 @@ DefaultFloatMode::DefaultFloatMode() noexcept : saved_{0} {}
 DefaultFloatMode::~DefaultFloatMode() = default;
 #endif
 
-ChunkReducer::ChunkReducer(const KernelTable& kernels, Dtype dtype) noexcept
-    : kernels_{kernels}, dtype_{dtype} {
-  if (is_one_byte(dtype)) {
+ChunkReducer::ChunkReducer(const KernelTable& kernels, Dtype dtype, TensorStats& stats) noexcept
+    : kernels_{kernels}, dtype_{dtype}, stats_{stats} {
+  if (is_float8(dtype)) {
     state_.emplace<ByteTable>();
+  } else if (kernels.feed_bytes[static_cast<std::size_t>(dtype)] == nullptr) {
+    stats_ = empty_stats();
+    state_.emplace<ChunkState>(ChunkState{.stats = stats_});
   }
 }
 
 void ChunkReducer::feed(const void* source, void* destination, std::uint64_t elements, bool stream) noexcept {
-  if (ByteTable* table = std::get_if<ByteTable>(&state_); table == nullptr) {
-    kernels_.feed[static_cast<std::size_t>(dtype_)](*std::get_if<ChunkState>(&state_), source, destination,
-                                                    elements, stream);
-  } else {
-    constexpr std::uint64_t kPiece = 16 * 1024;  // counted, then copied while it is in the cache
-    for (std::uint64_t done = 0; done < elements; done += kPiece) {
-      const std::uint64_t here = std::min(kPiece, elements - done);
-      const std::byte* from = static_cast<const std::byte*>(source) + done;
-      table->add(from, here);
-      if (destination != nullptr) {
-        std::byte* to = static_cast<std::byte*>(destination) + done;
-        stream ? kernels_.copy(to, from, here) : static_cast<void>(std::memcpy(to, from, here));
-      }
+  const auto dtype = static_cast<std::size_t>(dtype_);
+  if (ChunkState* const state = std::get_if<ChunkState>(&state_); state != nullptr) {
+    kernels_.feed[dtype](*state, source, destination, elements, stream);
+    return;
+  }
+  constexpr std::uint64_t kPiece = 16 * 1024;  // reduced, then copied while it is in the cache
+  for (std::uint64_t done = 0; done < elements; done += kPiece) {
+    const std::uint64_t here = std::min(kPiece, elements - done);
+    const std::byte* from = static_cast<const std::byte*>(source) + done;
+    if (ByteSums* const sums = std::get_if<ByteSums>(&state_); sums != nullptr) {
+      kernels_.feed_bytes[dtype](*sums, from, here);
+    } else {
+      std::get_if<ByteTable>(&state_)->add(from, here);
+    }
+    if (destination != nullptr) {
+      std::byte* to = static_cast<std::byte*>(destination) + done;
+      stream ? kernels_.copy(to, from, here) : static_cast<void>(std::memcpy(to, from, here));
     }
   }
 }
 
-TensorStats ChunkReducer::finish() const noexcept {
-  if (const ByteTable* table = std::get_if<ByteTable>(&state_); table != nullptr) {
-    return stats_of_bytes(*table, dtype_);
+void ChunkReducer::finish() noexcept {
+  if (const ByteSums* const sums = std::get_if<ByteSums>(&state_); sums != nullptr) {
+    stats_ = stats_of_sums(*sums);
+  } else if (const ByteTable* const table = std::get_if<ByteTable>(&state_); table != nullptr) {
+    stats_ = stats_of_table(*table, dtype_);
   }
-  return std::get_if<ChunkState>(&state_)->stats;
 }
 
 bool has_stats(Dtype dtype) noexcept {

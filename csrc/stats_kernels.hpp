@@ -1,6 +1,7 @@
 // stats_kernels.hpp: the kernels of reduce(), written once over a small vector wrapper V.
 // stats_elements.hpp has the element types, stats_sums.hpp the passes over a block, stats_histogram.hpp the
-// histogram; here a block becomes part of a chunk.
+// histogram; here a block becomes part of a chunk. The integers of one byte have a way of their own:
+// stats_byte_sums.hpp.
 //
 // Included by exactly one .cpp per instruction set, after it has defined its wrapper. Everything is in an
 // unnamed namespace, so that code compiled for one instruction set never serves another.
@@ -9,13 +10,15 @@
 // element with its binary exponent (as float32 has it: 0 for zero and below 2^-126, 255 for NaN and Inf),
 // from which the histogram is counted. The pivot K is 0 as long as the mean is small beside the spread, else
 // the mean of the block before; a block whose mean turns out too large for its K is summed again around its
-// own mean. Two kinds of pass:
-//   fast     assumes finite values; NaN or Inf in a block shows in its sum of squares, then the block is
-//   redone careful  masks NaN and Inf out and counts them
+// own mean. Kinds of pass:
+// - fast: assumes finite values; NaN or Inf in a block shows in its sum of squares, then it is redone masked
+// - masked: leaves NaN and Inf out and counts them
+// - widened: masked, and all sums in float64
+//
 // Two kinds of lanes: narrow (float32 lanes; float32, float16, bfloat16, 16-bit integers) and wide (float64
 // lanes; float64, 32- and 64-bit integers). float16 and bfloat16 are summed in float32 for at most
-// kFlushGroups groups, then added to float64; where squares could leave float32's range the careful pass, all
-// float64, is taken.
+// kFlushGroups groups, then added to float64; where squares could leave float32's range the widened pass is
+// taken.
 //
 // V provides, with G = V::kGroup elements per group (one byte vector):
 //   F, D, I, L, B   float32 lanes (G/4), float64 lanes (G/8), 32- and 64-bit counters, bytes (G)
@@ -24,6 +27,7 @@
 // Threads: pure functions on the caller's state.
 #pragma once
 
+#include "stats_byte_sums.hpp"
 #include "stats_histogram.hpp"
 
 namespace tdcore {
@@ -90,56 +94,54 @@ TDCORE_NOINLINE double scaled_mean(const u8* data, u64 elements, double finite) 
   return mean;
 }
 
-template <class V, class E>
-TDCORE_INLINE void fast_pass(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
-                             BlockSums& sums) noexcept {
-  if constexpr (E::kWide) {
-    pivot == 0 ? wide_double<V, E, false>(data, groups, pivot, exponents, ahead, sums)
-               : wide_double<V, E, true>(data, groups, pivot, exponents, ahead, sums);
-  } else if constexpr (E::kFloatSums) {
-    pivot == 0 ? narrow_float<V, E, false>(data, groups, pivot, exponents, ahead, sums)
-               : narrow_float<V, E, true>(data, groups, pivot, exponents, ahead, sums);
-  } else {
-    pivot == 0 ? narrow_double<V, E, false>(data, groups, pivot, exponents, ahead, sums)
-               : narrow_double<V, E, true>(data, groups, pivot, exponents, ahead, sums);
-  }
+template <class V, class E, class Pass>
+TDCORE_INLINE void run_pass(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
+                            BlockSums& sums) noexcept {
+  pivot == 0 ? sum_pass<V, E, Pass, false>(data, groups, pivot, exponents, ahead, sums)
+             : sum_pass<V, E, Pass, true>(data, groups, pivot, exponents, ahead, sums);
 }
 
-/// True when a fast pass is not to be trusted for a block with these sums.
+/// The cheapest pass that a block with these sums can do with. `sums` are of a pass with `tried` care.
 template <class E>
-TDCORE_INLINE bool needs_care(const BlockSums& sums) noexcept {
-  if (sums.non_finite != 0 || !is_finite(sums.d2)) {
-    return true;
+TDCORE_INLINE Care care_for(const BlockSums& sums, Care tried) noexcept {
+  if (tried == Care::kNone && !is_finite(sums.d2)) {
+    return Care::kMasked;
   }
-  const bool nothing_but_zeros = sums.min == 0 && sums.max == 0;
-  return E::kFloatSums && !nothing_but_zeros && (sums.high < kNarrowFirst || sums.high > kNarrowLast);
+  const bool zeros_or_nothing = !(sums.min < 0 || sums.max > 0);
+  if (E::kFloatSums && !zeros_or_nothing && (sums.high < kNarrowFirst || sums.high > kNarrowLast)) {
+    return Care::kWidened;
+  }
+  return sums.non_finite != 0 || !is_finite(sums.d2) ? Care::kMasked : Care::kNone;
 }
 
-/// Sums of a block's groups around `pivot`: fast if that will do, else careful.
+/// Sums of a block's groups around `pivot`, first with the care that the block before needed, then with more
+/// if that does not do.
 template <class V, class E>
 TDCORE_INLINE void sum_groups(ChunkState& state, const u8* data, u64 groups, double pivot, u8* exponents,
                               const u8* ahead, BlockSums& sums) noexcept {
-  sums = BlockSums{};
-  if (groups == 0) {
-    return;
-  }
   if constexpr (!E::kFloat) {
-    fast_pass<V, E>(data, groups, pivot, exponents, ahead, sums);
+    run_pass<V, E, FastPass>(data, groups, pivot, exponents, ahead, sums);
     return;
   }
-  if (!state.careful) {
-    fast_pass<V, E>(data, groups, pivot, exponents, ahead, sums);
-    if (!needs_care<E>(sums)) {
+  Care care = state.care;
+  if (care == Care::kNone) {
+    run_pass<V, E, FastPass>(data, groups, pivot, exponents, ahead, sums);
+    care = care_for<E>(sums, Care::kNone);
+    if (care == Care::kNone) {
       return;
     }
-    sums = BlockSums{};
   }
-  if constexpr (E::kWide) {
-    wide_careful<V, E>(data, groups, pivot, exponents, ahead, sums);
-  } else {
-    narrow_careful<V, E>(data, groups, pivot, exponents, ahead, sums);
+  if (care == Care::kMasked) {
+    run_pass<V, E, MaskedPass>(data, groups, pivot, exponents, ahead, sums);
+    care = care_for<E>(sums, Care::kMasked);
   }
-  state.careful = needs_care<E>(sums);
+  if constexpr (E::kFloatSums) {
+    if (care == Care::kWidened) {
+      run_pass<V, E, WidenedPass>(data, groups, pivot, exponents, ahead, sums);
+      care = care_for<E>(sums, Care::kWidened);
+    }
+  }
+  state.care = care;
 }
 
 struct Moments {
@@ -248,7 +250,9 @@ TDCORE_INLINE void feed_block(ChunkState& state, const u8* data, u64 elements, P
   }
   BlockSums sums;
   double pivot = state.pivot, abs_min = kInfinity;
-  sum_groups<V, E>(state, data, groups, pivot, exponents, pending.ahead, sums);
+  if (groups != 0) {
+    sum_groups<V, E>(state, data, groups, pivot, exponents, pending.ahead, sums);
+  }
   add_tail<V>(tail, pivot, sums, abs_min);
   const double finite = static_cast<double>(groups * V::kGroup - sums.non_finite + tail.finite);
   if (finite > 0) {
@@ -256,7 +260,11 @@ TDCORE_INLINE void feed_block(ChunkState& state, const u8* data, u64 elements, P
     const bool far = needs_pivot<E>(moments, finite);
     if (far && pivot == 0) {
       pivot = as_pivot<E>(moments.mean);
-      sum_groups<V, E>(state, data, groups, pivot, exponents, pending.ahead, sums);
+      if (groups == 0) {
+        sums = BlockSums{};
+      } else {
+        sum_groups<V, E>(state, data, groups, pivot, exponents, pending.ahead, sums);
+      }
       add_tail<V>(tail, pivot, sums, abs_min);
       moments = moments_of<E>(sums, pivot, finite, data, elements);
     }
@@ -314,6 +322,9 @@ constexpr KernelTable make_table(const char* level) noexcept {
   table.feed[static_cast<int>(Dtype::kBF16)] = feed<V, BF16Element>;
   table.feed[static_cast<int>(Dtype::kF32)] = feed<V, F32Element>;
   table.feed[static_cast<int>(Dtype::kF64)] = feed<V, F64Element>;
+  table.feed_bytes[static_cast<int>(Dtype::kBool)] = feed_bytes<V, BoolByte>;
+  table.feed_bytes[static_cast<int>(Dtype::kU8)] = feed_bytes<V, U8Byte>;
+  table.feed_bytes[static_cast<int>(Dtype::kI8)] = feed_bytes<V, I8Byte>;
   table.copy = V::copy;
   table.fence = V::fence;
   return table;

@@ -18,6 +18,9 @@ struct Portable {
   using I = u32 __attribute__((vector_size(16)));
   using L = u64 __attribute__((vector_size(16)));
   using B = u8 __attribute__((vector_size(16)));
+  using S = signed char __attribute__((vector_size(16)));
+  using H = u16 __attribute__((vector_size(16)));
+  static constexpr u16 kLowByte = 255;
   using MF = std::int32_t __attribute__((vector_size(16)));
   using MD = std::int64_t __attribute__((vector_size(16)));
 
@@ -60,7 +63,9 @@ struct Portable {
   static MF equal(F a, F b) noexcept { return a == b; }
   static MD equal(D a, D b) noexcept { return a == b; }
   static MF is_finite(F a) noexcept { return (as<I>(a) & 0x7fffffffu) < 0x7f800000u; }
+  static MD is_finite(D a) noexcept { return less(abs(a), set1(__builtin_inf())); }
   static MF same_bits(F a, F b) noexcept { return as<MF>(a) == as<MF>(b); }
+  static MD same_bits(D a, D b) noexcept { return as<MD>(a) == as<MD>(b); }
   static F select(MF mask, F yes, F no) noexcept {
     return as<F>((as<MF>(yes) & mask) | (as<MF>(no) & ~mask));
   }
@@ -83,7 +88,20 @@ struct Portable {
     return x;
   }
   static void store8(u8* at, B x) noexcept { __builtin_memcpy(at, &x, sizeof x); }
+  static B load8_unaligned(const u8* at) noexcept { return load8(at); }
   static B eq8(B a, B b) noexcept { return as<B>(a == b); }
+  static B above8(B a, B b) noexcept { return as<B>(as<S>(a) > as<S>(b)); }  // signed
+  static L add_bytes(L sum, B a) noexcept {
+    const H pairs = (as<H>(a) & kLowByte) + (as<H>(a) >> 8);
+    const I fours = (as<I>(pairs) & 0xffffu) + (as<I>(pairs) >> 16);
+    return sum + (as<L>(fours) & 0xffffffffu) + (as<L>(fours) >> 32);
+  }
+  static I add_squares(I sum, B a) noexcept {
+    const H low = as<H>(a) & kLowByte, high = as<H>(a) >> 8;
+    const I low_squares = as<I>(low * low), high_squares = as<I>(high * high);
+    return sum + (low_squares & 0xffffu) + (low_squares >> 16) + (high_squares & 0xffffu) +
+           (high_squares >> 16);
+  }
   static B sub8(B a, B b) noexcept { return a - b; }
   static B min8(B a, B b) noexcept {
     const B mask = as<B>(a < b);

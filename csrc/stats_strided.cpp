@@ -245,7 +245,8 @@ TensorStats reduce_chunk(const void* context, std::uint64_t chunk) noexcept {
   alignas(64) std::byte bounce[kBounceBytes];
   Gatherer gatherer{job.layout, job.data, element_bytes, job.first + begin};
   const std::uint64_t piece = piece_elements(gatherer, element_bytes);
-  ChunkReducer reducer{job.kernels, job.dtype};
+  TensorStats stats;
+  ChunkReducer reducer{job.kernels, job.dtype, stats};
   for (std::uint64_t at = begin; at < end; at += piece) {
     const std::uint64_t here = std::min(piece, end - at);
     gatherer.gather(bounce, here);
@@ -255,7 +256,8 @@ TensorStats reduce_chunk(const void* context, std::uint64_t chunk) noexcept {
   if (job.stream) {
     job.kernels.fence();
   }
-  return reducer.finish();
+  reducer.finish();
+  return stats;
 }
 
 TensorStats run_strided(const Strided& job, int threads) noexcept {

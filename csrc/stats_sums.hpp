@@ -69,299 +69,253 @@ TDCORE_INLINE void look_ahead(const u8*& ahead, u64 step) noexcept {
   ahead += step;
 }
 
-/// Narrow, fast, float64 sums. `groups` groups from `data`; one exponent byte per element to `exponents`.
-template <class V, class E, bool kShifted>
-TDCORE_NOINLINE void narrow_double(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
-                                   BlockSums& sums) noexcept {
-  using F = typename V::F;
-  using D = typename V::D;
-  const D k = V::set1(pivot);
-  D d[2] = {V::set1(0.0), V::set1(0.0)}, d2[2] = {d[0], d[0]}, abs[2] = {d[0], d[0]};
-  F low = V::set1(kInfinityF), high = V::set1(-kInfinityF);
-  typename V::B low_byte = V::set8(255), high_byte = V::zero8();
-  for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
-    look_ahead<V>(ahead, kAheadStep<V, E>);
-    F x[4];
-    V::load4(E{}, data, x);
-    for (int i = 0; i < 4; ++i) {
-      low = V::min(x[i], low);
-      high = V::max(x[i], high);
-      D wide[2];
-      V::widen(E{}, data, i, x[i], wide);
-      for (int half = 0; half < 2; ++half) {
-        const D delta = kShifted ? V::sub(wide[half], k) : wide[half];
-        d[half] = V::accumulate(d[half], delta);
-        d2[half] = V::fma(delta, delta, d2[half]);
-        abs[half] = V::accumulate(abs[half], V::abs(wide[half]));
-      }
-    }
-    const typename V::B exponent = V::exponents(E{}, data, x);
-    V::store8(exponents + group * V::kGroup, exponent);
-    low_byte = V::min8(low_byte, exponent);
-    high_byte = V::max8(high_byte, exponent);
-  }
-  sums.d = total<V>(V::add(d[0], d[1]));
-  sums.d2 = total<V>(V::add(d2[0], d2[1]));
-  sums.abs = total<V>(V::add(abs[0], abs[1]));
-  sums.min = least<V, float>(low);
-  sums.max = greatest<V, float>(high);
-  sums.low = V::lowest8(low_byte);
-  sums.high = V::highest8(high_byte);
+// Narrow lanes are float32, wide ones float64.
+template <class V, bool kWide>
+struct LaneTypes {
+  using Lanes = typename V::F;
+  using Counter = typename V::I;
+  using Lane = float;
+};
+template <class V>
+struct LaneTypes<V, true> {
+  using Lanes = typename V::D;
+  using Counter = typename V::L;
+  using Lane = double;
+};
+template <class V, class E>
+using Lanes = typename LaneTypes<V, E::kWide>::Lanes;
+template <class V, class E>
+using Counter = typename LaneTypes<V, E::kWide>::Counter;
+template <class V, class E>
+using Lane = typename LaneTypes<V, E::kWide>::Lane;
+template <class E>
+constexpr int kVectors = E::kWide ? 8 : 4;  // of a group
+
+template <class V, class E>
+TDCORE_INLINE Lanes<V, E> all_lanes(double value) noexcept {
+  return V::set1(static_cast<Lane<V, E>>(value));
 }
+
+template <class V, class E>
+TDCORE_INLINE void load_group(const u8* data, Lanes<V, E> (&x)[kVectors<E>]) noexcept {
+  if constexpr (E::kWide) {
+    V::load8(E{}, data, x);
+  } else {
+    V::load4(E{}, data, x);
+  }
+}
+
+template <class V, class E>
+TDCORE_INLINE typename V::B group_exponents(const u8* data, const Lanes<V, E> (&x)[kVectors<E>]) noexcept {
+  if constexpr (E::kWide) {
+    return V::exponents_wide(x);
+  } else {
+    return V::exponents(E{}, data, x);
+  }
+}
+
+template <class V, class E>
+TDCORE_INLINE Counter<V, E> no_count() noexcept {
+  if constexpr (E::kWide) {
+    return V::zero64();
+  } else {
+    return V::zero32();
+  }
+}
+
+template <class V, class E>
+TDCORE_INLINE u64 total_count(Counter<V, E> count) noexcept {
+  if constexpr (E::kWide) {
+    return V::sum64(count);
+  } else {
+    return V::sum32(count);
+  }
+}
+
+/// Sums around a pivot; two of each, so that additions need not wait for each other.
+template <class V, bool kWide>
+struct LaneSums {
+  using S = typename LaneTypes<V, kWide>::Lanes;
+  S d[2], d2[2], abs[2];
+
+  TDCORE_INLINE LaneSums() noexcept {
+    d[0] = d[1] = d2[0] = d2[1] = abs[0] = abs[1] = V::set1(typename LaneTypes<V, kWide>::Lane{0});
+  }
+  template <bool kShifted>
+  TDCORE_INLINE void add(int set, S x, S pivot) noexcept {
+    const S delta = kShifted ? V::sub(x, pivot) : x;
+    d[set] = V::accumulate(d[set], delta);
+    d2[set] = V::fma(delta, delta, d2[set]);
+    abs[set] = V::accumulate(abs[set], V::abs(x));
+  }
+};
 
 template <class V>
 TDCORE_INLINE typename V::D widen_sum(typename V::F lanes) noexcept {
   return V::add(V::widen_low(lanes), V::widen_high(lanes));
 }
 
-/// Narrow, fast, float32 sums flushed to float64 every kFlushGroups groups. `pivot` is a float32 value.
-template <class V, class E, bool kShifted>
-TDCORE_NOINLINE void narrow_float(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
-                                  BlockSums& sums) noexcept {
-  using F = typename V::F;
-  using D = typename V::D;
-  const F k = V::set1(static_cast<float>(pivot));
-  const F nothing = V::set1(0.0f);
-  D d_total = V::set1(0.0), d2_total = d_total, abs_total = d_total;
-  F low = V::set1(kInfinityF), high = V::set1(-kInfinityF);
-  typename V::B low_byte = V::set8(255), high_byte = V::zero8();
-  for (u64 group = 0; group < groups;) {
-    F d[2] = {nothing, nothing}, d2[2] = {nothing, nothing}, abs[2] = {nothing, nothing};
-    const u64 end = group + kFlushGroups < groups ? group + kFlushGroups : groups;
-    for (; group < end; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
-      look_ahead<V>(ahead, kAheadStep<V, E>);
-      F x[4];
-      V::load4(E{}, data, x);
-      for (int i = 0; i < 4; ++i) {
-        low = V::min(x[i], low);
-        high = V::max(x[i], high);
-        const F delta = kShifted ? V::sub(x[i], k) : x[i];
-        d[i & 1] = V::accumulate(d[i & 1], delta);
-        d2[i & 1] = V::fma(delta, delta, d2[i & 1]);
-        abs[i & 1] = V::accumulate(abs[i & 1], V::abs(x[i]));
-      }
-      const typename V::B exponent = V::exponents(E{}, data, x);
-      V::store8(exponents + group * V::kGroup, exponent);
-      low_byte = V::min8(low_byte, exponent);
-      high_byte = V::max8(high_byte, exponent);
-    }
-    d_total = V::add(d_total, V::add(widen_sum<V>(d[0]), widen_sum<V>(d[1])));
-    d2_total = V::add(d2_total, V::add(widen_sum<V>(d2[0]), widen_sum<V>(d2[1])));
-    abs_total = V::add(abs_total, V::add(widen_sum<V>(abs[0]), widen_sum<V>(abs[1])));
+/// Adds float32 sums to float64 ones.
+template <class V>
+TDCORE_INLINE void flush(LaneSums<V, true>& into, const LaneSums<V, false>& sums) noexcept {
+  for (int set = 0; set < 2; ++set) {
+    into.d[set] = V::add(into.d[set], widen_sum<V>(sums.d[set]));
+    into.d2[set] = V::add(into.d2[set], widen_sum<V>(sums.d2[set]));
+    into.abs[set] = V::add(into.abs[set], widen_sum<V>(sums.abs[set]));
   }
-  sums.d = total<V>(d_total);
-  sums.d2 = total<V>(d2_total);
-  sums.abs = total<V>(abs_total);
-  sums.min = least<V, float>(low);
-  sums.max = greatest<V, float>(high);
-  sums.low = V::lowest8(low_byte);
-  sums.high = V::highest8(high_byte);
 }
 
-/// Wide, fast.
-template <class V, class E, bool kShifted>
-TDCORE_NOINLINE void wide_double(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
-                                 BlockSums& sums) noexcept {
-  using D = typename V::D;
-  const D k = V::set1(pivot);
-  D d[2] = {V::set1(0.0), V::set1(0.0)}, d2[2] = {d[0], d[0]}, abs[2] = {d[0], d[0]};
-  D low = V::set1(kInfinity), high = V::set1(-kInfinity);
-  typename V::B low_byte = V::set8(255), high_byte = V::zero8();
-  for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
-    look_ahead<V>(ahead, kAheadStep<V, E>);
-    D x[8];
-    V::load8(E{}, data, x);
-    for (int i = 0; i < 8; ++i) {
-      low = V::min(x[i], low);
-      high = V::max(x[i], high);
-      const D delta = kShifted ? V::sub(x[i], k) : x[i];
-      d[i & 1] = V::accumulate(d[i & 1], delta);
-      d2[i & 1] = V::fma(delta, delta, d2[i & 1]);
-      abs[i & 1] = V::accumulate(abs[i & 1], V::abs(x[i]));
-    }
-    const typename V::B exponent = V::exponents_wide(x);
-    V::store8(exponents + group * V::kGroup, exponent);
-    low_byte = V::min8(low_byte, exponent);
-    high_byte = V::max8(high_byte, exponent);
+/// NaN and Inf of a masked pass.
+template <class V, class E>
+struct NonFinite {
+  Counter<V, E> pos_inf = no_count<V, E>(), neg_inf = pos_inf, finite = pos_inf;
+
+  /// Counts them, and the lanes that are finite.
+  TDCORE_INLINE auto find(Lanes<V, E> x) noexcept {
+    const auto is_finite = V::is_finite(x);
+    finite = V::tally(finite, is_finite);
+    pos_inf = V::tally(pos_inf, V::same_bits(x, all_lanes<V, E>(kInfinity)));
+    neg_inf = V::tally(neg_inf, V::same_bits(x, all_lanes<V, E>(-kInfinity)));
+    return is_finite;
   }
-  sums.d = total<V>(V::add(d[0], d[1]));
-  sums.d2 = total<V>(V::add(d2[0], d2[1]));
-  sums.abs = total<V>(V::add(abs[0], abs[1]));
-  sums.min = least<V, double>(low);
-  sums.max = greatest<V, double>(high);
-  sums.low = V::lowest8(low_byte);
-  sums.high = V::highest8(high_byte);
+};
+
+/// What a pass does besides the usual. kWidened: sums of float32 lanes in float64. kShifted: the pivot is not
+/// 0. kMasked: NaN and Inf are left out and counted; they may occur in the values.
+struct FastPass {
+  static constexpr bool kWidened = false, kMasked = false;
+};
+struct MaskedPass {
+  static constexpr bool kWidened = false, kMasked = true;
+};
+struct WidenedPass {
+  static constexpr bool kWidened = true, kMasked = true;
+};
+
+/// The i-th vector of a group, of which `kept` may be a masked copy, as two of float64.
+template <class V, class E, bool kMasked>
+TDCORE_INLINE void widen_pair(const u8* data, int i, typename V::F kept, typename V::D (&wide)[2]) noexcept {
+  if constexpr (kMasked) {
+    wide[0] = V::widen_low(kept);
+    wide[1] = V::widen_high(kept);
+  } else {
+    V::widen(E{}, data, i, kept, wide);
+  }
 }
 
 /// The largest exponent byte without those of NaN and Inf, so that the histogram is not counted up to them.
-TDCORE_INLINE void finite_high(BlockSums& sums) noexcept {
+TDCORE_INLINE int finite_high(const BlockSums& sums) noexcept {
   const double largest = -sums.min > sums.max ? -sums.min : sums.max;
-  sums.high = largest > 0 && is_finite(largest) ? exponent_byte(largest) : 0;
+  return largest > 0 && is_finite(largest) ? exponent_byte(largest) : 0;
 }
 
-/// Takes out what the pivot, standing in for NaN and Inf, added to the sum of magnitudes.
-TDCORE_INLINE void finish_careful(BlockSums& sums, double pivot) noexcept {
-  sums.abs -= static_cast<double>(sums.non_finite) * (pivot < 0 ? -pivot : pivot);
-}
-
-/// Narrow, careful: NaN and Inf masked out and counted. `pivot` is a float32 value.
-template <class V, class E>
-TDCORE_NOINLINE void narrow_careful(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
-                                    BlockSums& sums) noexcept {
-  using F = typename V::F;
-  using D = typename V::D;
-  const D k = V::set1(pivot);
-  const F kf = V::set1(static_cast<float>(pivot)), inf = V::set1(kInfinityF), neg = V::set1(-kInfinityF);
-  D d[2] = {V::set1(0.0), V::set1(0.0)}, d2[2] = {d[0], d[0]}, abs[2] = {d[0], d[0]};
-  F low = inf, high = neg;
-  typename V::I pos_inf = V::zero32(), neg_inf = V::zero32(), finite_count = V::zero32();
-  typename V::B low_byte = V::set8(255);
-  for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
+/// `groups` groups from `data`; one exponent byte per element to `exponents`. `pivot` is a value of the
+/// lanes. Float32 sums, where the element type takes them, are flushed to float64 every kFlushGroups groups.
+/// Not inlined: needs all registers.
+template <class V, class E, class Pass, bool kShifted>
+TDCORE_NOINLINE void sum_pass(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
+                              BlockSums& sums) noexcept {
+  constexpr bool kFloatSums = E::kFloatSums && !Pass::kWidened;
+  const auto k = all_lanes<V, E>(pivot);
+  const auto sum_pivot = V::set1(static_cast<typename LaneTypes<V, !kFloatSums>::Lane>(pivot));
+  const auto hidden = all_lanes<V, E>(__builtin_nan(""));  // min and max pass over it
+  [[maybe_unused]] NonFinite<V, E> special;
+  Lanes<V, E> low = all_lanes<V, E>(kInfinity), high = all_lanes<V, E>(-kInfinity);
+  typename V::B low_byte = V::set8(255), high_byte = V::zero8();
+  const auto add_group = [&](auto& part) __attribute__((always_inline)) {
     look_ahead<V>(ahead, kAheadStep<V, E>);
-    F x[4];
-    V::load4(E{}, data, x);
-    for (int i = 0; i < 4; ++i) {
-      const typename V::MF finite = V::is_finite(x[i]);
-      finite_count = V::tally(finite_count, finite);
-      pos_inf = V::tally(pos_inf, V::same_bits(x[i], inf));
-      neg_inf = V::tally(neg_inf, V::same_bits(x[i], neg));
-      low = V::min(V::select(finite, x[i], inf), low);
-      high = V::max(V::select(finite, x[i], neg), high);
-      const F kept = V::select(finite, x[i], kf);
-      const D wide[2] = {V::widen_low(kept), V::widen_high(kept)};
-      for (int half = 0; half < 2; ++half) {
-        const D delta = V::sub(wide[half], k);
-        d[half] = V::accumulate(d[half], delta);
-        d2[half] = V::fma(delta, delta, d2[half]);
-        abs[half] = V::accumulate(abs[half], V::abs(wide[half]));
+    Lanes<V, E> x[kVectors<E>];
+    load_group<V, E>(data, x);
+    for (int i = 0; i < kVectors<E>; ++i) {
+      auto kept = x[i], seen = x[i];
+      if constexpr (Pass::kMasked) {
+        const auto finite = special.find(x[i]);
+        seen = V::select(finite, x[i], hidden);
+        kept = V::select(finite, x[i], k);
+      }
+      low = V::min(seen, low);
+      high = V::max(seen, high);
+      if constexpr (E::kWide || kFloatSums) {
+        part.template add<kShifted>(i & 1, kept, sum_pivot);
+      } else {
+        typename V::D wide[2];
+        widen_pair<V, E, Pass::kMasked>(data, i, kept, wide);
+        part.template add<kShifted>(0, wide[0], sum_pivot);
+        part.template add<kShifted>(1, wide[1], sum_pivot);
       }
     }
-    const typename V::B exponent = V::exponents(E{}, data, x);
-    V::store8(exponents + group * V::kGroup, exponent);
+    const typename V::B exponent = group_exponents<V, E>(data, x);
+    V::store8(exponents, exponent);
     low_byte = V::min8(low_byte, exponent);
+    if constexpr (!Pass::kMasked) high_byte = V::max8(high_byte, exponent);
+    data += V::kGroup * sizeof(typename E::Raw);
+    exponents += V::kGroup;
+  };
+  LaneSums<V, true> totals;
+  for (u64 left = groups; left != 0;) {
+    if constexpr (kFloatSums) {
+      LaneSums<V, false> part;
+      const u64 here = left < kFlushGroups ? left : kFlushGroups;
+      for (u64 group = 0; group < here; ++group) add_group(part);
+      flush<V>(totals, part);
+      left -= here;
+    } else {
+      add_group(totals);
+      --left;
+    }
   }
-  sums.d = total<V>(V::add(d[0], d[1]));
-  sums.d2 = total<V>(V::add(d2[0], d2[1]));
-  sums.abs = total<V>(V::add(abs[0], abs[1]));
-  sums.pos_inf = V::sum32(pos_inf);
-  sums.neg_inf = V::sum32(neg_inf);
-  sums.non_finite = groups * V::kGroup - V::sum32(finite_count);
-  finish_careful(sums, pivot);
-  sums.min = least<V, float>(low);
-  sums.max = greatest<V, float>(high);
+  sums.d = total<V>(V::add(totals.d[0], totals.d[1]));
+  sums.d2 = total<V>(V::add(totals.d2[0], totals.d2[1]));
+  sums.abs = total<V>(V::add(totals.abs[0], totals.abs[1]));
+  sums.min = least<V, Lane<V, E>>(low);
+  sums.max = greatest<V, Lane<V, E>>(high);
   sums.low = V::lowest8(low_byte);
-  finite_high(sums);
+  sums.high = V::highest8(high_byte);
+  if constexpr (Pass::kMasked) {
+    sums.pos_inf = total_count<V, E>(special.pos_inf);
+    sums.neg_inf = total_count<V, E>(special.neg_inf);
+    sums.non_finite = groups * V::kGroup - total_count<V, E>(special.finite);
+    sums.abs -= static_cast<double>(sums.non_finite) * (pivot < 0 ? -pivot : pivot);  // stood in for them
+    sums.high = finite_high(sums);
+  } else {
+    sums.pos_inf = sums.neg_inf = sums.non_finite = 0;
+  }
 }
 
-/// Wide, careful.
-template <class V, class E>
-TDCORE_NOINLINE void wide_careful(const u8* data, u64 groups, double pivot, u8* exponents, const u8* ahead,
-                                  BlockSums& sums) noexcept {
-  using D = typename V::D;
-  const D k = V::set1(pivot), inf = V::set1(kInfinity), neg = V::set1(-kInfinity);
-  D d[2] = {V::set1(0.0), V::set1(0.0)}, d2[2] = {d[0], d[0]}, abs[2] = {d[0], d[0]};
-  D low = inf, high = neg;
-  typename V::L pos_inf = V::zero64(), neg_inf = V::zero64(), finite_count = V::zero64();
-  typename V::B low_byte = V::set8(255);
+template <class V, class E, class Function>
+TDCORE_INLINE void each_vector(const u8* data, u64 groups, Function function) noexcept {
   for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
-    look_ahead<V>(ahead, kAheadStep<V, E>);
-    D x[8];
-    V::load8(E{}, data, x);
-    for (int i = 0; i < 8; ++i) {
-      const typename V::MD finite = V::less(V::abs(x[i]), inf);
-      finite_count = V::tally(finite_count, finite);
-      pos_inf = V::tally(pos_inf, V::equal(x[i], inf));
-      neg_inf = V::tally(neg_inf, V::equal(x[i], neg));
-      low = V::min(V::select(finite, x[i], inf), low);
-      high = V::max(V::select(finite, x[i], neg), high);
-      const D kept = V::select(finite, x[i], k);
-      const D delta = V::sub(kept, k);
-      d[i & 1] = V::accumulate(d[i & 1], delta);
-      d2[i & 1] = V::fma(delta, delta, d2[i & 1]);
-      abs[i & 1] = V::accumulate(abs[i & 1], V::abs(kept));
-    }
-    const typename V::B exponent = V::exponents_wide(x);
-    V::store8(exponents + group * V::kGroup, exponent);
-    low_byte = V::min8(low_byte, exponent);
+    Lanes<V, E> x[kVectors<E>];
+    load_group<V, E>(data, x);
+    for (int i = 0; i < kVectors<E>; ++i) function(x[i]);
   }
-  sums.d = total<V>(V::add(d[0], d[1]));
-  sums.d2 = total<V>(V::add(d2[0], d2[1]));
-  sums.abs = total<V>(V::add(abs[0], abs[1]));
-  sums.pos_inf = V::sum64(pos_inf);
-  sums.neg_inf = V::sum64(neg_inf);
-  sums.non_finite = groups * V::kGroup - V::sum64(finite_count);
-  finish_careful(sums, pivot);
-  sums.min = least<V, double>(low);
-  sums.max = greatest<V, double>(high);
-  sums.low = V::lowest8(low_byte);
-  finite_high(sums);
 }
 
 /// Smallest |x| of a block, NaN aside. Only for blocks that may lower the chunk's.
 template <class V, class E>
 TDCORE_NOINLINE double smallest_magnitude(const u8* data, u64 groups) noexcept {
-  if constexpr (E::kWide) {
-    typename V::D low = V::set1(kInfinity);
-    for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
-      typename V::D x[8];
-      V::load8(E{}, data, x);
-      for (int i = 0; i < 8; ++i) {
-        low = V::min(V::abs(x[i]), low);  // NaN compares false: `low` stays
-      }
-    }
-    return least<V, double>(low);
-  } else {
-    typename V::F low = V::set1(kInfinityF);
-    for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
-      typename V::F x[4];
-      V::load4(E{}, data, x);
-      for (int i = 0; i < 4; ++i) {
-        low = V::min(V::abs(x[i]), low);  // NaN compares false: `low` stays
-      }
-    }
-    return least<V, float>(low);
-  }
+  Lanes<V, E> low = all_lanes<V, E>(kInfinity);
+  each_vector<V, E>(data, groups, [&](auto x) { low = V::min(V::abs(x), low); });  // NaN: `low` stays
+  return least<V, Lane<V, E>>(low);
 }
 
 /// Zeros, +0 and -0. Needs subnormals not to be taken for zeros (DefaultFloatMode). Only for blocks that may
 /// have some.
 template <class V, class E>
 TDCORE_NOINLINE u64 count_zeros(const u8* data, u64 groups) noexcept {
-  if constexpr (E::kWide) {
-    typename V::L count = V::zero64();
-    for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
-      typename V::D x[8];
-      V::load8(E{}, data, x);
-      for (int i = 0; i < 8; ++i) {
-        count = V::tally(count, V::equal(x[i], V::set1(0.0)));
-      }
-    }
-    return V::sum64(count);
-  } else {
-    typename V::I count = V::zero32();
-    for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
-      typename V::F x[4];
-      V::load4(E{}, data, x);
-      for (int i = 0; i < 4; ++i) {
-        count = V::tally(count, V::equal(x[i], V::set1(0.0f)));
-      }
-    }
-    return V::sum32(count);
-  }
+  Counter<V, E> count = no_count<V, E>();
+  const auto zero = all_lanes<V, E>(0);
+  each_vector<V, E>(data, groups, [&](auto x) { count = V::tally(count, V::equal(x, zero)); });
+  return total_count<V, E>(count);
 }
 
 /// Values of |x| below the smallest normal float64.
 template <class V, class E>
 TDCORE_NOINLINE u64 count_below_normal(const u8* data, u64 groups) noexcept {
-  typename V::L count = V::zero64();
-  for (u64 group = 0; group < groups; ++group, data += V::kGroup * sizeof(typename E::Raw)) {
-    typename V::D x[8];
-    V::load8(E{}, data, x);
-    for (int i = 0; i < 8; ++i) {
-      count = V::tally(count, V::less(V::abs(x[i]), V::set1(0x1p-1022)));
-    }
-  }
-  return V::sum64(count);
+  Counter<V, E> count = no_count<V, E>();
+  const auto normal = all_lanes<V, E>(0x1p-1022);
+  each_vector<V, E>(data, groups, [&](auto x) { count = V::tally(count, V::less(V::abs(x), normal)); });
+  return total_count<V, E>(count);
 }
 
 }  // namespace

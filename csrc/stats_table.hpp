@@ -8,18 +8,22 @@
 
 #include "record.hpp"
 #include "stats.hpp"
+#include "stats_bytes.hpp"
 
 namespace tdcore {
 
 /// Elements that are reduced together while they lie in the first-level cache. Results depend on it.
 inline constexpr std::uint64_t kBlockElements = 2048;
 
-/// Statistics of the part of a chunk that was fed so far.
+/// How a block must be summed: NaN and Inf masked out, and in float64 throughout (for extremes).
+enum class Care : std::uint8_t { kNone, kMasked, kWidened };
+
+/// Where the statistics of a chunk are gathered while it is fed.
 struct ChunkState {
-  TensorStats stats = empty_stats();
-  double finite = 0;     // finite elements so far
-  double pivot = 0;      // subtracted before squaring: 0, or the mean of the block before if that is large
-  bool careful = false;  // the last block held NaN, Inf or extremes: try the masked path first
+  TensorStats& stats;       // of what was fed so far; the caller's, empty_stats() to begin with
+  double finite = 0;        // finite elements so far
+  double pivot = 0;         // subtracted before squaring: 0, or the mean of the block before if that is large
+  Care care = Care::kNone;  // what the last block needed: tried first for the next
 };
 
 /// Adds `elements` elements to `state`. All feeds of a chunk but the last are multiples of kBlockElements.
@@ -31,6 +35,7 @@ using FeedFunction = void (*)(ChunkState& state, const void* source, void* desti
 struct KernelTable {
   const char* level;
   FeedFunction feed[static_cast<int>(Dtype::kCount)];  // null: no kernel (complex, unknown, 1-byte types)
+  ByteFeedFunction feed_bytes[static_cast<int>(Dtype::kCount)];  // for bool, uint8 and int8 alone
   void (*copy)(void* destination, const void* source,
                std::uint64_t bytes) noexcept;  // non-temporal, not fenced
   void (*fence)() noexcept;

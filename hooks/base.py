@@ -81,10 +81,11 @@ class BaseHook:
                 close_timeout=close_timeout,
             )
             self._ring = self._session.ring
+        self._stop_asked: Callable[[], object] = self._ring.stop_request  # not None: see _check_stop()
         self._collections = CollectionManager()
         self._names = NameTable(self._ring, self._collections)
         self._clock = Clock(config, self._collections, self._names, self._warn)
-        self._recorder = Recorder(self._ring, self._clock, self._product)
+        self._recorder = Recorder(self._ring, self._clock.now, self._product)
         self._include_from(config)
         _ALL_HOOKS.add(self)
 
@@ -98,12 +99,12 @@ class BaseHook:
     @property
     def mode(self) -> ModeKeys:
         """Mode of the current step."""
-        return ModeKeys(self._mode or self._clock.mode)
+        return ModeKeys(self._mode or self._clock.now.mode)
 
     @property
     def global_step(self) -> int:
         """The current step over all modes, from 0; -1 before the first."""
-        return self._clock.step
+        return self._clock.now.step
 
     @property
     def mode_step(self) -> int:
@@ -181,7 +182,7 @@ class BaseHook:
         return self._session.close() if self._session is not None else None
 
     def __repr__(self) -> str:
-        state = "closed" if self._off else f"step {self._clock.step}"
+        state = "closed" if self._off else f"step {self._clock.now.step}"
         return f"<{type(self).__name__} for {self.framework}, {self.out_dir!r}, {state}>"
 
     def __enter__(self: _HookT) -> _HookT:
@@ -226,7 +227,7 @@ class BaseHook:
             self._on_stop(request)
             return
         by = request.by or request.rule
-        raise StopTraining(request.reason, step=max(self._clock.step, 0), requested_by=by)
+        raise StopTraining(request.reason, step=max(self._clock.now.step, 0), requested_by=by)
 
     def _guarded(self, part: str, call: Callable[..., object], *args: Any) -> None:
         try:
@@ -254,12 +255,12 @@ class BaseHook:
 
     def _save_scalar(self, name: str, value: Any) -> None:
         when = self._collections.get(CollectionKeys.SCALARS).save_config
-        stamp = self._clock.stamp
+        stamp = self._clock.now.stamp
         if when is not None and not when.should_save_step(ModeKeys(stamp.mode), stamp.mode_step):
             return
         want = self._clock.plan_of([CollectionKeys.SCALARS]).want(name, TensorKind.SCALAR)
         if want is not None:
-            self._recorder.capture([as_array(value)], Batch([want]), call=self._clock.next_call(name))
+            self._recorder.capture([as_array(value)], Batch([want]), call=self._clock.now.next_call(name))
 
     def _save_tensor(self, name: str, value: Any, collections: str | Iterable[str]) -> None:
         for collection in [collections] if isinstance(collections, str) else list(collections):
@@ -283,7 +284,7 @@ class BaseHook:
             array = as_array(value)
             single = kind is TensorKind.LOSS and all(extent == 1 for extent in array.shape)
             batch = Batch([want.whole if single else want])
-            self._recorder.capture([array], batch, call=self._clock.next_call(name))
+            self._recorder.capture([array], batch, call=self._clock.now.next_call(name))
 
     def _include_from(self, config: HookConfig) -> None:
         self._clock.include(CollectionKeys.LOSSES)  # always saved, as in the older library

@@ -7,7 +7,6 @@ Threads: begin() by one thread at a time; the rest from any thread.
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -18,7 +17,7 @@ from tdcore.config import HookConfig, SaveConfigMode
 from tdcore.hooks.plan import NameTable, Plan
 from tdcore.modes import ModeKeys
 
-__all__ = ["Clock", "Stamp"]
+__all__ = ["Clock", "Now", "Stamp"]
 
 _NEVER = sys.maxsize
 
@@ -31,6 +30,41 @@ class Stamp(NamedTuple):
     mode_step: int
 
 
+class Now:
+    """The current step, for all who capture. Refers to nothing, so that anything may hold it."""
+
+    __slots__ = ("_expected", "calls", "mode", "mode_step", "step")
+
+    def __init__(self) -> None:
+        self.step = self.mode_step = -1
+        self.mode = ModeKeys.GLOBAL.value
+        self.calls: defaultdict[str, int] = defaultdict(int)  # how often a name was captured in this step
+        self._expected = self.calls.copy()  # zeros for names that every saved step asks for
+
+    @property
+    def stamp(self) -> Stamp:
+        """The current step; step 0 before the first."""
+        return Stamp(max(self.step, 0), self.mode, max(self.mode_step, 0))
+
+    def next_call(self, name: str) -> int:
+        """How often the name was asked for in this step already."""
+        calls = self.calls
+        call = calls[name]  # no call between reading and writing: no other thread gets the GIL in between
+        calls[name] = call + 1
+        return call
+
+    def expect(self, name: str) -> None:
+        """The name will be asked for in every saved step: counting it is then a third of the work."""
+        self._expected[name] = 0
+
+    def forget_calls(self, *, saved: bool) -> None:
+        """A step begins, and whether it is saved."""
+        if saved:
+            self.calls = self._expected.copy()
+        elif self.calls:
+            self.calls = defaultdict(int)
+
+
 class Clock:
     """Counts steps and holds the plan of the current one."""
 
@@ -41,8 +75,7 @@ class Clock:
         names: NameTable,
         warn: Callable[[str], None],
     ) -> None:
-        self.step = -1
-        self.mode = ModeKeys.GLOBAL.value
+        self.now = Now()
         self.mode_steps = [-1] * (len(ModeKeys) + 1)  # by ModeKeys value
         self.plan: Plan | None = None  # of the current step; None: it saves nothing
         self.included: dict[str, None] = {}  # names of the collections that are saved; an ordered set
@@ -51,18 +84,9 @@ class Clock:
         self._names = names
         self._warn = warn
         self._plans: dict[tuple[str, ...], Plan] = {}
-        self._stamp: Stamp | None = None  # made when first asked for
         self._version = -1
         self._next_saved = [0] * (len(ModeKeys) + 1)
-        self._calls: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
-
-    @property
-    def stamp(self) -> Stamp:
-        """The current step; step 0 before the first."""
-        stamp = self._stamp
-        if stamp is None:
-            stamp = self._stamp = Stamp(max(self.step, 0), self.mode, max(self.mode_steps[self.mode], 0))
-        return stamp
+        self._schedules: dict[ModeKeys, list[tuple[SaveConfigMode, list[str]]]] = {}
 
     def include(self, name: str) -> None:
         """The collection is saved from the next step on."""
@@ -73,32 +97,33 @@ class Clock:
 
     def set_first_mode(self, mode: int) -> None:
         """What is captured before the first step belongs to this mode."""
-        if self.step < 0:
-            self.mode = mode
-            self._stamp = None
+        if self.now.step < 0:
+            self.now.mode = mode
 
     def begin(self, mode: int) -> Plan | None:
         """Starts the next step, in the mode (a ModeKeys value). Its plan; None: it saves nothing."""
-        steps = self.mode_steps
+        steps, now = self.mode_steps, self.now
         mode_step = steps[mode] = steps[mode] + 1
-        self.step += 1
-        self.mode = mode
-        self._stamp = None
-        if self._calls:
-            self._calls.clear()
+        now.step += 1
+        now.mode = mode
+        now.mode_step = mode_step
         if self._collections.version.value != self._version:
             self._refresh()
         if mode_step < self._next_saved[mode]:
+            if now.calls:
+                now.forget_calls(saved=False)
             self.plan = None
-        else:
-            self.plan = self._start_saving(ModeKeys(mode), mode_step)
-        return self.plan
+            return None
+        plan = self.plan = self._start_saving(ModeKeys(mode), mode_step)
+        now.forget_calls(saved=plan is not None)
+        return plan
 
     def plan_now(self) -> Plan:
         """A plan of what the current step saves, also when it saves nothing. Sees the newest collections."""
         if self._collections.version.value != self._version:
             self._refresh()
-        mode, mode_step = ModeKeys(self.mode), self.stamp.mode_step
+        _, current, mode_step = self.now.stamp
+        mode = ModeKeys(current)
         return self.plan_of(
             name for name in self.included if self._when(name, mode).should_save_step(mode_step)
         )
@@ -112,22 +137,27 @@ class Clock:
             plan = self._plans[key] = Plan(members, self._config.reduction_config, self._names)
         return plan
 
-    def next_call(self, name: str) -> int:
-        """How often the name was asked for in this step already."""
-        return next(self._calls[name])
-
     def _start_saving(self, mode: ModeKeys, mode_step: int) -> Plan | None:
-        names = []
+        due: list[str] = []
         following = _NEVER
-        for name in self.included:
-            when = self._when(name, mode)
+        for when, names in self._schedule(mode):
             if when.should_save_step(mode_step):
-                names.append(name)
+                due += names
             after = when.next_saved_step(mode_step + 1)
-            if after is not None:
-                following = min(following, after)
+            if after is not None and after < following:
+                following = after
         self._next_saved[mode.value] = following
-        return self.plan_of(names) if names else None
+        return self.plan_of(due) if due else None
+
+    def _schedule(self, mode: ModeKeys) -> list[tuple[SaveConfigMode, list[str]]]:
+        """The collections that are saved, by when they are: mostly there is one answer for all."""
+        known = self._schedules.get(mode)
+        if known is None:
+            groups: dict[SaveConfigMode, list[str]] = {}
+            for name in self.included:
+                groups.setdefault(self._when(name, mode), []).append(name)
+            known = self._schedules[mode] = list(groups.items())
+        return known
 
     def _when(self, name: str, mode: ModeKeys) -> SaveConfigMode:
         return (self._collections.get(name).save_config or self._config.save_config).get_save_config(mode)
@@ -136,6 +166,7 @@ class Clock:
         """Collections changed, or this is the first step."""
         self._version = self._collections.version.value
         self._plans.clear()
+        self._schedules.clear()
         self._next_saved = [0] * len(self._next_saved)
         self._names.refresh()
         for collection in self._collections:

@@ -12,7 +12,7 @@ __all__ = ["DryRing"]
 
 
 class DryRing:
-    """The two calls of _core.Ring that a hook makes."""
+    """The calls of _core.Ring that a hook makes."""
 
     def __init__(self) -> None:
         self._captures = self._tensors = self._bytes = 0
@@ -39,6 +39,9 @@ class DryRing:
                 self._tensors += 1
                 self._bytes += int(tensor.nbytes) if flag & PAYLOAD else 0
         return 0
+
+    def stop_request(self) -> None:
+        """Nobody asks a run to stop that is not there."""
 
     def counters(self) -> Counters:
         """What a run would have kept."""

@@ -55,13 +55,14 @@ class Batch:
             for product, tensor_id in want.products
         ]
 
-    def with_more(self, wants: Sequence[Want]) -> Batch:
-        """This batch, followed by the given tensors."""
-        more = Batch(wants)
-        more.ids = self.ids + more.ids
-        more.flags = self.flags + more.flags
-        more.products = self.products
-        return more
+    def followed_by(self, more: Batch) -> Batch:
+        """Both, one after the other."""
+        whole = Batch(())
+        whole.ids = self.ids + more.ids
+        whole.flags = self.flags + more.flags
+        moved = [(len(self.ids) + position, product, one) for position, product, one in more.products]
+        whole.products = [*self.products, *moved]
+        return whole
 
 
 class NameTable:
@@ -106,6 +107,7 @@ class Plan:
         self._reduction_config = reduction_config
         self._names = names
         self._wants: dict[str, Want | None] = {}
+        self._kinds: dict[tuple[TensorKind, ...], bool] = {}
 
     def want(self, name: str, kind: TensorKind, origin: str = "") -> Want | None:
         """How to capture the tensor; None: not at all."""
@@ -125,7 +127,15 @@ class Plan:
 
     def may_take(self, kind: TensorKind) -> bool:
         """False when no tensor of the kind can be wanted, whatever its name."""
-        return any(collection.may_take(kind) for collection in self.collections)
+        return self.may_take_any((kind,))
+
+    def may_take_any(self, kinds: tuple[TensorKind, ...]) -> bool:
+        """Whether a tensor of one of the kinds may be wanted."""
+        known = self._kinds.get(kinds)
+        if known is None:
+            known = any(collection.may_take(kind) for collection in self.collections for kind in kinds)
+            self._kinds[kinds] = known
+        return known
 
     def _decide(self, name: str, kind: TensorKind, origin: str) -> Want | None:
         takers = [collection for collection in self.collections if collection.belongs(name, kind)]

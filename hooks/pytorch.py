@@ -40,7 +40,8 @@ from tdcore.errors import ConfigError
 from tdcore.hook_json import load_hook_config
 from tdcore.hooks.base import BaseHook, hook_config
 from tdcore.hooks.pytorch_parameters import ParameterCapture
-from tdcore.hooks.pytorch_taps import InertInCopies, Taps, graph_task
+from tdcore.hooks.pytorch_tap import InertInCopies, graph_task
+from tdcore.hooks.pytorch_taps import Taps
 from tdcore.hooks.recorder import array_product
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, StopRequest
@@ -219,7 +220,8 @@ class Hook(BaseHook):
             return
         if graph_task is not None and graph_task() != -1:
             return  # activation checkpointing computes the root again
-        self._check_stop()
+        if self._stop_asked() is not None:
+            self._check_stop()
         start, spent = perf_counter_ns(), self._recorder.spent_ns
         if not self._by_hand:
             try:
@@ -228,7 +230,7 @@ class Hook(BaseHook):
                 self._fault("steps", error)
                 return
         if self._clock.plan is not None:
-            self._guarded("activations", self._attach, module, (*args, kwargs) if kwargs else args)
+            self._guarded("activations", self._attach, module, (args, kwargs))
             self._recorder.spent_ns = spent + perf_counter_ns() - start  # a tap in between has added its own
 
     def _on_replica(self, root: nn.Module, replica: nn.Module) -> None:
@@ -252,10 +254,10 @@ class Hook(BaseHook):
             self._resolve_modules()
         plan = self._begin_step(self._mode or following)
         if plan is None:
-            if self._taps.has_losses:
+            if self._taps.losses_attached:
                 self._taps.detach_losses()
             return
-        stamp = self._clock.stamp
+        stamp = self._clock.now.stamp
         self._guarded("losses", self._taps.attach_losses, plan)
         if parameters is not None:
             gradients = stamp.mode in (_TRAIN, _GLOBAL) and torch.is_grad_enabled()
@@ -264,7 +266,7 @@ class Hook(BaseHook):
     def _step_by_hand(self, training: bool | None) -> None:
         self._start_step(_GLOBAL if training is None else _TRAIN if training else _EVAL)
 
-    def _attach(self, root: nn.Module, arguments: object) -> None:
+    def _attach(self, root: nn.Module, arguments: tuple[tuple[object, ...], Mapping[str, object]]) -> None:
         parameters, plan = self._parameters, self._clock.plan
         if parameters is None or plan is None or torch._C._get_tracing_state() is not None:
             return
@@ -319,7 +321,7 @@ class Hook(BaseHook):
 
     def _switch_off(self, part: str) -> None:
         if part in ("activations", "losses"):
-            self._taps.off = True
+            self._taps.switch_off()
         elif part == "parameters" and self._parameters is not None:
             self._parameters.switch_off()
         elif part == "steps":
@@ -375,8 +377,12 @@ def _optimizer_signals(hook_ref: weakref.ref[Hook]) -> tuple[Callable[..., None]
 
     def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hook = hook_ref()
-        if hook is not None and not hook._off and hook._parameters is not None:
-            hook._after_optimizer(hook._parameters, optimizer)
+        if hook is None or hook._off or hook._parameters is None:
+            return
+        parameters = hook._parameters
+        parameters.inside_step = False
+        if parameters.owed is not None or hook._stop_asked() is not None:
+            hook._after_optimizer(parameters, optimizer)
 
     return before, after
 

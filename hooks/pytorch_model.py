@@ -16,6 +16,8 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Iterator, Mapping
+from itertools import chain, compress, repeat
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +25,7 @@ from torch import nn
 
 from tdcore.layout import TensorKind
 
-__all__ = ["ModelView", "leaves", "read_structure"]
+__all__ = ["ModelView", "Module", "Parameter", "leaves"]
 
 _MAX_DEPTH = 8
 _MAX_LEAVES = 1024
@@ -45,54 +47,32 @@ class Module(NamedTuple):
     origin: str
 
 
-def read_structure(root: nn.Module) -> tuple[list[object], list[nn.Parameter | None]]:
-    """A signature of the model's structure, and its parameter slots in the same order each time.
-
-    Two readings with equal signatures have the same modules and parameters under the same names. A shared
-    module appears once; a tied parameter as often as it is held. About 0.3 us per module and 0.1 us per
-    parameter.
-    """
-    signature: list[object] = []
-    slots: list[nn.Parameter | None] = []
-    stack: list[nn.Module | None] = [root]
-    seen: set[int] = set()
-    while stack:
-        module = stack.pop()
-        if module is None or id(module) in seen:
-            continue
-        seen.add(id(module))
-        signature.append(type(module))
-        if module._parameters:
-            signature.extend(module._parameters.keys())
-            slots.extend(module._parameters.values())
-        if module._modules:
-            signature.extend(module._modules.keys())
-            stack.extend(reversed(module._modules.values()))
-    return signature, slots
-
-
 class ModelView:
-    """Names for a model as it was when read. Compare `signature` with a new reading before using it."""
+    """Names for a model as it was when read. Ask matches() whether the model is still so before using them.
+
+    parameters: each once, under its first name. ids: id() of each, as of the last matches().
+    """
 
     def __init__(self, root: nn.Module) -> None:
         self.root_name = type(root).__name__
-        self.signature, slots = read_structure(root)
         self.modules: list[Module] = []
-        self.aliases: dict[str, list[str]] = {}  # name of a tied parameter -> its other names
-        self._positions: list[int] = []  # of the slots that are parameters, each once
         self.parameters: list[Parameter] = []
-        self._read(root, slots)
-        self._same = self._tied(slots)
-        self._references = [
-            weakref.ref(slot)
-            for slot in (slots[position] for position in self._positions)
-            if slot is not None
-        ]
+        self.aliases: dict[str, list[str]] = {}  # name of a tied parameter -> its other names
+        self.ids: list[int] = []
+        modules, names = self._walk(root)
+        self._references = [module.module for module in self.modules]
+        self._plain = all(type(one._parameters) is type(one._modules) is dict for one in modules)
+        self._structure, slots = _read(modules, self._plain)
+        self._slot_ids: list[int] = []
+        self._pattern = _pattern(slots)
+        self._chosen = [first == position for position, first in enumerate(self._pattern)]
+        self._name(names)
+        self._renew(slots, list(map(id, slots)))
 
-    def _read(self, root: nn.Module, slots: list[nn.Parameter | None]) -> None:
-        """Walks in the order of read_structure()."""
-        first: dict[int, str] = {}
-        position = 0
+    def _walk(self, root: nn.Module) -> tuple[list[nn.Module], list[tuple[str, str, str]]]:
+        """Every module once, and for every slot of a parameter its name, key, and the class that holds it."""
+        modules: list[nn.Module] = []
+        names: list[tuple[str, str, str]] = []
         stack: list[tuple[nn.Module | None, str]] = [(root, "")]
         seen: set[int] = set()
         while stack:
@@ -100,48 +80,90 @@ class ModelView:
             if module is None or id(module) in seen:
                 continue
             seen.add(id(module))
+            modules.append(module)
             origin = type(module).__name__
             prefix = f"{path}." if path else ""
             self.modules.append(Module(weakref.ref(module), path or self.root_name, origin))
-            for key in module._parameters.keys():  # noqa: SIM118 -- a scripted module's is no dict
-                parameter = slots[position]
-                name = f"{self.root_name}_{prefix}{key}"
-                if parameter is not None and first.setdefault(id(parameter), name) == name:
-                    kind = TensorKind.BIAS if "bias" in key.lower() else TensorKind.WEIGHT
-                    self.parameters.append(Parameter(name, kind, origin))
-                    self._positions.append(position)
-                elif parameter is not None:
-                    self.aliases.setdefault(first[id(parameter)], []).append(name)
-                position += 1
+            keys = module._parameters.keys()
+            names += [(f"{self.root_name}_{prefix}{key}", key, origin) for key in keys]
             stack.extend((child, prefix + key) for key, child in reversed(module._modules.items()))
+        return modules, names
 
-    def _tied(self, slots: list[nn.Parameter | None]) -> list[tuple[int, int]]:
-        """Pairs of slots that held the same parameter."""
-        first: dict[int, int] = {}
-        return [
-            (first.setdefault(id(parameter), position), position)
-            for position, parameter in enumerate(slots)
-            if parameter is not None and first.setdefault(id(parameter), position) != position
-        ]
+    def _name(self, names: list[tuple[str, str, str]]) -> None:
+        for position, (name, key, origin) in enumerate(names):
+            first = self._pattern[position]
+            if first == position:
+                kind = TensorKind.BIAS if "bias" in key.lower() else TensorKind.WEIGHT
+                self.parameters.append(Parameter(name, kind, origin))
+            elif first >= 0:
+                self.aliases.setdefault(names[first][0], []).append(name)
 
     def matches(self, root: nn.Module) -> bool:
-        """Whether the model still has this structure. Renews the references to its parameters."""
-        signature, slots = read_structure(root)
-        if signature != self.signature or any(slots[one] is not slots[two] for one, two in self._same):
+        """Whether the model still has these modules, of these classes, and parameters under these names.
+
+        Renews the references to its parameters: each may be another object by now. Looks at every module and
+        every slot, for the most part in C; keeps none of them.
+        """
+        modules: list[Any] = [reference() for reference in self._references]
+        if modules[0] is not root:
             return False
-        found = [slots[position] for position in self._positions]
-        if any(parameter is None for parameter in found):
+        try:
+            structure, slots = _read(modules, self._plain)
+        except (AttributeError, TypeError):  # a module is gone, or another kind of dictionary came
             return False
-        self._references = [weakref.ref(parameter) for parameter in found if parameter is not None]
+        if structure != self._structure:
+            return False
+        ids = list(map(id, slots))
+        if ids != self._slot_ids:
+            if _pattern(slots) != self._pattern:
+                return False
+            self._renew(slots, ids)
         return True
 
     def held_parameters(self) -> list[nn.Parameter] | None:
         """The parameters as of the last matches(), in the order of `parameters`; None when some are gone."""
-        found = [reference() for reference in self._references]
-        for parameter in found:
-            if parameter is None:
-                return None
+        found = [reference() for reference in self._held]
+        if any(map(is_, found, repeat(None))):
+            self._slot_ids = []  # the next matches() renews
+            return None
         return found  # type: ignore[return-value]  # checked just above
+
+    def _renew(self, slots: list[nn.Parameter | None], ids: list[int]) -> None:
+        self._slot_ids = ids
+        self.ids = list(compress(ids, self._chosen))
+        parameters: Iterator[Any] = compress(slots, self._chosen)
+        self._held: list[weakref.ref[nn.Parameter]] = list(map(weakref.ref, parameters))
+
+
+def _read(modules: list[nn.Module], plain: bool) -> tuple[tuple[list[Any], ...], list[nn.Parameter | None]]:
+    """Everything but the parameters that tells one structure from another, and the parameters.
+
+    plain: all dictionaries of the modules are of the type dict; scripted modules have others. The ids are
+    of modules that are held by the others, so equal ids mean the same modules while these are alive.
+    """
+    held = [module._parameters for module in modules]
+    children = [module._modules for module in modules]
+    if not plain:
+        held = [dict(one.items()) for one in held]
+        children = [dict(one.items()) for one in children]
+    parents = list(filter(None, children))
+    structure: tuple[list[Any], ...] = (
+        list(map(type, modules)),
+        list(map(len, held)),
+        list(chain.from_iterable(held)),
+        list(map(len, children)),
+        list(chain.from_iterable(parents)),
+        list(map(id, chain.from_iterable(map(dict.values, parents)))),
+    )
+    return structure, list(chain.from_iterable(map(dict.values, held)))
+
+
+def _pattern(slots: list[nn.Parameter | None]) -> list[int]:
+    """For each slot the first one that holds the same parameter, -1 for None: shows which are tied."""
+    first: dict[int, int] = {}
+    return [
+        -1 if slot is None else first.setdefault(id(slot), position) for position, slot in enumerate(slots)
+    ]
 
 
 def leaves(value: object) -> Iterator[tuple[str, torch.Tensor]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator, Sequence
+from itertools import chain, compress
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,14 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tdcore.hooks.plan import Plan, Want
+from tdcore.hooks.plan import Batch, Plan, Want
 from tdcore.layout import TensorKind
 
-__all__ = ["Known", "Optimizers", "optimizer_values", "owned_by", "unscaled"]
+__all__ = ["Known", "Optimizers", "hyperparameter_values", "owned_by", "state_values", "unscaled"]
 
 
 class Known:
-    """An optimizer that owns parameters of the model. memo: what its last step was found to pay for."""
+    """An optimizer that owns parameters of the model. memo: what a step of it was found to pay for."""
 
     __slots__ = ("index", "memo", "optimizer")
 
@@ -83,28 +84,42 @@ class Optimizers:
 
 def owned_by(optimizer: Optimizer) -> list[nn.Parameter]:
     """The parameters of all its groups."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return list(chain.from_iterable([group["params"] for group in optimizer.param_groups]))
 
 
-def optimizer_values(
-    optimizer: Optimizer, prefix: str, plan: Plan, parameters: Sequence[tuple[str, nn.Parameter]]
-) -> list[tuple[Any, Want]]:
-    """State of the named parameters, and hyper-parameters, as far as the plan wants them."""
+def state_values(
+    optimizer: Optimizer, prefix: str, plan: Plan, names: list[str], parameters: list[nn.Parameter]
+) -> tuple[list[Any], Batch]:
+    """State of the named parameters, as far as the plan wants it. Remembers the last answer."""
+    state_of = optimizer.state.get
+    states = [state_of(parameter) or {} for parameter in parameters]
+    keys = list(map(tuple, states))
+    values = list(chain.from_iterable([state.values() for state in states]))
+    tensors = [isinstance(value, torch.Tensor) for value in values]
+    known = plan.cache.get(("state", prefix))
+    if known is None or known[0] != (names, keys, tensors):
+        ends = [f"{key}/{name}" for name, own in zip(names, keys, strict=True) for key in own]
+        origin = type(optimizer).__name__
+        wants = [
+            plan.want(f"{prefix}/{end}", TensorKind.OPTIMIZER_STATE, origin) if is_tensor else None
+            for end, is_tensor in zip(ends, tensors, strict=True)
+        ]
+        batch = Batch([want for want in wants if want is not None])
+        known = plan.cache["state", prefix] = (names, keys, tensors), wants, batch
+    return list(compress(values, known[1])), known[2]
+
+
+def hyperparameter_values(optimizer: Optimizer, prefix: str, plan: Plan) -> tuple[list[Any], Batch]:
+    """Numbers of the parameter groups, as far as the plan wants them."""
     origin = type(optimizer).__name__
-    found: list[tuple[str, TensorKind, Any]] = []
-    if plan.may_take(TensorKind.OPTIMIZER_STATE):
-        found += [
-            (f"{prefix}/{key}/{name}", TensorKind.OPTIMIZER_STATE, value)
-            for name, parameter in parameters
-            for key, value in optimizer.state.get(parameter, {}).items()
-            if isinstance(value, torch.Tensor)
-        ]
-    if plan.may_take(TensorKind.HYPERPARAMETER):
-        found += [
-            (name, TensorKind.HYPERPARAMETER, value) for name, value in _hyperparameters(optimizer, prefix)
-        ]
-    wanted = ((value, plan.want(name, kind, origin)) for name, kind, value in found)
-    return [(value, want) for value, want in wanted if want is not None]
+    values: list[Any] = []
+    wants: list[Want] = []
+    for name, value in _hyperparameters(optimizer, prefix):
+        want = plan.want(name, TensorKind.HYPERPARAMETER, origin)
+        if want is not None:
+            values.append(value)
+            wants.append(want)
+    return values, Batch(wants)
 
 
 def unscaled(gradients: Sequence[Any], scale: torch.Tensor) -> list[Any]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -32,13 +33,21 @@ from torch.optim import Optimizer
 from tdcore.hooks.clock import Stamp
 from tdcore.hooks.plan import Batch, Plan, Want
 from tdcore.hooks.pytorch_model import ModelView
-from tdcore.hooks.pytorch_optimizer import Known, Optimizers, optimizer_values, owned_by, unscaled
+from tdcore.hooks.pytorch_optimizer import (
+    Known,
+    Optimizers,
+    hyperparameter_values,
+    owned_by,
+    state_values,
+    unscaled,
+)
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 
 __all__ = ["ParameterCapture"]
 
 _SCALE = "optimizer/grad_scale"
+_GRADIENT, _REQUIRES_GRAD = attrgetter("grad"), attrgetter("requires_grad")
 _KINDS = (
     TensorKind.WEIGHT,
     TensorKind.BIAS,
@@ -54,6 +63,24 @@ class Selection(NamedTuple):
     weights: list[int]
     gradients: list[int]
     batch: Batch
+
+
+class Payment(NamedTuple):
+    """What one step of an optimizer pays for. positions: in the view's parameters. paid: those as a set."""
+
+    selection: Selection
+    positions: list[int]
+    names: list[str]
+    paid: frozenset[int]
+
+
+class Memo(NamedTuple):
+    """A payment, and what it depends on. foreign: positions of parameters that other optimizers may own."""
+
+    question: tuple[Any, ...]
+    foreign: list[int]
+    about_others: tuple[set[int], list[bool]]
+    payment: Payment
 
 
 class Owed:
@@ -91,7 +118,7 @@ class ParameterCapture:
 
     def start_step(self, stamp: Stamp, plan: Plan, *, gradients: bool) -> None:
         """A step begins that is saved. gradients: whether a backward may follow."""
-        if self._off or not any(plan.may_take(kind) for kind in _KINDS):
+        if self._off or not plan.may_take_any(_KINDS):
             return
         if gradients:
             self.owed = Owed(stamp, plan, inside_step=self.inside_step)
@@ -106,7 +133,7 @@ class ParameterCapture:
     def current_view(self) -> ModelView:
         """The names of the model's parts as it is now; reads the structure anew when it changed."""
         root = self._root()
-        while root is not None and not self.view.matches(root):
+        if root is not None and not self.view.matches(root):
             self.view = ModelView(root)
             self._note_aliases()
             if self.owed is not None:
@@ -120,7 +147,7 @@ class ParameterCapture:
         (stamp, plan), self._weights_due = self._weights_due, None
         parameters = self._parameters()
         if parameters is not None:
-            self._take(stamp, plan, parameters, _select(self.view, plan, range(len(parameters)), []))
+            self._take(stamp, plan, parameters, _select(self.view, plan, list(range(len(parameters))), []))
             if self.owed is not None and self.owed.stamp == stamp:
                 self.owed.weights_done = True
 
@@ -187,7 +214,7 @@ class ParameterCapture:
         return found
 
     def _note_aliases(self) -> None:
-        if self.view.aliases:
+        if self.view.aliases or "aliases" in self._notes:
             self._notes["aliases"] = self.view.aliases
 
     def _pay(self, owed: Owed, optimizer: Optimizer) -> None:
@@ -198,44 +225,68 @@ class ParameterCapture:
         known = self._optimizers.meet(optimizer, parameters)
         if known is None:
             return
-        selection, positions = self._selection(owed, known, optimizer, parameters)
-        extra: list[tuple[Any, Want]] = []
-        if owed.plan.may_take(TensorKind.OPTIMIZER_STATE) or owed.plan.may_take(TensorKind.HYPERPARAMETER):
-            paid = [(self.view.parameters[index].name, parameters[index]) for index in sorted(positions)]
-            extra = optimizer_values(optimizer, known.prefix, owed.plan, paid)
-        self._take(owed.stamp, owed.plan, parameters, selection, optimizer, extra)
-        owed.done |= positions
+        payment = self._payment(owed, known, optimizer, parameters)
+        extra = self._optimizer_values(owed.plan, known, optimizer, payment, parameters)
+        self._take(owed.stamp, owed.plan, parameters, payment.selection, optimizer, extra)
+        owed.done = owed.done | payment.paid if owed.done else payment.paid
         if len(owed.done) == len(parameters):
             self.owed = None
 
-    def _selection(
+    def _payment(
         self, owed: Owed, known: Known, optimizer: Optimizer, parameters: list[nn.Parameter]
-    ) -> tuple[Selection, frozenset[int]]:
+    ) -> Payment:
         """What this optimizer's step pays for. Remembered: a usual step asks the same as the one before."""
-        ids = list(map(id, parameters))
+        ids = self.view.ids
         owned = list(map(id, owned_by(optimizer)))
-        trainable = [parameter.requires_grad for parameter in parameters]
+        trainable = list(map(_REQUIRES_GRAD, parameters))
         question = (owed.plan, self.view, owed.weights_done, owed.done, owned, ids, trainable)
-        if known.memo is not None and _same(known.memo[0], question):
-            selection, paid = known.memo[1:]
-            return selection, paid
-        mine, others = set(owned), self._optimizers.owned_by_others(known)
-        positions = [
+        memo: Memo | None = known.memo
+        if (
+            memo is not None
+            and _same(memo.question, question)
+            and memo.about_others == self._about_others(known, memo.foreign, parameters)
+        ):
+            return memo.payment
+        mine = set(owned)
+        foreign = [position for position, identity in enumerate(ids) if identity not in mine]
+        about_others = others, has_gradient = self._about_others(known, foreign, parameters)
+        left = {
             position
-            for position, parameter in enumerate(parameters)
-            if position not in owed.done
-            and (
-                ids[position] in mine
-                or (ids[position] not in others and (not trainable[position] or parameter.grad is not None))
-            )
+            for position, has in zip(foreign, has_gradient, strict=True)
+            if ids[position] in others or (trainable[position] and not has)
+        }
+        positions = [
+            position for position in range(len(ids)) if position not in owed.done and position not in left
         ]
         gradients = [position for position in positions if trainable[position]]
         selection = _select(self.view, owed.plan, [] if owed.weights_done else positions, gradients)
-        paid = frozenset(positions)
-        if all(identity in mine for identity in ids):  # otherwise the next answer may differ
-            known.memo = (question, selection, paid)
+        names = [self.view.parameters[position].name for position in positions]
+        payment = Payment(selection, positions, names, frozenset(positions))
+        known.memo = Memo(question, foreign, about_others, payment)
         self._note_frozen(trainable)
-        return selection, paid
+        return payment
+
+    def _about_others(
+        self, known: Known, foreign: list[int], parameters: list[nn.Parameter]
+    ) -> tuple[set[int], list[bool]]:
+        """Ids of what other optimizers own, and which parameters that are not of this one have gradients."""
+        if not foreign:
+            return set(), []
+        has_gradient = [parameters[position].grad is not None for position in foreign]
+        return self._optimizers.owned_by_others(known), has_gradient
+
+    @staticmethod
+    def _optimizer_values(
+        plan: Plan, known: Known, optimizer: Optimizer, payment: Payment, parameters: list[nn.Parameter]
+    ) -> list[tuple[list[Any], Batch]]:
+        """Its state and settings, where the plan wants them."""
+        found = []
+        if plan.may_take(TensorKind.OPTIMIZER_STATE):
+            paid = list(map(parameters.__getitem__, payment.positions))
+            found.append(state_values(optimizer, known.prefix, plan, payment.names, paid))
+        if plan.may_take(TensorKind.HYPERPARAMETER):
+            found.append(hyperparameter_values(optimizer, known.prefix, plan))
+        return found
 
     def _note_frozen(self, trainable: list[bool]) -> None:
         pairs = zip(self.view.parameters, trainable, strict=True)
@@ -250,42 +301,53 @@ class ParameterCapture:
         parameters: list[nn.Parameter],
         selection: Selection,
         optimizer: Optimizer | None = None,
-        extra: Iterable[tuple[Any, Want]] = (),
+        extra: Iterable[tuple[list[Any], Batch]] = (),
     ) -> None:
         """The one native call."""
-        tensors: list[Any] = [parameters[position] for position in selection.weights]
-        gradients: list[Any] = [parameters[position].grad for position in selection.gradients]
+        at = parameters.__getitem__
+        tensors: list[Any] = list(map(at, selection.weights))
+        gradients: list[Any] = list(map(_GRADIENT, map(at, selection.gradients)))
         scale = getattr(optimizer, "grad_scale", None)
         if isinstance(scale, torch.Tensor) and gradients:
             gradients = unscaled(gradients, scale)
             want = plan.insist(_SCALE, TensorKind.HYPERPARAMETER, type(optimizer).__name__)
-            extra = [*extra, (scale, want)]
+            extra = [*extra, ([scale], Batch([want]))]
         tensors += gradients
         batch = selection.batch
-        if extra:
-            tensors += [value for value, _ in extra]
-            batch = batch.with_more([want for _, want in extra])
+        for values, more in extra:
+            tensors += values
+            batch = batch.followed_by(more)
         if tensors:
             self._recorder.capture(tensors, batch, stamp)
 
 
-def _select(view: ModelView, plan: Plan, weights: Iterable[int], gradients: Iterable[int]) -> Selection:
-    """Those of the positions that the plan wants."""
-    chosen: tuple[list[int], list[int]] = ([], [])
+def _select(view: ModelView, plan: Plan, weights: list[int], gradients: list[int]) -> Selection:
+    """Those of the positions that the plan wants. Remembers the last answers: steps ask the same again."""
+    key = ("selection", bool(weights), bool(gradients))
+    known = plan.cache.get(key)
+    if known is None or known[0] is not view or known[1:3] != (weights, gradients):
+        chosen_weights, wants = _wanted(view, plan, weights, gradient=False)
+        chosen_gradients, more = _wanted(view, plan, gradients, gradient=True)
+        selection = Selection(chosen_weights, chosen_gradients, Batch(wants + more))
+        known = plan.cache[key] = (view, weights, gradients, selection)
+    answer: Selection = known[3]
+    return answer
+
+
+def _wanted(
+    view: ModelView, plan: Plan, positions: list[int], *, gradient: bool
+) -> tuple[list[int], list[Want]]:
+    chosen: list[int] = []
     wants: list[Want] = []
-    for position in weights:
-        parameter = view.parameters[position]
-        want = plan.want(parameter.name, parameter.kind, parameter.origin)
+    for position in positions:
+        name, kind, origin = view.parameters[position]
+        if gradient:
+            name, kind = f"gradient/{name}", TensorKind.GRADIENT
+        want = plan.want(name, kind, origin)
         if want is not None:
-            chosen[0].append(position)
+            chosen.append(position)
             wants.append(want)
-    for position in gradients:
-        parameter = view.parameters[position]
-        want = plan.want(f"gradient/{parameter.name}", TensorKind.GRADIENT, parameter.origin)
-        if want is not None:
-            chosen[1].append(position)
-            wants.append(want)
-    return Selection(*chosen, Batch(wants))
+    return chosen, wants
 
 
 def _same(one: tuple[Any, ...], two: tuple[Any, ...]) -> bool:

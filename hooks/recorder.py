@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tdcore.hooks.clock import Clock, Stamp
+from tdcore.hooks.clock import Now, Stamp
 from tdcore.hooks.plan import Batch
 
 __all__ = ["Product", "Recorder", "array_product"]
@@ -19,22 +19,28 @@ Product = Callable[[Any, str], Any]  # (tensor, "prod" or "abs_prod") -> the pro
 
 
 class Recorder:
-    """Hands tensors to a ring under the current step, or under an earlier one."""
+    """Hands tensors to a ring under the current step, or under an earlier one.
 
-    def __init__(self, ring: Any, clock: Clock, product: Product) -> None:
-        self.clock = clock
+    Refers to no part of a hook, so that any part may hold it. native: Ring.capture(), for captures that are
+    to cost nothing beside it; they go under `now`.
+    """
+
+    __slots__ = ("_product", "native", "now", "spent_ns")
+
+    def __init__(self, ring: Any, now: Now, product: Product) -> None:
+        self.now = now
         self.spent_ns = 0  # by training threads inside the hook, on steps that save; its parts add to it
-        self._ring_capture: Callable[..., int] = ring.capture
+        self.native: Callable[..., int] = ring.capture
         self._product = product
 
     def capture(self, tensors: list[Any], batch: Batch, stamp: Stamp | None = None, call: int = 0) -> None:
         """One native call. stamp: None is the current step. call: n-th of this name within the step."""
-        step, mode, mode_step = stamp or self.clock.stamp
-        self._ring_capture(tensors, batch.ids, batch.flags, step, mode, mode_step, call)
+        step, mode, mode_step = stamp or self.now.stamp
+        self.native(tensors, batch.ids, batch.flags, step, mode, mode_step, call)
         for position, product, single in batch.products:
             if tensors[position] is not None:
                 value = self._product(tensors[position], product)
-                self._ring_capture([value], single.ids, single.flags, step, mode, mode_step, call)
+                self.native([value], single.ids, single.flags, step, mode, mode_step, call)
 
 
 def array_product(tensor: Any, product: str) -> Any:

@@ -12,7 +12,8 @@ class Ring:
 
     data_bytes, slots, names_bytes: powers of two (64 KiB to 64 GiB, 16 to 2**20, 4 KiB to 1 GiB). The memory is taken at once.
     policy: what a capture does when there is no room: 'block' (up to block_timeout_seconds, then drop), 'drop' or 'degrade'
-    (keep statistics, leave payloads out). threads: helper threads that one capture may use.
+    (keep statistics, leave payloads out). threads: that share the work of a large capture, the caller included; the others
+    sleep until there is some.
     Any thread may call anything. In a forked child and after close() every method does nothing.
     Raises ValueError (sizes) or OSError (no memory).
     """

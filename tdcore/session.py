@@ -50,7 +50,8 @@ class RingConfig:
     starts. slots: records in flight; a power of two. names_bytes: table of tensor names; a power of two.
     when_full: "block" waits for the flusher, at most block_timeout, then drops; "drop" drops at once;
     "degrade" keeps the statistics and drops the payload. Each drop is counted with its reason. threads: that
-    copy and reduce large tensors; None takes a quarter of the CPUs, at most 4.
+    copy and reduce large tensors, the training's included; None takes a quarter of the CPUs, from 2 to 4 (1
+    where there is one CPU).
     """
 
     ring_bytes: int = 256 * _MIB
@@ -70,7 +71,8 @@ class RingConfig:
 
     def resolved_threads(self) -> int:
         """The number of threads to use on this machine."""
-        return self.threads or min(4, len(os.sched_getaffinity(0)) // 4) or 1
+        cpus = len(os.sched_getaffinity(0))
+        return self.threads or min(cpus, max(2, min(4, cpus // 4)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

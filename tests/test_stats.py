@@ -157,6 +157,10 @@ def test_merged_parts_are_the_statistics_of_the_whole(data: st.DataObject) -> No
         np.array(-3.5),
         np.zeros((0, 4), np.float32),
         np.zeros(2049, np.float32),
+        np.full(2**20 + 3, 255, np.uint8),
+        np.full(2**20 + 3, -128, np.int8),
+        np.where(np.arange(9000) % 3 == 0, -np.inf, 300.0).astype(ml_dtypes.bfloat16),
+        np.where(np.arange(9000) % 5 == 0, np.nan, 1e-14).astype(ml_dtypes.bfloat16),
     ],
     ids=lambda values: f"{values.dtype}-{values.size}",
 )

@@ -1,8 +1,8 @@
 """What is measured: a cell is one tool on one model, one collection and one save interval.
 
 A worker trains in blocks that take turns: a block in which the tool saves at its interval, and a block in
-which it saves nothing. Both see the same model in the same process minutes or seconds apart, so the slow
-drift of a shared machine hits both; between blocks the worker waits until the tool has nothing left to do.
+which it saves nothing. Both see the same model in the same process seconds apart, so the slow drift of a
+shared machine hits both. Between blocks the worker waits until the tool has nothing left to do.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ COLLECTIONS = {
     "losses": "the loss alone",
     "statistics": "statistics of all, no values",
 }
+_LEAD_IN = 3
 INTERVALS = (1, 2, 5, 10, 50, 100, 200, 500)
 
 
@@ -29,7 +30,8 @@ class Cell:
     collection: str
     interval: int
     pairs: int
-    block: int  # steps, a multiple of the interval
+    block: int  # steps of a block with saving, a multiple of the interval
+    plain: int = 6  # steps of a block without
     warm_up: int = 4  # pairs of one saved and one unsaved step before the first block
     threads: int = 1  # torch's
     device: str = "cpu"
@@ -55,21 +57,28 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Steps [start, end) of a worker's training; saved: those of them that the tool saves."""
+    """Steps [start, end) of a worker's training, after lead_in steps that do not count.
+
+    saved: those that the tool saves. A processor that has slept is slow at first: that is what leads are for.
+    """
 
     start: int
     end: int
     saved: tuple[int, ...]
+    lead_in: int = 0
 
 
 def schedule(cell: Cell) -> list[Block]:
-    """Warm-up, then pairs of blocks (saving, not saving). Every worker of the cell trains by it."""
+    """Warm-up, then pairs of blocks, the one with saving first in every other pair. All workers of the cell
+    train by it.
+    """
     blocks = [Block(start=0, end=2 * cell.warm_up, saved=tuple(range(0, 2 * cell.warm_up, 2)))]
-    for _ in range(cell.pairs):
-        start = blocks[-1].end
-        middle, end = start + cell.block, start + 2 * cell.block
-        blocks.append(Block(start=start, end=middle, saved=tuple(range(start, middle, cell.interval))))
-        blocks.append(Block(start=middle, end=end, saved=()))
+    for pair in range(cell.pairs):
+        for saving in (True, False) if pair % 2 == 0 else (False, True):
+            start = blocks[-1].end + _LEAD_IN
+            end = start + (cell.block if saving else cell.plain)
+            saved = tuple(range(start, end, cell.interval)) if saving else ()
+            blocks.append(Block(start=start, end=end, saved=saved, lead_in=_LEAD_IN))
     return blocks
 
 

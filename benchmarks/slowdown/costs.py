@@ -21,7 +21,7 @@ class Interval:
     low: float
     high: float
 
-    def map(self, call: Callable[[float], float]) -> Interval:
+    def map(self, call: Callable[..., float]) -> Interval:
         """The same for a growing function of the value."""
         return Interval(median=call(self.median), low=call(self.low), high=call(self.high))
 
@@ -34,6 +34,9 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
     return Interval(median=float(np.median(sample)), low=float(low), high=float(high))
 
 
+LONG_INTERVAL = 10  # from here on a saved step's effects are over before half of its interval is
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pair:
     """A block with saving and the block without that followed it. Times in seconds, one per step."""
@@ -42,13 +45,27 @@ class Pair:
     off: list[float]
     saved: list[int]  # positions in `on`
     others: float  # the larger share of the cores that others had
-    cpu: float  # CPU seconds of all processes, on minus off
+    cpu: float  # CPU seconds of all processes in the block with saving, less those of as many steps without
     left_behind: float  # seconds of work after the block's last step
 
     @property
     def ratio(self) -> float:
         """Slowdown: mean step with saving over mean step without."""
         return statistics.fmean(self.on) / statistics.fmean(self.off)
+
+    def period_ratios(self, interval: int) -> list[float]:
+        """Slowdown of each interval that lies whole in the block: its time over twice its second half's.
+
+        The saved step is its first, so the effects that go on after it (a flusher that is still at work) are
+        in the first half, and both halves lie within a second or two: drift of the machine does little.
+        """
+        halves = [
+            (self.on[place : place + interval // 2], self.on[place + interval // 2 : place + interval])
+            for place in self.saved
+            if place + interval <= len(self.on)
+        ]
+        means = [(statistics.fmean(first), statistics.fmean(second)) for first, second in halves]
+        return [(first + second) / 2 / second for first, second in means]
 
     @property
     def stalls(self) -> list[float]:
@@ -65,14 +82,15 @@ def pairs_of(result: dict[str, Any]) -> list[Pair]:
     """The pairs of blocks of a worker's result."""
     out = []
     blocks = result["blocks"]
-    for on, off in zip(blocks[::2], blocks[1::2], strict=True):
+    for first, second in zip(blocks[::2], blocks[1::2], strict=True):
+        on, off = (first, second) if first["saved"] else (second, first)
         out.append(
             Pair(
                 on=on["times_s"],
                 off=off["times_s"],
                 saved=[step - on["start"] for step in on["saved"]],
                 others=max(on["others"], off["others"]),
-                cpu=on["cpu_s"] - off["cpu_s"],
+                cpu=on["cpu_s"] - off["cpu_s"] * len(on["times_s"]) / len(off["times_s"]),
                 left_behind=on["left_behind_s"],
             )
         )
@@ -97,6 +115,7 @@ class Summary:
     memory_bytes: int
     drops: int
     limit_s: float
+    disk_bytes_per_s: float
     disk_floor: float  # slowdown that the disk's own speed would force, were every byte written in time
 
     @property
@@ -132,7 +151,7 @@ def summarize(results: list[dict[str, Any]], busy_share: float) -> Summary:
     disk = statistics.median(result["disk_bytes_per_s"] for result in results)
     stalls = [statistics.median(pair.stalls) for pair in clean if pair.saved]
     return Summary(
-        slowdown=bootstrap([pair.ratio for pair in clean]) if enough else None,
+        slowdown=bootstrap(_ratios(clean, cell["interval"])) if enough else None,
         stall_s=bootstrap(stalls) if enough and stalls else None,
         step_s=step,
         pairs=len(clean),
@@ -146,8 +165,15 @@ def summarize(results: list[dict[str, Any]], busy_share: float) -> Summary:
         memory_bytes=max(block["memory"] for result in results for block in result["blocks"]),
         drops=sum(result["tool"].get("drops", 0) for result in results),
         limit_s=min(result["limit_s"] for result in results),
+        disk_bytes_per_s=disk,
         disk_floor=max(1.0, written / disk / (cell["interval"] * step)),
     )
+
+
+def _ratios(pairs: list[Pair], interval: int) -> list[float]:
+    if interval < LONG_INTERVAL:
+        return [pair.ratio for pair in pairs]
+    return [ratio for pair in pairs for ratio in pair.period_ratios(interval)]
 
 
 def _per_save(values: list[float], pairs: list[Pair]) -> float | None:
@@ -156,9 +182,9 @@ def _per_save(values: list[float], pairs: list[Pair]) -> float | None:
 
 
 def estimate(stall: Interval, step: float, interval: int, written: float, disk: float) -> Interval:
-    """Slowdown at an interval that was not measured: the stall spread over the interval, or the disk's floor.
+    """Slowdown at an interval that was not measured: the cost spread over the interval, or the disk's floor.
 
-    stall, step: seconds. written: bytes per saved step; disk: bytes per second.
+    stall: cost of a saved step, seconds; step: seconds. written: bytes per saved step; disk: bytes a second.
     """
     floor = written / disk / (interval * step) if disk else 0.0
     return stall.map(lambda seconds: max(1.0 + seconds / (interval * step), floor))

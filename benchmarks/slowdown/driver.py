@@ -30,8 +30,8 @@ from benchmarks.slowdown.tools import TOOLS, ToolEntry
 Key = tuple[str, str, str, int, int]
 _TIMEOUT = 900
 _RETRIES = 2
-# Steps in a block and pairs of blocks in a round, by interval.
-_BLOCKS = {2: (6, 3), 1: (12, 3), 10: (20, 3), 50: (50, 1)}
+# By interval: steps in a block with saving, and pairs of blocks in a round.
+_BLOCKS = {2: (12, 4), 1: (12, 4), 10: (20, 6), 50: (100, 1)}
 _CHECK_INTERVAL = 50
 _WIDTH = 170
 
@@ -66,15 +66,16 @@ def primary(entry: ToolEntry) -> str:
     return next(name for name in ("all", "statistics", "losses") if name in entry.collections)
 
 
-def plan(chosen: argparse.Namespace) -> list[Cell]:
+def plan(chosen: argparse.Namespace, *, again: bool = False) -> list[Cell]:
     """One round of cells, tools in turn within each collection and interval.
 
     Interval 2 is measured for all that a tool records. Intervals 1 and 10, and one large one to check the
     estimates, are measured for what the tool records most (and tdcore's statistics). Models after the first
-    are measured at 1 and 2.
+    are measured at 1 and 2. again: a later round, of the first model and without the peers' lesser
+    collections.
     """
     cells = []
-    for place, model in enumerate(chosen.models):
+    for place, model in enumerate(chosen.models[: 1 if again else None]):
         for interval in chosen.intervals:
             if place > 0 and interval not in (1, 2):
                 continue
@@ -82,7 +83,8 @@ def plan(chosen: argparse.Namespace) -> list[Cell]:
                 for tool in chosen.tools:
                     entry = TOOLS[tool]
                     most = collection == primary(entry) or (tool == "tdcore" and collection == "statistics")
-                    if collection not in entry.collections or not (interval == 2 or most):
+                    lesser = not most and (interval != 2 or ((again or place > 0) and tool != "tdcore"))
+                    if collection not in entry.collections or lesser:
                         continue
                     if interval == _CHECK_INTERVAL and tool != "tdcore":
                         continue
@@ -180,8 +182,7 @@ def measure(chosen: argparse.Namespace, console: Console) -> Measurements:
         console.print(f"[yellow]not measured: {TOOLS[name].title}: {why}")
     chosen.tools = [name for name in chosen.tools if name not in absent]
     one_round = plan(chosen)
-    later = [cell for cell in one_round if cell.model == chosen.models[0]]
-    todo = one_round + later * (chosen.rounds - 1)
+    todo = one_round + plan(chosen, again=True) * (chosen.rounds - 1)
     found = Measurements(chosen.busy_share)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:

@@ -39,15 +39,13 @@ def draw(rows: list[dict[str, Any]], costs: CostModel | None, stem: Path) -> Non
         _draw_collections(axes[1][column], mine)
     axes[0][0].set_ylabel("slowdown, all tools (logarithmic)")
     axes[1][0].set_ylabel("slowdown, tdcore")
-    figure.text(
-        0.5,
-        0.01,
-        "filled: measured, with 95 % interval; open: estimated from the stall at interval 2. "
+    separator = "\n" if len(models) == 1 else " "
+    notes = (
+        "filled: measured, with 95 % interval; open: estimated.",
         "TensorBoard and wandb record histograms, the others values.",
-        ha="center",
-        fontsize=9,
     )
-    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    figure.text(0.5, 0.01, separator.join(notes), ha="center", fontsize=9)
+    figure.tight_layout(rect=(0, 0.04, 1, 1))
     for suffix in (".png", ".svg"):
         figure.savefig(f"{stem}{suffix}", dpi=150)
     pyplot.close(figure)
@@ -73,8 +71,8 @@ def _draw_collections(axis: Any, rows: list[dict[str, Any]]) -> None:
     for collection, mark in _MARKS.items():
         mine = [row for row in rows if row["tool"] == "tdcore" and row["collection"] == collection]
         _line(axis, mine, "tdcore", collection, mark, 0.35 + 0.65 * (list(_MARKS).index(collection) == 0))
-    top = [row["slowdown"] for row in rows if row["tool"] == "tdcore" and row["slowdown"]]
-    axis.set_ylim(0.97, min(max([1.2, *top]) * 1.02, 1.6))
+    values = [row["slowdown"] for row in rows if row["tool"] == "tdcore" and row["slowdown"]]
+    axis.set_ylim(max(0.8, min([0.97, *values]) - 0.02), min(max([1.2, *values]) * 1.02, 2.5))
     _finish(axis)
 
 

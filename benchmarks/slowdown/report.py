@@ -22,7 +22,8 @@ _BUSY = "busy"
 def flat_rows(summaries: dict[Key, Summary]) -> list[dict[str, Any]]:
     """One row per model, tool, collection, threads and interval: measured ones, then estimated ones.
 
-    An estimate spreads the stall that was measured at interval 2 over the interval.
+    An estimate spreads the cost of a saved step over the interval: all effects as measured at interval 10,
+    or the stall at interval 2 where 10 was not measured.
     """
     rows = []
     for (model, tool, collection, interval, threads), one in summaries.items():
@@ -51,12 +52,17 @@ def _estimates(
     summaries: dict[Key, Summary],
 ) -> Iterable[tuple[dict[str, Any], int, dict[str, float]]]:
     for (model, tool, collection, interval, threads), one in summaries.items():
-        if interval != 2 or one.stall_s is None or tool == "none":
+        if interval != 2 or tool == "none":
             continue
-        disk = one.written_per_save / (one.disk_floor * interval * one.step_s) if one.disk_floor > 1 else 0.0
+        cost = one.stall_s
+        at_ten = summaries.get((model, tool, collection, 10, threads))
+        if at_ten is not None and at_ten.slowdown is not None:
+            cost = at_ten.slowdown.map(lambda ratio, step=at_ten.step_s: (ratio - 1) * 10 * step)
+        if cost is None:
+            continue
         for asked in INTERVALS:
             if (model, tool, collection, asked, threads) not in summaries:
-                guess = estimate(one.stall_s, one.step_s, asked, one.written_per_save, disk)
+                guess = estimate(cost, one.step_s, asked, one.written_per_save, one.disk_bytes_per_s)
                 what = {"model": model, "tool": tool, "collection": collection, "threads": threads}
                 yield what, asked, {"median": guess.median, "low": guess.low, "high": guess.high}
 
@@ -94,7 +100,8 @@ def _slowdown_table(model: str, rows: list[dict[str, Any]]) -> Table:
         "collection",
         *(str(interval) for interval in INTERVALS),
         title=f"slowdown by save interval: {WORKLOADS[model].title}",
-        caption="~ estimated from interval 2; in brackets: 95 % bootstrap; busy: others had the machine",
+        caption="~ estimated from interval 10, or 2 where 10 was not measured; in brackets: 95 % bootstrap; "
+        "busy: others had the machine",
     )
     for tool, collection, threads in dict.fromkeys(
         (row["tool"], row["collection"], row["threads"]) for row in rows

@@ -75,6 +75,8 @@ class Training:
 
 def run_block(training: Training, tool: Tool, block: Block) -> dict[str, Any]:
     """Trains one block, waits until the tool has nothing left to do, and tells what it took."""
+    for step in range(block.start - block.lead_in, block.start):
+        training.step(step, tool)
     tool.block_begins(bool(block.saved))
     before = machine.usage()
     times = [training.step(step, tool) for step in range(block.start, block.end)]

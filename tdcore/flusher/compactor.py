@@ -29,6 +29,7 @@ class Compactor:
         self._doomed: deque[tuple[float, str]] = deque()  # when to delete, key
         self._left_alone: set[int] = set()  # first tickets of files that could not be merged
         self._not_before = 0.0
+        self._nothing_since = -1  # the ledger's changes when there was last nothing to merge
 
     def step(self, now: float) -> bool:
         """Do one piece of work; False when there is none. A sink that refuses a merge only delays it.
@@ -42,7 +43,11 @@ class Compactor:
                 self._sink.delete(self._doomed[0][1])
                 self._doomed.popleft()
                 return True
+            if self._nothing_since == self._ledger.changes:
+                return False
             group = next_group(self._candidates(), self._options)
+            if not group:
+                self._nothing_since = self._ledger.changes
             return bool(group) and self._merge(group)
         except SinkError as error:
             if error.kind == "gone":

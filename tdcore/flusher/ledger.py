@@ -44,6 +44,7 @@ class Ledger:
         self.worker = worker
         self.attempt = attempt
         self.entries: list[IndexEntry] = []
+        self.changes = 0  # goes up whenever entries are added or replaced
 
     @property
     def covered(self) -> int:
@@ -53,11 +54,13 @@ class Ledger:
     def add(self, entry: IndexEntry) -> None:
         """The next file is durable."""
         self.entries.append(entry)
+        self.changes += 1
 
     def replace(self, old: Sequence[IndexEntry], new: IndexEntry) -> None:
         """`new`, which covers what the neighbours `old` cover, is durable and supersedes them."""
         start = self.entries.index(old[0])
         self.entries[start : start + len(old)] = [new]
+        self.changes += 1
 
     def forget(self) -> None:
         """Everything on disk was removed by somebody."""

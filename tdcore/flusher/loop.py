@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Flusher"]
 
 _RING_SHARE = 4  # a flush takes at most this part of the ring, so that space comes back in pieces
+_SOON = 8  # from this part of a flush on, the next one is looked for often
 _MANY_BYTES = 1 << 62
 _MAX_STOP_BYTES = 8192  # what the control page holds
 _BARE_STOP = '{"reason": "stop requested"}'
@@ -85,7 +86,6 @@ class Flusher:
         self._ended = False  # end/ is written and nothing is left to do
         self._stray_segments = False  # a segment may lie there that no index file names
         self._oldest: float | None = None  # when the oldest record in the ring was first seen
-        self._seen = -1  # bytes in the ring at the last look
         self._beat_at = self._stop_poll_at = 0.0
         self._stop_seen = False
         self._last_success = 0.0
@@ -111,12 +111,13 @@ class Flusher:
             if self._ended:
                 return True
             if worked:
+                pause = self._options.min_poll.total_seconds()
                 continue
             if ending and self._out_of_time(now):
                 self._abandon()
                 return False
-            pause = self._next_pause(pause)
             wait(pause)
+            pause = self._next_pause(pause)
 
     def _look_at_trainer(self, producer_dead: Callable[[], bool], now: float) -> bool:
         closing = self._consumer.closing  # before the look at its life: a clean end closes, then dies
@@ -372,11 +373,14 @@ class Flusher:
         self._stop_seen = True
 
     def _next_pause(self, pause: float) -> float:
-        """Short while the ring fills, longer while nothing happens."""
-        seen, self._seen = self._seen, self._consumer.pending_bytes
-        if seen != self._seen:
-            return self._options.min_poll.total_seconds()
-        return min(pause * 1.5 + 1e-4, self._options.max_poll.total_seconds())
+        """Half as long again as the last one: about a third of the time since there was work to do."""
+        options, consumer = self._options, self._consumer
+        filling = (
+            consumer.pending_bytes * _SOON >= self._batch_bytes
+            or consumer.pending_records * _SOON >= self._batch_records
+        )
+        longest = min(options.busy_poll, options.max_poll) if filling else options.max_poll
+        return min(pause * 1.5, longest.total_seconds())
 
     def _make_batch(self, drained: Drained, place: FileRange) -> Batch:
         from tdcore.flusher.batch import Batch  # imports pyarrow, so not before there is something to write

@@ -19,7 +19,9 @@ class FlusherOptions:
     segment_bytes: a flush takes at most this much out of the ring, and no more than a quarter of the ring; it
     starts when so much is there.
     visible_delay: a record waits at most about this long before it is written.
-    min_poll, max_poll: pause between two looks at the ring while it fills, and when nothing happens.
+    min_poll, max_poll: pause between two looks at the ring, right after there was work to do, and when
+    nothing has happened for long (a look wakes a process and costs about 0.1 ms of CPU). busy_poll: longest
+    pause while the ring fills fast.
     heartbeat: between two reports to the trainer. stop_poll: between two looks for a stop request.
     merge_fan_in: so many small index files become one. small_index_bytes, small_segment_bytes: what "small"
     is.
@@ -33,7 +35,8 @@ class FlusherOptions:
     segment_bytes: int = 64 * _MIB
     visible_delay: timedelta = timedelta(seconds=1)
     min_poll: timedelta = timedelta(milliseconds=1)
-    max_poll: timedelta = timedelta(milliseconds=10)
+    busy_poll: timedelta = timedelta(milliseconds=10)
+    max_poll: timedelta = timedelta(milliseconds=100)
     heartbeat: timedelta = timedelta(milliseconds=250)
     stop_poll: timedelta = timedelta(milliseconds=500)
     merge_fan_in: int = 16

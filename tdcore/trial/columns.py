@@ -1,4 +1,4 @@
-"""Growing: a NumPy array that rows are added to, at amortised constant cost.
+"""Columns over all rows: Growing, an array that rows are added to at amortised constant cost, and helpers.
 
 Threads: none of its own; an object belongs to one reader.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Growing"]
+__all__ = ["Growing", "distinct"]
 
 
 class Growing:
@@ -27,12 +27,21 @@ class Growing:
         """What is in it: a view, valid until the next extend."""
         return self._array[: self._rows]
 
-    def extend(self, values: npt.NDArray[Any]) -> None:
-        """Adds values at the end."""
-        rows = self._rows + len(values)
+    def extend(self, *parts: npt.NDArray[Any]) -> None:
+        """Adds values at the end: several arrays at once cost one move of what is there, at most."""
+        rows = self._rows + sum(map(len, parts))
         if rows > len(self._array):
-            bigger = np.empty(max(rows, len(self._array) * 3 // 2), dtype=self._array.dtype)
+            room = rows if self._rows == 0 else max(rows, len(self._array) * 3 // 2)
+            bigger = np.empty(room, dtype=self._array.dtype)
             bigger[: self._rows] = self.array
             self._array = bigger
-        self._array[self._rows : rows] = values
-        self._rows = rows
+        for part in parts:
+            self._array[self._rows : self._rows + len(part)] = part
+            self._rows += len(part)
+
+
+def distinct(values: npt.NDArray[np.integer]) -> list[int]:
+    """The distinct numbers, sorted. Fast where all are equal, as attempts and workers mostly are."""
+    if len(values) == 0 or (values == values[0]).all():
+        return [int(value) for value in values[:1]]
+    return [int(value) for value in np.unique(values).tolist()]

@@ -18,7 +18,6 @@ others are read when needed.
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +29,9 @@ import pyarrow as pa
 
 from tdcore import layout
 from tdcore.errors import RunCorrupt, SinkKeyError
+from tdcore.trial.chunk import Chunk, gather
 from tdcore.trial.columns import Growing
-from tdcore.trial.index_file import NARROW, WORDS, Chunk, open_chunk
+from tdcore.trial.index_file import NARROW, WORDS, open_chunks
 from tdcore.trial.intervals import Intervals
 from tdcore.trial.vocabulary import Vocabularies
 
@@ -158,6 +158,18 @@ class Index:
 
     def _read_new(self, files: Sequence[layout.FileRange], last_try: bool) -> bool:
         """Reads what the files have that was not read. False when the listing must be taken again."""
+        found: list[tuple[list[Chunk], dict[str, npt.NDArray[Any]]]] = []
+        try:
+            return self._read_files(files, last_try, found)
+        finally:
+            self._append(found)  # also when a file is damaged: those before it count as read
+
+    def _read_files(
+        self,
+        files: Sequence[layout.FileRange],
+        last_try: bool,
+        found: list[tuple[list[Chunk], dict[str, npt.NDArray[Any]]]],
+    ) -> bool:
         complete = True
         stopped: set[tuple[str, int]] = (
             set()
@@ -174,12 +186,11 @@ class Index:
                     stopped.add(home)
                     continue
             try:
-                chunk, arrays = open_chunk(self._sink, self._root, file, wanted, self.vocabularies)
+                found.append(open_chunks(self._sink, self._root, file, wanted, self.vocabularies))
             except SinkKeyError:
                 complete = False
                 stopped.add(home)
                 continue
-            self._append(chunk, arrays)
             if wanted == [(file.first, file.last)]:
                 self._placed.add(file)
             read.add(file.first, file.last)
@@ -191,24 +202,21 @@ class Index:
         hole = Hole(worker=file.worker, attempt=file.attempt, first=read.end, last=file.first - 1)
         return hole not in self._known_holes
 
-    def _append(self, chunk: Chunk, arrays: dict[str, npt.NDArray[Any]]) -> None:
-        if chunk.rows == 0:
-            return
-        for name, array in arrays.items():
-            self._columns[name].extend(array)
-        self._chunks.append(chunk)
-        self._starts.append(self._rows)
-        self._rows += chunk.rows
+    def _append(self, found: Sequence[tuple[list[Chunk], dict[str, npt.NDArray[Any]]]]) -> None:
+        for name, column in self._columns.items():
+            column.extend(*(arrays[name] for _, arrays in found))
+        for chunk in (chunk for chunks, _ in found for chunk in chunks):
+            self._chunks.append(chunk)
+            self._starts.append(self._rows)
+            self._rows += chunk.rows
 
     def _join_small(self) -> None:
         """Joins runs of small chunks at the end: their number grows with the logarithm of the polls."""
         while len(self._chunks) >= _JOIN_CHUNKS:
             tail = self._chunks[-_JOIN_CHUNKS:]
-            if any(chunk.level != tail[0].level for chunk in tail):
+            if any(chunk.level != tail[0].level or chunk.level < 0 for chunk in tail):
                 return
-            joined = Chunk.joined(tail)
-            joined.level = tail[0].level + 1
-            self._chunks[-_JOIN_CHUNKS:] = [joined]
+            self._chunks[-_JOIN_CHUNKS:] = [Chunk.joined(tail)]
             del self._starts[-_JOIN_CHUNKS + 1 :]
 
     # Payloads that moved. -------------------------------------------------------------------------
@@ -249,7 +257,7 @@ class Index:
 
     def _take_places(self, file: layout.FileRange) -> None:
         read = self._read[file.worker, file.attempt].present(file.first, file.last)
-        _, arrays = open_chunk(self._sink, self._root, file, read, self.vocabularies)
+        _, arrays = open_chunks(self._sink, self._root, file, read, self.vocabularies)
         worker = self.vocabularies["worker"].code(file.worker)
         column = self.column
         mine = np.flatnonzero(
@@ -282,34 +290,8 @@ class Index:
         return pa.array(values, kind)
 
     def _wide(self, names: Sequence[str], rows: Rows) -> dict[str, pa.ChunkedArray]:
-        if not names:
-            return {}
-        schema = layout.index_schema()
-        if len(rows) == 0:
-            return {name: pa.chunked_array([], schema.field(name).type) for name in names}
         whole = len(rows) == self._rows and bool(np.array_equal(rows, np.arange(self._rows)))
-        chunks, local = (range(len(self._chunks)), None) if whole else self._localise(rows)
-        parts = [self._chunks[at].wide(names) for at in chunks]
-        found: dict[str, pa.ChunkedArray] = {}
-        for name in names:
-            kind = schema.field(name).type
-            column = pa.chunked_array([piece for part in parts for piece in part[name].chunks], kind)
-            if pa.types.is_dictionary(kind) and column.num_chunks > 1:
-                column = column.unify_dictionaries()
-            found[name] = column if local is None else column.take(local)
-        return found
-
-    def _localise(self, rows: Rows) -> tuple[Sequence[int], pa.Array]:
-        """The chunks that hold these rows, and where the rows are in those chunks put one after the other."""
-        if len(rows) == 1:
-            at = bisect_right(self._starts, int(rows[0])) - 1
-            return [at], pa.array([int(rows[0]) - self._starts[at]])
-        starts = np.array(self._starts, dtype=np.int64)
-        home = np.searchsorted(starts, rows, side="right") - 1
-        used, position = np.unique(home, return_inverse=True)
-        lengths = np.array([self._chunks[at].rows for at in used.tolist()], dtype=np.int64)
-        shifted = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)[:-1]])
-        return used.tolist(), pa.array(rows - starts[home] + shifted[position])
+        return gather(self._chunks, self._starts, names, None if whole else rows)
 
 
 def _covers(file: layout.FileRange, place: tuple[str, int, int]) -> bool:

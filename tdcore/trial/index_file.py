@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +25,15 @@ import pyarrow.parquet as pq
 
 from tdcore import layout
 from tdcore.errors import RunCorrupt, SinkKeyError
+from tdcore.trial.chunk import Chunk, whole_column
 from tdcore.trial.vocabulary import Vocabularies
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["MODES", "NARROW", "WIDE", "WORDS", "Chunk", "clipped", "open_chunk"]
+__all__ = ["MODES", "NARROW", "WIDE", "WORDS", "clipped", "open_chunks"]
 
-Ints = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int64]
 
 MODES = ("TRAIN", "EVAL", "PREDICT", "GLOBAL")
 # NumPy type of each narrow column; text columns hold codes of a Vocabulary, null is -1.
@@ -63,6 +66,8 @@ _MAX_FILE_BYTES = 1 << 31
 _MAX_EXPANSION = 4096  # bytes in memory per byte of file
 _MAX_NAME_CHARS = 65536
 _MANY_ROWS = 20_000  # from here on columns are decoded by several threads
+_PIECE_ROWS = 16_384  # large files are read in pieces of at least so many rows
+_LIMITS: dict[str, Any] = {"thrift_string_size_limit": 64 << 20, "thrift_container_size_limit": 1 << 20}
 _MAPPED_BYTES = 1 << 20  # files at least this large stay mapped instead of being held in memory
 _MAX_COUNT = 1 << 53
 _ANY_SIGN = {"min", "max", "mean", "m2", "log2_first", "log2_counts"}
@@ -97,58 +102,14 @@ def _reading(key: str, what: str) -> Iterator[None]:
         ) from error
 
 
-class Chunk:
-    """Rows of the index that were read together, as columns.
-
-    rows: how many. `wide(name)` gives any column of WIDE for exactly these rows, in order.
-    """
-
-    __slots__ = ("_columns", "_load", "level", "rows")
-
-    def __init__(
-        self,
-        rows: int,
-        load: Callable[[Sequence[str]], pa.Table] | None,
-        columns: dict[str, pa.ChunkedArray] | None = None,
-    ) -> None:
-        self.rows = rows
-        self.level = 0  # how often its rows were joined with others; used by Index only
-        self._load = load
-        self._columns: dict[str, pa.ChunkedArray] = columns or {}
-
-    def wide(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-        """Columns of WIDE by name, read from the file where they were not before. Raises RunCorrupt."""
-        lacking = [name for name in names if name not in self._columns]
-        if lacking:
-            assert self._load is not None
-            table = self._load(lacking)
-            for name in lacking:
-                self._columns[name] = table.column(name)
-        if len(self._columns) == len(WIDE):
-            self._load = None  # lets go of the file
-        return {name: self._columns[name] for name in names}
-
-    @staticmethod
-    def joined(chunks: Sequence[Chunk]) -> Chunk:
-        """One chunk with the rows of several, in order, held in memory."""
-        parts = [chunk.wide(WIDE) for chunk in chunks]
-        columns: dict[str, pa.ChunkedArray] = {}
-        for name in WIDE:
-            column = pa.chunked_array(
-                [piece for part in parts for piece in part[name].chunks], parts[0][name].type
-            )
-            columns[name] = _whole(column)
-        return Chunk(sum(chunk.rows for chunk in chunks), None, columns)
-
-
-def open_chunk(
+def open_chunks(
     sink: Sink,
     root: Path | None,
     file: layout.FileRange,
     wanted: Sequence[tuple[int, int]],
     vocabularies: Vocabularies,
-) -> tuple[Chunk, dict[str, npt.NDArray[Any]]]:
-    """Reads the narrow columns of one index file: a Chunk and the arrays by name.
+) -> tuple[list[Chunk], dict[str, npt.NDArray[Any]]]:
+    """Reads the narrow columns of one index file: its rows as chunks, and the arrays by name.
 
     root: the run's folder where it is local. wanted: ranges of tickets to keep, sorted, inclusive; rows of
     other tickets are left out. Raises SinkKeyError when the file is gone, RunCorrupt when it is not what it
@@ -163,31 +124,80 @@ def open_chunk(
     keep = np.zeros(len(tickets), dtype=np.bool_)
     for first, last in wanted:
         keep |= (tickets >= first) & (tickets <= last)
+    pieces = _pieces(parquet, source, key)
     if keep.all():
-        return Chunk(len(keep), lambda names: _read(parquet, key, names)), arrays
-    rows = np.flatnonzero(keep)
-    arrays = {name: array[rows] for name, array in arrays.items()}
-    chunk = Chunk(len(rows), lambda names: _read(parquet, key, names).take(pa.array(rows)))
-    if 2 * len(rows) < len(keep):
-        chunk.wide(WIDE)  # a few rows must not keep a large file
-    return chunk, arrays
+        return [_chunk(piece, None) for piece in pieces], arrays
+    chunks = []
+    for piece in pieces:
+        rows = np.flatnonzero(keep[piece.first : piece.first + piece.rows])
+        if not len(rows):
+            continue
+        chunks.append(_chunk(piece, rows))
+        if 2 * len(rows) < piece.rows:
+            chunks[-1].wide(WIDE)  # a few rows must not keep a large file
+    return chunks, {name: array[keep] for name, array in arrays.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """Some neighbouring row groups of a file: first row and number of rows; `read` reads columns of them."""
+
+    first: int
+    rows: int
+    read: Callable[[Sequence[str]], pa.Table]
+
+
+def _pieces(parquet: pq.ParquetFile, source: Any, key: str) -> list[_Piece]:
+    """The file in pieces of at least _PIECE_ROWS rows, each with a reader of its own: for threads."""
+    metadata = parquet.metadata
+    pieces: list[_Piece] = []
+    groups: list[int] = []
+    first = rows = 0
+    for group in range(metadata.num_row_groups):
+        groups.append(group)
+        rows += metadata.row_group(group).num_rows
+        if rows >= _PIECE_ROWS or group == metadata.num_row_groups - 1:
+            read = partial(_read_groups, source, metadata, key, tuple(groups), rows)
+            pieces.append(_Piece(first=first, rows=rows, read=read))
+            first, rows, groups = first + rows, 0, []
+    return [piece for piece in pieces if piece.rows]
+
+
+def _chunk(piece: _Piece, rows: Rows | None) -> Chunk:
+    """rows: of the piece, to keep; None for all."""
+    level = -1 if piece.rows >= _PIECE_ROWS else 0
+    if rows is None or len(rows) == piece.rows:
+        return Chunk(piece.rows, piece.read, WIDE, level=level)
+    taken = pa.array(rows)
+    return Chunk(len(rows), lambda names: piece.read(names).take(taken), WIDE, level=level)
+
+
+def _read_groups(
+    source: Any, metadata: Any, key: str, groups: Sequence[int], rows: int, names: Sequence[str]
+) -> pa.Table:
+    with _reading(key, "opening"):
+        parquet = _parquet(source, metadata)
+    return _read(parquet, key, names, groups, rows)
 
 
 def _opened(source: Any, key: str) -> pq.ParquetFile:
     """The file, once its footer says what it should."""
-    limits: dict[str, Any] = {"thrift_string_size_limit": 64 << 20, "thrift_container_size_limit": 1 << 20}
     with _reading(key, "opening"):
-        parquet = pq.ParquetFile(source, page_checksum_verification=True, **limits)
+        parquet = pq.ParquetFile(source, page_checksum_verification=True, **_LIMITS)
     _check_size(parquet, key, source.size())
     _check_schema(parquet, key)
     with _reading(key, "opening"):
-        return pq.ParquetFile(
-            source,
-            metadata=parquet.metadata,
-            read_dictionary=_dictionary_columns(),
-            page_checksum_verification=True,
-            **limits,
-        )
+        return _parquet(source, parquet.metadata)
+
+
+def _parquet(source: Any, metadata: Any) -> pq.ParquetFile:
+    return pq.ParquetFile(
+        source,
+        metadata=metadata,
+        read_dictionary=_dictionary_columns(),
+        page_checksum_verification=True,
+        **_LIMITS,
+    )
 
 
 def _source(sink: Sink, root: Path | None, key: str) -> Any:
@@ -211,7 +221,10 @@ def _check_size(parquet: pq.ParquetFile, key: str, file_bytes: int) -> None:
     with _reading(key, "reading its footer"):
         metadata = parquet.metadata
         rows, groups = metadata.num_rows, metadata.num_row_groups
-        sizes = [metadata.row_group(group).total_byte_size for group in range(min(groups, 1 << 16))]
+        each = [metadata.row_group(group) for group in range(min(groups, 1 << 16))]
+        sizes, counts = [group.total_byte_size for group in each], [group.num_rows for group in each]
+    if min(counts, default=0) < 0 or sum(counts) != rows:
+        raise RunCorrupt(f"{key} claims {rows} rows and {counts[:8]} in its row groups: the file is damaged")
     limit = (64 << 20) + _MAX_EXPANSION * file_bytes
     if not 0 <= rows <= _MAX_ROWS or file_bytes > _MAX_FILE_BYTES or groups > 1 << 16 or sum(sizes) > limit:
         raise RunCorrupt(
@@ -252,14 +265,28 @@ def _same_type(got: pa.DataType, want: pa.DataType) -> bool:
     return bool(got.equals(want))
 
 
-def _read(parquet: pq.ParquetFile, key: str, names: Sequence[str]) -> pa.Table:
-    """Some columns, fully validated, each in one piece and of the type that the format says."""
+def _read(
+    parquet: pq.ParquetFile,
+    key: str,
+    names: Sequence[str],
+    groups: Sequence[int] | None = None,
+    rows: int | None = None,
+) -> pa.Table:
+    """Some columns, fully validated, each in one piece and of the type that the format says.
+
+    groups: row groups, None for all; they must hold `rows` rows.
+    """
     schema = layout.index_schema()
+    wanted = parquet.metadata.num_rows if rows is None else rows
     with _reading(key, "reading"):
-        table = parquet.read(columns=list(names), use_threads=parquet.metadata.num_rows > _MANY_ROWS)
+        threads = wanted > _MANY_ROWS
+        if groups is None:
+            table = parquet.read(columns=list(names), use_threads=threads)
+        else:
+            table = parquet.read_row_groups(list(groups), columns=list(names), use_threads=threads)
         table.validate(full=True)
-        if table.num_rows != parquet.metadata.num_rows:
-            raise ValueError(f"{table.num_rows} rows found, {parquet.metadata.num_rows} promised")
+        if table.num_rows != wanted:
+            raise ValueError(f"{table.num_rows} rows found, {wanted} promised")
         columns = []
         for name in names:
             field = schema.field(name)
@@ -272,7 +299,7 @@ def _read(parquet: pq.ParquetFile, key: str, names: Sequence[str]) -> pa.Table:
                 column = column.cast(field.type)
             if name in _NEVER_NEGATIVE:
                 _check_statistic(column, name)
-            columns.append(_whole(column))
+            columns.append(whole_column(column))
         return pa.table(columns, schema=pa.schema([schema.field(name) for name in names]))
 
 
@@ -283,18 +310,6 @@ def _check_statistic(column: pa.ChunkedArray, name: str) -> None:
     limit = _MAX_COUNT if pa.types.is_integer(column.type) else math.inf
     if low is not None and (low < 0 or high > limit):
         raise ValueError(f"{name} is {low if low < 0 else high}, which no tensor has")
-
-
-def _whole(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The same column in one piece, with one dictionary."""
-    if column.num_chunks == 1:
-        return column
-    if column.num_chunks == 0:
-        return pa.chunked_array([pa.nulls(0, column.type)], column.type)
-    if pa.types.is_dictionary(column.type):
-        column = column.unify_dictionaries()
-    whole = column.combine_chunks()
-    return whole if isinstance(whole, pa.ChunkedArray) else pa.chunked_array([whole], column.type)
 
 
 def _narrow(

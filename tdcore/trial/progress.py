@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from tdcore.errors import SinkKeyError
+from tdcore.trial.columns import distinct
 from tdcore.trial.documents import Run, RunEnd, read_ends, read_run
 from tdcore.trial.index import Index
 
@@ -86,10 +87,8 @@ class Progress:
         attempts, workers = index.column("attempt")[known:], index.column("worker")[known:]
         steps, times = index.column("step")[known:], index.column("time_ns")[known:]
         texts, now = index.texts("worker"), self._clock()
-        pairs = np.unique(attempts.astype(np.int64) * len(texts) + workers)
-        for attempt, worker in zip(
-            (pairs // len(texts)).tolist(), (pairs % len(texts)).tolist(), strict=True
-        ):
+        pairs = distinct(attempts.astype(np.int64) * len(texts) + workers)
+        for attempt, worker in (divmod(pair, len(texts)) for pair in pairs):
             mine = (attempts == attempt) & (workers == worker)
             step, saved_ns = int(steps[mine].max()), int(times[mine].max())
             place = (attempt, texts[worker])

@@ -59,29 +59,36 @@ def stats_table(index: Index, captures: Captures, columns: Sequence[str] | None 
     several = np.flatnonzero((sizes > 1) | ~captures.complete)
     if len(several):
         table = _patched(table, index, captures, several, sizes[several])
-    for name in DERIVED:
-        if name in names:
-            table = table.append_column(name, derived(name, table))
+    wanted = [name for name in DERIVED if name in names]
+    if wanted:
+        arrays = _derived(wanted, table)
+        for name in wanted:
+            table = table.append_column(name, arrays[name])
     return table.select(names)
 
 
 def derived(name: str, table: pa.Table) -> pa.Array:
     """One of DERIVED, from the statistics columns of a table."""
+    return _derived([name], table)[name]
+
+
+def _derived(names: Sequence[str], table: pa.Table) -> dict[str, pa.Array]:
     none = _isnull(table, "count")
     finite = _numbers(table, "count") - sum(
         _numbers(table, f"{kind}_count") for kind in ("nan", "pos_inf", "neg_inf")
     )
+    found: dict[str, Floats] = {}
     with np.errstate(all="ignore"):
-        if name == "sum":
-            values = np.where(finite > 0, _numbers(table, "mean") * finite, 0.0)
-        elif name == "l1":
-            values = _numbers(table, "abs_sum")
-        elif name == "l2":
-            values = np.sqrt(_numbers(table, "square_sum"))
-        else:
-            values = np.where(finite > 0, np.maximum(_numbers(table, "m2"), 0.0) / finite, np.nan)
-            values = np.sqrt(values) if name == "std" else values
-    return pa.array(values, pa.float64(), mask=none)
+        if "sum" in names:
+            found["sum"] = np.where(finite > 0, _numbers(table, "mean") * finite, 0.0)
+        if "l1" in names:
+            found["l1"] = _numbers(table, "abs_sum")
+        if "l2" in names:
+            found["l2"] = np.sqrt(_numbers(table, "square_sum"))
+        if "variance" in names or "std" in names:
+            variance = np.where(finite > 0, np.maximum(_numbers(table, "m2"), 0.0) / finite, np.nan)
+            found |= {"variance": variance, "std": np.sqrt(variance)}
+    return {name: pa.array(found[name], pa.float64(), mask=none) for name in names}
 
 
 def _isnull(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:

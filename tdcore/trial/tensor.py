@@ -26,7 +26,7 @@ from tdcore.trial.index import Rows
 from tdcore.trial.reductions import REDUCTIONS, checked_name, from_statistics, from_values
 from tdcore.trial.statistics import stats_table
 from tdcore.trial.steps import StepState
-from tdcore.trial.values import read_values
+from tdcore.trial.values import read_singles, read_values
 from tdcore.trial.view import worker_order
 
 if TYPE_CHECKING:
@@ -82,10 +82,31 @@ class Tensor:
         self, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
     ) -> dict[int, npt.NDArray[Any]]:
         """step -> values, for all steps (of the mode) that have values. Those without are left out."""
-        found: dict[int, npt.NDArray[Any]] = {}
-        for step in self.steps(mode):
+        reader, found = self._reader, dict[int, npt.NDArray[Any]]()
+        steps = self.steps(mode)
+        if not steps:
+            return found
+        index, rows = reader.index, self._rows()
+        if worker is not None:
+            self._check_worker(worker)
+            rows = rows[index.column("worker")[rows] == index.vocabularies["worker"].code(worker)]
+        if mode is not ModeKeys.GLOBAL:
+            rows = rows[index.column("mode")[rows] == index.vocabularies["mode"].code(mode.name)]
+        of_row = index.column("step" if mode is ModeKeys.GLOBAL else "mode_step")[rows]
+        order = np.argsort(of_row, kind="stable")
+        rows, of_row = rows[order], of_row[order]
+        starts = np.flatnonzero(np.diff(of_row, prepend=of_row[:1] - 1))
+        alone = np.diff(np.append(starts, len(rows))) == 1
+        alone &= index.column("parts")[rows[starts]] == 1
+        wanted = np.isin(of_row[starts], steps)
+        singles = read_singles(index, reader.payloads, rows[starts[alone & wanted]], self._at)
+        for start, is_alone in zip(starts[wanted].tolist(), alone[wanted].tolist(), strict=True):
+            step = int(of_row[start])
             with suppress(TensorUnavailableForStep):
-                found[step] = self._value(self._capture(step, mode, worker, None), step)
+                if not is_alone:  # several parts, workers or calls
+                    found[step] = self._value(self._capture(step, mode, worker, None), step)
+                elif (values := next(singles)) is not None:
+                    found[step] = values
         return found
 
     def workers(self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL) -> list[str]:

@@ -5,6 +5,7 @@ Threads: as the Index and the Payloads that are given.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +15,7 @@ from tdcore.errors import SinkKeyError
 from tdcore.trial.index import Index, Rows
 from tdcore.trial.payload import Payloads, Piece
 
-__all__ = ["read_values"]
+__all__ = ["read_singles", "read_values"]
 
 _MOVES = 20  # so often may the segment be merged away between looking and opening
 
@@ -34,6 +35,32 @@ def read_values(index: Index, payloads: Payloads, rows: Rows, what: str) -> npt.
         if not index.relocate(rows):
             break
     return payloads.read(_pieces(index, rows), dtype, shape, what)
+
+
+def read_singles(
+    index: Index, payloads: Payloads, rows: Rows, what: Callable[[int], str]
+) -> Iterator[npt.NDArray[Any] | None]:
+    """The values of captures that are one row each; None where they were not saved or are lost. Read-only.
+
+    The index is asked once for all of them. what: names the tensor at a step in messages. Raises RunCorrupt.
+    """
+    ok = index.column("status")[rows] == index.vocabularies["status"].code("ok")
+    saved = ok & (index.column("segment")[rows] >= 0)
+    steps = index.column("step")[rows].tolist()
+    shapes = index.wide("shape", rows).to_pylist()
+    pieces = _pieces(index, rows)
+    for at, row in enumerate(rows.tolist()):
+        if not (saved[at] or (ok[at] and pieces[at].elements == 0)):
+            yield None
+            continue
+        dtype = index.text("dtype", row) or "none"
+        try:
+            values = payloads.read([pieces[at]], dtype, shapes[at], what(steps[at]))
+        except SinkKeyError:  # its segment was merged away, or is lost
+            values = None
+            with suppress(SinkKeyError):
+                values = read_values(index, payloads, rows[at : at + 1], what(steps[at]))
+        yield values
 
 
 def _pieces(index: Index, rows: Rows) -> list[Piece]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from tdcore.trial.columns import Growing
+from tdcore.trial.columns import Growing, distinct
 from tdcore.trial.index import Index, Rows
 
 __all__ = ["View", "as_list", "worker_order"]
@@ -65,7 +65,7 @@ class View:
             return
         attempts, steps = index.column("attempt")[known:], index.column("step")[known:]
         changed = False
-        for attempt in np.unique(attempts).tolist():
+        for attempt in distinct(attempts):
             first = int(steps[attempts == attempt].min())
             if first < self._first_steps.get(attempt, _NO_LIMIT):
                 changed = changed or any(other < attempt for other in self._first_steps)
@@ -98,7 +98,10 @@ class View:
             self._order = np.argsort(names, kind="stable")
             self._order_names = names[self._order]
             self._ordered = len(index)
-        low, high = np.searchsorted(self._order_names, [name, name + 1])
+        wanted = np.array(
+            [name, name + 1], dtype=self._order_names.dtype
+        )  # another type would copy the names
+        low, high = np.searchsorted(self._order_names, wanted)
         tail = self._ordered + np.flatnonzero(names[self._ordered :] == name)
         rows = np.concatenate([self._order[low:high], tail])
         shown: Rows = rows[self.visible[rows]]
@@ -138,7 +141,9 @@ class View:
             index.column("step"),
             index.column("mode") == index.vocabularies["mode"].code("GLOBAL"),
         )
-        candidates = np.concatenate([self._step_rows, rows])
+        new = np.ones(len(rows), dtype=np.bool_)  # of neighbours that say the same, the first stands for all
+        new[1:] = (steps[rows[1:]] != steps[rows[:-1]]) | (is_global[rows[1:]] != is_global[rows[:-1]])
+        candidates = np.concatenate([self._step_rows, rows[new]])
         order = np.lexsort([candidates, is_global[candidates], steps[candidates]])
         candidates = candidates[order]
         first = np.ones(len(candidates), dtype=np.bool_)

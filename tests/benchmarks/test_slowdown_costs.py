@@ -32,7 +32,7 @@ def result(
             "start": block.start,
             "saved": list(block.saved),
             "times_s": [step + stall * (i in block.saved) for i in range(block.start, block.end)],
-            "cpu_s": 1.0 + len(block.saved) * 0.5,
+            "cpu_s": (block.end - block.start) * 0.2 + len(block.saved) * 0.5,
             "left_behind_s": 0.0,
             "others": others,
             "memory": 100,
@@ -56,12 +56,28 @@ def result(
 
 def test_blocks_with_saving_and_without_take_turns() -> None:
     blocks = schedule(cell(warm_up=2))
-    assert [len(block.saved) for block in blocks] == [2, 3, 0, 3, 0, 3, 0]
-    assert [block.start for block in blocks[1:]] == [block.end for block in blocks[:-1]]
+    assert [len(block.saved) for block in blocks] == [2, 3, 0, 0, 3, 3, 0]
 
 
-def test_saved_steps_lie_an_interval_apart_within_a_block() -> None:
-    assert saved_steps(schedule(cell(warm_up=0, interval=3, block=6, pairs=2))) == [0, 3, 12, 15]
+def test_no_step_is_left_out_or_trained_twice() -> None:
+    blocks = schedule(cell(warm_up=2))
+    assert [block.start - block.lead_in for block in blocks] == [0, *(block.end for block in blocks[:-1])]
+
+
+def test_saved_steps_lie_an_interval_apart_and_never_in_a_lead_in() -> None:
+    blocks = schedule(cell(warm_up=0, interval=3, block=6, pairs=2, plain=4))
+    (first, second) = [block for block in blocks if block.saved]
+    assert first.saved == (first.start, first.start + 3)
+    assert saved_steps(blocks) == [*first.saved, *second.saved]
+
+
+def test_at_long_intervals_the_slowdown_is_that_of_each_interval_against_its_quiet_half() -> None:
+    block = pair([1.5, 1.5, 1.0, 1.0, 3.0, 2.0, 2.0, 2.0], [9.0], [0, 4])
+    assert block.period_ratios(4) == pytest.approx([1.25, 1.125])
+
+
+def test_an_interval_that_the_block_cuts_off_gives_no_ratio() -> None:
+    assert pair([1.0, 1.0, 1.0, 2.0], [1.0], [3]).period_ratios(4) == []
 
 
 def test_a_block_that_is_no_multiple_of_the_interval_is_refused() -> None:

@@ -289,3 +289,19 @@ def test_a_stop_request_is_seen_while_the_sink_refuses_to_write(trainer: Trainer
     sink.fault = None
     trainer.ring.set_closing()
     assert flusher.join()
+
+
+def test_statistics_are_stored_with_their_bytes_split_and_counts_as_differences(
+    trainer: Trainer, sink: MemorySink
+) -> None:
+    rng = np.random.default_rng(0)
+    for step in range(50):
+        trainer.capture(step, {f"t{i}": rng.standard_normal(100) for i in range(20)}, flags=WANT_STATS)
+    flush_all(trainer, sink)
+    (key,) = sink.list(index_prefix("worker_0"))
+    group = pq.ParquetFile(pa.BufferReader(sink.get(key))).metadata.row_group(0)
+    columns = [group.column(at) for at in range(group.num_columns)]
+    encodings = {column.path_in_schema: column.encodings for column in columns}
+    assert "BYTE_STREAM_SPLIT" in encodings["mean"]
+    assert "DELTA_BINARY_PACKED" in encodings["log2_counts.list.element"]
+    assert "RLE_DICTIONARY" in encodings["name"]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tdcore import modes
-from tdcore.config import SaveConfig
+from tdcore.config import ReductionConfig, SaveConfig
 from tdcore.hooks.pytorch import Hook
 
 from .conftest import MakeHook, ReadRun
@@ -361,6 +361,52 @@ def test_replaced_parameters_and_modules_are_captured_as_they_are_now(
     assert [row["shape"] for row in run.of("gradient/Net_fc2.weight")] == [[3, 8], [3, 8], [5, 8]]
     assert run.steps("Net_extra.weight") == [2]
     assert [row["shape"] for row in run.of("fc2_output_0")] == [[5, 3], [5, 3], [5, 5]]
+
+
+def test_frozen_parameters_that_no_optimizer_owns_go_with_the_first_that_steps(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    hook, model = make_hook(include_collections=BOTH), Net()
+    model.fc1.requires_grad_(False)
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(model.fc2.parameters(), lr=0.1)
+    train(model, optimizer, steps=3)
+    model.fc1.weight.requires_grad_(True)  # has a gradient from now on, though nobody steps with it
+    train(model, optimizer, steps=2)
+    run = read_run(hook)
+    assert run.steps(WEIGHT) == run.steps("gradient/Net_fc2.weight") == [0, 1, 2, 3, 4]
+    assert [(row["step"], row["status"]) for row in run.of(GRADIENT)] == [(3, "ok"), (4, "ok")]
+
+
+def test_an_optimizer_that_comes_later_pays_for_what_it_owns(make_hook: MakeHook, read_run: ReadRun) -> None:
+    hook, model = make_hook(include_collections=[*BOTH, "optimizer_variables"]), Net()
+    hook.register_module(model)
+    one = torch.optim.SGD(model.fc1.parameters(), lr=0.1, momentum=0.9)
+    train(model, one, steps=3)
+    two = torch.optim.SGD(model.fc2.parameters(), lr=0.1, momentum=0.9)
+    hook.register_optimizer(two)
+    for _ in range(3):
+        model(torch.randn(5, 4)).square().mean().backward()
+        one.step()
+        two.step()
+    run = read_run(hook)
+    for name in (WEIGHT, GRADIENT, "Net_fc2.weight", "gradient/Net_fc2.weight"):
+        assert run.steps(name) == [0, 1, 2, 3, 4, 5]
+    assert run.steps("optimizer/momentum_buffer/Net_fc1.weight") == [1, 2, 3, 4, 5]
+    assert run.steps("optimizer_1/momentum_buffer/Net_fc2.weight") == [4, 5]
+
+
+def test_optimizer_state_can_be_reduced_to_its_product(make_hook: MakeHook, read_run: ReadRun) -> None:
+    reduction = ReductionConfig(reductions=["prod"])
+    hook = make_hook(include_collections=["weights", "optimizer_variables"], reduction_config=reduction)
+    model = Net()
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    train(model, optimizer, steps=2)
+    entering = optimizer.state[model.fc2.bias]["momentum_buffer"].double().prod()
+    train(model, optimizer)
+    run = read_run(hook)
+    assert run.value("optimizer/momentum_buffer/Net_fc2.bias/prod", 2) == entering.item()
 
 
 def test_what_the_last_step_owes_is_captured_at_the_end(make_hook: MakeHook, read_run: ReadRun) -> None:

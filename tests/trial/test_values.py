@@ -386,3 +386,57 @@ def test_huge_number_of_parts_costs_nothing(run: RunWriter) -> None:
     trial = create_trial(run.root)
     assert unavailable(trial, "x", 0).reason == "incomplete"
     assert trial.stats().to_pylist()[0]["reason"] == "incomplete"
+
+
+def test_values_are_those_that_value_gives_at_each_step(run: RunWriter) -> None:
+    rng = np.random.default_rng(0)
+    for step in range(4):
+        run.add("w", rng.standard_normal((2, 3)).astype(np.float32), step=step)
+    run.add("w", rng.standard_normal(8), step=4, parts=3)
+    run.add("w", rng.standard_normal(4), step=5, call=1)
+    run.add("w", rng.standard_normal(4), step=5, call=0)
+    run.add("w", np.zeros((0, 3), dtype=np.float32), step=6)
+    run.flush()
+    run.end()
+    tensor = create_trial(run.root).tensor("w")
+    values = tensor.values()
+    assert list(values) == tensor.steps() == list(range(7))
+    for step, value in values.items():
+        np.testing.assert_array_equal(value, tensor.value(step), strict=True)
+
+
+def test_values_leave_out_steps_that_were_saved_without(run: RunWriter) -> None:
+    run.add("w", np.ones(3), step=0)
+    run.add("w", np.ones(3), step=1, payload=False)
+    run.add("w", None, step=2, status="absent")
+    run.add("w", np.ones(3), step=3, status="lost", payload=False)
+    run.add("w", np.ones(3), step=4)
+    run.flush()
+    run.end()
+    assert list(create_trial(run.root).tensor("w").values()) == [0, 4]
+
+
+def test_values_of_a_mode_and_a_worker_are_theirs_alone(run: RunWriter) -> None:
+    other = RunWriter(run.root, worker="worker_1")
+    for writer, factor in ((run, 1), (other, 10)):
+        writer.add("w", np.full(2, factor), step=0, mode="TRAIN", mode_step=0)
+        writer.add("w", np.full(2, 2 * factor), step=1, mode="EVAL", mode_step=0)
+        writer.flush()
+        writer.end()
+    tensor = create_trial(run.root).tensor("w")
+    assert {step: value[0] for step, value in tensor.values().items()} == {0: 1, 1: 2}
+    assert {step: value[0] for step, value in tensor.values(worker="worker_1").items()} == {0: 10, 1: 20}
+    assert {step: value[0] for step, value in tensor.values(modes.EVAL, "worker_1").items()} == {0: 20}
+    with pytest.raises(InvalidWorker):
+        tensor.values(worker="worker_7")
+
+
+def test_values_follow_segments_that_were_merged_away(run: RunWriter) -> None:
+    for step in range(3):
+        run.add("w", np.full(4, step), step=step)
+        run.flush()
+    run.end()
+    trial = create_trial(run.root)
+    with no_refresh(trial):
+        run.merge(segments=True)
+        assert {step: value[0] for step, value in trial.tensor("w").values().items()} == {0: 0, 1: 1, 2: 2}

@@ -1,0 +1,203 @@
+"""A tap: what captures the outputs or inputs of one module while it sits on it as a forward hook.
+
+Most calls of a tapped module give one plain tensor under a name that is known: they go from PyTorch to the
+native capture in one Python call. All else (nested values, replicas, a backward that runs inside the forward,
+the first call) takes the longer way, with the same result.
+
+A module called several times in a step gives rows with call 0, 1, ... A recomputation in backward
+(activation checkpointing) gives none: the taps are off by then, and where backward runs inside the forward,
+autograd says so. Without that (private) question to autograd, only the first call of a module in a step is
+captured.
+
+Threads: any (replicas). Never keeps a tensor or module, and refers to nothing that holds taps, so that no
+cycle keeps them alive. Copies and pickles of a module hold a do-nothing of the standard library instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch import nn
+
+from tdcore.hooks.plan import Batch, Plan, Want
+from tdcore.hooks.pytorch_model import Module, leaves
+from tdcore.hooks.recorder import Recorder
+from tdcore.layout import TensorKind
+
+__all__ = ["EndTap", "InertInCopies", "Tap", "graph_task"]
+
+# The running backward of this thread, -1 when there is none. None where torch does not tell.
+graph_task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
+
+_Tensor = torch.Tensor
+
+Fault = weakref.WeakMethod[Callable[[str, Exception], None]]  # BaseHook._fault
+
+
+class InertInCopies:
+    """Base of what is put on a module: copies and pickles of the module hold a callable that does nothing.
+
+    It comes from the standard library, so that a saved model needs no tdcore to load.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    def __copy__(self) -> Any:
+        return contextlib.nullcontext().__exit__
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return contextlib.nullcontext().__exit__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class EndTap(InertInCopies):
+    """The root's last forward hook: the forward has ended, well or with an exception."""
+
+    __slots__ = ("end",)
+
+    def __init__(self, end: weakref.WeakMethod[Callable[[], None]]) -> None:
+        self.end = end
+
+    def __call__(self, module: nn.Module, args: object, output: object) -> None:
+        """As a forward hook that is always called."""
+        end = self.end()
+        if end is not None:
+            end()
+
+
+class Tap(InertInCopies):
+    """Captures what one module gives, as a forward hook, or gets, as a pre-hook with keyword arguments.
+
+    kind: INPUT makes it a pre-hook. is_root: the module is the registered model. useful: some tensor of it
+    was wanted.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_fault",
+        "_flags",
+        "_ids",
+        "_is_input",
+        "_is_root",
+        "_kind",
+        "_plan",
+        "_prefix",
+        "_recorder",
+        "_single",
+        "module",
+        "name",
+        "origin",
+        "useful",
+    )
+
+    def __init__(
+        self,
+        module: Module,
+        kind: TensorKind,
+        plan: Plan,
+        recorder: Recorder,
+        fault: Fault,
+        *,
+        is_root: bool = False,
+    ) -> None:
+        self.module, self.name, self.origin = module
+        self.useful = False
+        self._is_input = kind is TensorKind.INPUT
+        self._is_root = is_root
+        self._kind = kind
+        self._plan = plan
+        self._prefix = f"{self.name}_{'input' if self._is_input else 'output'}_"
+        self._recorder = recorder
+        self._fault = fault
+        self._single: Batch | None = None  # of "<prefix>0", once that is known to be wanted
+        self._batches: dict[tuple[str, ...], tuple[list[int], Batch]] = {}  # by ends of names
+        self._ids: Any = None  # of _single, when a call of one tensor may take the short way
+        self._flags = b""
+
+    def __call__(self, module: nn.Module, args: tuple[object, ...], last: Any) -> None:
+        """A module was called, or is about to be. last: its output, or keyword arguments. Never raises."""
+        start = perf_counter_ns()
+        recorder = self._recorder
+        try:
+            if not self._is_input:
+                value = last
+            elif last:
+                value = (*args, last)
+            else:
+                value = args
+            kind = type(value)
+            if kind is tuple and len(value) == 1:
+                value = value[0]
+                kind = type(value)
+            if (
+                kind is _Tensor
+                and self._ids is not None
+                and self.module() is module  # and not a replica of it
+                and graph_task() == -1  # type: ignore[misc]  # _ids is not set where there is none
+            ):
+                now, prefix = recorder.now, self._prefix
+                calls = now.calls  # Now.next_call(), without calling it
+                call = calls[prefix]
+                calls[prefix] = call + 1
+                recorder.native([value], self._ids, self._flags, now.step, now.mode, now.mode_step, call)
+            elif graph_task is None:
+                if recorder.now.next_call(f"{self._prefix}once") == 0:
+                    self._capture(module, value)
+            elif graph_task() == -1:
+                self._capture(module, value)
+        except Exception as error:
+            fault = self._fault()
+            if fault is not None:
+                fault("activations", error)
+        recorder.spent_ns += perf_counter_ns() - start
+
+    def _capture(self, module: nn.Module, value: object) -> None:
+        """Any value, from the module or a copy of it."""
+        call = self._recorder.now.next_call(self._prefix)
+        if type(value) is torch.Tensor and self._single is not None and "_is_replica" not in vars(module):
+            self._recorder.capture([value], self._single, None, call)
+            return
+        found = list(leaves(value))
+        ends = tuple(end + _place(module, tensor) for end, tensor in found)
+        known = self._batches.get(ends)
+        if known is None:
+            known = self._batches[ends] = self._choose(ends, [tensor for _, tensor in found])
+        positions, batch = known
+        if positions:
+            self._recorder.capture([found[position][1] for position in positions], batch, None, call)
+
+    def _choose(self, ends: tuple[str, ...], tensors: list[torch.Tensor]) -> tuple[list[int], Batch]:
+        """Which of the tensors are wanted."""
+        wants = [self._want(end, tensor) for end, tensor in zip(ends, tensors, strict=True)]
+        positions = [position for position, want in enumerate(wants) if want is not None]
+        batch = Batch([want for want in wants if want is not None])
+        if ends == ("0",) and positions:
+            self._single = batch
+            if graph_task is not None and not batch.products:
+                self._ids, self._flags = batch.ids, batch.flags
+                self._recorder.now.expect(self._prefix)
+        return positions, batch
+
+    def _want(self, end: str, tensor: torch.Tensor) -> Want | None:
+        kind = self._kind
+        if self._is_root and end == "loss" and tensor.numel() == 1:
+            kind = TensorKind.LOSS  # models that compute their own loss return it under this key
+        want = self._plan.want(self._prefix + end, kind, self.origin)
+        if want is None:
+            return None
+        self.useful = True
+        return want.whole if kind is TensorKind.LOSS and tensor.numel() == 1 else want
+
+
+def _place(module: nn.Module, tensor: torch.Tensor) -> str:
+    """Replicas of a module (DataParallel) are told apart by device; the first keeps the plain name."""
+    if "_is_replica" in vars(module) and tensor.device.index:
+        return f"@{tensor.device}"
+    return ""

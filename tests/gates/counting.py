@@ -1,0 +1,101 @@
+"""Counts what the hooks' Python does: instructions and calls, the same numbers on every machine.
+
+Only code that stands in hooks/ counts. Native code (the capture itself, loops of itertools) does not: its
+cost is measured by the benchmarks. Threads: before Python 3.12 only the thread that counts is seen.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, TracebackType
+from typing import Any
+
+import tdcore.hooks.base
+
+__all__ = ["HOOKS", "Counting"]
+
+HOOKS = Path(tdcore.hooks.base.__file__).resolve().parent
+_TOOL = 4  # an id that sys.monitoring reserves for nobody
+
+
+class Counting:
+    """Counts while the context is open. instructions, calls: by name of the function."""
+
+    def __init__(self) -> None:
+        self.instructions: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
+        self._names = {code: f"{path.name}:{code.co_firstlineno} {code.co_name}" for code, path in _codes()}
+        self._before: Any = None
+
+    def __enter__(self) -> Counting:
+        if sys.version_info >= (3, 12):
+            self._monitor(sys.monitoring)
+        else:
+            self._before = sys.gettrace()
+            sys.settrace(self._enter_frame)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if sys.version_info >= (3, 12):
+            for code in self._names:
+                sys.monitoring.set_local_events(_TOOL, code, 0)
+            sys.monitoring.free_tool_id(_TOOL)
+        else:
+            sys.settrace(self._before)
+
+    def where(self, most: int = 12) -> str:
+        """Which functions did the most: a table of lines."""
+        lines = [f"{'instructions':>12} {'calls':>7}  function"]
+        for name, count in self.instructions.most_common(most):
+            lines.append(f"{count:12} {self.calls[name]:7}  {name}")
+        return "\n".join(lines)
+
+    def _enter_frame(self, frame: FrameType, event: str, arg: object) -> Any:
+        name = self._names.get(frame.f_code)
+        if name is None:
+            return None
+        self.calls[name] += 1
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+
+        def on_event(frame: FrameType, event: str, arg: object) -> Any:
+            if event == "opcode":
+                self.instructions[name] += 1
+            return on_event
+
+        return on_event
+
+    def _monitor(self, monitoring: Any) -> None:
+        """Since Python 3.12 opcodes of a frame that runs already cannot be traced reliably."""
+
+        def on_start(code: CodeType, offset: int) -> None:
+            self.calls[self._names[code]] += 1
+
+        def on_instruction(code: CodeType, offset: int) -> None:
+            self.instructions[self._names[code]] += 1
+
+        events = monitoring.events
+        monitoring.use_tool_id(_TOOL, "tdcore gates")
+        monitoring.register_callback(_TOOL, events.PY_START, on_start)
+        monitoring.register_callback(_TOOL, events.INSTRUCTION, on_instruction)
+        for code in self._names:
+            monitoring.set_local_events(_TOOL, code, events.PY_START | events.INSTRUCTION)
+
+
+def _codes() -> Iterator[tuple[CodeType, Path]]:
+    """The code of every function in hooks/, nested ones included."""
+    pending = [found.__code__ for found in gc.get_objects() if type(found) is FunctionType]
+    seen: set[CodeType] = set()
+    while pending:
+        code = pending.pop()
+        path = Path(code.co_filename)
+        if code in seen or path.parent.name != HOOKS.name or path.resolve().parent != HOOKS:
+            continue
+        seen.add(code)
+        yield code, path
+        pending += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
