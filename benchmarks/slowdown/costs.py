@@ -227,20 +227,25 @@ def fit(rows: Sequence[tuple[float, float, float, float]], per_unsaved_step: flo
     data = np.asarray(rows, np.float64)
     stalls = np.maximum(data[:, 3], 1e-6)
     features = np.column_stack([data[:, :3], np.ones(len(data))]) / stalls[:, None]
+    scale = np.maximum(features.max(axis=0), 1e-9)
+    features /= scale
     best, best_error = np.zeros(4), np.inf
     for count in range(1, 5):
         for columns in itertools.combinations(range(4), count):
             chosen = list(columns)
             parts, *_ = np.linalg.lstsq(features[:, chosen], np.ones(len(data)), rcond=None)
+            if not (np.isfinite(parts).all() and (parts >= 0).all()):
+                continue
             error = float(np.square(features[:, chosen] @ parts - 1).sum())
-            if (parts >= 0).all() and error < best_error:
+            if error < best_error:
                 best, best_error = np.zeros(4), error
                 best[chosen] = parts
+    costs = best / scale
     return CostModel(
-        per_byte_of_values=float(best[0]),
-        per_byte_of_statistics=float(best[1]),
-        per_tensor=float(best[2]),
-        per_saved_step=float(best[3]),
+        per_byte_of_values=float(costs[0]),
+        per_byte_of_statistics=float(costs[1]),
+        per_tensor=float(costs[2]),
+        per_saved_step=float(costs[3]),
         per_unsaved_step=per_unsaved_step,
         worst_error=float(np.abs(features @ best - 1).max()),
     )

@@ -52,7 +52,9 @@ def printed(found: Any, errors: Any = None) -> str:
 
 def test_tools_take_turns_within_a_collection_and_interval() -> None:
     cells = [one for one in driver.plan(chosen()) if one.threads == 1]
-    turns = [one.tool for one in cells if (one.model, one.collection, one.interval) == ("gpt", "losses", 2)]
+    turns = [
+        one.tool for one in cells if (one.model, one.collection, one.interval) == ("resnet18", "losses", 2)
+    ]
     assert turns == ["none", "tdcore", "smdebug", "tensorboard", "wandb", "numpy"]
 
 
@@ -88,7 +90,7 @@ def test_a_worker_trains_by_its_schedule_and_tells_what_it_saw(tool: str, collec
     )
     said = driver.run_cell(cell)
     assert "error" not in said, said
-    assert [len(block["saved"]) for block in said["blocks"]] == [1, 0, 1, 0]
+    assert [len(block["saved"]) for block in said["blocks"]] == [1, 0, 0, 1]
     assert all(seconds > 0 for block in said["blocks"] for seconds in block["times_s"])
     assert said["tool"].get("drops", 0) == 0
     assert (said["files"] > 0) == (tool != "none")
