@@ -24,7 +24,7 @@ class Usage:
     at: float
     tree: float  # this process and its descendants, ended ones that were waited for included
     kernel: float  # threads of the kernel
-    busy: float  # the whole machine, with what the hypervisor took (steal)
+    busy: float  # the whole machine without interrupts, with what the hypervisor took (steal)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +69,13 @@ def _tree(processes: dict[int, _Process], root: int) -> list[_Process]:
 def usage() -> Usage:
     """CPU seconds of this process and its descendants, of the kernel's threads, and of the machine."""
     processes = _processes()
-    # user, nice, system, (idle, iowait,) irq, softirq, steal
     ticks = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    user, nice, system, _idle, _iowait, _irq, _softirq, steal = ticks
     return Usage(
         at=time.perf_counter(),
         tree=sum(process.cpu for process in _tree(processes, os.getpid())),
         kernel=sum(process.cpu for process in processes.values() if process.parent == _KTHREADD),
-        busy=(sum(ticks) - ticks[3] - ticks[4]) / _TICK,
+        busy=(user + nice + system + steal) / _TICK,
     )
 
 
