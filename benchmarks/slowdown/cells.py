@@ -17,7 +17,7 @@ COLLECTIONS = {
     "losses": "the loss alone",
     "statistics": "statistics of all, no values",
 }
-_LEAD_IN = 3
+_LEAD_IN = 2
 INTERVALS = (1, 2, 5, 10, 50, 100, 200, 500)
 
 

@@ -31,7 +31,7 @@ Key = tuple[str, str, str, int, int]
 _TIMEOUT = 900
 _RETRIES = 2
 # By interval: steps in a block with saving, and pairs of blocks in a round.
-_BLOCKS = {2: (12, 4), 1: (12, 4), 10: (20, 6), 50: (100, 1)}
+_BLOCKS = {2: (8, 3), 1: (10, 3), 10: (20, 4), 50: (100, 1)}
 _CHECK_INTERVAL = 50
 _WIDTH = 170
 
@@ -69,32 +69,43 @@ def primary(entry: ToolEntry) -> str:
 def plan(chosen: argparse.Namespace, *, again: bool = False) -> list[Cell]:
     """One round of cells, tools in turn within each collection and interval.
 
-    Interval 2 is measured for all that a tool records. Intervals 1 and 10, and one large one to check the
-    estimates, are measured for what the tool records most (and tdcore's statistics). Models after the first
-    are measured at 1 and 2. again: a later round, of the first model and without the peers' lesser
-    collections.
+    The first model is measured at all intervals, the others at 1 and 2. again: a later round, of the first
+    model at 2 and 10, each tool on what it records most.
     """
     cells = []
     for place, model in enumerate(chosen.models[: 1 if again else None]):
-        for interval in chosen.intervals:
-            if place > 0 and interval not in (1, 2):
-                continue
-            for collection in chosen.collections:
-                for tool in chosen.tools:
-                    entry = TOOLS[tool]
-                    most = collection == primary(entry) or (tool == "tdcore" and collection == "statistics")
-                    lesser = not most and (interval != 2 or ((again or place > 0) and tool != "tdcore"))
-                    if collection not in entry.collections or lesser:
-                        continue
-                    if interval == _CHECK_INTERVAL and tool != "tdcore":
-                        continue
-                    cells.append(_cell(chosen, model, tool, collection, interval))
-    if "resnet18" in chosen.models and not chosen.quick:
+        intervals = (2, 10) if again else (1, 2) if place > 0 else chosen.intervals
+        for interval in filter(intervals.__contains__, chosen.intervals):
+            cells += [
+                _cell(chosen, model, tool, collection, interval)
+                for collection in chosen.collections
+                for tool in chosen.tools
+                if _is_measured(tool, collection, interval, peers_lesser=place == 0 and not again)
+                and not (again and collection != primary(TOOLS[tool]) and collection != "statistics")
+            ]
+    if "resnet18" in chosen.models and not (chosen.quick or again):
         busy = [
             tool for tool in ("tdcore", "smdebug") if tool in chosen.tools and "all" in chosen.collections
         ]
         cells += [_cell(chosen, "resnet18", tool, "all", 2, threads=2) for tool in busy]
     return cells
+
+
+def _is_measured(tool: str, collection: str, interval: int, *, peers_lesser: bool) -> bool:
+    """At interval 2, all that a tool records (peers_lesser: peers, too, not only what they record most).
+
+    At others, what tools that record values record most, and tdcore's statistics; at the largest, which checks
+    the estimates, tdcore's values.
+    """
+    entry = TOOLS[tool]
+    if collection not in entry.collections:
+        return False
+    most = collection == primary(entry) or (tool == "tdcore" and collection == "statistics")
+    if interval == 2:
+        return most or peers_lesser or tool == "tdcore"
+    if interval == _CHECK_INTERVAL:
+        return tool == "tdcore" and collection == "all"
+    return most and (tool == "none" or "all" in entry.collections)
 
 
 def _cell(
