@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import json
 import os
@@ -62,9 +63,14 @@ def describe() -> dict[str, Any]:
     }
 
 
-def save(name: str, result: dict[str, Any]) -> Path:
-    """Write benchmarks/results/<name>.<commit>.json and return its path."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"{name}.{commit().rstrip('+')}.json"
+def add_out(parser: argparse.ArgumentParser) -> None:
+    """The option that every benchmark has: where its result file goes."""
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result file")
+
+
+def save(name: str, result: dict[str, Any], folder: Path = RESULTS) -> Path:
+    """Write <folder>/<name>.<commit>.json and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.{commit().rstrip('+')}.json"
     path.write_text(json.dumps({"environment": describe(), **result}, indent=1) + "\n")
     return path

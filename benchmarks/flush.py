@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.environment import ROOT, save
+from benchmarks.environment import ROOT, add_out, save
 from tdcore.session import RingConfig, Session
 
 RING_BYTES = 512 << 20
@@ -272,6 +272,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rows", type=int, default=200_000, help="of the run that is written at once")
     parser.add_argument("--seconds", type=float, default=10.0, help="for the paced run and for idling")
+    add_out(parser)
     options = parser.parse_args()
     (ROOT / "build").mkdir(exist_ok=True)
     size, seconds = options.gigabytes, options.seconds
@@ -307,7 +308,7 @@ def main() -> None:
         }
     result = rates | rows
     report(result)
-    print("saved", save("flush", {"method": __doc__, **result}).relative_to(ROOT))
+    print("saved", save("flush", {"method": __doc__, **result}, options.out))
 
 
 def report(result: dict[str, dict[str, Any]]) -> None:

@@ -28,7 +28,7 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 
 import tdcore as td
-from benchmarks.environment import ROOT, save
+from benchmarks.environment import ROOT, add_out, save
 from tdcore.hooks.pytorch import Hook
 
 NEVER = td.SaveConfig(start_step=1 << 40)
@@ -138,7 +138,9 @@ def saved(folder: Path, what: str, include: list[str], rounds: int) -> Result:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=400, help="of each kind (default: %(default)s)")
-    rounds: int = parser.parse_args().rounds
+    add_out(parser)
+    options = parser.parse_args()
+    rounds: int = options.rounds
     torch.set_num_threads(1)
     (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as name:
@@ -148,7 +150,8 @@ def main() -> None:
         result |= saved(folder, "outputs", ["outputs"], rounds)
     for key, value in result.items():
         print(f"{key:36} {value:.4g}")
-    print("saved", save("hook_cost", {"method": __doc__, "rounds": rounds, **result}).relative_to(ROOT))
+    document = {"method": __doc__, "rounds": rounds, **result}
+    print("saved", save("hook_cost", document, options.out))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.environment import ROOT, save
+from benchmarks.environment import ROOT, add_out, save
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("-k", metavar="WORDS", default="", help="only these, as pytest -k")
-    parser.add_argument("--no-save", action="store_true", help="leave benchmarks/results as it is")
+    add_out(parser)
     options = parser.parse_args()
     rows = [_row(one) for one in _measured(options.k)]
     table = Table("what", "median", "quartiles", "GB/s", "limit", "its GB/s", "time / limit")
@@ -41,9 +41,10 @@ def main() -> None:
             f"{row['q1_s'] * 1e6:,.1f} .. {row['q3_s'] * 1e6:,.1f}",
             *_rates(row),
         )
-    Console().print(table)
-    if not options.no_save:
-        print("saved", save("native", {"method": "benchmarks/README.md", "rows": rows}).relative_to(ROOT))
+    console = Console()
+    console.width = max(console.width, 120)  # numbers are not cut
+    console.print(table)
+    print("saved", save("native", {"method": "docs/benchmarks.md", "rows": rows}, options.out))
 
 
 def _rates(row: dict[str, Any]) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.environment import ROOT, save
+from benchmarks.environment import ROOT, add_out, save
 
 PEER = ROOT / ".venvs" / "smdebug" / "bin" / "python"
 PEER_SCRIPT = "benchmarks/peers/smdebug_read.py"
@@ -257,6 +257,7 @@ def main() -> None:
     parser.add_argument(
         "--keep", type=Path, help="make the run here and leave it (or use the one that is there)"
     )
+    add_out(parser)
     parser.add_argument("--ask", choices=list(QUESTIONS), help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -275,7 +276,7 @@ def main() -> None:
                 Path(name) / "peer", options.rows, options.peer_seconds, options.repeats
             )
     report(result)
-    print("saved", save("read", result).relative_to(ROOT))
+    print("saved", save("read", result, options.out))
 
 
 def report(result: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 _RESAMPLES = 2000
+_LEAST = 1e-4  # seconds; relative errors of less say nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +104,7 @@ class Summary:
 
     slowdown: Interval | None
     stall_s: Interval | None
+    inside_s: float | None  # training threads inside the tool, per saved step, where the tool's clock says it
     step_s: float
     pairs: int  # used
     pairs_disturbed: int  # not used
@@ -149,10 +151,14 @@ def summarize(results: list[dict[str, Any]], busy_share: float) -> Summary:
     said_bytes, statistics_only = tool.get("payload_bytes_per_save"), cell["collection"] == "statistics"
     written = statistics.median(result["written_bytes"] for result in results) / saves
     disk = statistics.median(result["disk_bytes_per_s"] for result in results)
+    inside = [
+        one["tool"]["inside_hook_s_per_save"] for one in results if one["tool"].get("inside_hook_s_per_save")
+    ]
     stalls = [statistics.median(pair.stalls) for pair in clean if pair.saved]
     return Summary(
         slowdown=bootstrap(_ratios(clean, cell["interval"])) if enough else None,
         stall_s=bootstrap(stalls) if enough and stalls else None,
+        inside_s=statistics.median(inside) if inside else None,
         step_s=step,
         pairs=len(clean),
         pairs_disturbed=len(pairs) - len(clean),
@@ -192,14 +198,14 @@ def estimate(stall: Interval, step: float, interval: int, written: float, disk: 
 
 @dataclass(frozen=True, kw_only=True)
 class CostModel:
-    """Stall of the training thread, fitted; seconds. All parts are at least 0."""
+    """Time of the training thread in the hook, fitted; seconds. All parts are at least 0."""
 
     per_byte_of_values: float
     per_byte_of_statistics: float  # where no value is kept
     per_tensor: float
     per_saved_step: float
     per_unsaved_step: float
-    worst_error: float  # largest relative error over the cells that were fitted
+    worst_error: float  # largest over the cells that were fitted, relative
 
     def stall(self, *, values: float, statistics_only: float, tensors: float) -> float:
         """Seconds of a saved step. values, statistics_only: bytes."""
@@ -220,23 +226,25 @@ class CostModel:
 
 
 def fit(rows: Sequence[tuple[float, float, float, float]], per_unsaved_step: float) -> CostModel:
-    """rows: (bytes of values, bytes of statistics alone, tensors, stall in seconds), one per cell.
+    """rows: (bytes of values, bytes of statistics alone, tensors, seconds of a saved step), one per cell.
 
-    Least squares of the relative error under parts >= 0: the best over all choices of parts that are not 0.
+    Least squares of the relative error (below a tenth of a millisecond, of the absolute one), parts at least
+    0: the best over all choices of parts that are not 0.
     """
     data = np.asarray(rows, np.float64)
-    stalls = np.maximum(data[:, 3], 1e-6)
-    features = np.column_stack([data[:, :3], np.ones(len(data))]) / stalls[:, None]
+    weights = np.maximum(data[:, 3], _LEAST)
+    target = data[:, 3] / weights
+    features = np.column_stack([data[:, :3], np.ones(len(data))]) / weights[:, None]
     scale = np.maximum(features.max(axis=0), 1e-9)
     features /= scale
     best, best_error = np.zeros(4), np.inf
     for count in range(1, 5):
         for columns in itertools.combinations(range(4), count):
             chosen = list(columns)
-            parts, *_ = np.linalg.lstsq(features[:, chosen], np.ones(len(data)), rcond=None)
+            parts, *_ = np.linalg.lstsq(features[:, chosen], target, rcond=None)
             if not (np.isfinite(parts).all() and (parts >= 0).all()):
                 continue
-            error = float(np.square(features[:, chosen] @ parts - 1).sum())
+            error = float(np.square(features[:, chosen] @ parts - target).sum())
             if error < best_error:
                 best, best_error = np.zeros(4), error
                 best[chosen] = parts
@@ -247,5 +255,5 @@ def fit(rows: Sequence[tuple[float, float, float, float]], per_unsaved_step: flo
         per_tensor=float(costs[2]),
         per_saved_step=float(costs[3]),
         per_unsaved_step=per_unsaved_step,
-        worst_error=float(np.abs(features @ best - 1).max()),
+        worst_error=float(np.abs(features @ best - target).max()),
     )

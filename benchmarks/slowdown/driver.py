@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.environment import RESULTS, ROOT, commit, describe
+from benchmarks.environment import ROOT, add_out, commit, describe
 from benchmarks.models import WORKLOADS
 from benchmarks.slowdown.cells import COLLECTIONS, Cell
 from benchmarks.slowdown.costs import CostModel, Summary, fit, summarize
@@ -52,8 +52,9 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--busy-share", type=float, default=0.06, help="share of all cores that others may have (0 to 1)"
     )
+    parser.add_argument("--show", type=Path, metavar="JSON", help="measure nothing, show these results again")
     parser.add_argument("--quick", action="store_true", help="ResNet-18, tdcore and by hand, all tensors")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result files")
+    add_out(parser)
     chosen = parser.parse_args()
     if chosen.quick:
         chosen.models, chosen.tools, chosen.rounds = ["resnet18"], ["none", "tdcore", "numpy"], 1
@@ -94,8 +95,8 @@ def plan(chosen: argparse.Namespace, *, again: bool = False) -> list[Cell]:
 def _is_measured(tool: str, collection: str, interval: int, *, peers_lesser: bool) -> bool:
     """At interval 2, all that a tool records (peers_lesser: peers, too, not only what they record most).
 
-    At others, what tools that record values record most, and tdcore's statistics; at the largest, which checks
-    the estimates, tdcore's values.
+    At others, what tools that record values record most, and tdcore's statistics; at the largest, which
+    checks the estimates, tdcore's values.
     """
     entry = TOOLS[tool]
     if collection not in entry.collections:
@@ -167,6 +168,8 @@ class Measurements:
 
     def __init__(self, busy_share: float) -> None:
         self.busy_share = busy_share
+        self.environment: dict[str, Any] = {}  # of an earlier run that is shown again
+        self.unsaved_s = 0.0  # cost of a step that saves nothing
         self.results: dict[Key, list[dict[str, Any]]] = {}
         self.errors: dict[Key, str] = {}
 
@@ -208,51 +211,80 @@ def measure(chosen: argparse.Namespace, console: Console) -> Measurements:
             disturbed = found.disturbed() if attempt < _RETRIES else set()
             todo = [cell for cell in one_round if cell.key in disturbed]
             progress.update(task, total=(progress.tasks[0].total or 0) + len(todo))
+    found.unsaved_s = unsaved_step_seconds()
     return found
 
 
-def cost_model(summaries: dict[Key, Summary]) -> CostModel | None:
-    """Fitted to tdcore's cells at interval 2. None when there are too few."""
-    from benchmarks.hook_cost import unsaved
+def cost_model(found: Measurements) -> CostModel | None:
+    """Fitted to the time inside the hook in tdcore's cells at interval 2; None when there are too few.
 
+    That is what its own clock says: differences of whole steps are too noisy.
+    """
     rows = []
-    for (_, tool, collection, interval, _), one in summaries.items():
-        if tool == "tdcore" and interval == 2 and one.stall_s is not None:
+    for (_, tool, collection, interval, _), one in found.summaries().items():
+        if tool == "tdcore" and interval == 2 and one.inside_s is not None:
             only = collection == "statistics"
             moved = (0.0, one.bytes_per_save) if only else (one.bytes_per_save, 0.0)
-            rows.append((*moved, one.tensors_per_save, one.stall_s.median))
-    if len(rows) < 4:
-        return None
+            rows.append((*moved, one.tensors_per_save, one.inside_s))
+    return fit(rows, per_unsaved_step=found.unsaved_s) if len(rows) >= 4 else None
+
+
+def unsaved_step_seconds() -> float:
+    """What the hook costs a step that saves nothing: too little for a cell to show."""
+    from benchmarks.hook_cost import unsaved
+
     with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
-        microseconds = unsaved(Path(folder), rounds=100)["unsaved"]
-    return fit(rows, per_unsaved_step=max(0.0, microseconds) * 1e-6)
+        return max(0.0, unsaved(Path(folder), rounds=100)["unsaved"]) * 1e-6
+
+
+def save(stem: Path, found: Measurements, rows: list[dict[str, Any]], costs: CostModel | None) -> None:
+    """<stem>.json: everything, with what each worker said."""
+    document = {
+        "environment": found.environment or describe(),
+        "method": "docs/benchmarks.md",
+        "busy_share": found.busy_share,
+        "unsaved_s": found.unsaved_s,
+        "errors": {" ".join(map(str, key)): why for key, why in found.errors.items()},
+        "cost_model": None if costs is None else costs.to_json_dict(),
+        "rows": rows,
+        "workers": [result for results in found.results.values() for result in results],
+    }
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    stem.with_name(f"{stem.name}.json").write_text(json.dumps(document) + "\n")
+
+
+def load(path: Path) -> Measurements:
+    """What save() wrote, to be shown again."""
+    document = json.loads(path.read_text())
+    found = Measurements(document["busy_share"])
+    found.environment = document["environment"]
+    found.unsaved_s = document.get(
+        "unsaved_s", (document.get("cost_model") or {}).get("per_unsaved_step", 0.0)
+    )
+    for result in document["workers"]:
+        found.add(Cell(**result["cell"]), result)
+    for text, why in document["errors"].items():
+        model, tool, collection, interval, threads = text.split()
+        found.errors[model, tool, collection, int(interval), int(threads)] = why
+    return found
 
 
 def run() -> None:
     """`python -m benchmarks slowdown`."""
     chosen, console = options(), Console()
     console.width = max(console.width, _WIDTH)  # the tables are wide; better long lines than cut numbers
-    found = measure(chosen, console)
+    name = f"slowdown.{commit().rstrip('+')}" + (".quick" if chosen.quick else "")
+    stem = chosen.show.with_suffix("") if chosen.show else chosen.out / name
+    found = load(chosen.show) if chosen.show else measure(chosen, console)
+    save(stem, found, [], None)  # at once: what follows must not lose it
     summaries = found.summaries()
-    costs = cost_model(summaries)
+    costs = cost_model(found)
     rows = flat_rows(summaries)
-    environment = describe()
+    save(stem, found, rows, costs)
     show(console, summaries, found.errors, costs)
-    stem = f"slowdown.{commit().rstrip('+')}" + (".quick" if chosen.quick else "")
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    document = {
-        "environment": environment,
-        "method": "docs/benchmarks.md",
-        "busy_share": chosen.busy_share,
-        "errors": {" ".join(map(str, key)): why for key, why in found.errors.items()},
-        "cost_model": None if costs is None else costs.to_json_dict(),
-        "rows": rows,
-        "workers": [result for results in found.results.values() for result in results],
-    }
-    (chosen.out / f"{stem}.json").write_text(json.dumps(document) + "\n")
-    write_parquet(rows, chosen.out / f"{stem}.parquet")
-    draw(rows, costs, chosen.out / stem)
-    console.print(f"saved {chosen.out / stem}.json, .parquet, .png, .svg")
+    write_parquet(rows, stem.with_name(f"{stem.name}.parquet"))
+    draw(rows, stem)
+    console.print(f"saved {stem}.json, .parquet, .png, .svg")
 
 
 __all__ = ["run"]

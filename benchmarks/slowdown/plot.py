@@ -7,7 +7,6 @@ from typing import Any
 
 from benchmarks.models import WORKLOADS
 from benchmarks.slowdown.cells import INTERVALS
-from benchmarks.slowdown.costs import CostModel
 from benchmarks.slowdown.tools import TOOLS
 
 # Colours that colour-blind readers can tell apart (Okabe and Ito).
@@ -23,7 +22,7 @@ _MARKS = {"all": "o", "weights": "s", "gradients": "^", "losses": "v", "statisti
 _TICKS = (1.0, 1.1, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0)
 
 
-def draw(rows: list[dict[str, Any]], costs: CostModel | None, stem: Path) -> None:
+def draw(rows: list[dict[str, Any]], stem: Path) -> None:
     """Writes <stem>.png and <stem>.svg: above all tools on what each records most, below tdcore alone."""
     import matplotlib
 

@@ -128,11 +128,23 @@ def _slowdown_text(row: dict[str, Any] | None) -> str:
 
 def _cost_table(model: str, summaries: dict[Key, Summary]) -> Table:
     table = Table(
-        *("tool", "collection", "k", "stall ms", "ns/byte", "of limit", "MB", "tensors", "written MB"),
+        *(
+            "tool",
+            "collection",
+            "k",
+            "stall ms",
+            "inside ms",
+            "ns/byte",
+            "of limit",
+            "MB",
+            "tensors",
+            "written MB",
+        ),
         *("files", "CPU ms", "behind ms", "memory MB", "drops", "disk floor"),
         title=f"cost per saved step: {WORKLOADS[model].title}",
-        caption="limit: fastest plain copy of the bytes (statistics: one read); behind: work left after the "
-        "block, per saved step; CPU: all processes, beside the training's own",
+        caption="inside: the training thread in the tool, by its own clock; limit: fastest plain copy of the "
+        "bytes (statistics: one read); behind: work left after the block, per saved step; CPU: all "
+        "processes, beside the training's own",
     )
     for (of, tool, collection, interval, threads), one in summaries.items():
         if of == model and tool != "none":
@@ -145,6 +157,7 @@ def _cost_texts(one: Summary) -> list[str]:
     stall = one.stall_s
     return [
         _BUSY if stall is None else f"{stall.median * 1e3:.1f} {_band(stall.map(lambda s: s * 1e3))}",
+        _number(one.inside_s, "{:.1f}", 1e3),
         _number(one.ns_per_byte, "{:.3f}"),
         _number(one.stall_of_limit, "{:.2f} x"),
         f"{one.bytes_per_save / 1e6:.1f}",

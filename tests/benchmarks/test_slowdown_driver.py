@@ -136,7 +136,7 @@ def test_rows_are_written_as_parquet(tmp_path: Path) -> None:
 
 
 def test_the_curve_is_drawn_as_png_and_svg(tmp_path: Path) -> None:
-    draw(flat_rows(summaries()), None, tmp_path / "curve")
+    draw(flat_rows(summaries()), tmp_path / "curve")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (tmp_path / "curve.svg").read_bytes()
 

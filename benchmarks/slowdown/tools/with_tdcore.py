@@ -22,6 +22,8 @@ class Tdcore(Tool):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
+        self._blocks = self._captures = 0
+        self._hook_s = self._capture_s = 0.0
         self._hook = Hook(
             job.folder / "run",
             save_config=td.SaveConfig(save_interval=10**9, save_steps=job.saved_steps),
@@ -31,11 +33,21 @@ class Tdcore(Tool):
         self._hook.register_module(job.model)
         self._hook.register_loss(job.criterion)
 
+    def block_begins(self, saving: bool) -> None:
+        """The second block is the first that counts: the first saved steps learn names."""
+        self._blocks += 1
+        if self._blocks == 2:
+            self._hook_s = self._hook.time_spent().total_seconds()
+            self._capture_s = self._hook.counters().capture_time.total_seconds()
+            self._captures = sum(step <= self._hook.global_step for step in self.job.saved_steps)
+
     def close(self) -> dict[str, Any]:
         """What the run's counters say."""
         saves = len(self.job.saved_steps)
         counters = self._hook.counters()
-        inside = self._hook.time_spent().total_seconds()
+        inside = self._hook.time_spent().total_seconds() - self._hook_s
+        capture = counters.capture_time.total_seconds() - self._capture_s
+        counted = max(1, saves - self._captures)
         self._hook.close()
         final = self._hook.counters()
         return {
@@ -43,8 +55,8 @@ class Tdcore(Tool):
             "drop_reasons": {reason: drop.tensors for reason, drop in final.drops.items()},
             "tensors_per_save": counters.tensors / saves,
             "payload_bytes_per_save": counters.payload_bytes / saves,
-            "inside_hook_s_per_save": inside / saves,
-            "inside_capture_s_per_save": counters.capture_time.total_seconds() / saves,
+            "inside_hook_s_per_save": inside / counted,
+            "inside_capture_s_per_save": capture / counted,
         }
 
 
