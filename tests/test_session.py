@@ -309,19 +309,6 @@ def test_an_argument_that_cannot_work_is_named(
         make_session(**options)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"when_full": "explode"}, "when_full"),
-        ({"block_timeout": timedelta(seconds=-1)}, "block_timeout"),
-        ({"threads": 0}, "threads"),
-    ],
-)
-def test_a_ring_setting_that_cannot_work_is_named(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        RingConfig(**options)
-
-
 def test_a_url_without_a_sink_is_refused_with_a_way_out(make_session: MakeSession) -> None:
     with pytest.raises(UnsupportedFeature, match="local folder"):
         make_session("s3://bucket/prefix")

@@ -31,7 +31,7 @@ Key = tuple[str, str, str, int, int]
 _TIMEOUT = 900
 _RETRIES = 2
 # By interval: steps in a block with saving, and pairs of blocks in a round.
-_BLOCKS = {2: (8, 3), 1: (10, 3), 10: (20, 4), 50: (100, 1)}
+_BLOCKS = {2: (8, 3), 1: (10, 3), 10: (20, 4), 50: (100, 2)}
 _CHECK_INTERVAL = 50
 _WIDTH = 170
 

@@ -63,6 +63,7 @@ class Collector:
         self._model = model
         self._collection = collection
         self._activations: dict[str, torch.Tensor] = {}
+        self._calls: dict[str, int] = {}
         self._handles = []
         if collection in ("all", "statistics"):
             for name, module in model.named_modules():
@@ -70,16 +71,17 @@ class Collector:
             self._handles.append(criterion.register_forward_hook(self._keep("criterion", output=False)))
 
     def _keep(self, name: str, output: bool = True) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
+        """Clones, because the next layer may change the tensor in place."""
+
         def hook(module: nn.Module, inputs: tuple[Any, ...], result: Any) -> None:
             if not self.active:
                 return
-            named = {f"{name}_input_{i}": tensor for i, tensor in enumerate(inputs)}
-            if output:
-                named[f"{name}_output_0"] = result
-            for label, tensor in named.items():
-                call = sum(known.startswith(label) for known in self._activations)  # a module called again
+            call = self._calls[name] = self._calls.get(name, -1) + 1  # a module may be called again
+            for i, tensor in enumerate(inputs):
                 if isinstance(tensor, torch.Tensor):
-                    self._activations[f"{label}.{call}" if call else label] = tensor.detach().clone()
+                    self._activations[f"{name}_input_{i}.{call}"] = tensor.detach().clone()
+            if output and isinstance(result, torch.Tensor):
+                self._activations[f"{name}_output_0.{call}"] = result.detach().clone()
 
         return hook
 
@@ -95,8 +97,36 @@ class Collector:
         yield from self._activations.items()
         yield "loss", loss.detach()
         self._activations.clear()
+        self._calls.clear()
 
     def close(self) -> None:
         """Takes the hooks off."""
         for handle in self._handles:
             handle.remove()
+
+
+class Collecting(Tool):
+    """A tool that is handed the tensors of saved steps, gathered by hand."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._collector = Collector(job.model, job.criterion, job.collection)
+        self._saved = set(job.saved_steps)
+
+    def step_begins(self, step: int) -> None:
+        """Wakes the hooks."""
+        self._collector.active = step in self._saved
+
+    def backward_done(self, step: int, loss: torch.Tensor) -> None:
+        """Hands all of a saved step over."""
+        if step in self._saved:
+            self.record(step, self._collector.tensors(loss))
+
+    def record(self, step: int, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
+        """Keeps the tensors of a saved step."""
+        raise NotImplementedError
+
+    def close(self) -> dict[str, Any]:
+        """Nothing is dropped."""
+        self._collector.close()
+        return {"drops": 0}

@@ -26,7 +26,10 @@ class Smdebug(Tool):
             reduction_config=reduced if job.collection == "statistics" else None,
         )
         self._hook.register_module(job.model)
-        self._hook.register_loss(job.criterion)
+        if (
+            job.collection != "statistics"
+        ):  # it cannot reduce the loss's integer labels, and says so by raising
+            self._hook.register_loss(job.criterion)
 
     def close(self) -> dict[str, Any]:
         """Nothing is counted."""

@@ -16,7 +16,7 @@ _LOG = {"weights": "parameters", "gradients": "gradients", "statistics": "all"}
 
 
 class Wandb(Tool):
-    """watch() and one log() of the loss per saved step."""
+    """watch(), and a log() of the loss at each step of a block with saving, which hands over what it has."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
