@@ -117,4 +117,5 @@ def _finish(axis: Any) -> None:
     axis.set_xlabel("save interval (steps)")
     axis.axhline(1.0, color="#999999", linewidth=0.8)
     axis.grid(True, alpha=0.2)
-    axis.legend(fontsize=8, loc="upper right")
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(fontsize=8, loc="upper right")

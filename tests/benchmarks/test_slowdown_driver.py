@@ -141,6 +141,12 @@ def test_the_curve_is_drawn_as_png_and_svg(tmp_path: Path) -> None:
     assert b"<svg" in (tmp_path / "curve.svg").read_bytes()
 
 
+def test_a_panel_without_any_line_is_drawn_all_the_same(tmp_path: Path) -> None:
+    rows = [row for row in flat_rows(summaries()) if row["tool"] == "smdebug"]
+    draw(rows, tmp_path / "curve")  # nothing of tdcore for the lower panel
+    assert (tmp_path / "curve.png").exists()
+
+
 def test_settle_waits_for_a_descendant_that_still_works() -> None:
     busy = "import time\nend = time.process_time() + 1\nwhile time.process_time() < end: pass"
     with subprocess.Popen([sys.executable, "-c", busy]) as child:
