@@ -104,7 +104,7 @@ class SinkContract:
 
     def test_a_missing_object_is_a_key_error_that_names_it(self, sink: Sink) -> None:
         """It is also a FileNotFoundError."""
-        for read in (sink.get, lambda key: sink.tail(key, 4)):
+        for read in (sink.get, lambda key: sink.tail(key, 4), lambda key: sink.get_ranges(key, [(0, 1)])):
             with pytest.raises(SinkKeyError, match="index/none") as caught:
                 read("index/none")
             assert isinstance(caught.value, FileNotFoundError)
@@ -123,6 +123,22 @@ class SinkContract:
         assert sink.tail("index/a", 4) == b"6789"
         assert sink.tail("index/a", 10) == b"0123456789"
         assert sink.tail("index/a", 100) == b"0123456789"
+
+    def test_ranges_are_pieces_of_the_object(self, sink: Sink) -> None:
+        """In the order asked for; they may overlap, be empty, or reach past the end."""
+        sink.put("data/a", [b"0123456789"])
+        asked = [(7, 2), (0, 3), (1, 3), (4, 0), (8, 100), (10, 5)]
+        got = [bytes(piece) for piece in sink.get_ranges("data/a", asked)]
+        assert got == [b"78", b"012", b"123", b"", b"89", b""]
+        assert sink.get_ranges("data/a", []) == []
+
+    def test_ranges_far_apart_in_a_large_object(self, sink: Sink) -> None:
+        """Neighbours may be fetched together; the bytes are the same."""
+        data = bytes(at * 7 % 251 for at in range(251)) * 20_000
+        sink.put("data/a", [data])
+        asked = [(at * 37_001, 1_000) for at in range(100)] + [(4_999_990, 10), (0, 1)]
+        got = [bytes(piece) for piece in sink.get_ranges("data/a", asked)]
+        assert got == [data[offset : offset + length] for offset, length in asked]
 
     def test_a_listing_is_sorted_and_holds_what_the_prefix_says(self, sink: Sink) -> None:
         """The prefix need not end with a folder."""
@@ -171,6 +187,8 @@ class SinkContract:
             sink.get(key)
         with pytest.raises(ValueError, match="key"):
             sink.tail(key, 1)
+        with pytest.raises(ValueError, match="key"):
+            sink.get_ranges(key, [(0, 1)])
         with pytest.raises(ValueError, match="key"):
             sink.delete(key)
         assert sink.list("") == []

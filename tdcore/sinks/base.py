@@ -1,17 +1,29 @@
 """Sink: where the files of one run live. The only way in which tdcore writes a run.
 
-Implementations: `local.LocalSink` (a folder) and `memory.MemorySink` (tests). `tdcore.testing.SinkContract`
-holds the tests that every one must pass.
+Implementations: `local.LocalSink` (a folder), `s3.S3Sink` (a bucket), `spooled.SpooledSink` (a bucket behind
+a spool folder, for the flusher) and `memory.MemorySink` (tests). `tdcore.testing.SinkContract` holds the
+tests that every one must pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from concurrent.futures import Future
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from tdcore.errors import SinkError, SinkErrorKind, SinkKeyError
 
-__all__ = ["Buffer", "Sink", "SinkError", "SinkErrorKind", "SinkKeyError", "check_key", "check_prefix"]
+__all__ = [
+    "Buffer",
+    "PipelinedSink",
+    "ReadAheadSink",
+    "Sink",
+    "SinkError",
+    "SinkErrorKind",
+    "SinkKeyError",
+    "check_key",
+    "check_prefix",
+]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -48,6 +60,13 @@ class Sink(Protocol):
     def tail(self, key: str, length: int) -> bytes:
         """The last `length` bytes of the object, or all of a shorter one. SinkKeyError when there is none."""
 
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
+        """Pieces of the object: for each (offset, length) its bytes, fewer where the object ends before.
+
+        SinkKeyError when there is no such object.
+        """
+        ...
+
     def list(self, prefix: str, after: str = "") -> list[str]:
         """Keys that start with `prefix` and sort after `after`, sorted; unfinished puts are not listed."""
 
@@ -59,6 +78,31 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Let go of connections and files. The sink is not used afterwards; closing twice is fine."""
+
+
+@runtime_checkable
+class PipelinedSink(Sink, Protocol):
+    """A sink that writes several things at once, for places that are far away. Any thread."""
+
+    def start(self, objects: Sequence[tuple[str, Sequence[Buffer]]]) -> Future[None]:
+        """Begin to store objects: each is durable before the next one can be seen.
+
+        What earlier calls started becomes visible earlier, too. The parts stay as they are until the future
+        is done; it fails with SinkError, and then so do all that were started after it.
+        """
+        ...
+
+    def start_get(self, key: str) -> Future[bytes]:
+        """As get(), without waiting for it."""
+        ...
+
+
+@runtime_checkable
+class ReadAheadSink(Sink, Protocol):
+    """A sink that fetches several objects at once when it is told in time. Any thread."""
+
+    def prefetch(self, keys: Sequence[str]) -> None:
+        """get() of these keys will be called soon, in this order, once each. Never raises."""
 
 
 def check_key(key: str) -> str:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tdcore.sinks.base import Buffer, SinkError, SinkErrorKind, SinkKeyError, check_key, check_prefix
 
 __all__ = ["LocalSink"]
 
 _TEMPORARY = ".tmp-"
+_MAX_READ = 1 << 30  # the kernel reads at most 2 GiB at once
 _KINDS: dict[int, SinkErrorKind] = {
     errno.ENOSPC: "full",
     errno.EDQUOT: "full",
@@ -65,6 +67,11 @@ class LocalSink:
     def tail(self, key: str, length: int) -> bytes:
         """See Sink.tail."""
         return self._read(key, length)
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
+        """See Sink.get_ranges."""
+        with self._opened(key) as descriptor:
+            return [_read_exactly(descriptor, offset, length) for offset, length in ranges]
 
     def list(self, prefix: str, after: str = "") -> list[str]:
         """See Sink.list."""
@@ -118,15 +125,25 @@ class LocalSink:
         return True
 
     def _read(self, key: str, length: int | None) -> bytes:
+        with self._opened(key) as descriptor:
+            size = os.fstat(descriptor).st_size
+            offset = 0 if length is None else max(0, size - length)
+            return _read_exactly(descriptor, offset, size - offset)
+
+    @contextlib.contextmanager
+    def _opened(self, key: str) -> Iterator[int]:
+        """A descriptor of the object's file."""
         path = self._path(key)
         try:
-            with open(path, "rb") as file:
-                if length is not None:
-                    file.seek(max(0, os.fstat(file.fileno()).st_size - length))
-                data = file.read() if length is None else file.read(length)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+                yield descriptor
+            finally:
+                os.close(descriptor)
             with self._lock:
                 self._made.add(self.root)
-            return data
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             raise SinkKeyError(f"nothing under {key!r} in {self.root!r}", errno=error.errno) from error
         except OSError as error:
@@ -209,6 +226,15 @@ def _link(temporary: str, path: str) -> None:
         os.rename(temporary, path)
     else:
         os.unlink(temporary)
+
+
+def _read_exactly(descriptor: int, offset: int, length: int) -> bytes:
+    """`length` bytes from `offset` on, fewer only where the file ends."""
+    pieces = []
+    while length > 0 and (piece := os.pread(descriptor, min(length, _MAX_READ), offset)):
+        pieces.append(piece)
+        offset, length = offset + len(piece), length - len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _sync_folder(folder: str) -> None:

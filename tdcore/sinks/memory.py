@@ -13,8 +13,9 @@ __all__ = ["MemorySink"]
 class MemorySink:
     """Objects in a dict. Any thread.
 
-    fault: called as fault(operation, key) before each operation ("put", "put_new", "get", "tail", "list",
-    "delete" or "clean"); what it raises is raised, so a test can refuse, delay or count. Set it at any time.
+    fault: called as fault(operation, key) before each operation ("put", "put_new", "get", "tail",
+    "get_ranges", "list", "delete" or "clean"); what it raises is raised, so a test can refuse, delay or
+    count. Set it at any time.
     """
 
     def __init__(self) -> None:
@@ -50,6 +51,13 @@ class MemorySink:
         self._inject("tail", key)
         data = self._find(key)
         return data[max(0, len(data) - length) :]
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
+        """See Sink.get_ranges."""
+        check_key(key)
+        self._inject("get_ranges", key)
+        data = self._find(key)
+        return [data[offset : offset + length] for offset, length in ranges]
 
     def list(self, prefix: str, after: str = "") -> list[str]:
         """See Sink.list."""
