@@ -1,7 +1,7 @@
 """Batch: what one flush took out of the ring, on its way to the sink.
 
-Written in two steps, segment then index file; a step that succeeded is not repeated when the other is tried
-again.
+Written in two steps, segment then index file; where the sink tells, a step that succeeded is not repeated
+when the other is tried again.
 One thread: the flusher's.
 """
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from tdcore.flusher import table
 from tdcore.flusher.backlog import IndexFile
+from tdcore.flusher.pipeline import Objects
 from tdcore.flusher.summary import Gap
 from tdcore.layout import FileRange, segment_name
-from tdcore.sinks.base import Sink
 
 if TYPE_CHECKING:
     from tdcore._core import Consumer, Drained
@@ -33,19 +33,23 @@ class Batch:
         self._segment_bytes = -1  # not planned yet
         self._file: IndexFile | None = None
 
-    def write(self, sink: Sink) -> None:
-        """Make segment and index file durable, in this order. Raises SinkError; call again then."""
+    def objects(self) -> Objects:
+        """Segment and index file, in this order; a segment that is written already is left out."""
         if self._segment_bytes < 0:
             self._names.refresh()
             self._segment_bytes = self.drained.plan_segment(self._names.names)
             self._rows = table.rows_of(self.drained)
-        if self._segment_bytes and not self.segment_written:
-            sink.put(self.range.data_key, self.drained.segment_parts())
-            self.segment_written = True
-        sink.put(self.range.index_key, [memoryview(self.index_file().data)])
+        index = (self.range.index_key, [memoryview(self.index_file().data)])
+        if not self._segment_bytes or self.segment_written:
+            return [index]
+        return [(self.range.data_key, self.drained.segment_parts()), index]
+
+    def wrote(self, key: str) -> None:
+        """The object is durable."""
+        self.segment_written = self.segment_written or key == self.range.data_key
 
     def index_file(self) -> IndexFile:
-        """The index file whose rows point into the segment. Comes after the first write()."""
+        """The index file whose rows point into the segment. Comes after objects()."""
         if self._file is None:
             segment = segment_name(self.range.attempt, self.range.first, self.range.last)
             saved = (segment, self._segment_bytes) if self._segment_bytes else None

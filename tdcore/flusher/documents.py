@@ -6,9 +6,10 @@ One thread: the flusher's.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 
-from tdcore.sinks.base import Sink, SinkKeyError, check_key
+from tdcore.sinks.base import Sink, SinkError, check_key
 
 __all__ = ["Documents"]
 
@@ -22,18 +23,22 @@ class Documents:
         self._unsaved: set[str] = set()
 
     @property
-    def unsaved(self) -> bool:
-        """Whether something waits to be written."""
-        return bool(self._unsaved)
+    def unsaved(self) -> list[tuple[str, bytes]]:
+        """What waits to be written."""
+        return [(key, self._newest[key]) for key in sorted(self._unsaved)]
+
+    def saved(self, key: str, data: bytes) -> None:
+        """These bytes are durable."""
+        if self._newest.get(key) == data:
+            self._unsaved.discard(key)
 
     def load(self, keys: Iterable[str]) -> None:
-        """Remember what the run holds under `keys`, so that restore() can put it back. Raises SinkError."""
+        """Remember what the run holds under `keys`, as far as it can be read, so that restore() can put it
+        back."""
         for key in keys:
             if key not in self._newest:
-                try:
+                with contextlib.suppress(SinkError):
                     self._newest[key] = self._sink.get(key)
-                except SinkKeyError:
-                    continue
 
     def update(self, documents: Iterable[tuple[str, bytes]]) -> None:
         """Take what came out of the ring, in order. Unchanged ones and impossible keys are passed over."""
@@ -45,12 +50,6 @@ class Documents:
     def restore(self) -> None:
         """The run's folder was removed: write all of them again."""
         self._unsaved.update(self._newest)
-
-    def save(self) -> None:
-        """Write what is unsaved. Raises SinkError; what was not written stays unsaved."""
-        for key in sorted(self._unsaved):
-            self._sink.put(key, [self._newest[key]])
-            self._unsaved.discard(key)
 
 
 def _is_key(key: str) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tdcore.flusher.ledger import Ledger
 from tdcore.layout import FORMAT_VERSION
@@ -16,17 +17,19 @@ if TYPE_CHECKING:
 __all__ = ["end_document"]
 
 
-def end_document(ledger: Ledger, consumer: Consumer, *, clean: bool) -> bytes:
+def end_document(
+    ledger: Ledger, consumer: Consumer, *, clean: bool, storage: Mapping[str, Any] | None = None
+) -> bytes:
     """The file's bytes. clean: the trainer closed the ring; otherwise it died.
 
     last_step: -1 when there is no row. totals: rows, records and payload_bytes as they are on disk; the
     others as the capture counted them. gaps: what is missing on disk, and from where. drops: every tensor
-    not kept, by reason.
+    not kept, by reason. storage: how a sink that is far away fared, see PipelinedSink.report.
     """
     total = ledger.totals()
     counters = consumer.counters()
     drops = {reason: drop for reason, drop in counters["drops"].items() if drop["tensors"] or drop["bytes"]}
-    document = {
+    document: dict[str, Any] = {
         "format": FORMAT_VERSION,
         "worker": ledger.worker,
         "attempt": ledger.attempt,
@@ -49,4 +52,6 @@ def end_document(ledger: Ledger, consumer: Consumer, *, clean: bool) -> bytes:
         "torn_records": drops.get("torn", {"tensors": 0})["tensors"],
         "flusher_restarts": max(0, consumer.epoch - 1),
     }
+    if storage is not None:
+        document["storage"] = storage
     return json.dumps(document, indent=1).encode()

@@ -1,14 +1,16 @@
 """What one worker has on disk in one attempt: which tickets are covered, by which files, with which totals.
 
-Kept in memory and rebuilt from the file names and the ends of the index files when a flusher starts again.
+Kept in memory, and rebuilt when a flusher starts again: from the journal where there is one, else from the
+file names and the ends of the index files.
 One thread: the flusher's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tdcore.flusher.journal import Journal
 from tdcore.flusher.summary import IndexSummary
 from tdcore.layout import (
     FileRange,
@@ -39,8 +41,9 @@ class IndexEntry:
 class Ledger:
     """The live index files of `worker` in `attempt`, oldest first."""
 
-    def __init__(self, sink: Sink, *, worker: str, attempt: int) -> None:
+    def __init__(self, sink: Sink, *, worker: str, attempt: int, journal: Journal | None = None) -> None:
         self._sink = sink
+        self._journal = journal
         self.worker = worker
         self.attempt = attempt
         self.entries: list[IndexEntry] = []
@@ -51,15 +54,24 @@ class Ledger:
         """The last ticket that is in an index file, -1 without any."""
         return self.entries[-1].range.last if self.entries else -1
 
+    def begin(self, place: FileRange) -> None:
+        """The next file will be written."""
+        if self._journal is not None:
+            self._journal.begin(place)
+
     def add(self, entry: IndexEntry) -> None:
         """The next file is durable."""
         self.entries.append(entry)
+        if self._journal is not None:
+            self._journal.add(entry.range, entry.size, entry.summary)
         self.changes += 1
 
     def replace(self, old: Sequence[IndexEntry], new: IndexEntry) -> None:
         """`new`, which covers what the neighbours `old` cover, is durable and supersedes them."""
         start = self.entries.index(old[0])
         self.entries[start : start + len(old)] = [new]
+        if self._journal is not None:
+            self._journal.replace(new.range, new.size, new.summary)
         self.changes += 1
 
     def forget(self) -> None:
@@ -70,22 +82,39 @@ class Ledger:
         """Sums over all live index files."""
         return IndexSummary.total(entry.summary for entry in self.entries if entry.summary is not None)
 
-    def recover(self) -> None:
+    def recover(self) -> list[FileRange]:
         """Find what earlier flushers of this attempt have written, and remove what they left half done.
 
-        Raises SinkError; call again then.
+        Returns what they had begun, oldest first, as far as that is known: it must be written again, as it
+        was. Raises SinkError; call again then.
         """
+        recorded = self._journal.read() if self._journal is not None else None
+        if recorded is not None:
+            self.entries = [
+                IndexEntry(range=place, size=size, summary=summary) for place, size, summary in recorded.files
+            ]
+            return recorded.begun
         for prefix in (index_prefix(self.worker), data_prefix(self.worker)):
             self._sink.clean(prefix)
         found = self._own_index_files()
         live = live_ranges(found)
         self.entries = [self._entry(each) for each in live]
-        for each in set(found) - set(live):
-            self._sink.delete(each.index_key)
+        self._delete(set(found) - set(live))
         self.sweep()
+        return []
 
     def sweep(self) -> None:
-        """Delete segments of this attempt that no index file names. Raises SinkError."""
+        """Delete files of this attempt that nothing needs any more. Raises SinkError."""
+        needed = {entry.range for entry in self.entries}
+        self._delete(
+            each
+            for each in self._own_index_files()
+            if each not in needed and any(entry.contains(each) for entry in needed)
+        )
+        self._sweep_segments()
+
+    def _sweep_segments(self) -> None:
+        """Delete segments that no index file names."""
         if any(entry.summary is None for entry in self.entries):
             return  # an unreadable index file may name any of them
         named = {name for entry in self.entries for name in (entry.summary.segments if entry.summary else ())}
@@ -94,6 +123,10 @@ class Ledger:
             place = parse_data_key(key)
             if place is not None and place.attempt == self.attempt and key not in wanted:
                 self._sink.delete(key)
+
+    def _delete(self, places: Iterable[FileRange]) -> None:
+        for each in places:
+            self._sink.delete(each.index_key)
 
     def _own_index_files(self) -> list[FileRange]:
         found = (parse_index_key(key) for key in self._sink.list(index_prefix(self.worker)))

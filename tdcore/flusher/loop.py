@@ -3,7 +3,8 @@
 A flush takes records out of the ring (they stay in its memory), writes their payloads as one segment, then
 their rows as one index file, and only then gives the memory back. So a flusher that dies at any point loses
 nothing: the next one reads the same records under the same tickets, and those that an index file covers
-already are passed over.
+already are passed over. To a sink that is far away several flushes are on their way at once; their memory is
+given back in their order.
 
 A sink that refuses never stops the training: records wait in the ring, the sink is tried again about every
 second, and when more than half of the ring is waiting, the oldest payloads are given up. Their rows are
@@ -18,31 +19,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tdcore.flusher.backlog import Backlog
 from tdcore.flusher.documents import Documents
 from tdcore.flusher.end import end_document
 from tdcore.flusher.health import Health, say
+from tdcore.flusher.intake import Intake
 from tdcore.flusher.ledger import IndexEntry, Ledger
 from tdcore.flusher.options import FlusherOptions
+from tdcore.flusher.pipeline import Pipeline
+from tdcore.flusher.stop import StopRequests
 from tdcore.flusher.summary import Gap, IndexSummary
-from tdcore.layout import COLLECTIONS_KEY, RUN_KEY, FileRange, end_key, stop_key
+from tdcore.layout import COLLECTIONS_KEY, RUN_KEY, FileRange, end_key
 from tdcore.sinks.base import Sink, SinkError, SinkKeyError
 
 if TYPE_CHECKING:
-    from tdcore._core import Consumer, Drained
+    from tdcore._core import Consumer
     from tdcore.flusher.batch import Batch
     from tdcore.flusher.compactor import Compactor
-    from tdcore.flusher.table import NameTable
+    from tdcore.flusher.journal import Journal
 
 __all__ = ["Flusher"]
 
 _RING_SHARE = 4  # a flush takes at most this part of the ring, so that space comes back in pieces
-_SOON = 8  # from this part of a flush on, the next one is looked for often
-_MANY_BYTES = 1 << 62
-_MAX_STOP_BYTES = 8192  # what the control page holds
-_BARE_STOP = '{"reason": "stop requested"}'
+_FAR_RING_SHARE = 16  # the same where several are on their way at once
 
 
 def _never() -> bool:
@@ -52,7 +54,8 @@ def _never() -> bool:
 class Flusher:
     """Serves the ring behind `consumer` for one worker and attempt, into `sink`.
 
-    clock: monotonic seconds. Nothing is written before run().
+    journal: of this worker and attempt, where the sink is far away. clock: monotonic seconds. Nothing is
+    written before run().
     """
 
     def __init__(
@@ -63,31 +66,40 @@ class Flusher:
         worker: str,
         attempt: int,
         options: FlusherOptions | None = None,
+        journal: Journal | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._consumer = consumer
         self._sink = sink
         self._options = options or FlusherOptions()
-        self._batch_bytes = min(self._options.segment_bytes, consumer.data_bytes // _RING_SHARE)
-        self._batch_records = consumer.slots // _RING_SHARE
+        self._pipeline = Pipeline(sink)
+        share = _FAR_RING_SHARE if self._pipeline.pipelined else _RING_SHARE
         self._clock = clock
         self._worker = worker
         self._attempt = attempt
-        self._ledger = Ledger(sink, worker=worker, attempt=attempt)
+        self._ledger = Ledger(sink, worker=worker, attempt=attempt, journal=journal)
         self._documents = Documents(sink)
         self._health = Health(retry_delay=self._options.retry_delay.total_seconds(), where=worker)
         self._backlog = Backlog(self._options.kept_bytes, self._encode_empty)
-        self._names: NameTable | None = None  # made with the first batch: it imports pyarrow
-        self._compactor: Compactor | None = None  # likewise
-        self._batch: Batch | None = None  # drained and not yet given back
-        self._next_ticket = 0  # where the next index file begins
-        self._dead = False  # the trainer has died
+        self._intake = Intake(
+            consumer,
+            worker=worker,
+            attempt=attempt,
+            max_bytes=min(self._options.segment_bytes, consumer.data_bytes // share),
+            max_records=consumer.slots // share,
+            documents=self._documents.update,
+        )
+        self._started = 0  # so many batches of the intake are on their way
+        self._compactor: Compactor | None = None  # made when it is needed: it imports pyarrow
         self._recovered = False
+        self._end_written = False
         self._ended = False  # end/ is written and nothing is left to do
-        self._stray_segments = False  # a segment may lie there that no index file names
+        self._strays = False  # files may lie there that nothing needs
+        self._kept_back = 0  # objects on the local disk, as last seen while waiting for the end
         self._oldest: float | None = None  # when the oldest record in the ring was first seen
-        self._beat_at = self._stop_poll_at = 0.0
-        self._stop_seen = False
+        self._beat_at = 0.0
+        self._stop = StopRequests(sink, attempt, self._options)
+        self._trouble = ""  # as last reported
         self._last_success = 0.0
         self._ending_since: float | None = None
 
@@ -121,8 +133,8 @@ class Flusher:
 
     def _look_at_trainer(self, producer_dead: Callable[[], bool], now: float) -> bool:
         closing = self._consumer.closing  # before the look at its life: a clean end closes, then dies
-        self._dead = self._dead or producer_dead()
-        if not (closing or self._dead):
+        self._intake.dead = self._intake.dead or producer_dead()
+        if not (closing or self._intake.dead):
             return False
         if self._ending_since is None:
             self._ending_since = now
@@ -135,10 +147,15 @@ class Flusher:
         try:
             if not self._recovered:
                 return self._recover()
-            if self._batch is not None or self._backlog or self._documents.unsaved or self._due(now, ending):
-                return self._flush(now)
+            worked = self._pipeline.collect()
+            if self._pipeline.busy and self._consumer.fill > self._options.spill_fill:
+                self._pipeline.relieve()
+            if self._something_waits() or self._due(now, ending):
+                return self._flush(now) or worked
+            if self._pipeline.busy:
+                return worked
             if ending and not self._consumer.pending_records:
-                return self._finish()
+                return self._finish(now)
             return not ending and self._merge(now)
         except SinkError as error:
             self._refused(error, now)
@@ -148,56 +165,82 @@ class Flusher:
 
     def _due(self, now: float, ending: bool) -> bool:
         """Whether what is in the ring should be written now."""
-        records = self._consumer.pending_records
-        if not records:
+        if not self._intake.waiting()[0]:
             self._oldest = None
             return False
         if self._oldest is None:
             self._oldest = now
-        options = self._options
-        return (
-            ending
-            or now - self._oldest >= options.visible_delay.total_seconds()
-            or self._consumer.pending_bytes >= self._batch_bytes
-            or records >= self._batch_records
-        )
+        delayed = now - self._oldest >= self._options.visible_delay.total_seconds()
+        return ending or delayed or self._intake.full
+
+    def _something_waits(self) -> bool:
+        """Whether there is something to start that came out of the ring before."""
+        return bool(len(self._intake.batches) > self._started or self._backlog or self._documents.unsaved)
 
     def _flush(self, now: float) -> bool:
-        """Write what waits, then the next batch. False when the ring had nothing ready. Raises SinkError."""
-        self._documents.save()
-        while self._backlog:
-            item = self._backlog.first()
-            self._sink.put(item.range.index_key, [memoryview(item.data)])
-            self._backlog.written()
-            self._enter(item.range, item.size, item.summary)
-        batch = self._batch or self._take(now)
-        if batch is None:
+        """Start to write what waits, or else the next batch; False when neither can be. Raises SinkError."""
+        if not self._pipeline.room:
             return False
-        self._documents.save()
-        try:
-            batch.write(self._sink)
-        except SinkError:
-            raise
-        except Exception as error:  # a fault of ours: this batch must not stop all that follow
-            self._give_up_broken(batch, error)
-            return True
-        file = batch.index_file()
-        self._enter(file.range, file.size, file.summary)
-        self._consumer.release(batch.drained)
-        self._batch = None
+        if self._documents.unsaved:
+            return self._save_documents()
+        if self._backlog:
+            return self._write_backlog()
+        if self._started == len(self._intake.batches) and self._take(now) is None:
+            return False
+        return self._save_documents() if self._documents.unsaved else self._start()
+
+    def _save_documents(self) -> bool:
+        """They are rare: nothing else is on its way meanwhile."""
+        if self._pipeline.busy:
+            return False
+        for key, data in self._documents.unsaved:
+            self._pipeline.start([(key, [data])], partial(self._documents.saved, key, data))
         return True
 
+    def _write_backlog(self) -> bool:
+        """One after the other, and before everything else."""
+        if self._pipeline.busy:
+            return False
+        item = self._backlog.first()
+        self._pipeline.start([(item.range.index_key, [memoryview(item.data)])], self._backlog_written)
+        return True
+
+    def _backlog_written(self) -> None:
+        item = self._backlog.first()
+        self._backlog.written()
+        self._enter(item.range, item.size, item.summary)
+
+    def _start(self) -> bool:
+        """The oldest batch that is not on its way."""
+        batch = self._intake.batches[self._started]
+        self._ledger.begin(batch.range)
+        try:
+            objects = batch.objects()
+        except Exception as error:  # a fault of ours: this batch must not stop all that follow
+            if self._pipeline.busy:
+                return False  # its turn comes when those before it are written
+            self._give_up_broken(batch, error)
+            return True
+        self._started += 1
+        try:
+            self._pipeline.start(objects, self._written, batch.wrote)
+        except SinkError:
+            self._started -= 1
+            raise
+        return True
+
+    def _written(self) -> None:
+        """The oldest batch is durable."""
+        file = self._intake.batches[0].index_file()
+        self._enter(file.range, file.size, file.summary)
+        self._started -= 1
+        self._intake.give_back()
+
     def _take(self, now: float) -> Batch | None:
-        """The next batch out of the ring, None when its oldest record is not complete yet."""
-        drained = self._consumer.drain(self._batch_bytes, self._batch_records, self._dead)
-        if drained.end_ticket == drained.first_ticket:
-            return None
-        self._oldest = now  # of what comes behind it
-        self._documents.update(drained.documents)
-        place = FileRange(self._worker, self._attempt, self._next_ticket, drained.end_ticket - 1)
-        self._next_ticket = drained.end_ticket
-        self._batch = self._make_batch(drained, place)
-        return self._batch
+        batch = self._intake.take()
+        if batch is not None:
+            self._oldest = now  # of what comes behind it
+        return batch
 
     def _enter(self, place: FileRange, size: int, summary: IndexSummary) -> None:
         """An index file is durable: book it, and tell the trainer."""
@@ -214,6 +257,7 @@ class Flusher:
     # Trouble
 
     def _refused(self, error: SinkError, now: float) -> None:
+        self._started = 0
         news = self._health.refused(error, now)
         if error.kind == "gone" and not isinstance(error, SinkKeyError):
             self._start_over()
@@ -223,8 +267,9 @@ class Flusher:
     def _start_over(self) -> None:
         """The run's folder was removed: what was in it is a gap, and the small files are put back."""
         self._documents.restore()
-        if self._batch is not None:
-            self._batch.forget_written()
+        self._end_written = False
+        for batch in self._intake.batches:
+            batch.forget_written()
         if not self._ledger.entries:
             return
         total, covered = self._ledger.totals(), self._ledger.covered
@@ -244,7 +289,7 @@ class Flusher:
         """While the sink refuses: make room for what comes, so that the training never waits for it."""
         if not self._recovered or self._consumer.fill <= self._options.give_up_fill:
             return False
-        batch = self._batch or self._take(self._clock())
+        batch = self._intake.batches[0] if self._intake.batches else self._take(self._clock())
         if batch is None:
             return False
         try:
@@ -252,15 +297,14 @@ class Flusher:
         except Exception as error:  # as in _flush
             self._give_up_broken(batch, error)
             return True
-        self._stray_segments = self._stray_segments or batch.segment_written
+        self._strays = self._strays or batch.segment_written or self._pipeline.pipelined
         if self._backlog.has_room(file.size):
             batch.count_lost(self._consumer, rows_kept=True)
             self._backlog.append(file)
         else:
             batch.count_lost(self._consumer, rows_kept=False)
             self._backlog.append_gap(batch.range, batch.gap("io_error"))
-        self._consumer.release(batch.drained)
-        self._batch = None
+        self._intake.give_back()
         return True
 
     def _give_up_broken(self, batch: Batch, error: Exception) -> None:
@@ -269,11 +313,10 @@ class Flusher:
         )
         say(f"{self._worker}: {message}. This is a fault of tdcore; they are left out and recorded as a gap.")
         self._report(message)
-        self._stray_segments = True
+        self._strays = True
         batch.count_lost(self._consumer, rows_kept=False)
         self._backlog.append_gap(batch.range, batch.gap(f"internal: {type(error).__name__}: {error}"[:200]))
-        self._consumer.release(batch.drained)
-        self._batch = None
+        self._intake.give_back()
 
     def _out_of_time(self, now: float) -> bool:
         since = max(self._ending_since or now, self._last_success)
@@ -292,38 +335,33 @@ class Flusher:
 
     def _recover(self) -> bool:
         """Find out what is written already. Raises SinkError; what was done is kept for the next try."""
+        begun: list[FileRange] = []
         if self._consumer.epoch > 1:
-            self._ledger.recover()
+            begun = self._ledger.recover()
+            self._strays = self._pipeline.pipelined
         self._documents.load([RUN_KEY, COLLECTIONS_KEY, f"attempts/{self._attempt:04d}-{self._worker}.json"])
-        self._next_ticket = self._ledger.covered + 1
-        if not self._skip_written():
+        if not self._intake.resume(self._ledger.covered):
             return False
-        head = self._consumer.head_ticket
-        if head > self._next_ticket:  # rows of given-up payloads died with the flusher that kept them
+        lost = self._intake.skip_lost()
+        if lost is not None:  # rows of given-up payloads died with the flusher that kept them
             gap = Gap(first_step=None, last_step=None, tensors=None, bytes=None, reason="io_error")
-            self._backlog.append_gap(FileRange(self._worker, self._attempt, self._next_ticket, head - 1), gap)
-            self._next_ticket = head
+            self._backlog.append_gap(lost, gap)
+        self._intake.repeat(begun)
         self._recovered = True
         return True
 
-    def _skip_written(self) -> bool:
-        """Give back what a flusher before this one has written and not given back. False: not ready yet."""
-        while (ahead := self._next_ticket - self._consumer.head_ticket) > 0:
-            drained = self._consumer.drain(_MANY_BYTES, ahead, self._dead)
-            if drained.end_ticket == drained.first_ticket:
-                return False
-            self._documents.update(drained.documents)
-            self._consumer.release(drained)
-        return True
-
-    def _finish(self) -> bool:
+    def _finish(self, now: float) -> bool:
         """Everything is written: say so in end/, then tidy up. Raises SinkError until end/ is there."""
-        self._put_end()
+        if not self._end_written:
+            self._put_end()
+            self._end_written = True
+        if self._pipeline.kept_back:
+            return self._await_delivery(now)
         try:
             merger = self._merger()
             if merger is not None:
                 merger.finish()
-            if self._stray_segments:
+            if self._strays:
                 self._ledger.sweep()
         except SinkError as error:
             if error.kind == "gone":
@@ -332,8 +370,22 @@ class Flusher:
         self._ended = True
         return True
 
+    def _await_delivery(self, now: float) -> bool:
+        """All is durable; what the local disk keeps back is given some time to get where it belongs."""
+        left = self._pipeline.kept_back
+        if left < self._kept_back:
+            self._last_success = now
+        self._kept_back = left
+        if not self._out_of_time(now):
+            return False
+        say(f"{self._worker}: {self._pipeline.what_is_kept_back()}")
+        self._ended = True
+        return True
+
     def _put_end(self) -> None:
-        document = end_document(self._ledger, self._consumer, clean=self._consumer.closing)
+        document = end_document(
+            self._ledger, self._consumer, clean=self._consumer.closing, storage=self._pipeline.report()
+        )
         self._sink.put(end_key(self._worker, self._attempt), [document])
         self._last_success = self._clock()
         if self._health.worked():
@@ -348,7 +400,9 @@ class Flusher:
 
     def _beat(self, now: float) -> None:
         if now >= self._beat_at:
-            self._report(None)
+            trouble, before = self._pipeline.trouble, self._trouble
+            self._report(trouble if trouble != before else None)
+            self._trouble = trouble
             self._beat_at = now + self._options.heartbeat.total_seconds()
 
     def _report(self, error: str | None) -> None:
@@ -360,35 +414,17 @@ class Flusher:
         )
 
     def _poll_stop(self, now: float) -> None:
-        """Look for a request to stop the training, also while the sink refuses; it is passed on once."""
-        if self._stop_seen or now < self._stop_poll_at:
-            return
-        self._stop_poll_at = now + self._options.stop_poll.total_seconds()
-        try:
-            text = self._sink.get(stop_key(self._attempt)).decode("utf-8", "replace")
-        except SinkError:
-            return
-        fits = 0 < len(text.encode()) <= _MAX_STOP_BYTES
-        self._consumer.request_stop(text if fits else _BARE_STOP)
-        self._stop_seen = True
+        """Pass a request to stop on to the training, also while the sink refuses."""
+        text = self._stop.poll(now)
+        if text is not None:
+            self._consumer.request_stop(text)
 
     def _next_pause(self, pause: float) -> float:
         """Half as long again as the last one: about a third of the time since there was work to do."""
-        options, consumer = self._options, self._consumer
-        filling = (
-            consumer.pending_bytes * _SOON >= self._batch_bytes
-            or consumer.pending_records * _SOON >= self._batch_records
-        )
+        options = self._options
+        filling = self._intake.filling or self._pipeline.busy
         longest = min(options.busy_poll, options.max_poll) if filling else options.max_poll
         return min(pause * 1.5, longest.total_seconds())
-
-    def _make_batch(self, drained: Drained, place: FileRange) -> Batch:
-        from tdcore.flusher.batch import Batch  # imports pyarrow, so not before there is something to write
-        from tdcore.flusher.table import NameTable
-
-        if self._names is None:
-            self._names = NameTable(self._consumer)
-        return Batch(drained, place, self._names)
 
     def _merger(self) -> Compactor | None:
         if self._compactor is None and len(self._ledger.entries) > 1:

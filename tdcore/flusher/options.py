@@ -22,10 +22,13 @@ class FlusherOptions:
     min_poll, max_poll: pause between two looks at the ring, right after there was work to do, and when
     nothing has happened for long (a look wakes a process and costs about 0.1 ms of CPU). busy_poll: longest
     pause while the ring fills fast.
-    heartbeat: between two reports to the trainer. stop_poll: between two looks for a stop request.
+    heartbeat: between two reports to the trainer. stop_poll: between two looks for a stop request;
+    remote_stop_poll: the same where the run is in a bucket, which charges for each look.
     merge_fan_in: so many small index files become one. small_index_bytes, small_segment_bytes: what "small"
     is.
     merged_segment_bytes: no merged segment is larger. grace: how long files stay after they were merged.
+    spill_fill: share of the ring above which data is kept back on the local disk rather than wait for a
+    bucket.
     retry_delay: pause after the sink refused. give_up_fill: share of the ring above which, while the sink
     refuses, payloads are given up, oldest first. kept_bytes: memory for the rows of given-up payloads.
     end_deadline: how long, at the end, a sink that refuses everything is tried again.
@@ -39,11 +42,13 @@ class FlusherOptions:
     max_poll: timedelta = timedelta(milliseconds=100)
     heartbeat: timedelta = timedelta(milliseconds=250)
     stop_poll: timedelta = timedelta(milliseconds=500)
+    remote_stop_poll: timedelta = timedelta(seconds=2)
     merge_fan_in: int = 16
     small_index_bytes: int = 2 * _MIB
     small_segment_bytes: int = 4 * _MIB
     merged_segment_bytes: int = 64 * _MIB
     grace: timedelta = timedelta(seconds=3)
+    spill_fill: float = 0.5
     retry_delay: timedelta = timedelta(seconds=1)
     give_up_fill: float = 0.5
     kept_bytes: int = 32 * _MIB

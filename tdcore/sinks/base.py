@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from tdcore.errors import SinkError, SinkErrorKind, SinkKeyError
 
@@ -82,7 +82,31 @@ class Sink(Protocol):
 
 @runtime_checkable
 class PipelinedSink(Sink, Protocol):
-    """A sink that writes several things at once, for places that are far away. Any thread."""
+    """A sink that writes several things at once, for places that are far away. Any thread.
+
+    What its place does not take in time it keeps back on the local disk, where it is as durable.
+    """
+
+    @property
+    def trouble(self) -> str:
+        """Why things are kept back; "" while they are not."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Objects that are kept back."""
+        ...
+
+    def left_behind(self) -> str:
+        """One sentence: what is kept back, why, and how it gets where it belongs."""
+        ...
+
+    def relieve(self) -> None:
+        """The memory of what was started is needed: keep it back rather than wait much longer."""
+
+    def report(self) -> dict[str, Any]:
+        """What was sent, tried again and kept back so far, in JSON values, for the run's counters."""
+        ...
 
     def start(self, objects: Sequence[tuple[str, Sequence[Buffer]]]) -> Future[None]:
         """Begin to store objects: each is durable before the next one can be seen.

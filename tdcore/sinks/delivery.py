@@ -1,0 +1,65 @@
+"""Delivery: the objects of a spool on their way to their bucket. Coroutines; one at a time for a spool."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from tdcore.errors import RunCorrupt
+from tdcore.layout import DATA_PREFIX
+from tdcore.sinks.base import Buffer
+from tdcore.sinks.spool import Spool, SpoolEntry
+
+__all__ = ["Store", "deliver"]
+
+_AT_ONCE = 16  # objects; the store bounds the requests
+
+
+class Store(Protocol):
+    """What puts one object, with retries for at most `patience` seconds. s3.S3Store is one."""
+
+    async def put(self, key: str, parts: Sequence[Buffer], patience: float | None = None) -> None:
+        """Raises SinkError."""
+
+
+async def deliver(
+    spool: Spool,
+    store: Store,
+    *,
+    sent: Callable[[SpoolEntry], None] = lambda entry: None,
+    damaged: Callable[[SpoolEntry, Path], None] = lambda entry, place: None,
+) -> bool:
+    """Send the oldest objects, segments at once and everything else in order after what came before it.
+
+    Each is removed from the spool when the store has it; one that is damaged is set aside. sent, damaged:
+    called for each. False when there was nothing to send. Raises SinkError; what was not sent stays.
+    """
+    entries = spool.entries[:_AT_ONCE]
+
+    async def send(entry: SpoolEntry) -> None:
+        try:
+            data = await asyncio.to_thread(spool.read, entry)
+        except RunCorrupt:
+            damaged(entry, spool.set_aside(entry))
+            return
+        await store.put(entry.key, [data])
+        spool.remove(entry)
+        sent(entry)
+
+    segments = {
+        entry.number: asyncio.ensure_future(send(entry))
+        for entry in entries
+        if entry.key.startswith(DATA_PREFIX)
+    }
+    try:
+        for entry in entries:
+            await (segments.get(entry.number) or send(entry))
+    finally:
+        for task in segments.values():
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+    return bool(entries)

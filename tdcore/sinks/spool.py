@@ -1,0 +1,273 @@
+"""Spool: objects that wait on the local disk until their bucket takes them, first in, first out.
+
+    <folder>/spool.json           for which place, of which worker and attempt
+    <folder>/objects/<number>     one object: a header of 4096 bytes (JSON: key, size, crc32c), then its bytes
+    <folder>/damaged/<number>     an object whose bytes are not what was put there
+    <folder>/lock                 held by the process that works on it
+
+Each object is written beside its place, flushed to the disk and renamed, so that a crash leaves it whole or
+not at all. Its checksum is taken from the memory it comes from and compared before it goes on its way.
+
+Threads: any; one process at a time (`lock`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import mmap
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tdcore.errors import RunCorrupt
+from tdcore.sinks.base import Buffer, SinkError, check_key
+from tdcore.sinks.local import LocalSink
+
+__all__ = ["Spool", "SpoolEntry", "SpoolInUseError", "crc32c_of", "find_spools"]
+
+_FORMAT = 1
+_ABOUT = "spool.json"
+_OBJECTS = "objects"
+_DAMAGED = "damaged"
+_HEADER_BYTES = 4096  # a page, so that what follows can be written by direct I/O
+
+
+class SpoolInUseError(SinkError):
+    """Another process works on the spool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolEntry:
+    """One object that waits. number: its place in the order. size: bytes."""
+
+    number: int
+    key: str
+    size: int
+    crc32c: int
+
+
+class Spool:
+    """The spool in `folder`, which need not exist: the first append makes it.
+
+    url: where its objects belong; with None it is read from the folder, which must then hold a spool.
+    limit_bytes: it refuses what would make it larger. about: more for spool.json (worker, attempt).
+    Raises RunCorrupt when the folder holds something else.
+    """
+
+    def __init__(
+        self, folder: Path, *, url: str | None = None, limit_bytes: int | None = None, **about: Any
+    ) -> None:
+        self.folder = folder
+        self._limit = limit_bytes
+        self._files = LocalSink(folder)
+        self._mutex = threading.Lock()  # guards _entries, _next and bytes
+        self._lock_fd = -1
+        self.bytes = 0
+        self._entries: dict[int, SpoolEntry] = {}
+        self.about: dict[str, Any] = {"format": _FORMAT, "url": url, **about} if url else self._read_about()
+        self._about_written = False
+        self._load()
+        self._next = max(self._entries, default=-1) + 1
+
+    @property
+    def url(self) -> str:
+        """Where the objects belong."""
+        return str(self.about["url"])
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def entries(self) -> list[SpoolEntry]:
+        """What waits, oldest first."""
+        with self._mutex:
+            return [self._entries[number] for number in sorted(self._entries)]
+
+    def lock(self) -> None:
+        """Take the spool for this process until close(). Raises SpoolInUseError, SinkError."""
+        if self._lock_fd >= 0:
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise SinkError(
+                f"cannot use the spool {self.folder}: {error.strerror}; name another with ?spool=FOLDER",
+                kind="denied",
+                errno=error.errno,
+            ) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise SpoolInUseError(
+                f"the spool {self.folder} is in use by another process; it uploads by itself, or try again "
+                "when that has ended"
+            ) from error
+        self._lock_fd = descriptor
+
+    def append(self, key: str, parts: Sequence[Buffer]) -> SpoolEntry:
+        """Store an object behind all others; durable on return.
+
+        Raises SinkError: "full" when the limit or the disk is reached, "denied" or "transient".
+        """
+        size = sum(memoryview(part).nbytes for part in parts)
+        with self._mutex:
+            if self._limit is not None and self.bytes + size > self._limit:
+                raise SinkError(
+                    f"the spool {self.folder} is full: it may hold {self._limit} bytes; raise spool_gib, or "
+                    "let the bucket catch up",
+                    kind="full",
+                )
+            number, self._next = self._next, self._next + 1
+            self.bytes += size
+        entry = SpoolEntry(number=number, key=check_key(key), size=size, crc32c=crc32c_of(parts))
+        try:
+            self._write_about()
+            self._files.put(f"{_OBJECTS}/{number:012d}", [_header(entry), *parts])
+        except SinkError as error:
+            with self._mutex:
+                self.bytes -= size
+            kind = "transient" if error.kind == "gone" else error.kind  # "gone" would mean the run itself
+            raise SinkError(f"the spool: {error}", kind=kind, errno=error.errno) from error
+        with self._mutex:
+            self._entries[number] = entry
+        return entry
+
+    def read(self, entry: SpoolEntry) -> memoryview:
+        """The bytes of an object, mapped. Raises RunCorrupt when they are not what was put there."""
+        path = self._path(entry)
+        try:
+            with open(path, "rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise RunCorrupt(f"{path} cannot be read: {error}") from error
+        data = memoryview(mapped)[_HEADER_BYTES:]
+        if len(data) != entry.size or crc32c_of([data]) != entry.crc32c:
+            raise RunCorrupt(
+                f"{path} ({entry.key}) is damaged: its checksum is not that of what was put there"
+            )
+        return data
+
+    def remove(self, entry: SpoolEntry) -> None:
+        """The object is where it belongs."""
+        self._path(entry).unlink(missing_ok=True)
+        self._forget(entry)
+
+    def set_aside(self, entry: SpoolEntry) -> Path:
+        """The object is damaged: keep it for people, out of the way. Returns where."""
+        self._forget(entry)
+        return self._move_away(entry.number)
+
+    def _move_away(self, number: int) -> Path:
+        place = self.folder / _DAMAGED / f"{number:012d}"
+        place.parent.mkdir(exist_ok=True)
+        (self.folder / _OBJECTS / place.name).rename(place)
+        return place
+
+    def close(self) -> None:
+        """Let go of it; an empty one leaves nothing behind."""
+        if self._lock_fd < 0:
+            return
+        if not self._entries and not self.damaged:
+            self._remove_folder()
+        os.close(self._lock_fd)
+        self._lock_fd = -1
+
+    def _remove_folder(self) -> None:
+        for name in (_ABOUT, "journal.jsonl", "lock"):
+            with contextlib.suppress(OSError):
+                (self.folder / name).unlink()
+        with contextlib.suppress(OSError):
+            for folder in (self.folder / _OBJECTS, self.folder, *list(self.folder.parents)[:2]):
+                folder.rmdir()  # goes up as long as nothing else is there: worker, run
+
+    def _forget(self, entry: SpoolEntry) -> None:
+        with self._mutex:
+            if self._entries.pop(entry.number, None) is not None:
+                self.bytes -= entry.size
+
+    def _path(self, entry: SpoolEntry) -> Path:
+        return self.folder / _OBJECTS / f"{entry.number:012d}"
+
+    def _read_about(self) -> dict[str, Any]:
+        path = self.folder / _ABOUT
+        try:
+            about = json.loads(path.read_bytes())
+        except FileNotFoundError as error:
+            raise RunCorrupt(f"{self.folder} is not a spool: it has no {_ABOUT}") from error
+        except (OSError, ValueError) as error:
+            raise RunCorrupt(f"{path} cannot be read: {error}") from error
+        if (
+            not isinstance(about, dict)
+            or about.get("format") != _FORMAT
+            or not isinstance(about.get("url"), str)
+        ):
+            raise RunCorrupt(f"{path} is not the description of a spool that this version knows")
+        return about
+
+    def _write_about(self) -> None:
+        if not self._about_written:
+            known = {"host": socket.gethostname(), "pid": os.getpid(), "created_ns": time.time_ns()}
+            self._files.put(_ABOUT, [json.dumps({**known, **self.about}, indent=1).encode()])
+            self._about_written = True
+
+    def _load(self) -> None:
+        """Take in what is there."""
+        self._files.clean(f"{_OBJECTS}/")
+        for key in self._files.list(f"{_OBJECTS}/"):
+            name = key.rpartition("/")[2]
+            if name.isdigit():
+                entry = _parse_header(int(name), self._files.get_ranges(key, [(0, _HEADER_BYTES)])[0])
+                if entry is None:
+                    self._move_away(int(name))
+                else:
+                    self._entries[entry.number] = entry
+                    self.bytes += entry.size
+
+    @property
+    def damaged(self) -> list[Path]:
+        """Objects that were set aside."""
+        return sorted((self.folder / _DAMAGED).glob("*"))
+
+
+def find_spools(place: Path) -> list[Path]:
+    """Folders under `place` (itself included) that are spools, sorted."""
+    return sorted(path.parent for path in place.rglob(_ABOUT))
+
+
+def crc32c_of(parts: Sequence[Buffer]) -> int:
+    """CRC32C of the parts as one sequence of bytes."""
+    import tdcore._core as _core
+
+    checksum = 0
+    for part in parts:
+        checksum = _core.crc32c(part, checksum)
+    return checksum
+
+
+def _header(entry: SpoolEntry) -> bytes:
+    text = json.dumps(
+        {"format": _FORMAT, "key": entry.key, "size": entry.size, "crc32c": entry.crc32c}
+    ).encode()
+    if len(text) >= _HEADER_BYTES:
+        raise ValueError(f"the key {entry.key!r} is too long")
+    return text.ljust(_HEADER_BYTES - 1) + b"\n"
+
+
+def _parse_header(number: int, header: Buffer) -> SpoolEntry | None:
+    try:
+        raw = json.loads(bytes(header))
+        if raw["format"] != _FORMAT:
+            return None
+        key = check_key(raw["key"])
+        return SpoolEntry(number=number, key=key, size=int(raw["size"]), crc32c=int(raw["crc32c"]))
+    except (ValueError, KeyError, TypeError):
+        return None
