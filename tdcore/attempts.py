@@ -50,8 +50,11 @@ def claim_attempt(
     framework: str,
     framework_version: str,
     world_size: int,
+    spool: str | None = None,
 ) -> Attempt:
     """Claims the next attempt of `worker` and enters it in run.json. where: the run's place, for messages.
+
+    spool: folder on this machine where the worker keeps what a bucket does not take in time.
 
     Raises ConfigError for a worker name or configuration that cannot be stored, RunCorrupt when run.json is
     not one of ours, SinkError when the place refuses.
@@ -70,6 +73,8 @@ def claim_attempt(
         "pid": os.getpid(),
         "configuration": dict(configuration),
     }
+    if spool is not None:
+        entry["spool"] = spool
     try:
         json.dumps(entry)
     except (TypeError, ValueError) as error:

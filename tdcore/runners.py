@@ -8,7 +8,6 @@ GIL and never polls. Neither touches the ring's records.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import select
@@ -19,40 +18,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from tdcore.errors import FlusherError
+from tdcore.spawning import command, environment
 
 if TYPE_CHECKING:
     from tdcore._core import Consumer, Ring
 
-# Runs in the flusher before anything else. The working directory and the trainer's script folder must not
-# shadow a module, and the flusher must be the same tdcore as the trainer's, wherever that lies: so `tdcore`
-# is loaded from its own place, and the trainer's other places come last. pyarrow would import pandas where it
-# is installed (0.5 s and 50 MB, for nothing here), so that is hidden from it.
-_BOOT = """
-import sys
-sys.path[:] = [place for place in sys.path if place]
-import json
-job = json.loads(sys.argv[1])
-from importlib.util import module_from_spec, spec_from_file_location
-places = job["package"]
-spec = spec_from_file_location("tdcore", places[0] + "/__init__.py", submodule_search_locations=places)
-package = sys.modules["tdcore"] = module_from_spec(spec)
-spec.loader.exec_module(package)
-class NoPandas:
-    def find_spec(name, *_):
-        if name == "pandas":
-            raise ImportError("the flusher does without pandas")
-sys.meta_path.insert(0, NoPandas)
-sys.path.extend(place for place in job["places"] if place not in sys.path)
-from tdcore.flusher.main import main
-sys.exit(main([sys.argv[2]]))
-"""
-
-# Of the trainer's PYTHON* variables only those that say where Python itself lives; the others (PYTHONINSPECT,
-# PYTHONSTARTUP, PYTHONWARNINGS=error, ...) are meant for the trainer.
-_KEPT_PYTHON_VARIABLES = frozenset(
-    {"PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONUSERBASE", "PYTHONNOUSERSITE"}
-    | {"PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}
-)
 _log = logging.getLogger("tdcore")
 _THREAD_INSTEAD = 'use flusher="thread" where another process cannot be started'
 _MAX_LAST_WORDS = 2000
@@ -95,16 +65,11 @@ class ProcessRunner:
 
     def start(self) -> None:
         """About 0.5 ms: the flusher's own start-up runs beside the training."""
-        import tdcore
-
         executable = sys.executable
         if not executable or not os.access(executable, os.X_OK):
             raise FlusherError(
                 f"no Python to start the flusher with: sys.executable is {executable!r}; {_THREAD_INSTEAD}"
             )
-        here = [os.path.abspath(place) for place in tdcore.__path__]
-        places = [os.path.abspath(place) for place in sys.path if place and os.path.exists(place)]
-        boot = json.dumps({"package": here, "places": places})
         self._words = mouth = pidfd = -1
         try:
             # Neither side ever waits for the other.
@@ -112,12 +77,12 @@ class ProcessRunner:
             pidfd = _pidfd_open(os.getpid())
             job = {**self._job, "fd": self._ring.fd, "pidfd": pidfd, "trainer_pid": os.getpid()}
             self._process = subprocess.Popen(
-                [executable, "-c", _BOOT, boot, json.dumps(job)],
+                command("tdcore.flusher.main", job),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=mouth,  # not the trainer's: whoever reads that would wait for the flusher's end
                 cwd="/",  # holds no folder of the user's busy
-                env=_environment(),
+                env=environment(),
                 pass_fds=[fd for fd in (self._ring.fd, pidfd) if fd >= 0],
                 start_new_session=True,  # Ctrl-C and signals to the trainer's group do not reach it
             )
@@ -182,14 +147,19 @@ class ThreadRunner:
     def wait(self) -> FlusherEnd:
         """Runs the flusher right here until the ring is closed and drained."""
         from tdcore.flusher import Flusher, FlusherOptions
-        from tdcore.sinks import open_sink
+        from tdcore.flusher.place import open_place
 
         assert self._consumer is not None, "wait() comes after start()"
         try:
-            with contextlib.closing(open_sink(self._job["out"])) as sink:
-                options = FlusherOptions.from_json(self._job["options"])
-                worker, attempt = self._job["worker"], self._job["attempt"]
-                Flusher(self._consumer, sink, worker=worker, attempt=attempt, options=options).run()
+            with open_place(self._job) as (sink, journal):
+                Flusher(
+                    self._consumer,
+                    sink,
+                    worker=self._job["worker"],
+                    attempt=self._job["attempt"],
+                    options=FlusherOptions.from_json(self._job["options"]),
+                    journal=journal,
+                ).run()
         except Exception as error:
             return FlusherEnd(kind="died", why=f"flusher thread failed: {type(error).__name__}: {error}")
         finally:
@@ -198,15 +168,6 @@ class ThreadRunner:
 
     def forget(self) -> None:
         """Nothing to let go of: a forked child has no such thread."""
-
-
-def _environment() -> dict[str, str]:
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("PYTHON") or name in _KEPT_PYTHON_VARIABLES
-    }
-    return {**kept, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def _pidfd_open(pid: int) -> int:

@@ -11,7 +11,6 @@ alone and marks the end as unclean. Never raises into training once it is made.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -19,18 +18,21 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from tdcore import _core
-from tdcore.attempts import JSON, Attempt, claim_attempt
+from tdcore import _core, errands
+from tdcore.attempts import JSON, Attempt
 from tdcore.counters import CloseReport, Counters, Progress
 from tdcore.errors import CaptureError, ConfigError, SinkError
 from tdcore.layout import COLLECTIONS_KEY, FORMAT_VERSION, end_key
 from tdcore.runners import ProcessRunner, Runner, ThreadRunner
-from tdcore.sinks import open_sink
+from tdcore.sinks import is_remote
+from tdcore.sinks.s3.options import parse_s3_url
+from tdcore.sinks.spool_place import attempt_spool, worker_spools
 from tdcore.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -88,9 +90,10 @@ class StopRequest:
 class Session:
     """Everything that one worker of one attempt needs to capture. Also a context manager.
 
-    out_dir: a folder, or a URL that a sink serves. It may hold earlier attempts, which are kept, or files of
-    something else, which are left alone. worker: this process's name within the job. configuration: kept in
-    run.json as it is. flusher: "process" outlives the trainer; "thread" is for places that forbid processes.
+    out_dir: a folder, or s3://bucket/prefix with options (see S3Options). It may hold earlier attempts, which
+    are kept, or files of something else, which are left alone. worker: this process's name within the job.
+    configuration: kept in run.json as it is. flusher: "process" outlives the trainer; "thread" is for places
+    that forbid processes.
     flusher_options: its sizes and delays. close_timeout: how long close() and the exit of the program wait
     for the last data.
 
@@ -117,22 +120,31 @@ class Session:
             raise ConfigError(f"flusher must be 'process' or 'thread', got {flusher!r}")
         if close_timeout < timedelta():
             raise ConfigError(f"close_timeout must not be negative, got {close_timeout}")
-        self.out_dir = _absolute(out_dir)
+        self._here = flusher == "thread"  # whether this process itself may talk to a bucket
+        self.out_dir = _place(out_dir, in_this_process=self._here)
         self.worker = worker
         self.ring = _make_ring(ring or RingConfig())  # first, so that a wrong size leaves no attempt behind
         try:
+            spools = worker_spools(self.out_dir, worker) if is_remote(self.out_dir) else None
             place = _claim(
                 self.out_dir,
+                here=self._here,
                 worker=worker,
                 configuration=configuration,
                 framework=framework,
                 framework_version=framework_version,
                 world_size=world_size,
+                spool=str(spools) if spools else None,
             )
             self.ring.prefault()
             self._supervisor = _start_supervisor(
                 self.ring,
-                {"out": self.out_dir, "worker": worker, "attempt": place.attempt},
+                {
+                    "out": self.out_dir,
+                    "worker": worker,
+                    "attempt": place.attempt,
+                    "spool": str(attempt_spool(spools, place.attempt)) if spools else None,
+                },
                 runner=ProcessRunner if flusher == "process" else ThreadRunner,
                 options=flusher_options,
                 close_timeout=close_timeout,
@@ -209,8 +221,7 @@ class Session:
     def _write_collections(self, data: bytes) -> None:
         """The ring had no room to the end; training is over, so the file may be written here."""
         try:
-            with contextlib.closing(open_sink(self.out_dir)) as sink:
-                sink.put(COLLECTIONS_KEY, [data])
+            errands.put(self.out_dir, COLLECTIONS_KEY, data, here=self._here)
         except SinkError as error:
             _log.warning("tdcore %s: %s could not be written: %s", self.worker, COLLECTIONS_KEY, error)
 
@@ -223,12 +234,21 @@ class Session:
         self.close()
 
 
-def _absolute(out_dir: str | os.PathLike[str]) -> str:
-    """A URL stays; a path becomes absolute, since the training may change its folder and the flusher does."""
+def _place(out_dir: str | os.PathLike[str], in_this_process: bool) -> str:
+    """A path becomes absolute, since the training may change its folder and the flusher does.
+
+    A bucket is served by the engine that leaves no runtime behind, where that happens in this process.
+    """
     text = os.fspath(out_dir)
     if not isinstance(text, str) or not text:
         raise ConfigError(f"out_dir must be a folder or a URL, got {out_dir!r}")
-    return text if "://" in text else os.path.abspath(text)
+    if not is_remote(text):
+        return text if "://" in text else os.path.abspath(text)
+    place = parse_s3_url(text)
+    options = place.options
+    if in_this_process and options.engine == "auto" and find_spec("aiobotocore") is not None:
+        options = replace(options, engine="aiobotocore")
+    return options.at(place.where)
 
 
 def _make_ring(config: RingConfig) -> _core.Ring:
@@ -252,11 +272,11 @@ def _make_ring(config: RingConfig) -> _core.Ring:
 
 def _claim(out_dir: str, **entry: Any) -> Attempt:
     try:
-        with contextlib.closing(open_sink(out_dir)) as sink:
-            return claim_attempt(sink, where=out_dir, **entry)
+        return errands.claim(out_dir, **entry)
     except SinkError as error:
+        where = out_dir.partition("?")[0]
         raise SinkError(
-            f"cannot start a run in {out_dir}: {error}; choose an out_dir that this process may write",
+            f"cannot start a run in {where}: {error}; choose an out_dir that this process may write",
             kind=error.kind,
             errno=error.errno,
         ) from error
@@ -275,13 +295,17 @@ def _start_supervisor(
         runner(ring, {**job, "options": options.as_json() if options else {}}),
         name=job["worker"],
         close_timeout=close_timeout,
-        record_failure=_failure_recorder(job["out"], job["worker"], job["attempt"]),
+        record_failure=_failure_recorder(
+            job["out"], job["worker"], job["attempt"], here=runner is ThreadRunner
+        ),
     )
     supervisor.start()
     return supervisor
 
 
-def _failure_recorder(out_dir: str, worker: str, attempt: int) -> Callable[[str, Counters, Progress], None]:
+def _failure_recorder(
+    out_dir: str, worker: str, attempt: int, *, here: bool
+) -> Callable[[str, Counters, Progress], None]:
     """What the supervisor calls when it gives up. Holds no reference to the session."""
 
     def record(reason: str, counters: Counters, progress: Progress) -> None:
@@ -308,8 +332,7 @@ def _failure_recorder(out_dir: str, worker: str, attempt: int) -> Callable[[str,
                 name: {"tensors": drop.tensors, "bytes": drop.bytes} for name, drop in counters.drops.items()
             },
         }
-        with contextlib.closing(open_sink(out_dir)) as sink:
-            sink.put(end_key(worker, attempt), [json.dumps(document, indent=1).encode()])
+        errands.put(out_dir, end_key(worker, attempt), json.dumps(document, indent=1).encode(), here=here)
 
     return record
 

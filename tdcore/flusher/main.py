@@ -1,7 +1,7 @@
 """The flusher as a process of its own. `main` gets one JSON argument, made by tdcore.runners.ProcessRunner:
 
     {"fd": memfd of the ring, "pidfd": pidfd of the trainer or -1, "trainer_pid": 123, "out": "runs/demo",
-     "worker": "worker_0", "attempt": 0, "options": {...FlusherOptions as JSON...}}
+     "worker": "worker_0", "attempt": 0, "spool": "/state/...", "options": {...FlusherOptions as JSON...}}
 
 Exit status 0: the ring was closed or its trainer died, and all that could be written is written. Anything
 else: it failed and may be started again on the same ring. It ends by itself, never by a signal that was
@@ -40,17 +40,18 @@ def main(arguments: Sequence[str]) -> int:
 
     from tdcore.flusher.loop import Flusher
     from tdcore.flusher.options import FlusherOptions
-    from tdcore.sinks import open_sink
+    from tdcore.flusher.place import open_place
 
     trainer = TrainerWatch(job["trainer_pid"], job["pidfd"])
     gc.freeze()
-    with contextlib.closing(open_sink(job["out"])) as sink:
+    with open_place(job) as (sink, journal):
         Flusher(
             consumer,
             sink,
             worker=job["worker"],
             attempt=job["attempt"],
             options=FlusherOptions.from_json(job["options"]),
+            journal=journal,
         ).run(producer_dead=trainer.dead, wait=trainer.wait)
     return 0
 

@@ -1,4 +1,4 @@
-"""Places to keep a run: a local folder now; others join behind the same protocol."""
+"""Places to keep a run: a local folder or a bucket; others join behind the same protocol."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ __all__ = [
     "SinkError",
     "SinkErrorKind",
     "SinkKeyError",
+    "is_remote",
     "local_path",
     "open_sink",
 ]
@@ -39,16 +40,25 @@ def local_path(url: str) -> str:
             raise UnsupportedFeature(f"{url!r} names the host {parts.netloc!r}; write file:///absolute/path")
         return unquote(parts.path)
     if parts.scheme == "s3":
-        raise UnsupportedFeature(
-            f"{url!r}: S3 is not in this version of tdcore (it will come as the extra tdcore-capture[s3]); "
-            "give a local folder and copy the finished run"
-        )
-    raise UnsupportedFeature(f"{url!r}: no sink for {parts.scheme}://; give a local folder or a file:// URL")
+        raise UnsupportedFeature(f"{url!r} is a place in a bucket, not a folder")
+    raise UnsupportedFeature(
+        f"{url!r}: no sink for {parts.scheme}://; give a folder, a file:// URL or s3://bucket/prefix"
+    )
+
+
+def is_remote(url: str) -> bool:
+    """Whether `url` names a place in a bucket."""
+    return url[:5].lower() == "s3://"
 
 
 def open_sink(url: str) -> Sink:
-    """The sink of the run at `url`: a local path or file://. Creates nothing; the first put does.
+    """The sink of the run at `url`: a local path, file:// or s3://bucket/prefix?options.
 
-    Raises UnsupportedFeature for other schemes.
+    Creates nothing; the first put does. Raises UnsupportedFeature for other schemes, ConfigError for options
+    that cannot work.
     """
+    if is_remote(url):
+        from tdcore.sinks.s3 import S3Sink
+
+        return S3Sink(url)
     return LocalSink(local_path(url))

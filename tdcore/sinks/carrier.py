@@ -142,8 +142,8 @@ class Carrier:
                     raise SinkError(str(before), kind=before.kind, errno=before.errno)
             for key, parts in objects:
                 entry = await asyncio.to_thread(self._spool.append, key, parts)
-                self._spooled["objects"] += 1
-                self._spooled["bytes"] += entry.size
+                self.spooled["objects"] += 1
+                self.spooled["bytes"] += entry.size
         finally:
             self._bound -= 1
             self._wake.set()
@@ -180,7 +180,7 @@ class Carrier:
         self._pause = _PAUSE_SECONDS
 
     def _is_damaged(self, entry: SpoolEntry, place: Path) -> None:
-        self._spooled["damaged"] += 1
+        self.spooled["damaged"] += 1
         self._say(
             f"{entry.key} was damaged on the local disk and is not in the run; what is left of it is {place}"
         )

@@ -21,8 +21,10 @@ _AT_ONCE = 16  # objects; the store bounds the requests
 class Store(Protocol):
     """What puts one object, with retries for at most `patience` seconds. s3.S3Store is one."""
 
-    async def put(self, key: str, parts: Sequence[Buffer], patience: float | None = None) -> None:
-        """Raises SinkError."""
+    async def put(
+        self, key: str, parts: Sequence[Buffer], patience: float | None = None, *, crc32c: int | None = None
+    ) -> None:
+        """crc32c: of all the bytes, when it is known. Raises SinkError."""
 
 
 async def deliver(
@@ -45,7 +47,7 @@ async def deliver(
         except RunCorrupt:
             damaged(entry, spool.set_aside(entry))
             return
-        await store.put(entry.key, [data])
+        await store.put(entry.key, [data], crc32c=entry.crc32c)
         spool.remove(entry)
         sent(entry)
 

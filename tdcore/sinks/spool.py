@@ -186,7 +186,8 @@ class Spool:
             with contextlib.suppress(OSError):
                 (self.folder / name).unlink()
         with contextlib.suppress(OSError):
-            for folder in (self.folder / _OBJECTS, self.folder, *list(self.folder.parents)[:2]):
+            objects = self.folder / _OBJECTS
+            for folder in ([objects] if objects.exists() else []) + [self.folder, *self.folder.parents][:3]:
                 folder.rmdir()  # goes up as long as nothing else is there: worker, run
 
     def _forget(self, entry: SpoolEntry) -> None:

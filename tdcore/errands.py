@@ -1,0 +1,111 @@
+"""Errands: what a trainer has to do in a bucket, done by a short-lived process of its own.
+
+So the training process never loads a client of S3: no threads of another runtime in it (a fork of a process
+in which obstore has run, such as a DataLoader's worker, hangs when it uses obstore itself), no sockets, no
+memory. About 0.5 s, of which the trainer sleeps all. Where the run is a folder, errands are done on the spot.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from tdcore import errors
+from tdcore.attempts import Attempt, claim_attempt
+from tdcore.errors import SinkError, TdcoreError
+from tdcore.sinks import Sink, is_remote, open_sink
+from tdcore.spawning import command, environment
+
+__all__ = ["claim", "main", "put"]
+
+_SECONDS = 120.0  # more than the sink's own patience
+_PATIENCE = timedelta(seconds=30)
+
+
+def claim(out: str, *, here: bool, **entry: Any) -> Attempt:
+    """attempts.claim_attempt for the run at `out`. here: in this process, whatever the place."""
+    job = {"errand": "claim", "out": out, "entry": entry}
+    return Attempt(**(_do(job) if here or not is_remote(out) else _send(job)))
+
+
+def put(out: str, key: str, data: bytes, *, here: bool) -> None:
+    """Sink.put into the run at `out`. here: in this process, whatever the place."""
+    job = {"errand": "put", "out": out, "key": key, "data": base64.b64encode(data).decode()}
+    if here or not is_remote(out):
+        _do(job)
+    else:
+        _send(job)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The process: does the errand that `arguments[0]` describes, and prints what came of it."""
+    try:
+        answer: dict[str, Any] = {"value": _do(json.loads(arguments[0]))}
+    except TdcoreError as error:
+        details = {name: getattr(error, name) for name in ("kind", "errno") if hasattr(error, name)}
+        answer = {"error": type(error).__name__, "message": str(error), "details": details}
+    print(json.dumps(answer))
+    return 0
+
+
+def _do(job: Mapping[str, Any]) -> Any:
+    with contextlib.closing(_open(job["out"])) as sink:
+        if job["errand"] == "claim":
+            where = job["out"].partition("?")[0]
+            return asdict(claim_attempt(sink, where=where, **job["entry"]))
+        sink.put(job["key"], [base64.b64decode(job["data"])])
+        return None
+
+
+def _open(out: str) -> Sink:
+    if not is_remote(out):
+        return open_sink(out)
+    from tdcore.sinks.s3 import S3Sink
+
+    return S3Sink(out, patience=_PATIENCE)
+
+
+def _send(job: Mapping[str, Any]) -> Any:
+    where = job["out"].partition("?")[0]
+    if not sys.executable or not os.access(sys.executable, os.X_OK):
+        raise SinkError(f"no Python to reach {where} with: sys.executable is {sys.executable!r}")
+    try:
+        done = subprocess.run(
+            command("tdcore.errands", job),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            cwd="/",
+            env=environment(),
+            start_new_session=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SinkError(f"{where} did not answer within {_SECONDS:.0f} s") from error
+    except OSError as error:
+        raise SinkError(f"cannot start a process to reach {where}: {error}", errno=error.errno) from error
+    return _answer(done, where)
+
+
+def _answer(done: subprocess.CompletedProcess[bytes], where: str) -> Any:
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        last = done.stderr.decode(errors="replace").strip()[-2000:]
+        raise SinkError(
+            f"the process that was to reach {where} ended with status {done.returncode}: {last}"
+        ) from None
+    if "error" not in answer:
+        return answer["value"]
+    kind = getattr(errors, answer["error"], TdcoreError)
+    raise kind(answer["message"], **answer["details"])

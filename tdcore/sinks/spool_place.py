@@ -1,0 +1,65 @@
+"""Where the spools of this machine are: one folder for each run, worker and attempt. Imports no client."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from tdcore.errors import SinkError
+from tdcore.sinks.s3.options import parse_s3_url
+
+__all__ = ["attempt_spool", "spool_root", "worker_spools"]
+
+
+def worker_spools(url: str, worker: str) -> Path:
+    """Folder of all spools that `worker` of the run at `url` leaves on this machine; made by nobody yet.
+
+    Raises SinkError when no folder for spools can be written.
+    """
+    place = parse_s3_url(url)
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", f"{place.bucket}-{place.prefix}").strip("-")[:80]
+    full = f"{place.options.endpoint_url or ''} {place.where}"
+    digest = hashlib.sha256(full.encode()).hexdigest()[:8]  # two places never share a folder
+    return _writable(spool_root(place.options.spool), asked=place.options.spool) / f"{name}-{digest}" / worker
+
+
+def attempt_spool(spools: Path, attempt: int) -> Path:
+    """The spool of one attempt within worker_spools()."""
+    return spools / f"{attempt:04d}"
+
+
+def spool_root(asked: str | None = None) -> Path:
+    """Folder of all spools: `asked`, else $TDCORE_SPOOL, else in the user's state folder."""
+    if asked or (asked := os.environ.get("TDCORE_SPOOL")):
+        return Path(asked).expanduser().absolute()
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(state).absolute() / "tdcore" / "spool"
+
+
+def _writable(root: Path, asked: str | None) -> Path:
+    """`root`, or one in the folder for temporary files where the user has no home that can be written."""
+    error = _try(root)
+    if error is None:
+        return root
+    if not asked and "TDCORE_SPOOL" not in os.environ:
+        other = Path(tempfile.gettempdir()).absolute() / f"tdcore-spool-{os.getuid()}"
+        if _try(other) is None:
+            return other
+    raise SinkError(
+        f"cannot write to {root}, the folder for what a bucket does not take in time: {error.strerror}; name "
+        "another with TDCORE_SPOOL or with ?spool=FOLDER behind the s3:// URL",
+        kind="denied",
+        errno=error.errno,
+    )
+
+
+def _try(folder: Path) -> OSError | None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return error
