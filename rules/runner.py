@@ -17,7 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tdcore.errors import ConfigError, RunNotFound
+from tdcore.errors import ConfigError, RunNotFound, SinkError
 from tdcore.rules.base import Finding, Rule, Status, Verdict
 from tdcore.rules.engine import MAX_FINDINGS, Engine
 from tdcore.rules.source import RunSource, Source
@@ -90,7 +90,7 @@ def run(
     attempt: int | str | None = None,
     ended: bool = False,
     write_findings: bool = True,
-    poll_interval: timedelta = timedelta(seconds=0.3),
+    poll_interval: timedelta | None = None,
     start_timeout: timedelta | None = None,
     timeout: timedelta | None = None,
     max_findings: int = MAX_FINDINGS,
@@ -102,12 +102,13 @@ def run(
     follow the run while it is written, until the first issue or until it has ended. until_end: follow it to
     its end whatever is found. attempt: None for the newest and those that follow, a number for that one,
     "all". ended: judge the newest step too although nothing says that the run has ended (its host died).
-    write_findings: keep findings/ in the run. start_timeout: how long a run that has not begun is waited for
+    write_findings: keep findings/ in the run. poll_interval: between two looks; None: 0.3 s in a folder, a
+    second in a bucket. start_timeout: how long a run that has not begun is waited for
     when following; None: without limit. timeout: how long to follow at all. on_findings: called with what
     each look found. KeyboardInterrupt ends the watch and gives the report so far, with interrupted set.
 
     Raises RunNotFound when there is no run (not following, or start_timeout over), RunCorrupt when it cannot
-    be read.
+    be read, SinkError when its place refuses. A place that is away for a while is waited for when following.
     """
     source = RunSource(trial, attempt=attempt)
     sink = source.sink
@@ -139,7 +140,7 @@ def run(
             engine,
             source,
             until_end=until_end,
-            poll_interval=poll_interval,
+            poll_interval=source.pause if poll_interval is None else poll_interval,
             start_timeout=start_timeout,
             timeout=timeout,
             on_findings=on_findings,
@@ -166,7 +167,7 @@ def follow(
     begun = False
     try:
         while True:
-            found = engine.step()
+            found = _step(engine, begun)
             if on_findings is not None and found:
                 on_findings(found)
             if source.finished():
@@ -182,6 +183,18 @@ def follow(
             wait(poll_interval.total_seconds())
     except KeyboardInterrupt:
         return _report(engine, source, finished=False, interrupted=True)
+
+
+def _step(engine: Engine, begun: bool) -> list[Finding]:
+    """One look. A run that was seen before may be out of reach for a while: a problem, not the end."""
+    try:
+        return engine.step()
+    except SinkError as error:
+        if error.kind != "transient" or not begun:
+            raise
+        if str(error) not in engine.problems:
+            engine.problems.append(str(error))
+        return []
 
 
 def _report(engine: Engine, source: Source, *, finished: bool, interrupted: bool = False) -> Report:

@@ -1,4 +1,4 @@
-"""Where the engine gets its rows: a run on disk (RunSource), or a table in memory (TableSource).
+"""Where the engine gets its rows: a run, in a folder or a bucket (RunSource), or a table (TableSource).
 
 A source hands out each captured tensor once, and only when its step is complete for its worker: when a row of
 a later step of that worker is there, when nothing was added to it for a while, or when the attempt has ended.
@@ -19,12 +19,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tdcore.errors import ConfigError, RunError, TensorUnavailableForStep
+from tdcore.errors import ConfigError, RunError, SinkKeyError, TensorUnavailableForStep
 from tdcore.rules.window import Members
-from tdcore.sinks import Sink, SinkKeyError, local_path, open_sink
 
 if TYPE_CHECKING:
+    from tdcore.sinks import Sink
     from tdcore.trial import Trial
+    from tdcore.trial.captures import Captures
     from tdcore.trial.payload import Payloads
     from tdcore.trial.progress import Progress
 
@@ -84,7 +85,8 @@ class Source(Protocol):
 
 
 class RunSource:
-    """A run in a folder, read while it is written. Reads its index, small documents and, on demand, payloads.
+    """A run in a folder or a bucket, read while it is written: its index, its small documents and, on demand,
+    payloads.
 
     place: folder, URL or open Trial. attempt: None for the newest at the first look and all that follow; a
     number for that one alone; "all" for all of them. settle: a step to which nothing was added for this long
@@ -102,12 +104,17 @@ class RunSource:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         from tdcore.trial.index import Index
+        from tdcore.trial.place import open_place, pause
 
         if not (attempt is None or attempt == "all" or (isinstance(attempt, int) and attempt >= 0)):
             raise ConfigError(f'attempt must be a number, "all" or None, got {attempt!r}')
         self.where = _where(place)
-        self.sink = sink if sink is not None else open_sink(self.where)
-        self._root = Path(local_path(self.where)) if sink is None else None
+        self._root: Path | None = None
+        if sink is None:
+            opened = open_place(self.where)
+            sink, self._root = opened.sink, opened.root
+        self.sink = sink
+        self.pause = pause(self._root, near=0.3)  # between two looks
         self._index = Index(self.sink, self._root)
         self._payloads: Payloads | None = None  # made when the first payload is read
         self._progress: Progress | None = None  # made when there is a run.json
@@ -141,8 +148,10 @@ class RunSource:
         complete = np.ones(len(rows), dtype=np.bool_) if everything else self._complete(rows, fresh)
         self._waiting = rows[~complete]
         captures = resolve(index, rows[complete])
+        if self._progress is not None and (len(fresh) or len(captures)):
+            self._members = _members(self.sink)
         table = stats_table(index, captures, columns)
-        return Batch(table=table, payload=lambda row: self._payload(captures.parts(row)), ended=self._ended())
+        return Batch(table=table, payload=lambda row: self._payload(captures, row), ended=self._ended())
 
     def members(self, collection: str) -> Members | None:
         """See Source.members."""
@@ -166,7 +175,7 @@ class RunSource:
         return attempt < newest or (attempt == newest and self._over)
 
     def _look(self) -> None:
-        """Takes in who has started, who has ended, and the collections."""
+        """Takes in who has started and who has ended."""
         from tdcore.trial.progress import Progress
 
         if self._progress is None:
@@ -176,7 +185,6 @@ class RunSource:
                 return  # not begun
         self._progress.read_documents()
         self._over = self._progress.status != "running"
-        self._members = _members(self.sink)
 
     def _ended(self) -> Ended:
         progress = self._progress
@@ -217,20 +225,22 @@ class RunSource:
                 complete |= mine & (step < step[mine].max())
         return complete
 
-    def _payload(self, parts: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    def _payload(self, captures: Captures, at: int) -> npt.NDArray[Any]:
         """The values of one captured tensor, read-only.
 
-        Raises RunCorrupt, or TensorUnavailableForStep without values.
+        Raises RunCorrupt, SinkError, or TensorUnavailableForStep without values.
         """
         from tdcore.trial.payload import Payloads
-        from tdcore.trial.values import read_values
+        from tdcore.trial.values import expect_values, read_values
 
         if self._payloads is None:
             self._payloads = Payloads(self.sink, self._root)
+        parts = captures.parts(at)
         index, row = self._index, int(parts[0])
         what = f"{index.text('name', row)!r} at step {int(index.column('step')[row])}"
         if np.any(index.column("segment")[parts] < 0):
             raise TensorUnavailableForStep(f"{what} was saved without its values", reason="stats_only")
+        expect_values(index, self._payloads, row, captures.rows[captures.starts[at] :])
         try:
             return read_values(index, self._payloads, parts, what)
         except SinkKeyError as error:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode
     from tdcore.errors import StopTraining, TdcoreError
     from tdcore.session import RingConfig
+    from tdcore.sinks.s3.options import S3Options
     from tdcore.stats import TensorStats, tensor_stats
     from tdcore.trial import Tensor, Trial, create_trial
 
@@ -26,6 +27,7 @@ _HOME = {
     "CollectionConfig": "tdcore.collection",
     "ReductionConfig": "tdcore.config",
     "RingConfig": "tdcore.session",
+    "S3Options": "tdcore.sinks.s3.options",
     "SaveConfig": "tdcore.config",
     "SaveConfigMode": "tdcore.config",
     "StopTraining": "tdcore.errors",
@@ -43,6 +45,7 @@ __all__ = [
     "ModeKeys",
     "ReductionConfig",
     "RingConfig",
+    "S3Options",
     "SaveConfig",
     "SaveConfigMode",
     "StopTraining",

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -35,7 +34,7 @@ RULES = (
     "dead_relu",
     "loss_not_decreasing:num_steps=200,smoothing_steps=20",
 )
-EPOCHS = 20
+EPOCHS = {"faulty": 100, "mended": 20}  # the faulty one until a rule stops it
 BATCH = 64
 SAVE_INTERVAL = 5
 
@@ -64,9 +63,9 @@ class Outcome:
         return sorted(found, key=lambda finding: int(finding["step"]))
 
 
-def run_demo(out: Path | None = None, json_output: bool = False) -> int:
-    """Run both trainings under `out` (default runs/demo), print the report, return 0 when both came out as
-    they should."""
+def run_demo(out: str | None = None, json_output: bool = False) -> int:
+    """Run both trainings under `out`, a folder or s3:// place (default runs/demo), print the report, return 0
+    when both came out as they should."""
     try:
         import sklearn.datasets
         import torch
@@ -77,7 +76,7 @@ def run_demo(out: Path | None = None, json_output: bool = False) -> int:
         ) from error
     torch.set_num_threads(1)  # so small a network is slower on many
     console = Console(stderr=json_output)
-    folder = out if out is not None else Path("runs/demo")
+    base = out if out is not None else "runs/demo"
     digits = sklearn.datasets.load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16.0
     labels = torch.tensor(digits.target, dtype=torch.int64)
@@ -88,7 +87,7 @@ def run_demo(out: Path | None = None, json_output: bool = False) -> int:
     outcomes = []
     for name, make in (("faulty", _faulty_network), ("mended", _mended_network)):
         torch.manual_seed(0)
-        outcomes.append(_train_watched(name, make(), data[0], data[1], folder / name, console))
+        outcomes.append(_train_watched(name, make(), data[0], data[1], _below(base, name), console))
     good = _as_it_should_be(*outcomes)
     if json_output:
         print(json.dumps({"good": good, "runs": [asdict(one) for one in outcomes]}, indent=1))
@@ -97,6 +96,12 @@ def run_demo(out: Path | None = None, json_output: bool = False) -> int:
 
         print_report(console, outcomes, good)
     return 0 if good else 1
+
+
+def _below(base: str, name: str) -> str:
+    """The place `name` below a folder or URL, whose options stay behind it."""
+    place, mark, options = base.partition("?")
+    return f"{place.rstrip('/')}/{name}{mark}{options}"
 
 
 def _faulty_network() -> nn.Module:
@@ -148,7 +153,7 @@ Part = tuple["torch.Tensor", "torch.Tensor"]
 
 
 def _train_watched(
-    name: str, model: nn.Module, train: Part, test: Part, path: Path, console: Console
+    name: str, model: nn.Module, train: Part, test: Part, path: str, console: Console
 ) -> Outcome:
     """Train `model` with capture on and rules watching from another process; a stop by a rule is a normal
     end."""
@@ -158,7 +163,7 @@ def _train_watched(
     from tdcore.hooks.pytorch import Hook
 
     hook = Hook(
-        str(path),
+        path,
         save_config=td.SaveConfig(save_interval=SAVE_INTERVAL),
         include_collections=["weights", "biases", "gradients", "losses"],
         include_regex=["relu._output"],
@@ -210,8 +215,8 @@ def _epochs(
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(f"{name:7}", total=EPOCHS * per_epoch, loss=float("nan"))
-        for _ in range(EPOCHS):
+        task = progress.add_task(f"{name:7}", total=EPOCHS[name] * per_epoch, loss=float("nan"))
+        for _ in range(EPOCHS[name]):
             for batch in torch.split(torch.randperm(len(labels)), BATCH):
                 optimizer.zero_grad()
                 loss = criterion(model(images[batch]), labels[batch])
@@ -227,7 +232,7 @@ def _epochs(
 
 
 @contextmanager
-def _watcher(path: Path) -> Iterator[subprocess.Popen[str]]:
+def _watcher(path: str) -> Iterator[subprocess.Popen[str]]:
     """Rules on `path` in a process of their own, as a user would start them in another terminal."""
     command = [
         sys.executable,
@@ -235,7 +240,7 @@ def _watcher(path: Path) -> Iterator[subprocess.Popen[str]]:
         "tdcore.cli",
         "rules",
         "run",
-        str(path),
+        path,
         "--live",
         "--until-end",
         "--json",
@@ -267,7 +272,7 @@ def _verdicts(watcher: subprocess.Popen[str]) -> list[dict[str, Any]]:
 
 def _outcome(
     name: str,
-    path: Path,
+    path: str,
     hook: Hook,
     verdicts: list[dict[str, Any]],
     *,
@@ -278,11 +283,11 @@ def _outcome(
 ) -> Outcome:
     import tdcore as td
 
-    run = td.create_trial(str(path))
+    run = td.create_trial(path)
     counters = hook.counters()
     return Outcome(
         name=name,
-        path=str(path),
+        path=path,
         steps=steps,
         seconds=seconds,
         test_accuracy=accuracy,

@@ -4,6 +4,7 @@ look next."""
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -83,9 +84,9 @@ def _print_where_next(console: Console, outcomes: Sequence[Outcome]) -> None:
     tdcore, python = _command("tdcore"), _command("python")
     console.print("[bold]Where to look next[/]")
     for command, why in (
-        (f"{tdcore} show {faulty}", "every tensor, with a line of its history"),
-        (f"{tdcore} ls {mended}", "what the run holds"),
-        (f"{tdcore} rules run {mended} --rule dead_relu", "any rule, on the saved run"),
+        (f"{tdcore} show {shlex.quote(faulty)}", "every tensor, with a line of its history"),
+        (f"{tdcore} ls {shlex.quote(mended)}", "what the run holds"),
+        (f"{tdcore} rules run {shlex.quote(mended)} --rule dead_relu", "any rule, on the saved run"),
         (
             f'{python} -c "import tdcore as td; print(td.create_trial({mended!r}).stats())"',
             "the same in Python",

@@ -23,6 +23,7 @@ import safetensors.numpy
 
 from tdcore import _core
 from tdcore.flusher import Flusher, FlusherOptions
+from tdcore.flusher.journal import Journal
 from tdcore.layout import (
     data_prefix,
     end_key,
@@ -89,9 +90,12 @@ class FlusherThread:
         options: FlusherOptions = QUICK,
         producer_dead: Callable[[], bool] = lambda: False,
         attempt: int = 0,
+        journal: Journal | None = None,
     ) -> None:
         self.consumer = _core.Consumer(trainer.ring.fd)
-        self.flusher = Flusher(self.consumer, sink, worker="worker_0", attempt=attempt, options=options)
+        self.flusher = Flusher(
+            self.consumer, sink, worker="worker_0", attempt=attempt, options=options, journal=journal
+        )
         self._producer_dead = producer_dead
         self._result: list[bool] = []
         self._error: list[BaseException] = []

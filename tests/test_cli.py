@@ -352,13 +352,13 @@ def test_doctor_says_when_the_native_code_does_not_load(
 def test_demo_passes_its_options_on(tdcore: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[tuple[object, bool]] = []
 
-    def run_demo(out: Path | None, json_output: bool) -> int:
+    def run_demo(out: str | None, json_output: bool) -> int:
         called.append((out, json_output))
         return 1
 
     monkeypatch.setattr("tdcore.demo.run_demo", run_demo)
     assert tdcore("demo", "--out", tmp_path, "--json").code == 1
-    assert called == [(tmp_path, True)]
+    assert called == [(str(tmp_path), True)]
 
 
 # Small things. ---------------------------------------------------------------------------------------------

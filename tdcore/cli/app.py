@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tdcore.cli import doctor, ls, rules, show
+from tdcore.cli import doctor, ls, rules, show, upload
 
 __all__ = ["app", "main"]
 
@@ -32,6 +31,7 @@ app = typer.Typer(
 app.command("ls", epilog=EXIT_CODES)(ls.command)
 app.command("show", epilog=EXIT_CODES)(show.command)
 app.add_typer(rules.app, name="rules")
+app.command("upload", epilog=upload.EXIT_CODES)(upload.command)
 app.command(
     "doctor",
     epilog="Exit codes: 0 all that capture needs works. 3 something that capture needs does not work.",
@@ -43,7 +43,8 @@ app.command(
 )
 def demo(
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the two runs.", show_default="runs/demo")
+        str | None,
+        typer.Option(help="Folder for the two runs, or s3://bucket/prefix.", show_default="runs/demo"),
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:

@@ -20,7 +20,7 @@ from tdcore.cli.output import console, human_bytes, print_json
 __all__ = ["Check", "checks", "command"]
 
 FRAMEWORKS = ("torch", "tensorflow", "jax", "mxnet", "xgboost", "lightning", "transformers")
-S3_PACKAGES = ("aiobotocore", "obstore", "boto3")
+S3_PACKAGES = ("aiobotocore", "obstore")
 
 State = Literal["ok", "missing", "failed"]
 
@@ -40,8 +40,8 @@ class Check:
 
 
 def command(
-    folder: Annotated[
-        str, typer.Argument(help="Where runs will be written: direct I/O is tried there.")
+    place: Annotated[
+        str, typer.Argument(help="Where runs will be written, a folder or s3://bucket/prefix: it is tried.")
     ] = ".",
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -52,8 +52,10 @@ def command(
       [bold]tdcore doctor[/]
 
       [bold]tdcore doctor /mnt/runs --json[/]
+
+      [bold]tdcore doctor s3://bucket/runs[/]
     """
-    found = checks(folder)
+    found = checks(place)
     good = all(check.state == "ok" for check in found if check.needed)
     if json_output:
         print_json({"good": good, "checks": [asdict(check) for check in found]})
@@ -62,10 +64,10 @@ def command(
     raise typer.Exit(0 if good else 3)
 
 
-def checks(folder: str) -> list[Check]:
+def checks(place: str) -> list[Check]:
     """All checks. None of them raises, imports a framework, or leaves anything behind."""
     each: list[Callable[[], Check | list[Check]]] = [
-        _versions, _native, _memfd, _pidfd, _ring, lambda: _folder(folder), lambda: _direct_io(folder), _cuda,
+        _versions, _native, _memfd, _pidfd, _ring, lambda: _place(place), _cuda,
         lambda: [_package(name, "framework") for name in FRAMEWORKS],
         lambda: [_package(name, "s3") for name in S3_PACKAGES],
     ]  # fmt: skip
@@ -170,6 +172,15 @@ def _ring() -> Check:
         )  # fmt: skip
 
 
+def _place(place: str) -> list[Check]:
+    """A folder, or a place in S3."""
+    if not place.lower().startswith("s3://"):
+        return [_folder(place), _direct_io(place)]
+    from tdcore.cli import doctor_s3
+
+    return doctor_s3.checks(place)
+
+
 def _folder(folder: str) -> Check:
     try:
         room = os.statvfs(folder)
@@ -241,7 +252,7 @@ def _package(name: str, group: str) -> Check:
         return Check(name=label, state="ok", detail=importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
         advice = (
-            "only needed for runs on S3, which this version does not serve yet"
+            'only needed for runs in S3: pip install "tdcore-capture[s3]"'
             if group == "s3"
             else "only if you use it"
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,23 +21,29 @@ _DEPTH = 3  # how many folders below PATH runs are looked for
 
 
 def command(
-    path: Annotated[str, typer.Argument(help="A run, or a folder with runs below it.")] = "runs",
+    path: Annotated[
+        str,
+        typer.Argument(help="A run, as a folder or as s3://bucket/prefix, or a folder with runs below it."),
+    ] = "runs",
     regex: Annotated[
         str | None, typer.Option("--regex", "-r", help="Only tensors whose name this pattern finds.")
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the runs in a folder, or the tensors, collections, attempts and drops of one run.
+    """List the runs in a folder, or the tensors, collections, attempts, drops and missing rows of one run.
 
     Examples:
 
       [bold]tdcore ls runs[/]                     every run below the folder
 
       [bold]tdcore ls runs/demo -r ^gradient[/]   the gradients of one run
+
+      [bold]tdcore ls s3://bucket/demo[/]         a run in a bucket
     """
     from tdcore.trial import create_trial
+    from tdcore.trial.place import is_remote
 
-    places = _runs_below(Path(path))
+    places = [] if is_remote(path) else _runs_below(Path(path))
     if places:
         found = [_summary(create_trial(place)) for place in places]
         if json_output:
@@ -43,8 +51,8 @@ def command(
         else:
             _print_runs(path, found)
         return
-    trial = create_trial(path)
-    summary = {**_summary(trial), "collections": _collections(trial), "tensors": _tensors(trial, regex)}
+    with closing(create_trial(path)) as trial:
+        summary = {**_summary(trial), "collections": _collections(trial), "tensors": _tensors(trial, regex)}
     if json_output:
         print_json(summary)
     else:
@@ -90,6 +98,7 @@ def _summary(trial: Trial) -> dict[str, Any]:
         "payload_bytes": pc.sum(rows.column("nbytes")).as_py() or 0,
         "drops": drops,
         "lost_rows": len(trial.gaps) > 0,
+        "missing": [asdict(missing) for missing in trial.missing()],
         "findings": len(trial.findings()),
     }
 
@@ -158,6 +167,7 @@ def _print_runs(path: str, runs: list[dict[str, Any]]) -> None:
 
 
 def _print_run(run: dict[str, Any]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     out = console()
@@ -176,8 +186,8 @@ def _print_run(run: dict[str, Any]) -> None:
     for reason, drop in sorted(run["drops"].items()):
         what = f"{drop['tensors']:,} tensors ({human_bytes(drop['bytes'])})"
         out.print(f"[yellow]not kept as asked: {what}: {reason}[/]")
-    if run["lost_rows"]:
-        out.print("[yellow]rows are missing from the index: an index file was lost or deleted[/]")
+    for missing in run["missing"]:
+        out.print(f"[yellow]{escape(_missing_text(missing))}[/]")
     if run["collections"]:
         out.print(
             "collections: " + ", ".join(f"{c['collection']} ({c['tensors']})" for c in run["collections"])
@@ -207,6 +217,13 @@ def _attempt_line(attempt: dict[str, Any]) -> str:
     else:
         how = "ended clean" if attempt["clean"] else f"[yellow]ended unclean: {attempt['reason']}[/]"
     return f"attempt {attempt['attempt']}: {attempt['framework'] or '?'}, started {when}, {how}"
+
+
+def _missing_text(missing: dict[str, Any]) -> str:
+    who = f"{missing['worker']} of attempt {missing['attempt']}"
+    if missing["what"] == "rows":
+        return f"rows of {who} are missing from the index: {missing['advice']}"
+    return f"{who} has not ended, and nothing has come of it for a while: {missing['advice']}"
 
 
 def _status(run: dict[str, Any]) -> str:

@@ -34,7 +34,12 @@ _RUN_EXIT_CODES = (
 
 @app.command("run", epilog=_RUN_EXIT_CODES)
 def run_command(
-    path: Annotated[str, typer.Argument(help="Folder of the run; with --live it need not be there yet.")],
+    path: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of the run, or s3://bucket/prefix; with --live it need not be there yet."
+        ),
+    ],
     rule: Annotated[
         list[str],
         typer.Option(
@@ -82,6 +87,8 @@ def run_command(
       [bold]tdcore rules run runs/demo -r vanishing_gradient -r exploding_tensor[/]
 
       [bold]tdcore rules run runs/demo -r vanishing_gradient:threshold=1e-6 --live --on-fire stop[/]
+
+      [bold]tdcore rules run s3://bucket/demo -r vanishing_gradient --live[/]
 
       [bold]tdcore rules run runs/demo -r my_rules.py::SpikyLoss:factor=3 --json[/]
     """

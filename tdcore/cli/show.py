@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,7 +24,7 @@ _WIDE = 130  # columns of a terminal from which on more statistics are listed
 
 
 def command(
-    run: Annotated[str, typer.Argument(help="Folder of the run.")],
+    run: Annotated[str, typer.Argument(help="Folder of the run, or s3://bucket/prefix.")],
     tensor: Annotated[
         str | None, typer.Argument(help="A tensor's name, or a pattern that finds one.")
     ] = None,
@@ -49,12 +50,12 @@ def command(
         raise ConfigError(f"--stat is {stat!r}; it can be {', '.join(STATS)}")
     from tdcore.trial import create_trial
 
-    trial = create_trial(run)
-    names = _chosen(trial, tensor)
-    if tensor is not None and len(names) == 1:
-        _show_one(trial, names[0], step, stat, last, json_output)
-    else:
-        _show_all(trial, names, step, stat, json_output)
+    with closing(create_trial(run)) as trial:
+        names = _chosen(trial, tensor)
+        if tensor is not None and len(names) == 1:
+            _show_one(trial, names[0], step, stat, last, json_output)
+        else:
+            _show_all(trial, names, step, stat, json_output)
 
 
 def _chosen(trial: Trial, tensor: str | None) -> list[str]:

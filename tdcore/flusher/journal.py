@@ -1,6 +1,6 @@
 """Journal: what a flusher has promised and done, in a local file, so that the next one need not ask a bucket.
 
-Three kinds of lines (JSON): a file that is about to be written ("begin"), one that is durable ("file"), and
+Kinds of lines (JSON): a file that is about to be written ("begin"), one that is durable ("file"), and
 one that took the place of others ("merge"). A restarted flusher writes what was begun under the same names
 again, so that a bucket which has it already gets the same bytes once more.
 
@@ -43,6 +43,11 @@ class Journal:
         self._attempt = attempt
         self._broken = False
 
+    def start(self) -> None:
+        """The first flusher begins: nothing is written yet, whatever an earlier run at this place left."""
+        self._remove()
+        self._append({"start": self._attempt})
+
     def begin(self, place: FileRange) -> None:
         """The segment and index file of this range will be written."""
         self._append({"begin": [place.first, place.last]})
@@ -74,6 +79,8 @@ class Journal:
         return Recorded(files=files, begun=[place for place in begun if place.first > covered])
 
     def _take(self, line: dict[str, Any], files: list[Line], begun: list[FileRange]) -> None:
+        if "start" in line:
+            return
         if "begin" in line:
             first, last = line["begin"]
             begun[:] = [place for place in begun if place.first < first]
@@ -90,6 +97,10 @@ class Journal:
 
     def _range(self, first: int, last: int) -> FileRange:
         return FileRange(self._worker, self._attempt, int(first), int(last))
+
+    def remove(self) -> None:
+        """The flusher has ended well: nobody will ask for it."""
+        self._remove()
 
     def _append(self, line: dict[str, Any]) -> None:
         if self._broken:

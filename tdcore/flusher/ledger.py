@@ -54,6 +54,11 @@ class Ledger:
         """The last ticket that is in an index file, -1 without any."""
         return self.entries[-1].range.last if self.entries else -1
 
+    def start(self) -> None:
+        """No flusher was here before."""
+        if self._journal is not None:
+            self._journal.start()
+
     def begin(self, place: FileRange) -> None:
         """The next file will be written."""
         if self._journal is not None:

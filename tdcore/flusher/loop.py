@@ -126,8 +126,10 @@ class Flusher:
                 pause = self._options.min_poll.total_seconds()
                 continue
             if ending and self._out_of_time(now):
-                self._abandon()
-                return False
+                if not self._pipeline.busy:
+                    self._abandon()
+                    return False
+                self._pipeline.relieve()
             wait(pause)
             pause = self._next_pause(pause)
 
@@ -336,10 +338,14 @@ class Flusher:
     def _recover(self) -> bool:
         """Find out what is written already. Raises SinkError; what was done is kept for the next try."""
         begun: list[FileRange] = []
-        if self._consumer.epoch > 1:
+        if self._consumer.epoch == 1:
+            self._ledger.start()
+        else:
             begun = self._ledger.recover()
             self._strays = self._pipeline.pipelined
-        self._documents.load([RUN_KEY, COLLECTIONS_KEY, f"attempts/{self._attempt:04d}-{self._worker}.json"])
+        if not self._pipeline.pipelined:  # a folder may be removed, and is then made again
+            claim = f"attempts/{self._attempt:04d}-{self._worker}.json"
+            self._documents.load([RUN_KEY, COLLECTIONS_KEY, claim])
         if not self._intake.resume(self._ledger.covered):
             return False
         lost = self._intake.skip_lost()

@@ -27,8 +27,8 @@ class FlusherOptions:
     merge_fan_in: so many small index files become one. small_index_bytes, small_segment_bytes: what "small"
     is.
     merged_segment_bytes: no merged segment is larger. grace: how long files stay after they were merged.
-    spill_fill: share of the ring above which data is kept back on the local disk rather than wait for a
-    bucket.
+    spill_after: how long a bucket is tried before data is kept back on the local disk. spill_fill: share of
+    the ring above which it is kept back at once.
     retry_delay: pause after the sink refused. give_up_fill: share of the ring above which, while the sink
     refuses, payloads are given up, oldest first. kept_bytes: memory for the rows of given-up payloads.
     end_deadline: how long, at the end, a sink that refuses everything is tried again.
@@ -48,6 +48,7 @@ class FlusherOptions:
     small_segment_bytes: int = 4 * _MIB
     merged_segment_bytes: int = 64 * _MIB
     grace: timedelta = timedelta(seconds=3)
+    spill_after: timedelta = timedelta(seconds=5)
     spill_fill: float = 0.5
     retry_delay: timedelta = timedelta(seconds=1)
     give_up_fill: float = 0.5

@@ -103,3 +103,5 @@ class Pipeline:
         """One failed, so those behind it fail too; their memory is theirs until they have."""
         wait([future for future, _ in self._started])
         self._started.clear()
+        if self._pipelined is not None:
+            self._pipelined.start_over()

@@ -112,9 +112,12 @@ class PipelinedSink(Sink, Protocol):
         """Begin to store objects: each is durable before the next one can be seen.
 
         What earlier calls started becomes visible earlier, too. The parts stay as they are until the future
-        is done; it fails with SinkError, and then so do all that were started after it.
+        is done; it fails with SinkError, and then so do all that are started after it until start_over().
         """
         ...
+
+    def start_over(self) -> None:
+        """The caller knows of the failure; all futures are done. What is started from now on stands alone."""
 
     def start_get(self, key: str) -> Future[bytes]:
         """As get(), without waiting for it."""

@@ -62,11 +62,10 @@ class Carrier:
         self._say = say
         self._told: set[str] = set()  # reasons, each said once
         self._last: _End | None = None  # end of the newest job
-        self._bound = 0  # jobs that are bound for the spool
         self._pause = _PAUSE_SECONDS
         self._delivery: asyncio.Task[None] | None = None
         self._relief = asyncio.Event()  # set while the straight way is closed
-        self._wake = asyncio.Event()  # something was put into the spool
+        self._wake = asyncio.Event()  # a job has ended
         if len(spool):
             self._close_way("a flusher before this one left objects in the spool")
 
@@ -76,6 +75,10 @@ class Carrier:
             self._delivery.cancel()
             with suppress(asyncio.CancelledError):
                 await self._delivery
+
+    async def start_over(self) -> None:
+        """See PipelinedSink.start_over."""
+        self._last = None
 
     async def relieve(self) -> None:
         """See SpooledSink.relieve."""
@@ -99,6 +102,7 @@ class Carrier:
             raise
         finally:
             mine.set_result(error)
+            self._wake.set()
 
     async def _send(self, objects: list[Object], previous: _End | None) -> list[Object]:
         """The straight way. Returns what could not be sent."""
@@ -133,20 +137,15 @@ class Carrier:
             del left[0]
 
     async def _put_into_spool(self, objects: list[Object], previous: _End | None) -> None:
-        self._bound += 1
-        try:
-            if previous is not None:
-                await asyncio.wait({previous})
-                before = previous.result()
-                if before is not None:
-                    raise SinkError(str(before), kind=before.kind, errno=before.errno)
-            for key, parts in objects:
-                entry = await asyncio.to_thread(self._spool.append, key, parts)
-                self.spooled["objects"] += 1
-                self.spooled["bytes"] += entry.size
-        finally:
-            self._bound -= 1
-            self._wake.set()
+        if previous is not None:
+            await asyncio.wait({previous})
+            before = previous.result()
+            if before is not None:
+                raise SinkError(str(before), kind=before.kind, errno=before.errno)
+        for key, parts in objects:
+            entry = await asyncio.to_thread(self._spool.append, key, parts)
+            self.spooled["objects"] += 1
+            self.spooled["bytes"] += entry.size
 
     def _close_way(self, reason: str, news: bool = False) -> None:
         if news and reason not in self._told:
@@ -169,8 +168,8 @@ class Carrier:
                 self._pause = min(2 * self._pause, _MAX_PAUSE_SECONDS)
                 continue
             if not sent:
-                if not self._bound and not len(self._spool):
-                    break
+                if (self._last is None or self._last.done()) and not len(self._spool):
+                    break  # no job can put anything into the spool any more
                 await self._wake.wait()
         self.trouble = ""
         self._delivery = None

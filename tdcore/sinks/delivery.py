@@ -15,7 +15,8 @@ from tdcore.sinks.spool import Spool, SpoolEntry
 
 __all__ = ["Store", "deliver"]
 
-_AT_ONCE = 16  # objects; the store bounds the requests
+_OBJECTS_AT_ONCE = 16  # the store bounds the requests
+_BYTES_AT_ONCE = 64 * 1024 * 1024
 
 
 class Store(Protocol):
@@ -39,7 +40,7 @@ async def deliver(
     Each is removed from the spool when the store has it; one that is damaged is set aside. sent, damaged:
     called for each. False when there was nothing to send. Raises SinkError; what was not sent stays.
     """
-    entries = spool.entries[:_AT_ONCE]
+    entries = _first(spool.entries)
 
     async def send(entry: SpoolEntry) -> None:
         try:
@@ -65,3 +66,13 @@ async def deliver(
             with suppress(asyncio.CancelledError, Exception):
                 await task
     return bool(entries)
+
+
+def _first(entries: Sequence[SpoolEntry]) -> Sequence[SpoolEntry]:
+    """The oldest ones, as many as may be in memory."""
+    size = 0
+    for at, entry in enumerate(entries[:_OBJECTS_AT_ONCE]):
+        size += entry.size
+        if at and size > _BYTES_AT_ONCE:
+            return entries[:at]
+    return entries[:_OBJECTS_AT_ONCE]

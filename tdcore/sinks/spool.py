@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import mmap
 import os
 import socket
 import threading
@@ -73,8 +72,8 @@ class Spool:
         self._entries: dict[int, SpoolEntry] = {}
         self.about: dict[str, Any] = {"format": _FORMAT, "url": url, **about} if url else self._read_about()
         self._about_written = False
-        self._load()
-        self._next = max(self._entries, default=-1) + 1
+        self._next = 0
+        self.reload()
 
     @property
     def url(self) -> str:
@@ -113,6 +112,14 @@ class Spool:
             ) from error
         self._lock_fd = descriptor
 
+    def reload(self) -> None:
+        """Take in what is there now; for the one who has just locked it."""
+        with self._mutex:
+            self._entries.clear()
+            self.bytes = 0
+            self._load()
+            self._next = max(self._entries, default=-1) + 1
+
     def append(self, key: str, parts: Sequence[Buffer]) -> SpoolEntry:
         """Store an object behind all others; durable on return.
 
@@ -142,14 +149,15 @@ class Spool:
         return entry
 
     def read(self, entry: SpoolEntry) -> memoryview:
-        """The bytes of an object, mapped. Raises RunCorrupt when they are not what was put there."""
+        """The bytes of an object. Raises RunCorrupt when they are not what was put there.
+
+        Read, not mapped: a disk that fails under a mapping ends the process.
+        """
         path = self._path(entry)
         try:
-            with open(path, "rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
+            data = memoryview(path.read_bytes())[_HEADER_BYTES:]
+        except OSError as error:
             raise RunCorrupt(f"{path} cannot be read: {error}") from error
-        data = memoryview(mapped)[_HEADER_BYTES:]
         if len(data) != entry.size or crc32c_of([data]) != entry.crc32c:
             raise RunCorrupt(
                 f"{path} ({entry.key}) is damaged: its checksum is not that of what was put there"
@@ -182,7 +190,7 @@ class Spool:
         self._lock_fd = -1
 
     def _remove_folder(self) -> None:
-        for name in (_ABOUT, "journal.jsonl", "lock"):
+        for name in (_ABOUT, "lock"):
             with contextlib.suppress(OSError):
                 (self.folder / name).unlink()
         with contextlib.suppress(OSError):

@@ -46,6 +46,7 @@ class SpooledSink:
         self._remote = remote
         self._spool = spool
         spool.lock()
+        spool.reload()
 
         async def make() -> Carrier:
             return Carrier(
@@ -62,7 +63,15 @@ class SpooledSink:
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
         """See Sink.put. Takes its place behind what was started."""
-        self.start([(key, parts)]).result()
+        try:
+            self.start([(key, parts)]).result()
+        except SinkError:
+            self.start_over()
+            raise
+
+    def start_over(self) -> None:
+        """See PipelinedSink.start_over."""
+        self._remote.loop.submit(self._carrier.start_over()).result()
 
     def put_new(self, key: str, parts: Sequence[Buffer]) -> bool:
         """See Sink.put_new. Goes straight, past the spool."""

@@ -3,6 +3,7 @@
 from tdcore.trial.collections import SavedCollection
 from tdcore.trial.documents import Attempt, RunEnd
 from tdcore.trial.index import Hole, Index
+from tdcore.trial.missing import Missing
 from tdcore.trial.opening import create_trial
 from tdcore.trial.refresh import no_refresh, refresh
 from tdcore.trial.steps import StepState
@@ -13,6 +14,7 @@ __all__ = [
     "Attempt",
     "Hole",
     "Index",
+    "Missing",
     "RunEnd",
     "SavedCollection",
     "StepState",

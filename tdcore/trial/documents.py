@@ -13,12 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 from tdcore import layout
 from tdcore.errors import RunCorrupt, SinkKeyError, UnsupportedFormat
+from tdcore.trial.fetch import prefetch
 from tdcore.trial.index_file import clipped
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["Attempt", "Run", "RunEnd", "read_collections", "read_ends", "read_findings", "read_run", "texts"]
+__all__ = [
+    "Attempt",
+    "Run",
+    "RunEnd",
+    "read_claim",
+    "read_collections",
+    "read_ends",
+    "read_findings",
+    "read_run",
+    "texts",
+]
 
 _MAX_DOCUMENT_BYTES = 256 << 20
 
@@ -90,6 +101,14 @@ def _whole(entry: Mapping[str, Any], name: str, default: int) -> int:
     return value
 
 
+def read_claim(sink: Sink, worker: str, attempt: int) -> Mapping[str, Any]:
+    """What a worker said of itself when it began an attempt; empty when nothing that can be read."""
+    try:
+        return _object(sink, f"attempts/{attempt:04d}-{worker}.json")
+    except (SinkKeyError, RunCorrupt, ValueError):
+        return {}
+
+
 def read_collections(sink: Sink) -> dict[int, dict[str, Mapping[str, Any]]]:
     """collections.json: attempt -> name -> entry. Empty when there is no such file."""
     key = layout.COLLECTIONS_KEY
@@ -128,11 +147,17 @@ def _check_collection(name: str, entry: object) -> None:
             )
 
 
-def read_ends(sink: Sink, known: Mapping[tuple[str, int], RunEnd]) -> dict[tuple[str, int], RunEnd]:
-    """End files by worker and attempt. `known` ones are not read again: an end file is written once."""
+def read_ends(
+    sink: Sink, keys: Sequence[str], known: Mapping[tuple[str, int], RunEnd]
+) -> dict[tuple[str, int], RunEnd]:
+    """End files by worker and attempt. keys: of all that there are; others among them are left out.
+
+    `known` ones are not read again: an end file is written once.
+    """
+    places = {key: layout.parse_end_key(key) for key in keys}
+    prefetch(sink, [key for key, place in places.items() if place is not None and place not in known])
     found: dict[tuple[str, int], RunEnd] = {}
-    for key in sink.list(layout.END_PREFIX):
-        place = layout.parse_end_key(key)
+    for key, place in places.items():
         if place is None:
             continue
         if place in known:
@@ -152,9 +177,9 @@ def read_ends(sink: Sink, known: Mapping[tuple[str, int], RunEnd]) -> dict[tuple
 def read_findings(sink: Sink) -> list[dict[str, Any]]:
     """All lines of findings/, in order of rules and lines. A last line still being written is left out."""
     findings: list[dict[str, Any]] = []
-    for key in sink.list(layout.FINDINGS_PREFIX):
-        if not key.endswith(".jsonl"):
-            continue
+    keys = [key for key in sink.list(layout.FINDINGS_PREFIX) if key.endswith(".jsonl")]
+    prefetch(sink, keys)
+    for key in keys:
         try:
             data = sink.get(key)
         except SinkKeyError:

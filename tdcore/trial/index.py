@@ -8,7 +8,7 @@ attempt the ranges are contiguous from 0, and Index remembers the tickets that i
 therefore adds nothing but what is new in it. A ticket that no file covers while a later one is covered is a
 hole: the listing raced with a merge, so Index lists again, a few times; what is still missing then is
 reported in `holes` (and read if it ever appears). A file that vanishes between listing and opening was
-merged: Index lists again too.
+merged: Index lists again too. listing.py says how few requests that takes where the run is far away.
 
 Nothing is locked and nothing is written. Threads: one reader, one thread. Rows are numbered from 0 in the
 order in which they were read; the narrow columns (index_file.NARROW) are NumPy arrays over all rows, the
@@ -18,7 +18,7 @@ others are read when needed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +31,10 @@ from tdcore import layout
 from tdcore.errors import RunCorrupt, SinkKeyError
 from tdcore.trial.chunk import Chunk, gather
 from tdcore.trial.columns import Growing
+from tdcore.trial.fetch import prefetch
 from tdcore.trial.index_file import NARROW, WORDS, open_chunks
 from tdcore.trial.intervals import Intervals
+from tdcore.trial.listing import Home, Listing
 from tdcore.trial.vocabulary import Vocabularies
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class Index:
         self._chunks: list[Chunk] = []
         self._starts: list[int] = []  # first row of each chunk
         self._read: dict[tuple[str, int], Intervals] = {}
-        self._listing: list[str] = []
+        self._listing = Listing(sink, near=root is not None)
         self._known_holes: list[Hole] = []
         self._placed: set[layout.FileRange] = set()  # files whose payload places stand in the rows
         self._rows = 0
@@ -111,20 +113,25 @@ class Index:
         """Reads what is new and returns how many rows that is. Does not move what `poll` returns next."""
         before = self._rows
         for again in range(_RELISTS + 1):
-            listing = self._sink.list(layout.INDEX_PREFIX)
-            if listing == self._listing and not again:
+            files = self._listing.look(whole=again > 0)
+            if files is None:
                 break
             last_try = again == _RELISTS
-            if self._read_new(
-                layout.live_ranges(filter(None, map(layout.parse_index_key, listing))), last_try
-            ):
-                self._listing = listing
+            if self._read_new(layout.live_ranges(files), last_try):
+                self._listing.accept()
                 break
             if not last_try:
                 self._wait(_RELIST_PAUSE_SECONDS)
         self._known_holes = self.holes
         self._join_small()
         return self._rows - before
+
+    def expect(self, homes: Iterable[Home], ended: Iterable[Home]) -> None:
+        """Tells which workers and attempts there are, and which of them have ended, before `advance`.
+
+        Whoever tells it must tell it each time. It saves requests; without it every file is listed.
+        """
+        self._listing.expect(homes, ended)
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """A narrow column over all rows; texts are codes of `vocabularies[name]`.
@@ -170,21 +177,13 @@ class Index:
         last_try: bool,
         found: list[tuple[list[Chunk], dict[str, npt.NDArray[Any]]]],
     ) -> bool:
-        complete = True
-        stopped: set[tuple[str, int]] = (
-            set()
-        )  # a hole or a vanished file: what follows waits for the next listing
-        for file in files:
+        complete, chosen = self._choose(files, last_try)
+        prefetch(self._sink, [file.index_key for file, _ in chosen])
+        stopped: set[Home] = set()  # a file vanished: what follows it waits for the next listing
+        for file, wanted in chosen:
             home = (file.worker, file.attempt)
-            read = self._read.setdefault(home, Intervals())
-            wanted = read.missing(file.first, file.last)
-            if not wanted or home in stopped:
+            if home in stopped:
                 continue
-            if self._has_new_hole(file, read):
-                complete = False
-                if not last_try:
-                    stopped.add(home)
-                    continue
             try:
                 found.append(open_chunks(self._sink, self._root, file, wanted, self.vocabularies))
             except SinkKeyError:
@@ -193,13 +192,40 @@ class Index:
                 continue
             if wanted == [(file.first, file.last)]:
                 self._placed.add(file)
-            read.add(file.first, file.last)
+            self._read[home].add(file.first, file.last)
         return complete
 
-    def _has_new_hole(self, file: layout.FileRange, read: Intervals) -> bool:
-        if file.first <= read.end:
+    def _choose(
+        self, files: Sequence[layout.FileRange], last_try: bool
+    ) -> tuple[bool, list[tuple[layout.FileRange, list[tuple[int, int]]]]]:
+        """The files that have something new, with its tickets; False before them when there is a new hole.
+
+        What follows a new hole waits for the next listing, unless this is the last try.
+        """
+        complete = True
+        chosen: list[tuple[layout.FileRange, list[tuple[int, int]]]] = []
+        ends: dict[Home, int] = {}  # one past the last ticket that will have been read
+        stopped: set[Home] = set()
+        for file in files:
+            home = (file.worker, file.attempt)
+            read = self._read.setdefault(home, Intervals())
+            wanted = read.missing(file.first, file.last)
+            end = ends.setdefault(home, read.end)
+            if not wanted or home in stopped:
+                continue
+            if self._is_new_hole(file, end):
+                complete = False
+                if not last_try:
+                    stopped.add(home)
+                    continue
+            chosen.append((file, wanted))
+            ends[home] = max(end, file.last + 1)
+        return complete, chosen
+
+    def _is_new_hole(self, file: layout.FileRange, end: int) -> bool:
+        if file.first <= end:
             return False
-        hole = Hole(worker=file.worker, attempt=file.attempt, first=read.end, last=file.first - 1)
+        hole = Hole(worker=file.worker, attempt=file.attempt, first=end, last=file.first - 1)
         return hole not in self._known_holes
 
     def _append(self, found: Sequence[tuple[list[Chunk], dict[str, npt.NDArray[Any]]]]) -> None:
@@ -237,10 +263,11 @@ class Index:
                 self.column("worker")[chosen].tolist(), attempts.tolist(), tickets.tolist(), strict=True
             )
         }
+        workers = {worker for worker, _, _ in places}
         changed = False
         for _ in range(_RELISTS):
             complete = True
-            for file in self._live_files():
+            for file in self._live_files(workers):
                 if file not in self._placed and any(_covers(file, place) for place in places):
                     try:
                         self._take_places(file)
@@ -251,9 +278,9 @@ class Index:
                 break
         return changed
 
-    def _live_files(self) -> list[layout.FileRange]:
-        listing = self._sink.list(layout.INDEX_PREFIX)
-        return layout.live_ranges(filter(None, map(layout.parse_index_key, listing)))
+    def _live_files(self, workers: Iterable[str]) -> list[layout.FileRange]:
+        keys = [key for worker in workers for key in self._sink.list(layout.index_prefix(worker))]
+        return layout.live_ranges(filter(None, map(layout.parse_index_key, keys)))
 
     def _take_places(self, file: layout.FileRange) -> None:
         read = self._read[file.worker, file.attempt].present(file.first, file.last)

@@ -72,6 +72,7 @@ _MAPPED_BYTES = 1 << 20  # files at least this large stay mapped instead of bein
 _MAX_COUNT = 1 << 53
 _ANY_SIGN = {"min", "max", "mean", "m2", "log2_first", "log2_counts"}
 _NEVER_NEGATIVE = frozenset(layout.STATISTICS_COLUMNS) - _ANY_SIGN
+_good_schema = [pa.schema([])]  # the last one that passed; any thread may replace it
 _CORRUPT = (
     pa.ArrowException,
     OSError,
@@ -236,6 +237,8 @@ def _check_size(parquet: pq.ParquetFile, key: str, file_bytes: int) -> None:
 def _check_schema(parquet: pq.ParquetFile, key: str) -> None:
     with _reading(key, "reading its schema"):
         schema = parquet.schema_arrow
+    if schema.equals(_good_schema[0]):
+        return  # as nearly all files of a run
     for field in layout.index_schema():
         at = schema.get_all_field_indices(field.name)
         if len(at) != 1:
@@ -246,6 +249,7 @@ def _check_schema(parquet: pq.ParquetFile, key: str) -> None:
         got = schema.field(at[0]).type
         if not _same_type(got, field.type):
             raise RunCorrupt(f"{key}: column {field.name!r} has type {got}, expected {field.type}")
+    _good_schema[0] = schema
 
 
 def _same_type(got: pa.DataType, want: pa.DataType) -> bool:
@@ -323,7 +327,10 @@ def _narrow(
             words = column.dictionary.to_pylist()
             _check_words(name, words, file)
             codes = np.append(vocabularies[name].codes(words), -1)
-            positions = column.indices.fill_null(len(words)).to_numpy(zero_copy_only=False)
+            indices = column.indices
+            if indices.null_count:
+                indices = indices.fill_null(len(words))
+            positions = indices.to_numpy(zero_copy_only=False)
             arrays[name] = codes[positions].astype(kind)
         else:
             filled = column.fill_null(0 if name == "crc32c" else -1) if column.null_count else column
@@ -333,25 +340,29 @@ def _narrow(
 
 
 def _check_words(name: str, words: Sequence[str | None], file: layout.FileRange) -> None:
-    key = file.index_key
     for word in words:
         if word is None or len(word) > _MAX_NAME_CHARS:
             length = "null" if word is None else f"{len(word)} characters"
             raise RunCorrupt(
-                f"{key}: a text in column {name!r} is {length}; at most {_MAX_NAME_CHARS} are allowed"
+                f"{file.index_key}: a text in column {name!r} is {length}; "
+                f"at most {_MAX_NAME_CHARS} are allowed"
             )
         if name == "worker" and word != file.worker:
-            raise RunCorrupt(f"{key}: rows of worker {clipped(word)} in a file of worker {file.worker!r}")
+            raise RunCorrupt(
+                f"{file.index_key}: rows of worker {clipped(word)} in a file of worker {file.worker!r}"
+            )
         if name == "mode" and word not in MODES:
-            raise RunCorrupt(f"{key}: mode {clipped(word)} is none of {', '.join(MODES)}")
+            raise RunCorrupt(f"{file.index_key}: mode {clipped(word)} is none of {', '.join(MODES)}")
         if name == "status" and word not in layout.STATUSES:
-            raise RunCorrupt(f"{key}: status {clipped(word)} is none of {', '.join(layout.STATUSES)}")
+            raise RunCorrupt(
+                f"{file.index_key}: status {clipped(word)} is none of {', '.join(layout.STATUSES)}"
+            )
         if name == "segment":
             parsed = layout.parse_segment_name(word)
             if parsed is None or parsed[0] != file.attempt:
                 raise RunCorrupt(
-                    f"{key}: segment {clipped(word)} is not the name of a segment of attempt {file.attempt}; "
-                    "nothing outside the run's own data folder is read"
+                    f"{file.index_key}: segment {clipped(word)} is not the name of a segment of attempt "
+                    f"{file.attempt}; nothing outside the run's own data folder is read"
                 )
 
 

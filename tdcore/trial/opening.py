@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tdcore.errors import ConfigError, RunNotFound, SinkKeyError, UnsupportedFeature
+from tdcore.errors import ConfigError, RunNotFound, SinkKeyError
+from tdcore.trial.place import RunPlace, open_place, pause
 from tdcore.trial.reader import Reader
 from tdcore.trial.trial import Trial
 
@@ -27,51 +27,53 @@ def create_trial(
     verify: bool = True,
     wait: timedelta = timedelta(0),
     settle: timedelta = timedelta(seconds=5),
-    refresh_interval: timedelta = timedelta(0),
+    refresh_interval: timedelta | None = None,
 ) -> Trial:
     """Opens a run for reading, also one that is still being written.
 
-    path: the run's folder or URL. name: for the user; the folder's name when None. range_steps: only these
-    global steps, (first, end) with end exclusive, None for no bound. attempt: that attempt alone; None is
-    the latest history, in which an attempt replaces earlier ones from its own first step on. verify:
-    compare the checksum of every payload read. wait: how long to wait for a run that has not begun to
-    write. settle: a step counts as complete when a worker has added nothing to it for this long.
-    refresh_interval: how old an answer may be before the folder is listed again. Raises RunNotFound,
-    UnsupportedFormat, RunCorrupt, InvalidAttempt, SinkError.
+    path: the run's folder or URL ("s3://bucket/prefix?options"). name: for the user; the last part of the
+    path when None. range_steps: only these global steps, (first, end) with end exclusive, None for no bound.
+    attempt: that attempt alone; None is the latest history, in which an attempt replaces earlier ones from
+    its own first step on. verify: compare the checksum of every payload read. wait: how long to wait for a
+    run that has not begun to write. settle: a step counts as complete when a worker has added nothing to it
+    for this long. refresh_interval: how old an answer may be before the run is looked at again; None: not at
+    all old in a folder, a second in a bucket. Raises RunNotFound, UnsupportedFormat, RunCorrupt,
+    InvalidAttempt, ConfigError, SinkError.
     """
-    from tdcore.sinks import local_path, open_sink
-
-    where = os.fspath(path)
-    try:
-        root: Path | None = Path(local_path(where))
-    except UnsupportedFeature:
-        root = None
-    sink = open_sink(where)
     low, high = range_steps or (None, None)
     if low is not None and high is not None and low >= high:
         raise ConfigError(f"range_steps {range_steps!r} is empty; the end must be larger than the first step")
+    place = open_place(path)
+    try:
+        reader = _reader(
+            place,
+            wait,
+            verify=verify,
+            attempt=attempt,
+            step_range=(low, high),
+            settle=settle,
+            refresh_interval=pause(place.root, near=0) if refresh_interval is None else refresh_interval,
+        )
+        reader.refresh()
+        if attempt is not None:
+            reader.check_attempt(attempt)
+    except BaseException:
+        place.sink.close()
+        raise
+    return Trial(reader, place.url, name or place.name)
+
+
+def _reader(place: RunPlace, wait: timedelta, **options: Any) -> Reader:
+    """A reader of the run, once it has begun."""
     deadline = time.monotonic() + wait.total_seconds()
     while True:
         try:
-            reader = Reader(
-                sink,
-                root,
-                verify=verify,
-                attempt=attempt,
-                step_range=(low, high),
-                settle=settle,
-                refresh_interval=refresh_interval,
-            )
-            break
-        except SinkKeyError as error:
-            if time.monotonic() >= deadline:
-                raise _not_found(where, root) from error
-            time.sleep(min(0.1, max(0.0, deadline - time.monotonic())))
-    trial = Trial(reader, where, name or os.path.basename(where.rstrip("/")) or where)
-    reader.refresh()
-    if attempt is not None:
-        reader.check_attempt(attempt)
-    return trial
+            return Reader(place.sink, place.root, **options)
+        except SinkKeyError as error:  # noqa: PERF203 -- once a look, with a pause between two
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise _not_found(place) from error
+            time.sleep(min(pause(place.root, near=0.1).total_seconds(), left))
 
 
 def open_trial(sink: Sink, name: str = "run", **options: Any) -> Trial:
@@ -88,12 +90,12 @@ def open_trial(sink: Sink, name: str = "run", **options: Any) -> Trial:
     return trial
 
 
-def _not_found(where: str, root: Path | None) -> RunNotFound:
-    if root is None or root.is_dir():
+def _not_found(place: RunPlace) -> RunNotFound:
+    if place.root is None or place.root.is_dir():
         return RunNotFound(
-            f"{where} has no run.json: it is not a run of tdcore, or the training has not begun to write; "
-            "check the path given to the hook as out_dir, or pass wait=timedelta(minutes=1)"
+            f"{place.shown} has no run.json: it is not a run of tdcore, or the training has not begun to "
+            "write; check the path given to the hook as out_dir, or pass wait=timedelta(minutes=1)"
         )
-    if root.exists():
-        return RunNotFound(f"{where} is a file; give the folder of a run, the hook's out_dir")
-    return RunNotFound(f"{where} does not exist; give the folder of a run, the hook's out_dir")
+    if place.root.exists():
+        return RunNotFound(f"{place.shown} is a file; give the folder of a run, the hook's out_dir")
+    return RunNotFound(f"{place.shown} does not exist; give the folder of a run, the hook's out_dir")

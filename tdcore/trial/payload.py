@@ -1,7 +1,8 @@
 """Payloads: the bytes that rows of the index point at, as NumPy arrays.
 
-Local segments are memory-mapped, and an array is a read-only view of the mapping where its place is
-aligned. Nothing of a segment's own header is needed: the row says where the bytes are. What a row says is
+Local segments are memory-mapped, others are read in ranges (segments.py), and an array is a read-only view of
+what is mapped or held where its place is aligned. Nothing of a segment's own header is needed: the row says
+where the bytes are. What a row says is
 checked before it is used: the name of the segment, that the file is inside the run, that the range is
 inside the file, that shape, elements, dtype and bytes agree. So nothing outside the run is read and nothing
 is allocated that no file backs. The checksum is compared on every read unless that is turned off. Threads:
@@ -11,10 +12,6 @@ an object belongs to one reader; the arrays may go anywhere, and keep their mapp
 from __future__ import annotations
 
 import math
-import mmap
-import os
-import stat
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore import layout
-from tdcore.errors import ConfigError, RunCorrupt, SinkKeyError
+from tdcore.errors import ConfigError, RunCorrupt
 from tdcore.trial.index_file import clipped
+from tdcore.trial.segments import FetchedSegments, MappedSegments, Place, Segments
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
@@ -34,14 +32,13 @@ __all__ = ["Payloads", "Piece", "numpy_dtype"]
 
 Array = npt.NDArray[Any]
 
+_NOWHERE = Place("", 0, 0)
 _NUMPY = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
     "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "C64": "<c8", "C128": "<c16",
 }  # fmt: skip
 _ML_DTYPES = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
 _MAX_DIMENSIONS = 32
-_MAPPED_SEGMENTS = 64
-_HELD_BYTES = 256 << 20  # of segments that are not local
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +84,20 @@ class Payloads:
     """
 
     def __init__(self, sink: Sink, root: Path | None, *, verify: bool = True) -> None:
-        self._sink = sink
-        self._root = root
-        self._real_root = os.path.realpath(root) if root is not None else ""
+        self._segments: Segments = FetchedSegments(sink) if root is None else MappedSegments(root)
         self._verify = verify
-        self._open: OrderedDict[str, memoryview] = OrderedDict()  # least recently used first
+
+    def holds(self, piece: Piece) -> bool:
+        """Whether a piece can be read without a request."""
+        return self._segments.holds(_place(piece))
+
+    def expect(self, pieces: Sequence[Piece]) -> int:
+        """These will be read now, in this order: a hint, which saves requests where the run is far away.
+
+        Returns for how many of them, from the first on, the hint was taken; give the others later. What is
+        wrong with a piece is said when it is read. Raises SinkError when the place does not answer.
+        """
+        return self._segments.expect([_place(piece) for piece in pieces])
 
     def read(self, pieces: Sequence[Piece], dtype: str, shape: Sequence[int] | None, what: str) -> Array:
         """The tensor made of all its parts, in order. Read-only.
@@ -116,6 +122,8 @@ class Payloads:
                 )
         if position != elements:
             raise RunCorrupt(f"{what}: shape {list(dims)} has {elements} elements, its parts have {position}")
+        if len(pieces) > 1:
+            self.expect(pieces)
         views = [self._bytes(piece, what) for piece in pieces]
         return _assembled(views, kind, dims, what)
 
@@ -127,75 +135,35 @@ class Payloads:
             key = layout.segment_key(piece.worker, piece.segment)
         except ValueError as error:
             raise RunCorrupt(f"{what}: {clipped(str(error), 400)}") from error
-        segment = self._segment(key)
-        end = piece.offset + piece.nbytes
-        if piece.offset < 0 or end > len(segment):
+        place = Place(key, piece.offset, piece.nbytes)
+        view, got = self._checked(place)
+        wanted = piece.nbytes, piece.crc32c if self._verify else 0
+        if (len(view), got) != wanted and self._segments.forget(place.key):
+            view, got = self._checked(place)  # what was held may be of a run that was made anew since
+        where = f"bytes {piece.offset}..{piece.offset + piece.nbytes} of {place.key}"
+        if len(view) < piece.nbytes:
             raise RunCorrupt(
-                f"{what}: its bytes are {piece.offset}..{end} of {key}, which has {len(segment)}: "
+                f"{what}: the index names {where}, of which {len(view)} are there: "
                 "the segment is cut short or the index is damaged"
             )
-        view = segment[piece.offset : end]
-        if self._verify:
-            got = _crc32c(view)
-            if got != piece.crc32c:
-                raise RunCorrupt(
-                    f"{what}: bytes {piece.offset}..{end} of {key} have checksum {got:08x}, "
-                    f"the index says {piece.crc32c:08x}: the data is damaged; restore the file from a copy "
-                    "(verify=False reads it as it is)"
-                )
+        if self._verify and got != piece.crc32c:
+            raise RunCorrupt(
+                f"{what}: {where} have checksum {got:08x}, the index says {piece.crc32c:08x}: the data is "
+                "damaged; restore the file from a copy (verify=False reads it as it is)"
+            )
         return view
 
-    def _segment(self, key: str) -> memoryview:
-        """A whole segment, mapped or held."""
-        held = self._open.get(key)
-        if held is not None and self._still_backed(key, held):
-            self._open.move_to_end(key)
-            return held
-        segment = self._mapped(key) if self._root is not None else memoryview(self._sink.get(key))
-        self._open[key] = segment
-        while len(self._open) > 1 and self._too_many():
-            self._open.popitem(last=False)
-        return segment
+    def _checked(self, place: Place) -> tuple[memoryview, int]:
+        """The bytes of a place, and their checksum where it matters."""
+        view = self._segments.read(place) if place.offset >= 0 else memoryview(b"")
+        return view, _crc32c(view) if self._verify else 0
 
-    def _too_many(self) -> bool:
-        if self._root is not None:
-            return len(self._open) > _MAPPED_SEGMENTS
-        return sum(map(len, self._open.values())) > _HELD_BYTES
 
-    def _still_backed(self, key: str, held: memoryview) -> bool:
-        """False when a mapped file was cut since: to touch what is mapped beyond its end is fatal."""
-        if self._root is None:
-            return True
-        try:
-            return (self._root / key).stat().st_size >= len(held)
-        except OSError:
-            return True  # deleted: the mapping keeps the bytes
-
-    def _mapped(self, key: str) -> memoryview:
-        assert self._root is not None
-        path = self._root / key
-        try:
-            real = os.path.realpath(path, strict=True)
-            if os.path.commonpath([real, self._real_root]) != self._real_root:
-                raise RunCorrupt(
-                    f"{key} is a link to {real}, outside the run; nothing outside the run is read"
-                )
-            descriptor = os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-        except FileNotFoundError as error:
-            raise SinkKeyError(f"{key} is gone") from error
-        except OSError as error:
-            raise RunCorrupt(f"{key} cannot be opened: {error.strerror}; check its owner and mode") from error
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise RunCorrupt(f"{key} is not a file")
-            if status.st_size == 0:
-                return memoryview(b"")
-            return memoryview(mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ))
-        except OSError as error:
-            raise RunCorrupt(f"{key} cannot be mapped: {error.strerror}") from error
-        finally:
-            os.close(descriptor)
+def _place(piece: Piece) -> Place:
+    """Where a piece is, as far as what the row says makes sense."""
+    if piece.nbytes <= 0 or layout.parse_segment_name(piece.segment) is None:
+        return _NOWHERE
+    return Place(layout.segment_key(piece.worker, piece.segment), piece.offset, piece.nbytes)
 
 
 def _crc32c(data: memoryview) -> int:

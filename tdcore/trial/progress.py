@@ -10,22 +10,25 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from tdcore import layout
 from tdcore.errors import SinkKeyError
+from tdcore.sinks.cache import CachedSink
 from tdcore.trial.columns import distinct
-from tdcore.trial.documents import Run, RunEnd, read_ends, read_run
+from tdcore.trial.documents import Attempt, Run, RunEnd, read_ends, read_run
+from tdcore.trial.fetch import fetch_all
 from tdcore.trial.index import Index
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["Progress", "RunStatus"]
+__all__ = ["Progress", "RunStatus", "process_is_gone"]
 
 RunStatus = Literal["running", "ended", "died"]
 
@@ -51,7 +54,7 @@ class Progress:
     """sink, index: of the run. settle: see the module's text. clock: monotonic seconds."""
 
     def __init__(self, sink: Sink, index: Index, settle: timedelta, clock: Callable[[], float]) -> None:
-        self.run: Run = read_run(sink)
+        self.run: Run = _read_run(sink)
         self.ends: dict[tuple[str, int], RunEnd] = {}
         self._sink = sink
         self._index = index
@@ -67,16 +70,20 @@ class Progress:
 
         Call it before the index is read: then an ended run is read to its end.
         """
-        self.ends = read_ends(self._sink, self.ends)
+        ends, claimed = fetch_all(self._sink, self._sink.list, [layout.END_PREFIX, "attempts/"])
+        self.ends = read_ends(self._sink, ends, self.ends)
         claims: dict[int, set[str]] = {}
-        for key in self._sink.list("attempts/"):
+        for key in claimed:
             match = _CLAIM.fullmatch(key)
             if match is not None:
                 claims.setdefault(int(match[1]), set()).add(match[2])
-        if claims != self._claims or not claims:
+        known = {attempt.number for attempt in self.run.attempts}
+        if not claims or (claims != self._claims and (self._claims or not known.issuperset(claims))):
             with suppress(SinkKeyError):  # the run's folder was removed under us: what was read stays
-                self.run = read_run(self._sink)
+                self.run = _read_run(self._sink)
         self._claims = claims
+        homes = {(worker, attempt) for attempt, workers in claims.items() for worker in workers}
+        self._index.expect(homes, self.ends)
 
     def read_rows(self) -> None:
         """Takes in the rows that the index has got since the last call."""
@@ -148,24 +155,57 @@ class Progress:
             return "ended" if all(end is not None and end.clean for end in ends) else "died"
         return "died" if self._vanished(attempt) else "running"
 
+    def silent(self) -> list[str]:
+        """Workers of the latest attempt that have not ended, and of which nothing has come for a while."""
+        attempt = self.latest_attempt
+        found = []
+        for worker in sorted(self.workers(attempt)):
+            if (worker, attempt) not in self.ends:
+                frontier = self._frontiers.get((attempt, worker))
+                if self._is_silent(attempt, [] if frontier is None else [frontier]):
+                    found.append(worker)
+        return found
+
     def _vanished(self, attempt: int) -> bool:
         """The process is not there any more and nothing has come for a while: power failure, both processes
         killed.
         """
-        entry = next((each for each in self.run.attempts if each.number == attempt), None)
-        if entry is None or entry.pid == 0 or entry.host != socket.gethostname():
-            return False
+        entry = self._entry(attempt)
         mine = [frontier for (number, _), frontier in self._frontiers.items() if number == attempt]
-        silence = self._clock() - max([self._opened, *(frontier.arrived for frontier in mine)])
-        last_ns = max([entry.started_ns, *(frontier.saved_ns for frontier in mine)])
-        patience = _PATIENCE * self._settle
-        if silence < patience and (time.time_ns() - last_ns) / 1e9 < max(60.0, patience):
+        if entry is None or not self._is_silent(attempt, mine):
             return False
-        import psutil
+        return process_is_gone(entry.host, entry.pid, entry.started_ns) is True
 
-        try:
-            return bool(psutil.Process(entry.pid).create_time() > entry.started_ns / 1e9 + 60.0)
-        except psutil.NoSuchProcess:
-            return True
-        except psutil.Error:
-            return False
+    def _entry(self, attempt: int) -> Attempt | None:
+        return next((each for each in self.run.attempts if each.number == attempt), None)
+
+    def _is_silent(self, attempt: int, frontiers: Sequence[_Frontier]) -> bool:
+        """Whether nothing has come for long, by this machine's clock or by the writer's."""
+        entry = self._entry(attempt)
+        started_ns = entry.started_ns if entry is not None else time.time_ns()
+        silence = self._clock() - max([self._opened, *(frontier.arrived for frontier in frontiers)])
+        last_ns = max([started_ns, *(frontier.saved_ns for frontier in frontiers)])
+        patience = _PATIENCE * self._settle
+        return silence >= patience or (time.time_ns() - last_ns) / 1e9 >= max(60.0, patience)
+
+
+def process_is_gone(host: str, pid: int, started_ns: int) -> bool | None:
+    """Whether a process of this machine is no more; None for those of other machines, and for pid 0."""
+    if pid == 0 or host != socket.gethostname():
+        return None
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).create_time() > started_ns / 1e9 + 60.0)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
+
+
+def _read_run(sink: Sink) -> Run:
+    """run.json. A sink that keeps copies is told whose they are."""
+    run = read_run(sink)
+    if isinstance(sink, CachedSink):
+        sink.use(run.run_id)
+    return run

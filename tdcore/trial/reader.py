@@ -19,6 +19,7 @@ from tdcore.modes import ModeKeys
 from tdcore.trial.captures import resolve
 from tdcore.trial.index import Index, Rows
 from tdcore.trial.payload import Payloads
+from tdcore.trial.place import pause
 from tdcore.trial.progress import Progress
 from tdcore.trial.statistics import stats_table
 from tdcore.trial.steps import StepState
@@ -58,6 +59,7 @@ class Reader:
         self.frozen = False
         self.wait = wait
         self.clock = clock
+        self.pause = pause(root, near=0.2)
         self._refresh_interval = refresh_interval.total_seconds()
         self._refreshed: float | None = None
 

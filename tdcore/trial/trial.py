@@ -4,14 +4,13 @@
     run.tensor("gradient/fc.weight").value(120)          # NumPy array
     run.stats("gradient/.*", steps=range(0, 500, 10))    # pyarrow.Table: a row per tensor, step and worker
 
-Names and meanings are those of the older library's trial. A Trial reads files and nothing else: it takes no
-locks, writes nothing, and may run in any process on any machine that sees the files. Threads: one Trial,
-one thread.
+Names and meanings are those of the older library's trial. A Trial only reads: it takes no locks, changes
+nothing in the run, and may run in any process on any machine that sees the files. Threads: one Trial, one
+thread.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -31,10 +30,11 @@ from tdcore.modes import ModeKeys
 from tdcore.trial.collections import SavedCollection, kind_of
 from tdcore.trial.documents import Attempt, RunEnd, read_collections, read_findings
 from tdcore.trial.index import Hole, Index
+from tdcore.trial.missing import Missing, find_missing
 from tdcore.trial.reader import Reader
 from tdcore.trial.steps import StepState
 from tdcore.trial.tensor import Tensor
-from tdcore.trial.view import as_list
+from tdcore.trial.view import as_list, patterns
 
 if TYPE_CHECKING:
     from tdcore.trial.progress import RunStatus
@@ -120,6 +120,15 @@ class Trial:
         self._reader.auto_refresh()
         return self._reader.index.holes
 
+    def missing(self) -> list[Missing]:
+        """What should be there and is not: rows between others, and ends of workers that have gone silent.
+
+        Of a run whose job ended while its bucket was away, this names the host and the spool folder that hold
+        the rest. Empty while all is well. Reads a small file per worker concerned.
+        """
+        self._reader.auto_refresh()
+        return find_missing(self._reader.sink, self._reader.index, self._reader.progress)
+
     def findings(self) -> list[dict[str, Any]]:
         """What rules have found so far, in order of rules."""
         return read_findings(self._reader.sink)
@@ -158,7 +167,7 @@ class Trial:
             rows = rows[index.column("mode")[rows] == index.vocabularies["mode"].code(mode.name)]
         names = [index.texts("name")[code] for code in view.names(rows)]
         if regex is not None:
-            tests = _patterns(regex)
+            tests = patterns(regex)
             names = [text for text in names if any(test.search(text) for test in tests)]
         if collection is not None:
             chosen = self.collection(collection) if isinstance(collection, str) else collection
@@ -253,9 +262,11 @@ class Trial:
         mode: ModeKeys = ModeKeys.GLOBAL,
         *,
         timeout: timedelta | None = None,
-        interval: timedelta = timedelta(seconds=0.2),
+        interval: timedelta | None = None,
     ) -> None:
         """Returns when all these steps are there and complete.
+
+        interval: between two looks; None: 0.2 s in a folder, a second in a bucket.
 
         Raises StepUnavailable when the run has passed one without saving it, NoMoreData when it ended
         before one, and WaitTimeout after `timeout` (None: waits as long as the run goes on).
@@ -275,7 +286,7 @@ class Trial:
                         f"step {step} of run {self.name!r} did not come within {timeout}; "
                         f"the last complete one is {reader.last_step(mode)}"
                     )
-                reader.wait(interval.total_seconds())
+                reader.wait((reader.pause if interval is None else interval).total_seconds())
 
     # Tables. --------------------------------------------------------------------------------------
 
@@ -355,7 +366,7 @@ class Trial:
         vocabulary = self._reader.index.vocabularies["name"]
         names: list[int] | None = None
         if isinstance(regex_or_names, str):
-            (test,) = _patterns(regex_or_names)
+            (test,) = patterns(regex_or_names)
             names = [code for code, text in enumerate(vocabulary.texts) if test.search(text)]
         elif regex_or_names is not None:
             names = [vocabulary.code(text) for text in regex_or_names]
@@ -390,14 +401,3 @@ class Trial:
         texts = self._reader.index.texts("name")
         close = difflib.get_close_matches(name[:200], texts[:5000], n=3, cutoff=0.6)
         return f"; did you mean {', '.join(map(repr, close))}?" if close else ""
-
-
-def _patterns(regex: str | Sequence[str]) -> list[re.Pattern[str]]:
-    patterns: list[re.Pattern[str]] = []
-    text = ""
-    try:
-        for text in [regex] if isinstance(regex, str) else regex:
-            patterns.append(re.compile(text))
-    except re.error as error:
-        raise ConfigError(f"{text!r} is not a regular expression: {error}") from error
-    return patterns

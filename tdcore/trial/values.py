@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from tdcore.errors import SinkKeyError
 from tdcore.trial.index import Index, Rows
 from tdcore.trial.payload import Payloads, Piece
 
-__all__ = ["read_singles", "read_values"]
+__all__ = ["expect_values", "read_singles", "read_values"]
 
+_BESIDE = 10_000  # rows that are looked at for neighbours
 _MOVES = 20  # so often may the segment be merged away between looking and opening
 
 
@@ -49,7 +51,10 @@ def read_singles(
     steps = index.column("step")[rows].tolist()
     shapes = index.wide("shape", rows).to_pylist()
     pieces = _pieces(index, rows)
+    expected = 0  # up to here payloads were asked for
     for at, row in enumerate(rows.tolist()):
+        if at == expected:
+            expected += payloads.expect(pieces[at:])
         if not (saved[at] or (ok[at] and pieces[at].elements == 0)):
             yield None
             continue
@@ -60,7 +65,25 @@ def read_singles(
             values = None
             with suppress(SinkKeyError):
                 values = read_values(index, payloads, rows[at : at + 1], what(steps[at]))
+            if values is not None:  # the others have most likely moved with it
+                pieces[at + 1 :] = _pieces(index, rows[at + 1 :])
+                expected = at + 1
         yield values
+
+
+def expect_values(index: Index, payloads: Payloads, row: int, rows: Rows) -> None:
+    """Before read_values of `row`: those of `rows` that are like it and lie beside it will be read, too.
+
+    Of the same kind and in the same segment, that is: whoever looks at one output of a step looks at all.
+    """
+    if payloads.holds(_pieces(index, np.array([row]))[0]):
+        return
+    rows = rows[:_BESIDE]
+    alike = np.ones(len(rows), dtype=np.bool_)
+    for name in ("worker", "segment", "kind"):
+        column = index.column(name)
+        alike &= column[rows] == column[row]
+    payloads.expect(_pieces(index, rows[alike]))
 
 
 def _pieces(index: Index, rows: Rows) -> list[Piece]:

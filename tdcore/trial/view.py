@@ -8,15 +8,17 @@ follows the index as it grows: `update` looks at new rows only. Threads: belongs
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.errors import ConfigError
 from tdcore.trial.columns import Growing, distinct
 from tdcore.trial.index import Index, Rows
 
-__all__ = ["View", "as_list", "worker_order"]
+__all__ = ["View", "as_list", "patterns", "worker_order"]
 
 Mask = npt.NDArray[np.bool_]
 _NO_LIMIT = np.iinfo(np.int64).max
@@ -165,3 +167,15 @@ def as_list(value: str | Iterable[str] | None) -> list[str] | None:
     if value is None or isinstance(value, str):
         return None if value is None else [value]
     return list(value)
+
+
+def patterns(regex: str | Sequence[str]) -> list[re.Pattern[str]]:
+    """Texts as regular expressions. Raises ConfigError for one that is none."""
+    found: list[re.Pattern[str]] = []
+    text = ""
+    try:
+        for text in [regex] if isinstance(regex, str) else regex:
+            found.append(re.compile(text))
+    except re.error as error:
+        raise ConfigError(f"{text!r} is not a regular expression: {error}") from error
+    return found

@@ -81,6 +81,7 @@ def end(how: str) -> None:
 
 
 def main(job: dict[str, Any]) -> None:
+    from tdcore.flusher import FlusherOptions
     from tdcore.session import RingConfig, Session
 
     ring = RingConfig(
@@ -96,6 +97,7 @@ def main(job: dict[str, Any]) -> None:
         framework_version=np.__version__,
         ring=ring,
         flusher=job.get("flusher", "process"),
+        flusher_options=FlusherOptions.from_json(job.get("flusher_options", {})),
         close_timeout=timedelta(seconds=job.get("close_seconds", 30)),
     )
     tap = Tap(session)

@@ -6,6 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.s3.fixtures import (  # noqa: F401 -- fixtures are found by their names
+    moto,
+    moto_session,
+    rclone,
+    rclone_session,
+    s3_place,
+    s3_prefix,
+    stub,
+    stub_session,
+)
 from tests.trial.writer import RunWriter
 
 
@@ -13,3 +23,11 @@ from tests.trial.writer import RunWriter
 def run(tmp_path: Path) -> RunWriter:
     """A run that has begun and has no rows yet."""
     return RunWriter(tmp_path / "run")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test sees the copies of index files that others have left."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("TDCORE_CACHE", str(folder))
+    return folder

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tdcore.errors import (
+    ConfigError,
     InvalidCollection,
     RunCorrupt,
     RunNotFound,
@@ -42,8 +43,13 @@ def test_file_instead_of_a_folder_says_so(tmp_path: Path) -> None:
 
 
 def test_place_that_is_not_served_says_so() -> None:
-    with pytest.raises(UnsupportedFeature, match="S3"):
-        create_trial("s3://bucket/prefix")
+    with pytest.raises(UnsupportedFeature, match="no sink for gs://"):
+        create_trial("gs://bucket/prefix")
+
+
+def test_url_that_went_through_a_path_says_so() -> None:
+    with pytest.raises(ConfigError, match="give the URL as text"):
+        create_trial(Path("s3://bucket/prefix"))
 
 
 def test_waiting_for_a_run_to_begin_is_bounded(tmp_path: Path) -> None:

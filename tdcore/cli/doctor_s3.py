@@ -1,0 +1,188 @@
+"""The S3 lines of tdcore doctor: what a run at a place in S3 will meet there."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import time
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from tdcore.cli.doctor import Check
+from tdcore.errors import ConfigError, SinkError
+from tdcore.sinks.s3.chain import Chain
+from tdcore.sinks.s3.engine import Engine
+from tdcore.sinks.s3.faults import Action, Fault
+from tdcore.sinks.s3.options import S3Place, parse_s3_url
+from tdcore.sinks.s3.sink import S3Sink
+
+__all__ = ["checks"]
+
+_PATIENCE = timedelta(seconds=5)
+_DATA = b"written by tdcore doctor; may be deleted"
+
+T = TypeVar("T")
+
+
+def checks(url: str) -> list[Check]:
+    """Checks of the place `url`. Nothing raises or shows a secret; the one object made is removed."""
+    try:
+        place = parse_s3_url(url)
+        sink = S3Sink(url, patience=_PATIENCE)
+    except ConfigError as error:
+        return [_failed("S3 place", error)]
+    try:
+        return [*_before(place, sink), *_Visit(place, sink).checks()]
+    except ConfigError as error:
+        return [_failed("S3 place", error)]
+    finally:
+        sink.close()
+
+
+def _before(place: S3Place, sink: S3Sink) -> list[Check]:
+    """What is known before anything is sent."""
+    engine = sink.store.engine_name
+    version = importlib.metadata.version(engine)
+    client = Check(
+        name="S3 client", state="ok", detail=f"{engine} {version}. {sink.store.engine_reason}", needed=True
+    )
+    return [client, _credentials(Chain.of(place))]
+
+
+def _credentials(chain: Chain) -> Check:
+    try:
+        found = chain.credentials()
+    except Fault as fault:
+        return Check(
+            name="S3 credentials", state="failed", detail=str(fault), needed=True,
+            advice="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or give this machine a role",
+        )  # fmt: skip
+    source = "left to obstore: environment, web identity, container or instance role"
+    if found is not None:
+        source = f"from {found.source}"
+    return Check(name="S3 credentials", state="ok", detail=source, needed=True)
+
+
+class _Visit:
+    """One object written, read, and deleted again."""
+
+    def __init__(self, place: S3Place, sink: S3Sink) -> None:
+        self._place = place
+        self._sink = sink
+        self._key = f".tdcore-doctor-{os.urandom(8).hex()}"
+        self._seconds = (place.options.connect_timeout + place.options.read_timeout).total_seconds()
+
+    def checks(self) -> list[Check]:
+        """All of them; those that need the object only when it could be written."""
+        written = self._try("S3 write", self._write)
+        found = [written, self._try("S3 list", self._list)]
+        if written.state == "ok":
+            found += [
+                self._try("S3 read", self._read),
+                self._try("S3 ranges", self._ranges),
+                self._try("S3 conditional put", self._conditional),
+                self._try("S3 checksum", self._checksum),
+                self._try("S3 delete", self._delete),
+            ]
+        return [self._end_point(), *found]
+
+    def _end_point(self) -> Check:
+        chain = Chain.of(self._place, region=self._sink.store.region)
+        style = "path" if chain.path_style else "virtual-hosted"
+        detail = f"{chain.url()}, region {chain.region}, {style} addressing"
+        if self._sink.store.region is None:
+            return Check(name="S3 end point", state="ok", detail=detail)
+        return Check(
+            name="S3 end point", state="missing", detail=f"{detail}; the bucket was found in this region",
+            advice=f"name it, which saves requests: ?region={chain.region}",
+        )  # fmt: skip
+
+    def _write(self) -> Check:
+        times = []
+        for _ in range(3):
+            started = time.perf_counter()
+            self._sink.put(self._key, [_DATA])
+            times.append(time.perf_counter() - started)
+        milliseconds = sorted(times)[1] * 1000
+        detail = f"an object of {len(_DATA)} bytes takes {milliseconds:.0f} ms"
+        return Check(name="S3 write", state="ok", detail=detail, needed=True)
+
+    def _list(self) -> Check:
+        self._sink.list(self._key)
+        return Check(name="S3 list", state="ok", detail="the run's keys can be listed", needed=True)
+
+    def _read(self) -> Check:
+        if self._sink.get(self._key) != _DATA:
+            return Check(
+                name="S3 read", state="failed", detail="the object came back with other bytes", needed=True,
+                advice="do not use this store, or look for a proxy that changes data",
+            )  # fmt: skip
+        return Check(name="S3 read", state="ok", detail="the same bytes came back", needed=True)
+
+    def _ranges(self) -> Check:
+        async def whole(engine: Engine) -> bool:
+            piece = await engine.get_range(self._place.key(self._key), 8, 2, seconds=self._seconds)
+            return bytes(piece) == _DATA[8:10] and engine.reads_ranges
+
+        if self._ask("get", whole):
+            return Check(name="S3 ranges", state="ok", detail="a part of an object can be read alone")
+        return Check(
+            name="S3 ranges", state="missing",
+            detail="the store does not answer a range as HTTP says; whole objects are read instead",
+            advice="reading tensors will be slow; ?engine=aiobotocore may do better",
+        )  # fmt: skip
+
+    def _conditional(self) -> Check:
+        async def again(engine: Engine) -> bool:
+            key = self._place.key(self._key)
+            await engine.put(key, [_DATA], crc32c=_crc32c(), seconds=self._seconds, if_absent=True)
+            return False
+
+        try:
+            self._ask("put", again, expect=("exists", "unsupported"))
+            detail = "If-None-Match is ignored"
+        except Fault as fault:
+            if fault.kind == "exists":
+                return Check(name="S3 conditional put", state="ok", detail="If-None-Match is honoured")
+            detail = "If-None-Match is refused"
+        return Check(
+            name="S3 conditional put", state="missing", detail=detail,
+            advice="start the workers of one run under different worker names; nothing else is needed",
+        )  # fmt: skip
+
+    def _checksum(self) -> Check:
+        async def refused(engine: Engine) -> bool:
+            return await engine.refuses_damage(self._place.key(self._key), seconds=self._seconds)
+
+        if self._ask("put", refused):
+            return Check(name="S3 checksum", state="ok", detail="an object with a wrong checksum is refused")
+        return Check(
+            name="S3 checksum", state="missing", detail="the store takes an object with a wrong checksum",
+            advice="nothing to do: readers compare tdcore's own checksums, but damage is found only then",
+        )  # fmt: skip
+
+    def _delete(self) -> Check:
+        self._sink.delete(self._key)
+        return Check(name="S3 delete", state="ok", detail="the object is gone again")
+
+    def _try(self, name: str, check: Callable[[], Check]) -> Check:
+        try:
+            return check()
+        except (SinkError, ConfigError) as error:
+            return _failed(name, error, needed=name != "S3 delete")
+
+    def _ask(self, action: Action, call: Callable[[Engine], Awaitable[T]], expect: tuple[str, ...] = ()) -> T:
+        store = self._sink.store
+        return self._sink.loop.run(store.request(action, call, expect=expect))
+
+
+def _crc32c() -> int:
+    from tdcore import _core
+
+    return _core.crc32c(_DATA)
+
+
+def _failed(name: str, error: Exception, needed: bool = True) -> Check:
+    detail, _, advice = str(error).rpartition("; ")
+    return Check(name=name, state="failed", detail=detail or advice, needed=needed, advice=advice)

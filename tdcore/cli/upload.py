@@ -1,0 +1,77 @@
+"""tdcore upload: finishes what a job left in its spool."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tdcore.cli.output import console, human_bytes, print_json
+
+if TYPE_CHECKING:
+    from tdcore.sinks.spool import SpoolEntry
+    from tdcore.upload import Uploaded
+
+__all__ = ["EXIT_CODES", "command"]
+
+EXIT_CODES = (
+    """Exit codes: 0 everything is in the bucket. 1 something is left. 2 wrong usage. 3 there is no spool."""
+)
+
+
+def command(
+    spool: Annotated[Path, typer.Argument(help="A spool, or a folder with spools below it.")],
+    to: Annotated[
+        str | None,
+        typer.Option(help="Another s3://bucket/prefix than the job's, or the same with other options."),
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Bring to the bucket what a job could not before it ended. Safe to repeat, and while other jobs run.
+
+    Examples:
+
+      [bold]tdcore upload SPOOL[/]                     the folder that the job named in its log
+
+      [bold]tdcore upload ~/.local/state/tdcore/spool[/]     everything that waits on this machine
+    """
+    from tdcore.upload import upload
+
+    if json_output:
+        results = upload(spool, to=to)
+        print_json({"spools": [asdict(result) for result in results]})
+    else:
+        results = _upload_shown(spool, to)
+    raise typer.Exit(1 if any(result.left or result.damaged for result in results) else 0)
+
+
+def _upload_shown(spool: Path, to: str | None) -> list[Uploaded]:
+    """With a line that moves while it works, and one for each spool at the end."""
+    from tdcore.upload import upload
+
+    out = console()
+    count = size = 0
+    with out.status("looking for spools") as status:
+
+        def sent(folder: Path, entry: SpoolEntry) -> None:
+            nonlocal count, size
+            count, size = count + 1, size + entry.size
+            status.update(f"{count} objects, {human_bytes(size)} sent: {entry.key}")
+
+        results = upload(spool, to=to, sent=sent)
+    for result in results:
+        _print(result)
+    return results
+
+
+def _print(result: Uploaded) -> None:
+    out = console()
+    text = f"{result.objects} objects ({human_bytes(result.bytes)}) to {result.to}"
+    if result.left:
+        out.print(f"[red]{result.spool}[/]: {text}; {result.left} are left: {result.why}")
+    elif result.damaged:
+        out.print(f"[red]{result.spool}[/]: {text}; {result.damaged} are damaged and were set aside")
+    else:
+        out.print(f"[green]{result.spool}[/]: {text}; nothing is left")

@@ -1,0 +1,260 @@
+"""AiobotocoreEngine: S3 through aiobotocore, the asynchronous half of the AWS SDK. It knows every AWS option.
+
+It takes no parts, but files: large objects are read from where they are, a piece at a time. The payload is
+not signed: its checksum, which we have already, travels with it and is verified by the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from tdcore.sinks.base import Buffer
+from tdcore.sinks.s3.chain import Chain
+from tdcore.sinks.s3.engine import within
+from tdcore.sinks.s3.faults import Fault, fault_from_reply, fault_of_connection
+from tdcore.sinks.s3.options import S3Options, S3Place
+from tdcore.sinks.s3.parts import PartsReader
+
+__all__ = ["AiobotocoreEngine"]
+
+_PAGE = 1000
+_PIECE_BYTES = 1 << 20
+_SMALL_BYTES = 256 << 10  # up to here one copy costs less than reading in a thread
+_NO_LIMIT = 86_400  # seconds
+
+
+class AiobotocoreEngine:
+    """See engine.Engine."""
+
+    name = "aiobotocore"
+
+    def __init__(self, place: S3Place, client: Any, closing: contextlib.AsyncExitStack) -> None:
+        self._client = client
+        self._closing = closing
+        self._options = place.options
+        self._bucket = {"Bucket": place.bucket}
+        if place.options.requester_pays:
+            self._bucket["RequestPayer"] = "requester"
+        self._object = _object_settings(place.options)
+        self.reads_ranges = True
+        self.sends_crc32c = place.options.checksum in ("auto", "crc32c")
+
+    @classmethod
+    async def open(cls, place: S3Place, *, region: str | None = None) -> AiobotocoreEngine:
+        """Make the client for `place`. See engine.open_engine."""
+        from aiobotocore.session import AioSession
+
+        chain = await asyncio.to_thread(Chain.of, place, region=region)
+        session = AioSession(profile=place.options.profile)
+        with _as_fault("NoCredentials"):
+            credentials = await session.get_credentials()
+        if credentials is None:
+            raise Fault("credentials", code="NoCredentials", message="the AWS chain has no credentials")
+        await asyncio.to_thread(chain.certificates)  # says what is wrong with the file
+        closing = contextlib.AsyncExitStack()
+        client = await closing.enter_async_context(
+            session.create_client(
+                "s3", region_name=chain.region, endpoint_url=chain.endpoint_url, verify=chain.ca_bundle,
+                config=_config(place.options, chain),
+            )
+        )  # fmt: skip
+        return cls(place, client, closing)
+
+    async def put(
+        self, key: str, parts: Sequence[Buffer], *, crc32c: int, seconds: float, if_absent: bool = False
+    ) -> None:
+        """See Engine.put."""
+        views = [memoryview(part).cast("B") for part in parts]
+        settings = {**self._object, **self._checksum(views, crc32c)}
+        if if_absent:
+            settings["IfNoneMatch"] = "*"
+        reader = PartsReader(views)
+        body = reader if sum(view.nbytes for view in views) > _SMALL_BYTES else b"".join(views)
+        try:
+            await self._ask(seconds, self._client.put_object, Key=key, Body=body, **settings)
+        except Fault as fault:  # aiohttp sends again when an old connection turns out to be closed
+            fault.resent = fault.kind == "exists"
+            raise
+        finally:
+            reader.release()
+            for view in views:
+                view.release()
+
+    async def get(self, key: str, *, seconds: float) -> Buffer:
+        """See Engine.get."""
+        return await self._read(key, None, seconds, slice(None))
+
+    async def get_range(self, key: str, offset: int, length: int, *, seconds: float) -> Buffer:
+        """See Engine.get_range."""
+        return await self._read(
+            key, f"bytes={offset}-{offset + length - 1}", seconds, slice(offset, offset + length)
+        )
+
+    async def tail(self, key: str, length: int, *, seconds: float) -> Buffer:
+        """See Engine.tail."""
+        return await self._read(key, f"bytes=-{length}", seconds, slice(-length, None))
+
+    async def head(self, key: str, *, seconds: float) -> int | None:
+        """See Engine.head."""
+        try:
+            answer = await self._ask(seconds, self._client.head_object, Key=key)
+        except Fault as fault:
+            if fault.kind == "missing":
+                return None
+            raise
+        return int(answer["ContentLength"])
+
+    async def pages(self, prefix: str, after: str, *, seconds: float) -> AsyncIterator[list[str]]:
+        """See Engine.pages."""
+        place: dict[str, str] = {"StartAfter": after} if after else {}
+        while True:
+            answer = await self._ask(
+                seconds, self._client.list_objects_v2, Prefix=prefix, MaxKeys=_PAGE, **place
+            )
+            yield [entry["Key"] for entry in answer.get("Contents", ()) if entry["Key"] > after]
+            if not answer.get("IsTruncated"):
+                return
+            place = {"ContinuationToken": answer["NextContinuationToken"]}
+
+    async def delete(self, key: str, *, seconds: float) -> None:
+        """See Engine.delete."""
+        try:
+            await self._ask(seconds, self._client.delete_object, Key=key)
+        except Fault as fault:
+            if fault.kind != "missing":
+                raise
+
+    async def refuses_damage(self, key: str, *, seconds: float) -> bool:
+        """See Engine.refuses_damage."""
+        damaged = {"Body": b"not what the checksum says", "ChecksumCRC32C": "AAAAAA=="}
+        try:
+            await self._ask(seconds, self._client.put_object, Key=key, **damaged, **self._object)
+        except Fault as fault:
+            if fault.status != 400:
+                raise
+            return True
+        return False
+
+    async def close(self) -> None:
+        """See Engine.close."""
+        await self._closing.aclose()
+
+    def _checksum(self, views: Sequence[memoryview], crc32c: int) -> dict[str, str]:
+        if self.sends_crc32c:
+            return {"ChecksumCRC32C": base64.b64encode(crc32c.to_bytes(4, "big")).decode()}
+        if self._options.checksum == "sha256":
+            digest = hashlib.sha256()
+            for view in views:
+                digest.update(view)
+            return {"ChecksumSHA256": base64.b64encode(digest.digest()).decode()}
+        return {}
+
+    async def _read(self, key: str, wanted: str | None, seconds: float, part: slice) -> Buffer:
+        """The bytes of the range `wanted`; `part` is the same range, for a service that sends all."""
+        options = {} if wanted is None else {"Range": wanted}
+        answer = await self._ask(seconds, self._client.get_object, Key=key, **options)
+        pause = self._options.read_timeout.total_seconds()
+        expected, pieces = int(answer["ContentLength"]), bytearray()
+        with _as_fault():
+            body = answer["Body"]
+            try:
+                while piece := await within(pause, body.read(_PIECE_BYTES)):
+                    pieces += piece
+            finally:
+                body.close()
+        if len(pieces) != expected:
+            raise Fault("connection")
+        if wanted is None or answer.get("ContentRange"):
+            return pieces
+        self.reads_ranges = False
+        return pieces[part]
+
+    async def _ask(self, seconds: float, operation: Any, **settings: Any) -> Any:
+        """The answer to one request, with everything that botocore raises as a Fault."""
+        with _as_fault():
+            return await within(seconds, operation(**self._bucket, **settings))
+
+
+@contextlib.contextmanager
+def _as_fault(code: str = "") -> Iterator[None]:
+    """Turn what botocore and aiohttp raise into a Fault. code: for what is no answer of the service."""
+    import aiohttp
+    import botocore.exceptions as known
+
+    try:
+        yield
+    except known.ClientError as error:
+        raise _answered(error) from error
+    except (
+        *(known.NoCredentialsError, known.PartialCredentialsError, known.CredentialRetrievalError),
+        *(known.TokenRetrievalError, known.SSOError, known.MetadataRetrievalError),
+    ) as error:
+        raise _no_credentials(error) from error
+    except (known.ConnectTimeoutError, known.ReadTimeoutError, aiohttp.ServerTimeoutError) as error:
+        raise Fault("timeout") from error
+    except (known.HTTPClientError, known.ConnectionError, aiohttp.ClientError, OSError) as error:
+        words = f"{error} {getattr(error, 'kwargs', {}).get('error', '')}"
+        raise (Fault("credentials", code=code) if code else fault_of_connection(words)) from error
+    except known.BotoCoreError as error:  # refused before anything was sent
+        if code:
+            raise _no_credentials(error) from error
+        raise Fault("refused", code=type(error).__name__) from error
+
+
+def _answered(error: Any) -> Fault:
+    """The fault in an answer of the service, as botocore's ClientError holds it."""
+    answer = error.response
+    details, said = answer.get("ResponseMetadata", {}), answer.get("Error", {})
+    headers = details.get("HTTPHeaders", {})
+    code = str(said.get("Code", ""))
+    return fault_from_reply(
+        int(details.get("HTTPStatusCode") or 0),
+        code="" if code.isdigit() else code,  # an answer without a body
+        detail=str(said.get("Message", "")),
+        retry_after=headers.get("retry-after"),
+        region=headers.get("x-amz-bucket-region") or said.get("Region"),
+    )
+
+
+def _no_credentials(error: Exception) -> Fault:
+    return Fault(
+        "credentials",
+        code="NoCredentials",
+        message=f"the AWS chain could not get credentials ({type(error).__name__})",
+    )
+
+
+def _object_settings(options: S3Options) -> dict[str, Any]:
+    """What is sent with each object."""
+    settings = {
+        "ContentType": "application/octet-stream",
+        "ServerSideEncryption": options.sse,
+        "SSEKMSKeyId": options.sse_kms_key_id,
+        "BucketKeyEnabled": options.bucket_key,
+        "StorageClass": options.storage_class,
+        "Tagging": urlencode(options.tags, quote_via=quote) or None,
+    }
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _config(options: S3Options, chain: Chain) -> Any:
+    from aiobotocore.config import AioConfig
+
+    return AioConfig(
+        connect_timeout=options.connect_timeout.total_seconds(),
+        read_timeout=_NO_LIMIT,  # it would count the time of sending, too; ours are in put() and _read()
+        max_pool_connections=options.concurrency,
+        retries={"mode": "standard", "total_max_attempts": 1},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={
+            "addressing_style": "path" if chain.path_style else "virtual",
+            "payload_signing_enabled": options.checksum == "sha256",
+        },
+    )

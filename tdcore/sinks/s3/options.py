@@ -1,0 +1,275 @@
+"""Where in S3 a run lives, and how the service is to be used: one URL says both.
+
+    s3://bucket/prefix?region=eu-west-1&sse=aws:kms&tag.team=vision
+
+What the URL does not say comes from the standard AWS chain: environment, profile, configuration files.
+Credentials always do. Importing this module imports no client.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias, get_args
+from urllib.parse import quote, unquote_plus, urlsplit
+
+from tdcore.errors import ConfigError
+from tdcore.sinks.base import check_key
+
+__all__ = ["Addressing", "Checksum", "Encryption", "EngineChoice", "S3Options", "S3Place", "parse_s3_url"]
+
+Addressing: TypeAlias = Literal["auto", "path", "virtual"]
+Encryption: TypeAlias = Literal["AES256", "aws:kms", "aws:kms:dsse"]
+EngineChoice: TypeAlias = Literal["auto", "obstore", "aiobotocore"]
+Checksum: TypeAlias = Literal["auto", "crc32c", "crc64nvme", "sha256", "none"]
+
+_GIB = 1 << 30
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "addressing": get_args(Addressing),
+    "sse": get_args(Encryption),
+    "engine": get_args(EngineChoice),
+    "checksum": get_args(Checksum),
+}
+_TEXTS = ("endpoint_url", "region", "profile", "sse_kms_key_id", "storage_class", "ca_bundle", "spool")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
+_CREDENTIALS = re.compile(r"access_?key|secret|token|password", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Options:
+    """How to use the service. Each field is an option of the URL's query, under the same name.
+
+    endpoint_url: of a store other than AWS, such as "https://minio.lab:9000". region: as in "eu-west-1";
+    found out from the bucket when it is wrong. profile: of the AWS configuration files. None leaves all three
+    to the AWS chain. addressing: "path" puts the bucket into the path, "virtual" into the host name; "auto"
+    is virtual on AWS and path elsewhere.
+    sse, sse_kms_key_id, bucket_key: encryption by the service; None leaves it to the bucket's own setting.
+    requester_pays, storage_class, tags: sent with each object (tags: `tag.NAME=VALUE` in a URL).
+    ca_bundle: file of certificates to trust.
+    engine: the client library; checksum: the one the service verifies for each object. "auto" takes the
+    engine that costs least, and a checksum that this engine can send.
+    concurrency: requests at once. connect_timeout; read_timeout: for an answer, beyond the time that the
+    bytes themselves take (seconds in a URL).
+    spool: folder of what the service has not taken yet; spool_bytes: its limit (`spool_gib` in a URL).
+    Raises ConfigError for a value that cannot work.
+    """
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    addressing: Addressing = "auto"
+    sse: Encryption | None = None
+    sse_kms_key_id: str | None = None
+    bucket_key: bool | None = None
+    requester_pays: bool = False
+    storage_class: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    ca_bundle: str | None = None
+    engine: EngineChoice = "auto"
+    checksum: Checksum = "auto"
+    concurrency: int = 8
+    connect_timeout: timedelta = timedelta(seconds=5)
+    read_timeout: timedelta = timedelta(seconds=20)
+    spool: str | None = None
+    spool_bytes: int = 16 * _GIB
+
+    def __post_init__(self) -> None:
+        for name, allowed in _CHOICES.items():
+            _check_choice(name, getattr(self, name), allowed)
+        for name in _TEXTS:
+            _check_text(name, getattr(self, name))
+        _check_endpoint(self.endpoint_url)
+        _check_tags(self.tags)
+        object.__setattr__(self, "tags", dict(self.tags))
+        encrypted_by_kms = (self.sse or "").startswith("aws:kms")
+        for name in ("sse_kms_key_id", "bucket_key"):
+            if getattr(self, name) is not None and not encrypted_by_kms:
+                raise ConfigError(
+                    f"S3 option {name} needs sse 'aws:kms' or 'aws:kms:dsse', got sse {self.sse!r}"
+                )
+        if not 1 <= self.concurrency <= 256:
+            raise ConfigError(f"S3 option concurrency must be 1 to 256 requests, got {self.concurrency!r}")
+        if self.spool_bytes < 1 << 20:
+            raise ConfigError(f"S3 option spool_bytes must be at least 1 MiB, got {self.spool_bytes!r} bytes")
+        for name in ("connect_timeout", "read_timeout"):
+            if not timedelta(milliseconds=1) <= getattr(self, name) <= timedelta(hours=1):
+                raise ConfigError(
+                    f"S3 option {name} must be 1 millisecond to 1 hour, got {getattr(self, name)}"
+                )
+
+    def at(self, place: str) -> str:
+        """URL of `place` ("s3://bucket/prefix") with these options; only those that are not the default."""
+        default = S3Options()
+        words = []
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value != getattr(default, each.name):
+                words += _written(each.name, value)
+        return f"{place}?{'&'.join(words)}" if words else place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Place:
+    """A bucket, the prefix of a run in it ("" is the whole bucket; no "/" at its ends), and the options."""
+
+    bucket: str
+    prefix: str
+    options: S3Options
+
+    @property
+    def where(self) -> str:
+        """The place without its options, for messages and for S3Options.at."""
+        return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
+
+    def key(self, relative: str) -> str:
+        """Full key, in the bucket, of the run's object `relative`."""
+        return f"{self.prefix}/{relative}" if self.prefix else relative
+
+
+def parse_s3_url(url: str) -> S3Place:
+    """The place and options that `url` ("s3://bucket/prefix?name=value&...") names.
+
+    Raises ConfigError, also for credentials: those come from the AWS chain only.
+    """
+    place, _, query = url.partition("?")
+    scheme, separator, rest = place.partition("://")
+    if scheme.lower() != "s3" or not separator:
+        raise ConfigError(f"{place!r} is not a place in S3; expected s3://bucket/prefix")
+    bucket, _, prefix = rest.partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise ConfigError(
+            f"{place!r} names no bucket: expected s3://bucket/prefix with a name of 3 or more letters, "
+            "digits, '.', '-' or '_' (of an access point give the alias, not the ARN)"
+        )
+    if bucket.endswith("--x-s3"):
+        raise ConfigError(
+            f"{place!r} is a directory bucket, which lists its keys in no order; give a general one"
+        )
+    prefix = prefix.rstrip("/")
+    if prefix:
+        try:
+            check_key(prefix)
+        except ValueError as error:
+            raise ConfigError(
+                f"{place!r}: the prefix {prefix!r} cannot hold a run: its parts between '/' must not be "
+                "empty, '.' or '..', nor hold a backslash"
+            ) from error
+    return S3Place(bucket=bucket, prefix=prefix, options=_parse_query(query))
+
+
+def _parse_query(query: str) -> S3Options:
+    given: dict[str, Any] = {}
+    tags: dict[str, str] = {}
+    for word in filter(None, query.split("&")):
+        name, equals, value = (unquote_plus(part) for part in word.partition("="))
+        if name.startswith("tag."):
+            tags[name[len("tag.") :]] = value
+            continue
+        if _CREDENTIALS.search(name):  # the value is not shown: it may be a secret
+            raise ConfigError(
+                f"S3 option {name!r}: credentials do not belong in a URL; give them to the AWS chain "
+                "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role)"
+            )
+        read = _READERS.get(name)
+        if read is None:
+            known = ", ".join(sorted([*_READERS, "tag.NAME"]))
+            raise ConfigError(f"there is no S3 option {name!r}; there are: {known}")
+        if not equals or not value:
+            raise ConfigError(f"S3 option {name} has no value; write {name}=VALUE or leave it out")
+        given["spool_bytes" if name == "spool_gib" else name] = read(name, value)
+    return S3Options(**given, tags=tags)
+
+
+def _text(name: str, value: str) -> str:
+    return value
+
+
+def _flag(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ConfigError(f"S3 option {name} must be true or false, got {value!r}")
+    return value.lower() == "true"
+
+
+def _number(name: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise ConfigError(f"S3 option {name} must be a number, got {value!r}") from None
+
+
+def _whole(name: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigError(f"S3 option {name} must be a whole number, got {value!r}") from None
+
+
+def _seconds(name: str, value: str) -> timedelta:
+    try:
+        return timedelta(seconds=_number(name, value))
+    except (OverflowError, ValueError):
+        raise ConfigError(f"S3 option {name} must be a number of seconds, got {value!r}") from None
+
+
+def _gib(name: str, value: str) -> int:
+    number = _number(name, value)
+    if not 0 <= number < 1 << 30:
+        raise ConfigError(f"S3 option {name} must be a number of GiB, got {value!r}")
+    return int(number * _GIB)
+
+
+_READERS: dict[str, Callable[[str, str], Any]] = {
+    **dict.fromkeys((*_TEXTS, *_CHOICES), _text),
+    **dict.fromkeys(("bucket_key", "requester_pays"), _flag),
+    **dict.fromkeys(("connect_timeout", "read_timeout"), _seconds),
+    "concurrency": _whole,
+    "spool_bytes": _whole,
+    "spool_gib": _gib,
+}
+
+
+def _written(name: str, value: Any) -> list[str]:
+    """An option as words of a query."""
+    if name == "tags":
+        return [f"tag.{quote(tag, safe='')}={quote(text, safe='')}" for tag, text in sorted(value.items())]
+    if isinstance(value, timedelta):
+        value = f"{value.total_seconds():.6f}".rstrip("0").rstrip(".")
+    elif isinstance(value, bool):
+        value = str(value).lower()
+    return [f"{name}={quote(str(value), safe=':/')}"]
+
+
+def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed and not (name == "sse" and value is None):
+        raise ConfigError(f"S3 option {name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def _check_text(name: str, value: object) -> None:
+    if value is not None and (not isinstance(value, str) or not value or not value.isprintable()):
+        raise ConfigError(f"S3 option {name} must be printable text, got {value!r}")
+
+
+def _check_endpoint(url: str | None) -> None:
+    if url is None:
+        return
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise ConfigError(
+            "S3 option endpoint_url holds a user or password; credentials come from the AWS chain"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ConfigError(
+            f"S3 option endpoint_url must be http://host:port or https://host:port, got {url!r}"
+        )
+
+
+def _check_tags(tags: Mapping[str, str]) -> None:
+    if len(tags) > 10:
+        raise ConfigError(f"S3 option tags: an object has at most 10 tags, got {len(tags)}")
+    for name, value in tags.items():
+        if not 1 <= len(name) <= 128 or len(value) > 256:
+            raise ConfigError(
+                f"S3 option tags: a name has 1 to 128 letters and a value at most 256, got {name!r}={value!r}"
+            )

@@ -1,0 +1,61 @@
+"""PartsReader: several pieces of memory read as one file, for a client that takes files but no pieces."""
+
+from __future__ import annotations
+
+import bisect
+import io
+import itertools
+import threading
+from collections.abc import Sequence
+
+__all__ = ["PartsReader"]
+
+
+class PartsReader(io.RawIOBase):
+    """The bytes of `parts`, one after the other. A read ends at the end of a part, at the latest.
+
+    Any thread, one at a time. After release() no read looks at the parts, and none is still doing so.
+    """
+
+    def __init__(self, parts: Sequence[memoryview]) -> None:
+        super().__init__()
+        self._parts = [part for part in parts if part.nbytes]
+        self._starts = [0, *itertools.accumulate(part.nbytes for part in self._parts)]
+        self._at = 0
+        self._lock = threading.Lock()  # held while a part is read
+
+    def read(self, size: int = -1) -> bytes:
+        """At most `size` bytes, b"" at the end. ValueError after release()."""
+        with self._lock:
+            if self._at >= self._starts[-1]:
+                return b""
+            if not self._parts:
+                raise ValueError("read after release()")
+            number = bisect.bisect_right(self._starts, self._at) - 1
+            offset = self._at - self._starts[number]
+            piece = bytes(self._parts[number][offset : offset + size if size >= 0 else None])
+            self._at += len(piece)
+            return piece
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a byte; returns where that is."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._starts[-1]}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._at
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def release(self) -> None:
+        """Let go of the parts; waits for a read that is under way."""
+        with self._lock:
+            self._parts = []

@@ -1,0 +1,40 @@
+"""Which region a bucket is in: S3 tells everybody, without credentials."""
+
+from __future__ import annotations
+
+import ssl
+import urllib.error
+import urllib.request
+from email.message import Message
+from typing import Any
+
+from tdcore.sinks.s3.chain import Chain
+
+__all__ = ["find_region"]
+
+
+def find_region(chain: Chain, bucket: str, seconds: float) -> str | None:
+    """Region that the answer to an unsigned HEAD of the bucket names, or None. Blocks."""
+    context = None
+    if (certificates := chain.certificates()) is not None:
+        context = ssl.create_default_context(cadata=certificates.decode("ascii", "ignore"))
+    handlers: list[Any] = [_StayHere, urllib.request.HTTPSHandler(context=context)]
+    opener = urllib.request.build_opener(*handlers)
+    request = urllib.request.Request(chain.bucket_url(bucket), method="HEAD")
+    try:
+        with opener.open(request, timeout=seconds) as answer:
+            headers: Message = answer.headers
+    except urllib.error.HTTPError as error:
+        headers = error.headers
+        error.close()
+    except OSError:
+        return None
+    region = headers.get("x-amz-bucket-region")
+    return str(region) if region else None
+
+
+class _StayHere(urllib.request.HTTPRedirectHandler):
+    """Redirects are answers here, too: they name the region."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        return None

@@ -1,0 +1,114 @@
+"""S3Sink: a run in a bucket, for callers of any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from tdcore.errors import SinkError
+from tdcore.sinks.base import Buffer, check_key, check_prefix
+from tdcore.sinks.s3.loop import LoopThread
+from tdcore.sinks.s3.options import parse_s3_url
+from tdcore.sinks.s3.prefetch import Prefetch
+from tdcore.sinks.s3.store import S3Store
+
+__all__ = ["S3Sink"]
+
+T = TypeVar("T")
+
+
+class S3Sink:
+    """The run at `url` ("s3://bucket/prefix?options"). A Sink, and a ReadAheadSink. Any thread.
+
+    Nothing is sent before the first call, and a bucket is never made. patience: how long what can pass is
+    tried again before a SinkError. Raises ConfigError for a URL that cannot work, UnsupportedFeature when no
+    S3 client is installed. Not for use on both sides of a fork.
+    store, loop: the asynchronous half, and the thread that runs it. where: the place, for messages.
+    """
+
+    def __init__(self, url: str, *, patience: timedelta = timedelta(seconds=60)) -> None:
+        self.place = parse_s3_url(url)
+        self.where = self.place.where
+        self.store = S3Store(self.place, patience=patience)
+        self.loop = LoopThread()
+        self._prefetch = Prefetch(self.store.get)
+
+    def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        """See Sink.put."""
+        check_key(key)
+        self._run(self.store.put(key, parts))
+
+    def put_new(self, key: str, parts: Sequence[Buffer]) -> bool:
+        """See Sink.put_new, and S3Store.put_new for stores that know no conditional put."""
+        check_key(key)
+        return self._run(self.store.put_new(key, parts))
+
+    def get(self, key: str) -> bytes:
+        """See Sink.get. Takes what prefetch() has fetched."""
+        check_key(key)
+        return self._run(self._prefetch.take(key))
+
+    def start_get(self, key: str) -> Future[bytes]:
+        """As get(), without waiting for it. SinkError when the sink is closed."""
+        check_key(key)
+        return self._submit(self.store.get(key))
+
+    def prefetch(self, keys: Sequence[str]) -> None:
+        """get() of these keys will be called soon, in this order, once each. Never raises."""
+        try:
+            self.loop.submit(self._announce([check_key(key) for key in keys]))
+        except (RuntimeError, ValueError):  # closed, or not a key: get() will say so
+            return
+
+    def tail(self, key: str, length: int) -> bytes:
+        """See Sink.tail."""
+        check_key(key)
+        return self._run(self.store.tail(key, length))
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
+        """See Sink.get_ranges. Neighbours come with one request."""
+        check_key(key)
+        return self._run(self.store.get_ranges(key, ranges))
+
+    def list(self, prefix: str, after: str = "") -> list[str]:
+        """See Sink.list."""
+        check_prefix(prefix)
+        return self._run(self.store.list(prefix, after))
+
+    def delete(self, key: str) -> None:
+        """See Sink.delete."""
+        check_key(key)
+        self._run(self.store.delete(key))
+
+    def clean(self, prefix: str) -> None:
+        """See Sink.clean. A put here never leaves anything unfinished: it is one request."""
+        check_prefix(prefix)
+
+    def report(self) -> dict[str, Any]:
+        """What was done so far: see S3Store.report."""
+        return self.store.report()
+
+    def close(self) -> None:
+        """Stop what is running and let go of the connections; a second time nothing happens."""
+        self.loop.close(self.store.close())
+
+    async def _announce(self, keys: Sequence[str]) -> None:
+        self._prefetch.announce(keys)
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        try:
+            return self.loop.submit(work)
+        except RuntimeError as error:
+            raise SinkError(f"the connection to {self.where!r} is closed", kind="transient") from error
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self._submit(work)
+        try:
+            return future.result()
+        except CancelledError as error:  # close() of another thread
+            raise SinkError(f"the connection to {self.where!r} is closed", kind="transient") from error
+        except BaseException:
+            future.cancel()
+            raise

@@ -1,0 +1,358 @@
+"""S3Store: objects of one run in a bucket, with patience: what can pass is tried again.
+
+Lives in one event loop; `sink.S3Sink` is its face for other threads. Keys are relative to the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from tdcore import _core
+from tdcore.errors import SinkError
+from tdcore.sinks.base import Buffer, check_key, check_prefix
+from tdcore.sinks.s3.chain import Chain
+from tdcore.sinks.s3.engine import Engine, choose_engine, open_engine
+from tdcore.sinks.s3.faults import Action, Fault
+from tdcore.sinks.s3.options import S3Place
+from tdcore.sinks.s3.ranges import cut, join
+from tdcore.sinks.s3.region import find_region
+
+__all__ = ["S3Store"]
+
+_FIRST_PAUSE = 0.1  # seconds, doubled with each try
+_LONGEST_PAUSE = 5.0
+_USUAL_BYTES_PER_SECOND = 1 << 20  # a slower upload is given up, and the next one gets twice the time
+_LEAST_BYTES_PER_SECOND = 16 << 10
+
+T = TypeVar("T")
+
+
+class S3Store:
+    """The objects under `place`.
+
+    patience: how long a request is tried again before its SinkError; each method takes another one in
+    seconds, and 0 is one try. Exactly one event loop; no more requests at once than the options allow.
+    Raises ConfigError or UnsupportedFeature when no engine can do what the options ask for.
+    """
+
+    def __init__(self, place: S3Place, *, patience: timedelta = timedelta(seconds=60)) -> None:
+        self.place = place
+        self.engine_name, self.engine_reason = choose_engine(place.options)
+        self.region: str | None = None  # where the bucket was found to be, when not where the options say
+        self.conditional: bool | None = None  # whether the store has honoured If-None-Match
+        self._patience = patience.total_seconds()
+        self._current: _Opened | None = None
+        self._opening = asyncio.Lock()
+        self._slots = asyncio.Semaphore(place.options.concurrency)
+        self._closed = False
+        self._bytes_per_second: float = _USUAL_BYTES_PER_SECOND
+        self._answer = (place.options.connect_timeout + place.options.read_timeout).total_seconds()
+        self._counts = Counter[str]()
+        self._retries = Counter[str]()
+
+    async def put(
+        self, key: str, parts: Sequence[Buffer], patience: float | None = None, *, crc32c: int | None = None
+    ) -> None:
+        """Store `parts`, one after the other; durable when it returns. See Sink.put.
+
+        crc32c: of all the bytes, when it is known. Cancelling ends it at once; the parts are not looked at
+        afterwards.
+        """
+        await self._send(check_key(key), parts, crc32c, patience)
+
+    async def put_new(self, key: str, parts: Sequence[Buffer], patience: float | None = None) -> bool:
+        """As put, when there is no such object: True when it was made. See Sink.put_new.
+
+        Stores that ignore If-None-Match or refuse it: two writers at the same time may both get True.
+        """
+        check_key(key)
+        if await self._is_there(key, patience):
+            return False
+        unsure = False  # an earlier try may have stored the object
+
+        def note(fault: Fault) -> None:
+            nonlocal unsure
+            unsure = unsure or fault.ambiguous
+
+        try:
+            await self._send(key, parts, None, patience, if_absent=self.conditional is not False, failed=note)
+        except Fault as fault:
+            if fault.kind == "exists":
+                self.conditional = True
+                return unsure and await self._holds(key, b"".join(parts), patience)
+            await self._send(key, parts, None, patience)  # the store does not know such a put
+            self.conditional = False
+        return True
+
+    async def get(self, key: str, patience: float | None = None) -> bytes:
+        """The whole object. SinkKeyError when there is none."""
+        full = self.place.key(check_key(key))
+        data = await self.request(
+            "get", lambda engine: engine.get(full, seconds=self._answer), patience, key=key
+        )
+        return self._received(data)
+
+    async def get_ranges(
+        self, key: str, ranges: Sequence[tuple[int, int]], patience: float | None = None
+    ) -> list[Buffer]:
+        """Pieces of the object, few requests for many; see Sink.get_ranges. SinkKeyError."""
+        full = self.place.key(check_key(key))
+        spans = join(ranges)
+        if not spans and not await self._is_there(key, patience):
+            raise Fault("missing").error("get", self.place, key)
+
+        async def one(start: int, length: int) -> Buffer:
+            try:
+                return await self.request(
+                    "get",
+                    lambda engine: engine.get_range(full, start, length, seconds=self._answer),
+                    patience,
+                    key=key,
+                    expect=("range",),
+                )
+            except Fault:
+                return b""
+
+        answers = await _all(one(span.start, span.end - span.start) for span in spans)
+        self._counts["bytes_received"] += sum(len(answer) for answer in answers)
+        return cut(ranges, spans, answers)
+
+    async def tail(self, key: str, length: int, patience: float | None = None) -> bytes:
+        """The last `length` bytes of the object, or all of a shorter one. SinkKeyError."""
+        full = self.place.key(check_key(key))
+        if length <= 0:
+            await self.get_ranges(key, [], patience=patience)
+            return b""
+        try:
+            data = await self.request(
+                "get",
+                lambda engine: engine.tail(full, length, seconds=self._answer),
+                patience,
+                key=key,
+                expect=("range",),
+            )
+        except Fault:  # the object is shorter; some services call that an error
+            return await self.get(key, patience)
+        return self._received(data)
+
+    async def list(self, prefix: str, after: str = "", patience: float | None = None) -> list[str]:
+        """Keys that start with `prefix` and sort after `after`, sorted."""
+        root = self.place.key("")
+        found: list[str] = []
+        start = root + after if after else ""
+
+        async def rest(engine: Engine) -> None:  # goes on after the last page that came
+            nonlocal start
+            async for page in engine.pages(root + check_prefix(prefix), start, seconds=self._answer):
+                self._counts["pages"] += 1
+                found.extend(page)
+                start = max([start, *page[-1:]])
+
+        check_prefix(prefix)
+        await self.request("list", rest, patience)
+        return [key[len(root) :] for key in found]
+
+    async def delete(self, key: str, patience: float | None = None) -> None:
+        """Remove the object; nothing happens when there is none."""
+        full = self.place.key(check_key(key))
+        await self.request("delete", lambda engine: engine.delete(full, seconds=self._answer), patience)
+
+    async def request(
+        self,
+        action: Action,
+        call: Callable[[Engine], Awaitable[T]],
+        patience: float | None = None,
+        *,
+        key: str = "",
+        expect: tuple[str, ...] = (),
+        failed: Callable[[Fault], None] | None = None,
+    ) -> T:
+        """The result of `call`, which is tried again for as long as `patience` says and the fault can pass.
+
+        expect: kinds of faults that the caller wants to see itself; all others become a SinkError. failed: is
+        told of each fault.
+        """
+        now = asyncio.get_running_loop().time
+        end: float | None = None  # patience begins with the first request, not with opening the engine
+        tries = 0
+        mended: set[str] = set()  # what was put right once must not be wrong again
+        while True:
+            used: _Opened | None = None
+            try:
+                async with self._slots:
+                    used = await self._opened()
+                    self._counts["requests"] += 1
+                    end = end or now() + (self._patience if patience is None else patience)
+                    async with used:
+                        return await call(used.engine)
+            except Fault as fault:
+                if failed is not None:
+                    failed(fault)
+                if fault.kind in expect:
+                    raise
+                if fault.kind not in mended and await self._mend(fault, used):
+                    mended.add(fault.kind)
+                    pause = 0.0
+                else:
+                    pause = _pause(tries, fault)
+                    if not fault.retry or end is None or now() + pause > end:
+                        raise fault.error(action, self.place, key) from fault
+                    tries += 1
+                self._retries[fault.code or fault.kind] += 1
+            await asyncio.sleep(pause)
+
+    def report(self) -> dict[str, Any]:
+        """What was done: requests, bytes each way, and retries by cause. Any thread."""
+        counts = {name: self._counts[name] for name in ("requests", "bytes_sent", "bytes_received")}
+        return {"engine": self.engine_name, **counts, "retries": dict(self._retries)}
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        self._closed = True
+        opened, self._current = self._current, None
+        if opened is not None:
+            await opened.engine.close()
+
+    def _received(self, data: Buffer) -> bytes:
+        self._counts["bytes_received"] += len(data)
+        return bytes(data)
+
+    async def _is_there(self, key: str, patience: float | None) -> bool:
+        """Whether the object can be seen: without s3:ListBucket a missing one looks like a forbidden one."""
+        full = self.place.key(key)
+        try:
+            size = await self.request(
+                "get", lambda engine: engine.head(full, seconds=self._answer), patience, expect=("denied",)
+            )
+        except Fault:
+            return False
+        return size is not None
+
+    async def _holds(self, key: str, data: bytes, patience: float | None) -> bool:
+        """Whether the object is `data`, as far as it can be read."""
+        try:
+            return await self.get(key, patience) == data
+        except SinkError as error:
+            if error.kind == "transient":
+                raise
+            return False
+
+    async def _send(
+        self,
+        key: str,
+        parts: Sequence[Buffer],
+        crc32c: int | None,
+        patience: float | None,
+        *,
+        if_absent: bool = False,
+        failed: Callable[[Fault], None] | None = None,
+    ) -> None:
+        """Put. With if_absent, the faults "exists" and "unsupported" are left to the caller."""
+        full = self.place.key(key)
+        views = [memoryview(part).cast("B") for part in parts]
+        size = sum(view.nbytes for view in views)
+
+        async def one(engine: Engine) -> None:
+            nonlocal crc32c
+            if crc32c is None and engine.sends_crc32c:
+                crc32c = _crc32c(views)
+            seconds = self._answer + size / self._bytes_per_second
+            try:
+                await engine.put(full, views, crc32c=crc32c or 0, seconds=seconds, if_absent=if_absent)
+            except Fault as fault:
+                if fault.kind == "timeout":
+                    self._bytes_per_second = max(_LEAST_BYTES_PER_SECOND, self._bytes_per_second / 2)
+                raise
+            self._bytes_per_second = min(_USUAL_BYTES_PER_SECOND, self._bytes_per_second * 1.25)
+
+        expect = ("exists", "unsupported") if if_absent else ()
+        try:
+            await self.request("put", one, patience, expect=expect, failed=failed)
+        finally:
+            for view in views:  # an error's traceback must not keep the caller's memory
+                view.release()
+        self._counts["bytes_sent"] += size
+
+    async def _opened(self) -> _Opened:
+        """The present engine, made when there is none. Fault, ConfigError."""
+        async with self._opening:
+            if self._current is None:
+                self._current = _Opened(await open_engine(self.place, region=self.region))
+            return self._current
+
+    async def _mend(self, fault: Fault, used: _Opened | None) -> bool:
+        """Whether the fault's cause was put right: fresh credentials, or the bucket's own region."""
+        if fault.kind not in ("credentials", "region") or used is None:
+            return False
+        async with self._opening:
+            if self._closed:
+                return False
+            if used is self._current:  # else another task has done it
+                if fault.kind == "region" and not await self._move(fault):
+                    return False
+                self._current = None
+                await used.retire()
+            return True
+
+    async def _move(self, fault: Fault) -> bool:
+        """Find the bucket's region; False when that tells nothing new."""
+        before = await asyncio.to_thread(Chain.of, self.place, region=self.region)
+        found = fault.region
+        if found is None:
+            found = await asyncio.to_thread(find_region, before, self.place.bucket, self._answer)
+        if found is None or found == before.region:
+            return False
+        self.region = found
+        return True
+
+
+class _Opened:
+    """An engine and those who use it, so that it is closed after the last of them. `async with`: one use."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._users = 0
+        self._retired = False
+
+    async def __aenter__(self) -> None:
+        self._users += 1
+
+    async def __aexit__(self, *_: object) -> None:
+        self._users -= 1
+        if self._retired and not self._users:
+            await self.engine.close()
+
+    async def retire(self) -> None:
+        """Close the engine as soon as nobody uses it."""
+        self._retired = True
+        if not self._users:
+            await self.engine.close()
+
+
+def _pause(tries: int, fault: Fault) -> float:
+    """Seconds before the next try: any time up to a limit that doubles, or what the service asks for."""
+    limit = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(tries, 10))
+    return max(random.uniform(0, limit), fault.retry_after or 0.0)
+
+
+def _crc32c(views: Sequence[memoryview]) -> int:
+    value = 0
+    for view in views:
+        value = _core.crc32c(view, value)
+    return value
+
+
+async def _all(work: Any) -> list[Any]:
+    """Results of all of `work`; when one fails, the others are cancelled first."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,37 @@
+"""Several requests to a sink at the same time, where the sink allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from tdcore.sinks.base import ReadAheadSink
+
+if TYPE_CHECKING:
+    from tdcore.sinks import Sink
+
+__all__ = ["fetch_all", "prefetch"]
+
+_AT_ONCE = 8
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+def fetch_all(sink: Sink, ask: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
+    """ask(item) for each item, in order of items.
+
+    A sink that reads ahead is far away and takes calls from any thread: it is asked from several of them.
+    Raises what the first failing call raised.
+    """
+    if len(items) < 2 or not isinstance(sink, ReadAheadSink):
+        return [ask(item) for item in items]
+    with ThreadPoolExecutor(min(len(items), _AT_ONCE), "tdcore-fetch") as pool:
+        return list(pool.map(ask, items))
+
+
+def prefetch(sink: Sink, keys: Sequence[str]) -> None:
+    """Tells a sink that reads ahead that get() of these keys follows, in this order. No other is asked."""
+    if len(keys) > 1 and isinstance(sink, ReadAheadSink):
+        sink.prefetch(keys)

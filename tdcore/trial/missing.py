@@ -1,0 +1,111 @@
+"""Missing: what a reader has reason to expect of a run and does not find, and what to do about it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from tdcore.trial.documents import read_claim
+from tdcore.trial.progress import process_is_gone
+
+if TYPE_CHECKING:
+    from tdcore.sinks import Sink
+    from tdcore.trial.index import Index
+    from tdcore.trial.progress import Progress
+
+__all__ = ["Missing", "find_missing"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """what: "rows", when tickets first..last (inclusive) are in no index file although later ones are;
+    "end", when a worker of the latest attempt was not heard of for a while and has not said that it ended:
+    rows from ticket `first` on may exist. advice: one sentence.
+    """
+
+    worker: str
+    attempt: int
+    what: Literal["rows", "end"]
+    first: int | None
+    last: int | None
+    advice: str
+
+
+def find_missing(sink: Sink, index: Index, progress: Progress) -> list[Missing]:
+    """What is missing, as of what index and progress have read; by attempt and worker.
+
+    Reads the claims of the workers concerned, and nothing when nothing is missing. Raises SinkError.
+    """
+    found: list[Missing] = []
+    claims: dict[tuple[str, int], Mapping[str, Any]] = {}
+
+    def claim(worker: str, attempt: int) -> Mapping[str, Any]:
+        if (worker, attempt) not in claims:
+            claims[worker, attempt] = read_claim(sink, worker, attempt)
+        return claims[worker, attempt]
+
+    for hole in index.holes:
+        advice = _upload(claim(hole.worker, hole.attempt)) or (
+            "an index file was lost or deleted: restore it from a copy"
+        )
+        found.append(
+            Missing(
+                worker=hole.worker,
+                attempt=hole.attempt,
+                what="rows",
+                first=hole.first,
+                last=hole.last,
+                advice=advice,
+            )
+        )
+    attempt = progress.latest_attempt
+    for worker in progress.silent():
+        said = claim(worker, attempt)
+        gone = process_is_gone(*_process(said))
+        if gone is False:
+            continue  # it is there, and may save seldom
+        found.append(
+            Missing(
+                worker=worker,
+                attempt=attempt,
+                what="end",
+                first=index.end(worker, attempt),
+                last=None,
+                advice=_end_advice(said, gone=gone is True),
+            )
+        )
+    return sorted(found, key=lambda each: (each.attempt, each.worker, each.first or 0))
+
+
+def _end_advice(claim: Mapping[str, Any], *, gone: bool) -> str:
+    upload = _upload(claim)
+    if upload:
+        return upload if gone else f"if it does not run any more, {upload}"
+    if gone:
+        return "its process is gone and left no spool: what was not written by then is lost"
+    where = claim.get("host")
+    return (
+        f"see whether it still runs on {where}"
+        if isinstance(where, str) and where
+        else "see whether it still runs"
+    )
+
+
+def _upload(claim: Mapping[str, Any]) -> str:
+    """What brings the rest from the spool of a worker; "" when it has none."""
+    spool, host = claim.get("spool"), claim.get("host")
+    if not isinstance(spool, str) or not spool:
+        return ""
+    where = f" on {host}" if isinstance(host, str) and host else ""
+    return f"run `tdcore upload {shlex.quote(spool)}`{where}"
+
+
+def _process(claim: Mapping[str, Any]) -> tuple[str, int, int]:
+    """Host, process and start time of a claim, as far as they are what they should be."""
+    host, pid, started_ns = (claim.get(name) for name in ("host", "pid", "started_ns"))
+    whole = all(isinstance(each, int) and not isinstance(each, bool) for each in (pid, started_ns))
+    if not isinstance(host, str) or not whole or not 0 < int(pid or 0) < 1 << 31:
+        return "", 0, 0
+    return host, int(pid or 0), int(started_ns or 0)

@@ -1,0 +1,69 @@
+"""RunPlace: where a run is, opened for reading: a folder, or a bucket behind a cache."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+from tdcore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tdcore.sinks import Sink
+
+__all__ = ["RunPlace", "is_remote", "open_place", "pause"]
+
+_REMOTE = "s3://"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlace:
+    """url: as given, fit to open the run again. shown: the same for messages, without options.
+
+    sink: the run. root: its folder; None where it is not on this machine.
+    """
+
+    url: str
+    shown: str
+    sink: Sink
+    root: Path | None
+
+    @property
+    def name(self) -> str:
+        """The last part of the place."""
+        return os.path.basename(self.shown.rstrip("/")) or self.shown
+
+
+def is_remote(where: str) -> bool:
+    """Whether a run at this path or URL is on another machine."""
+    return where.lower().startswith(_REMOTE)
+
+
+def pause(root: Path | None, *, near: float) -> timedelta:
+    """Between two looks at a run: `near` seconds where it is local, and a second where it is not."""
+    return timedelta(seconds=near if root is not None else 1.0)
+
+
+def open_place(place: str | os.PathLike[str]) -> RunPlace:
+    """The run at a path or URL; nothing is read yet.
+
+    Raises UnsupportedFeature for a scheme that is not served, ConfigError for a URL that is wrong.
+    """
+    from tdcore.sinks import local_path, open_sink
+
+    url = os.fspath(place)
+    if url.lower().startswith("s3:/") and not is_remote(url):
+        raise ConfigError(
+            f"{url!r}: a Path makes one slash of two; give the URL as text, like 's3://bucket/run'"
+        )
+    if not is_remote(url):
+        root = Path(local_path(url))
+        return RunPlace(url=url, shown=url, sink=open_sink(url), root=root)
+    from tdcore.sinks.cache import CachedSink
+
+    shown, _, options = url.partition("?")
+    endpoint = parse_qs(options).get("endpoint_url", [""])[0]
+    return RunPlace(url=url, shown=shown, sink=CachedSink(open_sink(url), f"{shown} {endpoint}"), root=None)

@@ -1,0 +1,241 @@
+"""Segments: the files that payloads lie in. Mapped where they are local, read in ranges where they are not.
+
+Threads: an object belongs to one reader; what it gives out may go anywhere and stays valid.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from bisect import bisect_right, insort
+from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from tdcore.errors import RunCorrupt, SinkKeyError
+from tdcore.trial.fetch import fetch_all
+
+if TYPE_CHECKING:
+    from tdcore.sinks import Sink
+
+__all__ = ["HELD_BYTES", "FetchedSegments", "MappedSegments", "Place", "Segments", "joined"]
+
+HELD_BYTES = 256 << 20  # of segments that are not local
+_AHEAD_BYTES = 64 << 20  # so much is asked for at once
+_MAPPED_SEGMENTS = 64
+_GAP_BYTES = 1 << 20  # what lies closer together than this is one request
+_MAX_WINDOW_BYTES = 8 << 20  # of what is fetched beyond what was asked for
+_BLOCK_BYTES = 64 << 10  # requests begin and end at multiples of this: the neighbours come along
+
+
+class Place(NamedTuple):
+    """Some bytes of a segment."""
+
+    key: str
+    offset: int
+    nbytes: int
+
+
+class Segments(Protocol):
+    """Where payloads come from."""
+
+    def holds(self, place: Place) -> bool:
+        """Whether reading these bytes takes no request."""
+        ...
+
+    def expect(self, places: Sequence[Place]) -> int:
+        """These will be read now, in this order: a hint, so that they come in few requests.
+
+        Returns for how many of them, from the first on, the hint was taken. What is gone fails in `read`.
+        """
+        ...
+
+    def read(self, place: Place) -> memoryview:
+        """The bytes, fewer where the segment ends before. SinkKeyError when there is no such segment."""
+        ...
+
+    def forget(self, key: str) -> bool:
+        """Lets go of what is held of a segment. Whether reading it again may give other bytes."""
+        ...
+
+
+class MappedSegments:
+    """Segments of a local run. root: its folder. Nothing outside of it is read."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._real_root = os.path.realpath(root)
+        self._open: OrderedDict[str, memoryview] = OrderedDict()  # least recently used first
+
+    def holds(self, place: Place) -> bool:
+        """See Segments.holds."""
+        return True
+
+    def expect(self, places: Sequence[Place]) -> int:
+        """See Segments.expect. The kernel reads ahead by itself."""
+        return len(places)
+
+    def read(self, place: Place) -> memoryview:
+        """See Segments.read."""
+        held = self._open.get(place.key)
+        if held is None or not self._still_backed(place.key, held):
+            held = self._open[place.key] = self._mapped(place.key)
+            while len(self._open) > _MAPPED_SEGMENTS:
+                self._open.popitem(last=False)
+        self._open.move_to_end(place.key)
+        return held[place.offset : place.offset + place.nbytes]
+
+    def forget(self, key: str) -> bool:
+        """See Segments.forget. The mapping shows the file as it is."""
+        return False
+
+    def _still_backed(self, key: str, held: memoryview) -> bool:
+        """False when a mapped file was cut since: to touch what is mapped beyond its end is fatal."""
+        try:
+            return (self._root / key).stat().st_size >= len(held)
+        except OSError:
+            return True  # deleted: the mapping keeps the bytes
+
+    def _mapped(self, key: str) -> memoryview:
+        path = self._root / key
+        try:
+            real = os.path.realpath(path, strict=True)
+            if os.path.commonpath([real, self._real_root]) != self._real_root:
+                raise RunCorrupt(
+                    f"{key} is a link to {real}, outside the run; nothing outside the run is read"
+                )
+            descriptor = os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        except FileNotFoundError as error:
+            raise SinkKeyError(f"{key} is gone") from error
+        except OSError as error:
+            raise RunCorrupt(f"{key} cannot be opened: {error.strerror}; check its owner and mode") from error
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise RunCorrupt(f"{key} is not a file")
+            if status.st_size == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ))
+        except OSError as error:
+            raise RunCorrupt(f"{key} cannot be mapped: {error.strerror}") from error
+        finally:
+            os.close(descriptor)
+
+
+class FetchedSegments:
+    """Segments of a run that is not local, read in blocks; the last `held_bytes` of them stay in memory."""
+
+    def __init__(self, sink: Sink, *, held_bytes: int = HELD_BYTES) -> None:
+        self._sink = sink
+        self._held_bytes = held_bytes
+        self._bytes = 0
+        self._before = Place("", 0, 0)  # what the last single read fetched
+        self._blocks: OrderedDict[tuple[str, int], memoryview] = OrderedDict()  # least recently used first
+        self._firsts: defaultdict[str, list[int]] = defaultdict(list)  # of the blocks held of each segment
+
+    def holds(self, place: Place) -> bool:
+        """See Segments.holds."""
+        return place.nbytes == 0 or self._block(place) is not None
+
+    def expect(self, places: Sequence[Place]) -> int:
+        """See Segments.expect. Takes what fits well into memory."""
+        lacking: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        taken = cost = 0
+        for place in places:
+            cost += _cost(place, places[taken - 1] if taken else None)
+            if taken and cost > _AHEAD_BYTES:
+                break
+            taken += 1
+            if place.nbytes and place.offset >= 0 and self._block(place) is None:
+                lacking[place.key].append((place.offset, place.nbytes))
+        wanted = [(key, joined(ranges)) for key, ranges in lacking.items()]
+        for (key, ranges), blocks in zip(wanted, fetch_all(self._sink, self._fetched, wanted), strict=True):
+            for (first, _), block in zip(ranges, blocks, strict=False):  # no blocks where the segment is gone
+                self._hold(key, first, block)
+        return taken
+
+    def read(self, place: Place) -> memoryview:
+        """See Segments.read."""
+        block = self._block(place)
+        if block is None:
+            ((first, nbytes),) = joined([(place.offset, self._window(place))])
+            (fetched,) = self._sink.get_ranges(place.key, [(first, nbytes)])
+            block = first, memoryview(fetched)
+            self._hold(place.key, *block)
+            self._before = Place(place.key, first, nbytes)
+        first, data = block
+        return data[place.offset - first : place.offset - first + place.nbytes]
+
+    def forget(self, key: str) -> bool:
+        """See Segments.forget."""
+        for first in list(self._firsts.get(key, ())):
+            self._drop(key, first)
+        return True
+
+    def _window(self, place: Place) -> int:
+        """How many bytes to fetch for a place: ever more while reads follow one another."""
+        before = self._before
+        if place.key != before.key or not 0 <= place.offset - before.offset <= before.nbytes + _GAP_BYTES:
+            return place.nbytes
+        return max(place.nbytes, min(2 * before.nbytes, _MAX_WINDOW_BYTES, self._held_bytes // 4))
+
+    def _fetched(self, wanted: tuple[str, Sequence[tuple[int, int]]]) -> list[memoryview]:
+        key, ranges = wanted
+        try:
+            return [memoryview(data) for data in self._sink.get_ranges(key, ranges)]
+        except SinkKeyError:  # merged away, or lost: whoever reads it finds out
+            return []
+
+    def _block(self, place: Place) -> tuple[int, memoryview] | None:
+        """The held block that has all of a place, and its offset."""
+        firsts = self._firsts.get(place.key)
+        at = bisect_right(firsts, place.offset) - 1 if firsts else -1
+        if not firsts or at < 0:
+            return None
+        block = self._blocks[place.key, firsts[at]]
+        if place.offset + place.nbytes > firsts[at] + len(block):
+            return None
+        self._blocks.move_to_end((place.key, firsts[at]))
+        return firsts[at], block
+
+    def _hold(self, key: str, first: int, block: memoryview) -> None:
+        for other in [each for each in self._firsts.get(key, ()) if each >= first]:
+            if other + len(self._blocks[key, other]) <= first + len(block):
+                self._drop(key, other)  # inside the new one
+        self._blocks[key, first] = block
+        insort(self._firsts[key], first)
+        self._bytes += len(block)
+        while self._bytes > self._held_bytes and len(self._blocks) > 1:
+            self._drop(*next(iter(self._blocks)))
+
+    def _drop(self, key: str, first: int) -> None:
+        self._bytes -= len(self._blocks.pop((key, first)))
+        firsts = self._firsts[key]
+        firsts.remove(first)
+        if not firsts:
+            del self._firsts[key]
+
+
+def _cost(place: Place, before: Place | None) -> int:
+    """About how many bytes it takes to fetch a place after another one."""
+    if before is not None and before.key == place.key:
+        gap = place.offset - before.offset - before.nbytes
+        if 0 <= gap <= _GAP_BYTES:
+            return place.nbytes + gap
+    return place.nbytes + 2 * _BLOCK_BYTES
+
+
+def joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(offset, length) pairs in whole blocks, with those that lie close together made one. Sorted."""
+    found: list[tuple[int, int]] = []
+    for offset, nbytes in sorted(ranges):
+        first = offset - offset % _BLOCK_BYTES
+        end = -(-(offset + nbytes) // _BLOCK_BYTES) * _BLOCK_BYTES
+        if found and first - sum(found[-1]) <= _GAP_BYTES:
+            first, last_end = found[-1][0], sum(found[-1])
+            found[-1] = (first, max(end, last_end) - first)
+        else:
+            found.append((first, end - first))
+    return found

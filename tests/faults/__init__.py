@@ -1,0 +1,1 @@
+"""Fault campaigns: jobs that meet one misfortune after the other, and must lose and double nothing."""

@@ -1,0 +1,189 @@
+"""Checks the bucket after a job: every committed tensor once, with its bytes, and true totals.
+
+Reads index files and segments with pyarrow and by their published layout, and then again through
+create_trial.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tdcore import _core, layout
+from tdcore.trial import create_trial
+from tests.faults.outcome import Outcome
+from tests.faults.values import Spec, value
+
+__all__ = ["Checked", "check_bucket", "check_trial"]
+
+_WORKER = "worker_0"
+_OTHER_FILES = {layout.RUN_KEY, layout.COLLECTIONS_KEY, f"attempts/0000-{_WORKER}.json"}
+_COLUMNS = ["ticket", "step", "name", "part", "parts", "status", "segment", "offset", "nbytes", "crc32c"]
+Row = dict[str, Any]
+Objects = Mapping[str, bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """kept: (name, step) of every tensor that is there. strays: objects that nothing needs."""
+
+    kept: frozenset[tuple[str, int]]
+    dropped: int
+    strays: int
+
+
+def check_bucket(objects: Objects, specs: Sequence[Spec], outcome: Outcome) -> Checked:
+    """objects: all of the run, by relative key. AssertionError says what is wrong."""
+    live = _live(objects)
+    rows = [row for place in live for row in _rows(objects, place)]
+    kept = _check_payloads(objects, rows, {spec.name: spec for spec in specs})
+    _check_steps(rows, kept, specs, outcome)
+    dropped = 0
+    if not outcome.lossy:
+        end = json.loads(objects[layout.end_key(_WORKER, 0)])
+        _check_end(end, rows, live, outcome)
+        dropped = _check_drops(end, kept, specs, outcome)
+    return Checked(kept=kept, dropped=dropped, strays=_count_strays(objects, live, rows))
+
+
+def check_trial(url: str, specs: Sequence[Spec], checked: Checked, outcome: Outcome) -> None:
+    """The same tensors, read as a user would."""
+    trial = create_trial(url)
+    try:
+        known = set(trial.tensor_names())
+        for spec in specs:
+            expected = {step for name, step in checked.kept if name == spec.name}
+            found = trial.tensor(spec.name).values() if spec.name in known else {}
+            assert set(found) == expected, f"create_trial gives other steps of {spec.name}"
+            for step, data in found.items():
+                wanted = value(spec, step)
+                assert (data.dtype, data.shape) == (wanted.dtype, wanted.shape), (spec.name, step)
+                assert data.tobytes() == wanted.tobytes(), f"create_trial: {spec.name} of step {step}"
+        if not outcome.lossy:
+            assert trial.missing() == [], f"create_trial misses {trial.missing()}"
+            assert trial.status == ("ended" if outcome.clean else "died"), trial.status
+    finally:
+        trial.close()
+
+
+def _live(objects: Objects) -> list[layout.FileRange]:
+    """Index files to read; checks that they lie end to end from 0."""
+    found = [layout.parse_index_key(key) for key in objects if key.startswith(layout.INDEX_PREFIX)]
+    assert all(found), "a foreign object lies under index/"
+    live = layout.live_ranges(each for each in found if each is not None)
+    following = 0
+    for each in live:
+        assert (each.worker, each.attempt) == (_WORKER, 0), f"{each} is of nobody"
+        assert each.first == following, f"hole or overlap before ticket {each.first}, expected {following}"
+        following = each.last + 1
+    return live
+
+
+def _rows(objects: Objects, place: layout.FileRange) -> list[Row]:
+    table = pq.read_table(pa.BufferReader(objects[place.index_key]))
+    rows: list[Row] = table.select(_COLUMNS).to_pylist()
+    assert all(place.first <= row["ticket"] <= place.last for row in rows), f"{place} has rows of others"
+    return rows
+
+
+def _check_payloads(
+    objects: Objects, rows: Sequence[Row], specs: Mapping[str, Spec]
+) -> frozenset[tuple[str, int]]:
+    """Every payload has its checksum and its value; returns the tensors that are there whole."""
+    parts: defaultdict[tuple[str, int], dict[int, bytes]] = defaultdict(dict)
+    times = Counter((row["name"], row["step"], row["part"]) for row in rows)
+    assert not [key for key, count in times.items() if count > 1], "rows are there twice"
+    whole: dict[tuple[str, int], int] = {}
+    for row in rows:
+        assert (row["status"] == "ok") == (row["segment"] is not None) or row["status"] == "skipped", row
+        if row["segment"] is None:
+            continue
+        key = layout.segment_key(_WORKER, row["segment"])
+        assert key in objects, f"{row['name']} of step {row['step']}: its segment {key} is not there"
+        data = objects[key][row["offset"] : row["offset"] + row["nbytes"]]
+        assert len(data) == row["nbytes"], f"{key} is too short for {row['name']} of step {row['step']}"
+        assert _core.crc32c(data) == row["crc32c"], f"{row['name']} of step {row['step']}: checksum"
+        parts[row["name"], row["step"]][row["part"]] = data
+        whole[row["name"], row["step"]] = row["parts"]
+    kept = {key for key, pieces in parts.items() if len(pieces) == whole[key]}
+    for name, step in kept:
+        data = b"".join(parts[name, step][part] for part in sorted(parts[name, step]))
+        assert data == value(specs[name], step).tobytes(), f"{name} of step {step} has other bytes"
+    return frozenset(kept)
+
+
+def _check_steps(
+    rows: Sequence[Row], kept: frozenset[tuple[str, int]], specs: Sequence[Spec], outcome: Outcome
+) -> None:
+    """Nothing was invented, and where nothing was dropped, everything is there."""
+    steps = {row["step"] for row in rows}
+    known = set(outcome.captured) | outcome.unsure
+    assert steps <= known, f"steps were invented: {sorted(steps - known)[:10]}"
+    if outcome.lossy:
+        return
+    lost = 0
+    for step, left_out in outcome.captured.items():
+        missing = [spec.name for spec in specs if (spec.name, step) not in kept]
+        assert len(missing) >= left_out, f"step {step}: {left_out} were left out, {len(missing)} are missing"
+        lost += len(missing) - left_out
+    given_up = (outcome.drops or {}).get("io_error", 0)
+    if outcome.drops is not None and not outcome.unsure:
+        assert lost == given_up, f"{lost} tensors are missing, {given_up} were counted as given up"
+
+
+def _check_drops(
+    end: Mapping[str, Any], kept: frozenset[tuple[str, int]], specs: Sequence[Spec], outcome: Outcome
+) -> int:
+    """Every tensor is kept or counted, exactly once; returns how many were dropped."""
+    counted = {reason: drop["tensors"] for reason, drop in end["drops"].items() if drop["tensors"]}
+    if outcome.drops is not None:
+        assert counted == dict(outcome.drops), f"end/ counts {counted}, the ring {dict(outcome.drops)}"
+    dropped, torn = sum(counted.values()), counted.get("torn", 0)
+    at_capture = dropped - counted.get("io_error", 0) - torn
+    offered = end["totals"]["captured_tensors"] + at_capture - counted.get("degraded", 0)
+    given = len(kept) + dropped
+    assert given == offered or (torn and given >= offered), f"{offered} offered, {given} kept or counted"
+    if not outcome.unsure:
+        all_ = len(outcome.captured) * len(specs)
+        assert offered == all_, f"{all_} were offered, end/ counts {offered}"
+        left_out = sum(outcome.captured.values())
+        assert at_capture == left_out, f"captures left {left_out} out, {at_capture} were counted"
+    in_gaps = [gap for gap in end["gaps"] if gap["reason"] == "io_error"]
+    if all(gap["tensors"] is not None for gap in in_gaps):
+        told = sum(gap["tensors"] for gap in in_gaps)
+        assert told == counted.get("io_error", 0), f"gaps tell of {told} tensors, counted were {counted}"
+    return dropped
+
+
+def _check_end(
+    end: Mapping[str, Any], rows: Sequence[Row], live: Sequence[layout.FileRange], outcome: Outcome
+) -> None:
+    totals = end["totals"]
+    true = {
+        "rows": len(rows),
+        "records": live[-1].last + 1 if live else 0,
+        "payload_bytes": sum(row["nbytes"] for row in rows if row["segment"] is not None),
+    }
+    told = {name: totals[name] for name in true}
+    assert told == true, f"end/ says {told}, true is {true}"
+    assert end["clean"] == outcome.clean, f"end/ says clean is {end['clean']}"
+    assert end["flusher_restarts"] <= outcome.restarts, f"end/ says {end['flusher_restarts']} restarts"
+    assert end["last_step"] == max((row["step"] for row in rows), default=-1), "end/ has another last step"
+    assert np.isfinite(end["ended_ns"])
+
+
+def _count_strays(objects: Objects, live: Sequence[layout.FileRange], rows: Sequence[Row]) -> int:
+    """Objects that nothing needs; AssertionError for those that no flusher writes."""
+    needed = {place.index_key for place in live} | {layout.end_key(_WORKER, 0)} | _OTHER_FILES
+    needed |= {layout.segment_key(_WORKER, row["segment"]) for row in rows if row["segment"]}
+    strays = set(objects) - needed
+    foreign = [key for key in strays if not layout.parse_index_key(key) and not layout.parse_data_key(key)]
+    assert not foreign, f"foreign objects: {foreign[:5]}"
+    return len(strays)

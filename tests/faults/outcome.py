@@ -1,0 +1,48 @@
+"""What a job says of itself when it is over, and what became of the scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["Outcome", "Result"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """captured: step -> tensors that the capture left out.
+
+    unsure: steps that may be there, whole or in part: their capture was interrupted. clean: the trainer
+    closed the ring. drops: tensors by reason; None where nobody lives who can tell. lossy: the last flusher
+    was killed with the trainer, or found no place for the rest, so what was only in the ring is gone.
+    storage: retries, spooled_objects and spooled_bytes of all flushers, where they can be asked.
+    """
+
+    captured: Mapping[int, int]
+    unsure: frozenset[int] = frozenset()
+    clean: bool
+    restarts: int
+    drops: Mapping[str, int] | None
+    storage: Mapping[str, int] = field(default_factory=dict)
+    lossy: bool = False
+
+
+@dataclass(kw_only=True)
+class Result:
+    """One scenario, for the summary."""
+
+    number: int
+    replay: str
+    processes: bool = False
+    seconds: float = 0.0
+    error: str = ""
+    struck: dict[str, int] = field(default_factory=dict)
+    idle: list[str] = field(default_factory=list)
+    tensors: int = 0
+    dropped: int = 0
+    retries: int = 0
+    spooled_objects: int = 0
+    spooled_bytes: int = 0
+    uploaded: int = 0
+    restarts: int = 0
+    strays: int = 0

@@ -1,0 +1,106 @@
+"""The fault campaign of S3: seeded jobs against a strict S3 server behind a proxy that makes faults.
+
+    python -m tests.faults.s3 --scenarios 1000 --jobs 2      a campaign; exit code 1 when one fails
+    python -m tests.faults.s3 --seed 0 --only 17             one scenario of it again
+
+After each: every tensor that was captured and not counted as dropped is in the bucket, if need be after
+`tdcore upload`, once, with its bytes; totals, gaps and drops are exact; no secret was printed or written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import json
+import multiprocessing
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.faults.outcome import Result
+from tests.faults.play import Stage
+from tests.faults.scenario import draw
+
+__all__ = ["main", "summary"]
+
+_stage: Stage | None = None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plays a campaign and prints its summary."""
+    options = _options(arguments)
+    numbers = [options.only] if options.only is not None else range(options.scenarios)
+    results: list[Result] = []
+    for result in _played(options.seed, numbers, options.jobs):
+        results.append(result)
+        if result.error or options.only is not None:
+            print(f"{result.replay}\n{result.error or asdict(result)}", flush=True)
+        elif len(results) % 20 == 0:
+            print(f"{len(results)} of {len(numbers)}", flush=True)
+    print("\n".join(summary(results)))
+    if options.json is not None:
+        options.json.write_text(json.dumps([asdict(result) for result in results], indent=1))
+    return 1 if any(result.error for result in results) else 0
+
+
+def summary(results: Sequence[Result]) -> list[str]:
+    """Lines of the table."""
+    struck: Counter[str] = Counter()
+    idle: Counter[str] = Counter()
+    for result in results:
+        struck.update(result.struck)
+        idle.update(result.idle)
+    lines = [f"{'fault':<16}{'scenarios':>10}{'strikes':>10}{'found nothing':>15}"]
+    for kind in sorted({*struck, *idle}):
+        scenarios = sum(kind in result.struck for result in results)
+        lines.append(f"{kind:<16}{scenarios:>10}{struck[kind]:>10}{idle[kind]:>15}")
+    total = {
+        "scenarios": len(results),
+        "of real processes": sum(result.processes for result in results),
+        "flushers killed or restarted": sum(result.restarts for result in results),
+        "tensors checked": sum(result.tensors for result in results),
+        "tensors dropped and counted": sum(result.dropped for result in results),
+        "retries": sum(result.retries for result in results),
+        "objects spooled": sum(result.spooled_objects for result in results),
+        "bytes spooled": sum(result.spooled_bytes for result in results),
+        "objects brought by tdcore upload": sum(result.uploaded for result in results),
+        "objects that nothing needs": sum(result.strays for result in results),
+        "seconds": round(sum(result.seconds for result in results)),
+        "failures": sum(bool(result.error) for result in results),
+    }
+    lines += ["", *(f"{name:<36}{number:>14,}" for name, number in total.items())]
+    return lines + [f"again: {result.replay}" for result in results if result.error]
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="The fault campaign of S3.")
+    parser.add_argument("--scenarios", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="play this scenario alone")
+    parser.add_argument("--json", type=Path, help="write every result to this file")
+    parser.add_argument("--jobs", type=int, default=2, help="processes that play at the same time")
+    return parser.parse_args(arguments)
+
+
+def _played(seed: int, numbers: Sequence[int], jobs: int) -> Iterator[Result]:
+    """Results as they come."""
+    context = multiprocessing.get_context("spawn")  # a fork of a process that has used obstore hangs
+    with ProcessPoolExecutor(min(jobs, len(numbers)), mp_context=context) as pool:
+        for future in as_completed([pool.submit(_play, seed, number) for number in numbers]):
+            yield future.result()
+
+
+def _play(seed: int, number: int) -> Result:
+    """In a process of the pool, whose servers live as long as it does."""
+    global _stage
+    if _stage is None:
+        _stage = Stage().__enter__()
+        atexit.register(_stage.__exit__)
+    return _stage.play(draw(seed, number))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,12 @@
+"""The servers, for the tests of the servers themselves."""
+
+from tests.s3.fixtures import (  # noqa: F401
+    moto,
+    moto_session,
+    rclone,
+    rclone_session,
+    s3_place,
+    s3_prefix,
+    stub,
+    stub_session,
+)

@@ -1,0 +1,106 @@
+"""pytest fixtures: servers that live as long as the session, with the environment set to them.
+
+A folder that wants them says in its conftest.py:
+
+    from tests.s3.fixtures import moto, moto_session, s3_prefix  # noqa: F401
+
+`moto`, `rclone` and `stub` are for one test each: AWS_* is set for that server and for nothing else, the stub
+is empty and well. `s3_prefix` is a prefix that no other test has. `s3_place` is both, on each server in turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.s3.servers import NoServerError, Server, StubServer, moto_server, rclone_server, stub_server
+
+_numbers = itertools.count()
+_servers: dict[str, Server] = {}
+_open = contextlib.ExitStack()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A prefix of a server's bucket, empty at first."""
+
+    server: Server
+    prefix: str
+
+    def url(self, below: str = "", **options: str | None) -> str:
+        """The place as one string, with the options that reach the server."""
+        return self.server.url(self.prefix + (f"/{below}" if below else ""), **options)
+
+    def objects(self) -> dict[str, bytes]:
+        """Every object below the prefix, by its key after the prefix."""
+        start = self.prefix + "/"
+        return {key[len(start) :]: value for key, value in self.server.objects(start).items()}
+
+
+def _shared(name: str, make: Callable[[], contextlib.AbstractContextManager[Server]]) -> Iterator[Server]:
+    """One server per session, however many folders' conftests have the fixture."""
+    if name not in _servers:
+        try:
+            _servers[name] = _open.enter_context(make())
+        except NoServerError as reason:
+            pytest.skip(str(reason))
+    yield _servers[name]
+    _servers.clear()  # the session ends: the first fixture to go closes them all
+    _open.close()
+
+
+def use(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    """Sets the environment to the server, and takes every other AWS_ variable away."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def moto_session() -> Iterator[Server]:
+    yield from _shared("moto", moto_server)
+
+
+@pytest.fixture(scope="session")
+def rclone_session() -> Iterator[Server]:
+    yield from _shared("rclone", rclone_server)
+
+
+@pytest.fixture(scope="session")
+def stub_session() -> Iterator[Server]:
+    yield from _shared("stub", stub_server)
+
+
+@pytest.fixture
+def moto(moto_session: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    use(monkeypatch, moto_session)
+    return moto_session
+
+
+@pytest.fixture
+def rclone(rclone_session: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    use(monkeypatch, rclone_session)
+    return rclone_session
+
+
+@pytest.fixture
+def stub(stub_session: StubServer, monkeypatch: pytest.MonkeyPatch) -> StubServer:
+    use(monkeypatch, stub_session)
+    stub_session.reset()
+    return stub_session
+
+
+@pytest.fixture
+def s3_prefix() -> str:
+    return f"test-{next(_numbers)}"
+
+
+@pytest.fixture(params=["moto", "rclone", "stub"])
+def s3_place(request: pytest.FixtureRequest, s3_prefix: str) -> Place:
+    return Place(server=request.getfixturevalue(request.param), prefix=s3_prefix)

@@ -1,0 +1,327 @@
+"""Jobs whose run lives in a bucket: real trainers, real flushers, real HTTP; killed, cut off and refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import tdcore as td
+from tdcore.errors import ConfigError, SinkError
+from tdcore.flusher import FlusherOptions
+from tdcore.session import RingConfig, Session
+from tdcore.sinks.s3 import parse_s3_url
+from tests.s3.fixtures import Place
+from tests.s3.servers import Server, StubServer
+from tests.trainers.checks import Trainer, check_run, end_of, flushers_of, wait_until
+from tests.trainers.quadratic import NAMES
+
+KILL_OPTIONS = FlusherOptions(visible_delay=timedelta(milliseconds=50))
+RING = RingConfig(ring_bytes=16 << 20, slots=256, names_bytes=1 << 16)
+
+
+@pytest.fixture
+def place(stub: StubServer, s3_prefix: str) -> Place:
+    return Place(server=stub, prefix=s3_prefix)
+
+
+@pytest.fixture
+def spools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test's spools are."""
+    monkeypatch.setenv("TDCORE_SPOOL", str(tmp_path / "spools"))
+    return tmp_path / "spools"
+
+
+@pytest.fixture
+def url(place: Place, spools: Path) -> str:
+    made = parse_s3_url(place.url("run", connect_timeout="1", read_timeout="2"))
+    return made.options.at(made.where)
+
+
+@pytest.fixture
+def trainers(url: str) -> Iterator[list[Trainer]]:
+    """Stops what a test has started."""
+    started: list[Trainer] = []
+    yield started
+    for trainer in started:
+        trainer.stop()
+    for process in flushers_of(url):
+        process.kill()
+
+
+def download(place: Place, folder: Path) -> Path:
+    """The run as a folder."""
+    for key, data in place.objects().items():
+        path = folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder / "run"
+
+
+def flushers_gone(url: str) -> None:
+    wait_until(lambda: not flushers_of(url), f"the flusher of {url} ended", seconds=90)
+
+
+def flusher(url: str) -> psutil.Process:
+    found: list[psutil.Process] = []
+    wait_until(lambda: bool(found.extend(flushers_of(url)) or found), "there is a flusher")
+    return found[0]
+
+
+def open_session(url: str, worker: str = "worker_0", **options: Any) -> Session:
+    settings: dict[str, Any] = {
+        "configuration": {},
+        "framework": "test",
+        "framework_version": "1",
+        "ring": RING,
+    }
+    return Session(url, worker=worker, **{**settings, **options})
+
+
+def capture(session: Session, steps: range) -> None:
+    ids = np.array([session.ring.intern("weight", 1)], dtype=np.uint32)
+    for step in steps:
+        value = np.full(1000, step, dtype=np.float32)
+        session.ring.capture([value], ids, np.array([3], dtype=np.uint8), step, 1, step)
+
+
+# --- the normal way ---
+
+
+def test_a_job_writes_its_run_into_a_bucket(
+    place: Place, url: str, spools: Path, tmp_path: Path, trainers: list[Trainer]
+) -> None:
+    trainer = Trainer(tmp_path, out=url, steps=30)
+    trainers.append(trainer)
+    assert trainer.wait() == 0, trainer.output
+    flushers_gone(url)
+    out = download(place, tmp_path / "copy")
+    assert check_run(out, trainer.captured()) == 30 * len(NAMES)
+    assert end_of(out)["clean"]
+    assert list(spools.rglob("*")) == []  # nothing was kept back, and nothing is left behind
+
+
+def test_the_training_process_never_loads_an_s3_client(url: str) -> None:
+    """Else a DataLoader's worker, forked later, that uses such a client itself would hang."""
+    script = f"""
+import sys
+before = set(sys.modules)
+import tdcore
+from tdcore.session import Session
+with Session({url!r}, configuration={{}}, framework="test", framework_version="1"):
+    pass
+clients = {{"obstore", "aiobotocore", "botocore", "boto3", "aiohttp", "s3fs", "asyncio"}}
+print(sorted(clients & {{name.partition(".")[0] for name in set(sys.modules) - before}}))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_second_attempt_is_kept_beside_the_first(url: str) -> None:
+    for attempt in range(2):
+        with open_session(url) as session:
+            assert session.attempt == attempt
+            capture(session, range(attempt * 5, attempt * 5 + 10))
+    run = td.create_trial(url)
+    assert run.tensor("weight").value(4)[0] == 4.0
+    assert run.steps() == list(range(15))
+
+
+def test_a_flusher_thread_serves_a_bucket_too(url: str) -> None:
+    with open_session(url, flusher="thread") as session:
+        capture(session, range(20))
+    assert td.create_trial(url).steps() == list(range(20))
+
+
+def test_options_reach_the_service_with_every_object(place: Place, spools: Path, stub: StubServer) -> None:
+    options = td.S3Options(
+        endpoint_url=place.server.endpoint,
+        region="us-east-1",
+        addressing="path",
+        sse="AES256",
+        storage_class="STANDARD_IA",
+        tags={"team": "vision"},
+    )
+    with open_session(options.at(f"s3://{place.server.bucket}/{place.prefix}/run")) as session:
+        capture(session, range(3))
+    puts = [entry for entry in stub.log("PutObject") if entry["status"] == 200]
+    assert {"x-amz-server-side-encryption", "x-amz-storage-class", "x-amz-tagging"} <= set(
+        puts[-1]["headers"]
+    )
+    assert all(entry["headers"]["x-amz-server-side-encryption"] == "AES256" for entry in puts)
+
+
+# --- refused at the start ---
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"missing_bucket": True}, r"bucket"),
+        ({"deny": ["PutObject"]}, r"s3:PutObject on arn:aws:s3:::tdcore-tests/"),
+        ({"deny": ["ListBucket"]}, r"s3:ListBucket on arn:aws:s3:::tdcore-tests"),
+        ({"accept_keys": {"OTHER": "key"}}, r"credentials|key"),
+        ({"expired": True}, r"expired"),
+    ],
+    ids=["no bucket", "no PutObject", "no ListBucket", "unknown key", "expired"],
+)
+def test_what_cannot_work_is_said_when_the_hook_is_made(
+    url: str, stub: StubServer, settings: dict[str, Any], message: str
+) -> None:
+    stub.set(**settings)
+    begun = time.monotonic()
+    with pytest.raises(SinkError, match=message) as caught:
+        open_session(url)
+    assert time.monotonic() - begun < 25
+    assert caught.value.kind == "denied"
+    secret = stub.keys.secret_key
+    assert secret not in str(caught.value)
+    assert flushers_of(url) == []
+    stub.set(missing_bucket=False, deny=[], accept_keys={}, expired=False)
+    assert [key for key in stub.objects() if "/data/" in key or "/index/" in key] == []
+
+
+def test_a_bucket_is_never_made(url: str, stub: StubServer) -> None:
+    stub.set(missing_bucket=True)
+    with pytest.raises(SinkError):
+        open_session(url)
+    assert stub.log("CreateBucket") == []
+
+
+def test_an_option_that_cannot_work_is_a_config_error(url: str) -> None:
+    with pytest.raises(ConfigError, match="there is no S3 option 'storage_klass'"):
+        open_session(url + "&storage_klass=x")
+
+
+def test_a_spool_that_cannot_be_written_is_said_when_the_hook_is_made(url: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(SinkError, match=r"cannot write to .*file/spool.*TDCORE_SPOOL"):
+        open_session(f"{url}&spool={tmp_path}/file/spool")
+
+
+# --- killed ---
+
+
+@pytest.mark.parametrize("after_steps", [1, 10, 30])
+def test_what_was_committed_before_the_trainer_is_killed_arrives(
+    place: Place, url: str, stub: StubServer, tmp_path: Path, trainers: list[Trainer], after_steps: int
+) -> None:
+    stub.set(latency=0.1)
+    trainer = Trainer(tmp_path, out=url, steps=100_000, pause=0.005)
+    trainers.append(trainer)
+    trainer.wait_for_steps(after_steps)
+    trainer.process.kill()
+    trainer.wait()
+    flushers_gone(url)
+    out = download(place, tmp_path / "copy")
+    captured = trainer.captured()
+    rows = check_run(out, captured)
+    assert rows >= len(captured) * len(NAMES)
+    assert end_of(out)["clean"] is False
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_flusher_killed_during_uploads_loses_nothing_and_doubles_nothing(
+    place: Place, url: str, stub: StubServer, tmp_path: Path, trainers: list[Trainer], times: int
+) -> None:
+    stub.set(latency=0.05)
+    trainer = Trainer(tmp_path, out=url, steps=150, pause=0.02)
+    trainers.append(trainer)
+    for each in range(times):
+        trainer.wait_for_steps(20 + 30 * each)
+        flusher(url).kill()
+    assert trainer.wait() == 0, trainer.output
+    flushers_gone(url)
+    out = download(place, tmp_path / "copy")
+    assert check_run(out, trainer.captured()) == 150 * len(NAMES)
+    assert end_of(out)["flusher_restarts"] == times
+
+
+def test_trainer_and_flusher_killed_while_the_bucket_is_away_leave_a_spool_to_upload(
+    place: Place, url: str, stub: StubServer, spools: Path, tmp_path: Path, trainers: list[Trainer]
+) -> None:
+    trainer = Trainer(tmp_path, out=url, steps=100_000, pause=0.005)
+    trainers.append(trainer)
+    trainer.wait_for_steps(10)
+    stub.set(refuse=True)
+    wait_until(lambda: bool(list(spools.rglob("objects/0*"))), "something is in the spool")
+    trainer.process.kill()
+    for process in flushers_of(url):
+        process.kill()
+    trainer.wait()
+    stub.set(refuse=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tdcore.cli", "upload", str(spools), "--json"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert [(spool["left"], spool["why"]) for spool in json.loads(done.stdout)["spools"]] == [(0, "")]
+    run = td.create_trial(url)
+    values = run.tensor("weight")
+    assert all(values.value(step).shape == (4096,) for step in run.steps())
+    assert [missing.what for missing in run.missing()] in ([], ["end"])  # no end: nobody lived to write it
+
+
+# --- the service is away at the end ---
+
+
+def test_a_job_exits_in_time_without_its_bucket_and_upload_finishes_it(
+    place: Place, url: str, stub: StubServer, spools: Path, tmp_path: Path, trainers: list[Trainer]
+) -> None:
+    options = {"spill_after": 0.3, "end_deadline": 2.0}
+    trainer = Trainer(tmp_path, out=url, steps=20, flusher_options=options, end="wait")
+    trainers.append(trainer)
+    trainer.wait_for_steps(20)
+    stub.set(refuse=True)
+    trainer.process.terminate()
+    trainer.wait()
+    flushers_gone(url)
+    stub.set(refuse=False)
+    if list(spools.rglob("spool.json")):
+        command = [sys.executable, "-m", "tdcore.cli", "upload", str(spools)]
+        assert subprocess.run(command, check=False).returncode == 0
+        assert subprocess.run(command, check=False, capture_output=True).returncode == 3  # there is none
+    out = download(place, tmp_path / "copy")
+    assert check_run(out, trainer.captured()) == 20 * len(NAMES)
+    assert end_of(out)["totals"]["rows"] == 20 * len(NAMES)
+
+
+def test_close_says_what_is_not_in_the_bucket_yet_and_returns_in_time(url: str, stub: StubServer) -> None:
+    options = FlusherOptions(spill_after=timedelta(seconds=0.2), end_deadline=timedelta(seconds=20))
+    session = open_session(url, flusher_options=options)
+    stub.set(refuse=True)
+    capture(session, range(5))
+    begun = time.monotonic()
+    report = session.close(timedelta(seconds=3))
+    assert time.monotonic() - begun < 8
+    assert not report.drained
+    stub.set(refuse=False)
+    flushers_gone(url)
+    assert td.create_trial(url).steps() == list(range(5))
+
+
+# --- many workers ---
+
+
+def test_eight_workers_of_one_host_write_one_run(
+    place: Place, url: str, moto: Server, s3_prefix: str
+) -> None:
+    url = moto.url(s3_prefix)
+    sessions = [open_session(url, worker=f"worker_{rank}", world_size=8) for rank in range(8)]
+    for session in sessions:
+        capture(session, range(10))
+    for session in sessions:
+        assert session.close().drained
+    run = td.create_trial(url)
+    assert run.steps() == list(range(10))
+    assert len(run.workers()) == 8
+    assert {session.attempt for session in sessions} == {0}
+    assert run.missing() == []

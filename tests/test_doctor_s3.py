@@ -1,0 +1,109 @@
+"""tdcore doctor s3://bucket/prefix: what it finds on services that can more and less."""
+
+from __future__ import annotations
+
+import pytest
+
+from tdcore.cli.doctor import Check, checks
+from tests.s3.fixtures import (  # noqa: F401
+    Place,
+    moto,
+    moto_session,
+    rclone,
+    rclone_session,
+    s3_place,
+    s3_prefix,
+    stub,
+    stub_session,
+)
+from tests.s3.servers import StubServer
+
+
+def look(url: str) -> dict[str, Check]:
+    return {check.name: check for check in checks(url) if check.name.startswith("S3 ")}
+
+
+@pytest.mark.parametrize("engine", ["obstore", "aiobotocore"])
+def test_on_a_good_service_all_is_ok_and_nothing_is_left(stub: StubServer, engine: str) -> None:  # noqa: F811
+    found = look(stub.url("runs", engine=engine))
+    assert {check.state for check in found.values()} == {"ok"}
+    assert list(found) == [
+        "S3 client", "S3 credentials", "S3 end point", "S3 write", "S3 list", "S3 read", "S3 ranges",
+        "S3 conditional put", "S3 checksum", "S3 delete",
+    ]  # fmt: skip
+    assert engine in found["S3 client"].detail
+    assert found["S3 credentials"].detail == "from env"
+    assert f"{stub.endpoint}, region us-east-1, path addressing" in found["S3 end point"].detail
+    assert stub.objects() == {}
+
+
+def test_what_a_service_cannot_do_is_said_and_nothing_is_left(s3_place: Place) -> None:  # noqa: F811
+    found = look(s3_place.url())
+    cannot = {name for name, check in found.items() if check.state != "ok"}
+    assert (
+        cannot
+        == {
+            "moto": {"S3 checksum"},
+            "rclone": {"S3 checksum", "S3 conditional put", "S3 ranges"},
+            "stub": set(),
+        }[s3_place.server.name]
+    )
+    assert all(found[name].advice for name in cannot)
+    assert s3_place.objects() == {}
+
+
+@pytest.mark.parametrize("setting", ["ignore_if_none_match", "not_implemented_if_none_match"])
+def test_missing_conditional_puts_are_found(stub: StubServer, setting: str) -> None:  # noqa: F811
+    stub.set(**{setting: True})
+    check = look(stub.url("runs"))["S3 conditional put"]
+    assert check.state == "missing"
+    assert "If-None-Match" in check.detail
+
+
+@pytest.mark.parametrize(
+    ("action", "line", "permission"),
+    [
+        ("PutObject", "S3 write", "s3:PutObject on arn:aws:s3:::"),
+        ("ListBucket", "S3 list", "s3:ListBucket on arn:aws:s3:::"),
+        ("GetObject", "S3 read", "s3:GetObject on arn:aws:s3:::"),
+        ("DeleteObject", "S3 delete", "s3:DeleteObject on arn:aws:s3:::"),
+    ],
+)
+def test_a_missing_permission_is_named(
+    stub: StubServer,  # noqa: F811
+    action: str,
+    line: str,
+    permission: str,
+) -> None:
+    stub.set(deny=[action])
+    check = look(stub.url("runs"))[line]
+    assert check.state == "failed"
+    assert permission in check.advice
+    assert "AccessDenied" in check.detail
+
+
+def test_no_credentials_are_said_and_none_are_shown(
+    stub: StubServer,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = str(look(stub.url("runs")))
+    assert stub.keys.secret_key not in text
+    assert stub.keys.access_key not in text
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    check = look(stub.url("runs"))["S3 credentials"]
+    assert check.state == "failed"
+    assert "no credentials" in check.detail
+
+
+def test_another_region_is_found_and_named(stub: StubServer) -> None:  # noqa: F811
+    stub.set(region="eu-west-1")
+    found = look(stub.url("runs"))
+    assert found["S3 write"].state == "ok"
+    assert found["S3 end point"].advice.endswith("?region=eu-west-1")
+
+
+def test_a_place_that_cannot_be_is_one_failed_line() -> None:
+    found = look("s3://bucket/runs?colour=red")
+    assert list(found) == ["S3 place"]
+    assert "no S3 option 'colour'" in found["S3 place"].detail + found["S3 place"].advice
