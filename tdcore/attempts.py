@@ -80,14 +80,20 @@ def claim_attempt(
     except (TypeError, ValueError) as error:
         raise ConfigError(f"configuration must be made of JSON values: {error}") from error
 
+    claims = _claims(sink)  # first: where listing is not allowed, a missing object cannot be told from it
     run = _read_run(sink, where)
-    attempt = _claim(sink, worker, entry, known=_numbers(run))
+    attempt = _claim(sink, worker, entry, claims, known=_numbers(run))
     run_id = _enter(sink, where)
     return Attempt(run_id=run_id, attempt=attempt, earlier_collections=_read_collections(sink, where))
 
 
-def _claim(sink: Sink, worker: str, entry: Mapping[str, JSON], known: set[int]) -> int:
-    claims = _claims(sink)
+def _claim(
+    sink: Sink,
+    worker: str,
+    entry: Mapping[str, JSON],
+    claims: Sequence[tuple[int, str]],
+    known: set[int],
+) -> int:
     taken = {number for number, name in claims if name == worker}
     taken |= known - {number for number, _ in claims}  # entered by hand or by another tool: never reused
     attempt = max(taken, default=-1) + 1

@@ -170,7 +170,7 @@ def test_options_reach_the_service_with_every_object(place: Place, spools: Path,
         ({"deny": ["PutObject"]}, r"s3:PutObject on arn:aws:s3:::tdcore-tests/"),
         ({"deny": ["ListBucket"]}, r"s3:ListBucket on arn:aws:s3:::tdcore-tests"),
         ({"accept_keys": {"OTHER": "key"}}, r"credentials|key"),
-        ({"expired": True}, r"expired"),
+        ({"expired": True}, r"ExpiredToken"),
     ],
     ids=["no bucket", "no PutObject", "no ListBucket", "unknown key", "expired"],
 )

@@ -9,10 +9,11 @@ from tdcore.flusher.health import say
 from tdcore.flusher.ledger import IndexEntry, Ledger
 from tdcore.flusher.merge import final_groups, merge_files, next_group
 from tdcore.flusher.options import FlusherOptions
-from tdcore.sinks.base import Sink, SinkError, SinkKeyError
+from tdcore.sinks.base import Sink, SinkError, SinkKeyError, delete_all
 
 __all__ = ["Compactor"]
 
+_AT_ONCE = 32  # deletions between two looks at the ring
 _PAUSE_SECONDS = 30.0  # after a merge that the sink refused
 
 
@@ -40,8 +41,7 @@ class Compactor:
             return False
         try:
             if self._doomed and self._doomed[0][0] <= now:
-                self._sink.delete(self._doomed[0][1])
-                self._doomed.popleft()
+                self._delete([key for due, key in self._doomed if due <= now][:_AT_ONCE])
                 return True
             if self._nothing_since == self._ledger.changes:
                 return False
@@ -61,13 +61,17 @@ class Compactor:
         for group in final_groups(self._candidates(), self._options):
             if self._clock() < deadline:
                 self._merge(group)
-        while self._doomed:
-            self._sink.delete(self._doomed[0][1])
-            self._doomed.popleft()
+        self._delete([key for _, key in self._doomed])
 
     def forget(self) -> None:
         """The run's folder was removed."""
         self._doomed.clear()
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        """The first ones of the doomed."""
+        delete_all(self._sink, keys)
+        for _ in keys:
+            self._doomed.popleft()
 
     def _candidates(self) -> Sequence[IndexEntry]:
         if not self._left_alone:

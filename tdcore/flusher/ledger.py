@@ -21,7 +21,7 @@ from tdcore.layout import (
     parse_index_key,
     segment_key,
 )
-from tdcore.sinks.base import Sink
+from tdcore.sinks.base import Sink, delete_all
 
 __all__ = ["IndexEntry", "Ledger"]
 
@@ -124,14 +124,12 @@ class Ledger:
             return  # an unreadable index file may name any of them
         named = {name for entry in self.entries for name in (entry.summary.segments if entry.summary else ())}
         wanted = {segment_key(self.worker, name) for name in named}
-        for key in self._sink.list(data_prefix(self.worker)):
-            place = parse_data_key(key)
-            if place is not None and place.attempt == self.attempt and key not in wanted:
-                self._sink.delete(key)
+        found = ((key, parse_data_key(key)) for key in self._sink.list(data_prefix(self.worker)))
+        mine = [key for key, place in found if place is not None and place.attempt == self.attempt]
+        delete_all(self._sink, [key for key in mine if key not in wanted])
 
     def _delete(self, places: Iterable[FileRange]) -> None:
-        for each in places:
-            self._sink.delete(each.index_key)
+        delete_all(self._sink, [each.index_key for each in places])
 
     def _own_index_files(self) -> list[FileRange]:
         found = (parse_index_key(key) for key in self._sink.list(index_prefix(self.worker)))

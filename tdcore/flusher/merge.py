@@ -26,7 +26,7 @@ from tdcore.flusher.options import FlusherOptions
 from tdcore.flusher.summary import IndexSummary
 from tdcore.flusher.table import ROWS_PER_GROUP, IndexWriter
 from tdcore.layout import INDEX_SCHEMA, PAD_PREFIX, FileRange, segment_key, segment_name
-from tdcore.sinks.base import Buffer, Sink
+from tdcore.sinks.base import Buffer, Sink, announce
 
 __all__ = ["Merge", "MergedSegment", "final_groups", "join_segments", "merge_files", "next_group"]
 
@@ -93,6 +93,8 @@ def merge_files(sink: Sink, group: Sequence[IndexEntry], options: FlusherOptions
     small = sorted(name for name, size in total.segments.items() if size < options.small_segment_bytes)
     moves: dict[str, tuple[str, int]] = {}
     segments = dict(total.segments)
+    announce(sink, [segment_key(place.worker, each) for each in small] if len(small) >= 2 else [])
+    announce(sink, [entry.range.index_key for entry in group])
     if len(small) >= 2:
         name = segment_name(place.attempt, place.first, place.last)
         merged = join_segments([sink.get(segment_key(place.worker, each)) for each in small])

@@ -21,8 +21,10 @@ __all__ = [
     "SinkError",
     "SinkErrorKind",
     "SinkKeyError",
+    "announce",
     "check_key",
     "check_prefix",
+    "delete_all",
 ]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -123,6 +125,10 @@ class PipelinedSink(Sink, Protocol):
         """As get(), without waiting for it."""
         ...
 
+    def start_delete(self, keys: Sequence[str]) -> Future[None]:
+        """As delete() of each, several at once, without waiting for it."""
+        ...
+
 
 @runtime_checkable
 class ReadAheadSink(Sink, Protocol):
@@ -130,6 +136,21 @@ class ReadAheadSink(Sink, Protocol):
 
     def prefetch(self, keys: Sequence[str]) -> None:
         """get() of these keys will be called soon, in this order, once each. Never raises."""
+
+
+def announce(sink: Sink, keys: Sequence[str]) -> None:
+    """get() of these keys comes next: a sink that is far away fetches them at once."""
+    if isinstance(sink, ReadAheadSink):
+        sink.prefetch(keys)
+
+
+def delete_all(sink: Sink, keys: Sequence[str]) -> None:
+    """Sink.delete of each, at once where the sink can. Raises SinkError; then some may be left."""
+    if isinstance(sink, PipelinedSink):
+        sink.start_delete(keys).result()
+        return
+    for key in keys:
+        sink.delete(key)
 
 
 def check_key(key: str) -> str:

@@ -85,6 +85,15 @@ class Carrier:
         if not self.trouble and self._last is not None and not self._last.done():
             self._close_way(_TOO_SLOW, news=True)
 
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete all of them, several at once. Raises the first SinkError when all have ended."""
+        for key in keys:
+            self.kept.drop(key)
+        ends = await asyncio.gather(*(self._store.delete(key) for key in keys), return_exceptions=True)
+        for error in ends:
+            if error is not None:
+                raise error
+
     async def carry(self, objects: list[Object]) -> None:
         """One job, from start() to durable. Its turn comes when `previous` has ended."""
         previous, mine = self._last, asyncio.get_running_loop().create_future()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -20,12 +19,15 @@ _BYTES_AT_ONCE = 64 * 1024 * 1024
 
 
 class Store(Protocol):
-    """What puts one object, with retries for at most `patience` seconds. s3.S3Store is one."""
+    """Puts and deletes objects, with retries for at most `patience` seconds. s3.S3Store is one."""
 
     async def put(
         self, key: str, parts: Sequence[Buffer], patience: float | None = None, *, crc32c: int | None = None
     ) -> None:
         """crc32c: of all the bytes, when it is known. Raises SinkError."""
+
+    async def delete(self, key: str) -> None:
+        """Nothing happens when there is none. Raises SinkError."""
 
 
 async def deliver(
@@ -63,8 +65,7 @@ async def deliver(
     finally:
         for task in segments.values():
             task.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await task
+        await asyncio.gather(*segments.values(), return_exceptions=True)  # lets a cancel of our own through
     return bool(entries)
 
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tdcore.sinks.base import Buffer, SinkError
+from tdcore.sinks.base import Buffer, SinkError, check_key
 from tdcore.sinks.carrier import Carrier, Object
 from tdcore.sinks.spool import Spool
 
@@ -131,11 +131,20 @@ class SpooledSink:
         self._check_settled()
         return self._remote.list(prefix, after)
 
+    def prefetch(self, keys: Sequence[str]) -> None:
+        """See ReadAheadSink.prefetch."""
+        self._remote.prefetch([key for key in keys if self._carrier.kept.get(key) is None])
+
     def delete(self, key: str) -> None:
         """See Sink.delete."""
+        self.start_delete([key]).result()
+
+    def start_delete(self, keys: Sequence[str]) -> Future[None]:
+        """See PipelinedSink.start_delete."""
         self._check_settled()
-        self._remote.delete(key)
-        self._remote.loop.submit(self._forget(key)).result()
+        for key in keys:
+            check_key(key)
+        return self._remote.loop.submit(self._carrier.delete(keys))
 
     def clean(self, prefix: str) -> None:
         """See Sink.clean. A bucket holds no unfinished objects of single puts."""
@@ -151,6 +160,3 @@ class SpooledSink:
     def _check_settled(self) -> None:
         if self.trouble:
             raise SinkError(f"{self._remote.where} does not hold everything yet: {self.trouble}")
-
-    async def _forget(self, key: str) -> None:
-        self._carrier.kept.drop(key)
