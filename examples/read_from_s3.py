@@ -45,7 +45,7 @@ def with_pyarrow(index: ds.Dataset) -> None:
 
 def with_duckdb(index: ds.Dataset) -> None:
     """DuckDB finds the dataset by the name of the variable."""
-    rows = duckdb.sql("""
+    rows = duckdb.execute("""
         SELECT name, max(abs_max) AS largest FROM index
         WHERE kind = 'gradient' GROUP BY name ORDER BY largest DESC LIMIT 5
     """).fetchall()

@@ -72,9 +72,8 @@ def flushers_gone(url: str) -> None:
 
 
 def flusher(url: str) -> psutil.Process:
-    found: list[psutil.Process] = []
-    wait_until(lambda: bool(found.extend(flushers_of(url)) or found), "there is a flusher")
-    return found[0]
+    wait_until(lambda: bool(flushers_of(url)), "there is a flusher")
+    return flushers_of(url)[0]
 
 
 def open_session(url: str, worker: str = "worker_0", **options: Any) -> Session:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import nn
 
 import tdcore as td
 from tdcore.hooks.pytorch import Hook
+from tests.s3.servers import Server
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -49,6 +51,34 @@ def test_the_ten_lines_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Mon
     exec("run = td.create_trial" + reading, names)
     assert names["run"].tensor("gradient/Net_fc.weight").value(120).shape == (3, 4)
     assert names["run"].stats("^gradient/", steps=range(0, 500, 10)).num_rows == 2 * 13
+
+
+def test_the_lines_about_buckets_run(moto: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dataclasses.replace(moto.client(), bucket="my-bucket").request("PUT", "").status == 200
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", moto.endpoint)
+    monkeypatch.setenv("TDCORE_SPOOL", str(tmp_path / "spool"))
+    (code,) = blocks("docs/s3.md")
+    before_reading, reading = code.split("run = td.create_trial", 1)
+    names: dict[str, Any] = {"Hook": Hook, "td": td}
+    exec(before_reading, names)
+    model, criterion = Net(), nn.CrossEntropyLoss()
+    names["hook"].register_module(model)
+    names["hook"].register_loss(criterion)
+    train(model, criterion, 21)
+    names["hook"].close()
+    exec("run = td.create_trial" + reading, names)
+    assert names["run"].steps() == [0, 10, 20]
+
+
+def test_every_option_of_a_bucket_is_in_its_page() -> None:
+    page = (ROOT / "docs/s3.md").read_text()
+    spelled = {"tags": "tag.NAME=VALUE", "spool_bytes": "spool_gib"}
+    missing = [
+        field.name
+        for field in dataclasses.fields(td.S3Options)
+        if f"`{spelled.get(field.name, field.name)}`" not in page
+    ]
+    assert missing == []
 
 
 @pytest.mark.parametrize("number", range(4))

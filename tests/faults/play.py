@@ -82,6 +82,8 @@ class Stage:
             result.restarts = outcome.restarts
             _check_secrets("the spool", _files(spools))
             result.uploaded = _upload(scenario, spools)
+            away = scenario.away_at_end or scenario.death == "both"
+            assert away or not result.uploaded, f"{result.uploaded} objects stayed in the spool for no reason"
             objects = self._objects(prefix)
             if scenario.may_give_up and end_key("worker_0", 0) not in objects:
                 outcome = replace(outcome, lossy=True)

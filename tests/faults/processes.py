@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -119,12 +120,15 @@ class ProcessJob:
             time.sleep(_LOOK_SECONDS)
 
     def _end(self, trainer: subprocess.Popen[bytes]) -> None:
-        self._kill_flusher(look_only=True)
         assert trainer.stdin is not None
         if not self.scenario.death:
+            self._kill_flusher(look_only=True)
             trainer.stdin.close()
             assert trainer.wait(_SECONDS) == 0, f"the trainer failed: {self.output()[-2000:]}"
             return
+        trainer.send_signal(signal.SIGSTOP)  # so that it starts no flusher that we do not know
+        time.sleep(_LOOK_SECONDS)
+        self._kill_flusher(look_only=True)
         trainer.kill()
         if self.scenario.death == "both":
             for flusher in self._living():

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -97,10 +99,11 @@ class _DeadlySink(SpooledSink):
         self.doom.now(operation=True)
         return super().get(key)
 
-    def delete(self, key: str) -> None:
+    def start_delete(self, keys: Sequence[str]) -> Future[None]:
         self.doom.now(operation=True)
-        super().delete(key)
+        started = super().start_delete(keys)
         self.doom.now(operation=True)
+        return started
 
 
 class _FlusherThread:
@@ -122,7 +125,7 @@ class _FlusherThread:
     def join(self) -> bool:
         """What the last flusher's run() gave. Raises what one died of, if that was not a kill."""
         self._thread.join(_JOIN_SECONDS)
-        assert not self._thread.is_alive(), "the flusher did not end"
+        assert not self._thread.is_alive(), f"the flusher did not end: {_stacks()}"
         if self._error is not None:
             raise self._error
         return self._done
@@ -262,6 +265,12 @@ class ThreadJob:
                 "spooled_bytes": spooled["bytes"],
             },
         )
+
+
+def _stacks() -> str:
+    """Where every thread is."""
+    frames = sys._current_frames().values()
+    return "\n".join("".join(traceback.format_stack(frame)[-4:]) for frame in frames)
 
 
 def _options(scenario: Scenario) -> FlusherOptions:

@@ -88,6 +88,8 @@ class Weather:
         while self._coming and self._coming[0].step <= step:
             if self._coming[0].outlives and self._active:
                 break  # it would leave the others nothing to strike
+            if self._coming[0].kind == "rotated" and not self._uploading():
+                break  # the client has not asked for its credentials yet
             self._begin(self._coming.pop(0))
         now = time.monotonic()
         if not self._active or now - self._looked < _LOOK_SECONDS:
@@ -101,6 +103,9 @@ class Weather:
         for active in list(self._active):
             self._count(active)
             self._end(active)
+
+    def _uploading(self) -> bool:
+        return any("/index/" in entry["key"] for entry in self._stub.log("PutObject"))
 
     def _begin(self, episode: Episode) -> None:
         active = _Active(episode, 0)
