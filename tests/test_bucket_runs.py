@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,13 @@ import psutil
 import pytest
 
 import tdcore as td
+from tdcore import _core
+from tdcore.attempts import claim_attempt
 from tdcore.errors import ConfigError, SinkError
-from tdcore.flusher import FlusherOptions
+from tdcore.flusher import Flusher, FlusherOptions
+from tdcore.flusher.place import open_place
 from tdcore.session import RingConfig, Session
+from tdcore.sinks import open_sink
 from tdcore.sinks.s3 import parse_s3_url
 from tests.s3.fixtures import Place
 from tests.s3.servers import Server, StubServer
@@ -324,3 +330,45 @@ def test_eight_workers_of_one_host_write_one_run(
     assert len(run.workers()) == 8
     assert {session.attempt for session in sessions} == {0}
     assert run.missing() == []
+
+
+def test_64_workers_that_start_at_once_share_one_attempt(
+    place: Place, url: str, stub: StubServer, tmp_path: Path
+) -> None:
+    """Simulated: one thread for each, with a ring, a flusher and connections of its own."""
+    stub.set(latency=0.01)
+
+    def work(rank: int) -> int:
+        worker = f"worker_{rank}"
+        with contextlib.closing(open_sink(url)) as sink:
+            attempt = claim_attempt(
+                sink,
+                where="here",
+                worker=worker,
+                configuration={},
+                framework="test",
+                framework_version="1",
+                world_size=64,
+            ).attempt
+        ring = _core.Ring(data_bytes=1 << 20, slots=64, names_bytes=1 << 16)
+        ids = np.array([ring.intern("weight", 1)], dtype=np.uint32)
+        for step in range(3):
+            value = np.full(100, rank * 10 + step, dtype=np.float32)
+            ring.capture([value], ids, np.array([3], dtype=np.uint8), step, 1, step)
+        ring.set_closing()
+        job = {"out": url, "worker": worker, "attempt": attempt, "spool": str(tmp_path / worker / "0000")}
+        with open_place(job) as (far, journal):
+            consumer = _core.Consumer(ring.fd)
+            assert Flusher(consumer, far, worker=worker, attempt=attempt, journal=journal).run()
+        ring.close()
+        return attempt
+
+    with ThreadPoolExecutor(64) as pool:
+        attempts = list(pool.map(work, range(64)))
+    assert set(attempts) == {0}
+    run = td.create_trial(url)
+    assert len(run.workers()) == 64
+    assert run.status == "ended"
+    assert run.missing() == []
+    for rank in (0, 31, 63):
+        assert run.tensor("weight").value(2, worker=f"worker_{rank}")[0] == rank * 10 + 2

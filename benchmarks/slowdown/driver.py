@@ -53,11 +53,13 @@ def options() -> argparse.Namespace:
         "--busy-share", type=float, default=0.06, help="share of all cores that others may have (0 to 1)"
     )
     parser.add_argument("--show", type=Path, metavar="JSON", help="measure nothing, show these results again")
-    parser.add_argument("--quick", action="store_true", help="ResNet-18, tdcore and by hand, all tensors")
+    parser.add_argument(
+        "--quick", action="store_true", help="ResNet-18, tdcore (folder and bucket) and by hand"
+    )
     add_out(parser)
     chosen = parser.parse_args()
     if chosen.quick:
-        chosen.models, chosen.tools, chosen.rounds = ["resnet18"], ["none", "tdcore", "numpy"], 1
+        chosen.models, chosen.tools, chosen.rounds = ["resnet18"], ["none", "tdcore", "tdcore-s3", "numpy"], 1
         chosen.collections = ["all", "losses", "statistics"]
     return chosen
 

@@ -1,7 +1,8 @@
 """What the kernel knows of a process, its descendants and everybody else: CPU time, memory, load.
 
 Linux, by /proc; standard library only. Times are seconds, sizes bytes. Kernel threads count as nobody: they
-carry out writes that processes asked for.
+carry out writes that processes asked for. So does what leave_out() names: a server of this benchmark, which
+stands for another machine.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from pathlib import Path
 _TICK = os.sysconf("SC_CLK_TCK")
 _KTHREADD = 2
 _QUIET_SHARE, _QUIET_SECONDS = 0.05, 0.3
+_left_out: set[int] = set()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """CPU seconds up to a moment. What is neither the tree's nor the kernel's own is the others'."""
+    """CPU seconds up to a moment. What is neither the tree's nor nobody's is the others'."""
 
     at: float
     tree: float  # this process and its descendants, ended ones that were waited for included
-    kernel: float  # threads of the kernel
+    nobody: float  # threads of the kernel, and what was left out
     busy: float  # the whole machine without interrupts, with what the hypervisor took (steal)
 
 
@@ -62,8 +64,19 @@ def _tree(processes: dict[int, _Process], root: int) -> list[_Process]:
     while rest:
         process = rest.pop()
         out.append(process)
-        rest += children.get(process.pid, [])
+        rest += [child for child in children.get(process.pid, []) if child.pid not in _left_out]
     return out
+
+
+def leave_out(root: int) -> None:
+    """From now on this descendant and all below it are no part of the tree, and not of the others either."""
+    _left_out.add(root)
+
+
+def tree_cpu_seconds(root: int) -> float:
+    """CPU seconds of a process and its descendants, ended ones that were waited for included; 0 when gone."""
+    processes = _processes()
+    return sum(process.cpu for process in _tree(processes, root)) if root in processes else 0.0
 
 
 def usage() -> Usage:
@@ -74,16 +87,17 @@ def usage() -> Usage:
     return Usage(
         at=time.perf_counter(),
         tree=sum(process.cpu for process in _tree(processes, os.getpid())),
-        kernel=sum(process.cpu for process in processes.values() if process.parent == _KTHREADD),
+        nobody=sum(process.cpu for process in processes.values() if process.parent == _KTHREADD)
+        + sum(tree_cpu_seconds(root) for root in _left_out),
         busy=(user + nice + system + steal) / _TICK,
     )
 
 
 def share_of_others(before: Usage, after: Usage) -> float:
     """The part of all cores that others used in between, 0 to 1."""
-    mine = after.tree - before.tree + after.kernel - before.kernel
+    known = after.tree - before.tree + after.nobody - before.nobody
     seconds = max(after.at - before.at, 1e-9) * (os.cpu_count() or 1)
-    return max(0.0, after.busy - before.busy - mine) / seconds
+    return max(0.0, after.busy - before.busy - known) / seconds
 
 
 def memory() -> int:
@@ -129,7 +143,7 @@ def _cpu_of_the_rest() -> float:
                     fields = _stat_fields(f"/proc/{pid}/task/{thread}/stat")
                     total += int(fields[11]) + int(fields[12])
                 children = Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
-                rest += [(int(child), 0) for child in children]
+                rest += [(int(child), 0) for child in children if int(child) not in _left_out]
         except OSError:
             continue  # ended in between
     return total / _TICK

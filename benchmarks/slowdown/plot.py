@@ -12,6 +12,7 @@ from benchmarks.slowdown.tools import TOOLS
 # Colours that colour-blind readers can tell apart (Okabe and Ito).
 _COLOURS = {
     "tdcore": "#0072B2",
+    "tdcore-s3": "#56B4E9",
     "smdebug": "#D55E00",
     "tensorboard": "#E69F00",
     "wandb": "#CC79A7",

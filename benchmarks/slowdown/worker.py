@@ -111,7 +111,7 @@ def measure(cell: Cell, folder: Path) -> dict[str, Any]:
     tool = load_tool(cell.tool, job)
     measured = [run_block(training, tool, block) for block in blocks]
     said = tool.close()
-    files, written = machine.files_under(folder)
+    files, written = said.get("stored") or machine.files_under(folder)
     disk = limits.direct_write_bytes_per_second(folder)
     del training, job, tool
     statistics_only = cell.collection == "statistics"

@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tdcore.flusher.backlog import Backlog
+from tdcore.flusher.deadline import Deadline
 from tdcore.flusher.documents import Documents
 from tdcore.flusher.end import end_document
 from tdcore.flusher.health import Health, say
@@ -30,6 +31,7 @@ from tdcore.flusher.intake import Intake
 from tdcore.flusher.ledger import IndexEntry, Ledger
 from tdcore.flusher.options import FlusherOptions
 from tdcore.flusher.pipeline import Pipeline
+from tdcore.flusher.reporter import Reporter
 from tdcore.flusher.stop import StopRequests
 from tdcore.flusher.summary import Gap, IndexSummary
 from tdcore.layout import COLLECTIONS_KEY, RUN_KEY, FileRange, end_key
@@ -78,6 +80,7 @@ class Flusher:
         self._worker = worker
         self._attempt = attempt
         self._ledger = Ledger(sink, worker=worker, attempt=attempt, journal=journal)
+        self._reporter = Reporter(consumer, self._ledger, heartbeat=self._options.heartbeat.total_seconds())
         self._documents = Documents(sink)
         self._health = Health(retry_delay=self._options.retry_delay.total_seconds(), where=worker)
         self._backlog = Backlog(self._options.kept_bytes, self._encode_empty)
@@ -95,13 +98,9 @@ class Flusher:
         self._end_written = False
         self._ended = False  # end/ is written and nothing is left to do
         self._strays = False  # files may lie there that nothing needs
-        self._kept_back = 0  # objects on the local disk, as last seen while waiting for the end
         self._oldest: float | None = None  # when the oldest record in the ring was first seen
-        self._beat_at = 0.0
         self._stop = StopRequests(sink, attempt, self._options)
-        self._trouble = ""  # as last reported
-        self._last_success = 0.0
-        self._ending_since: float | None = None
+        self._deadline = Deadline(self._options.end_deadline.total_seconds())
 
     def run(
         self, producer_dead: Callable[[], bool] = _never, wait: Callable[[float], object] = time.sleep
@@ -117,7 +116,7 @@ class Flusher:
         while True:
             now = self._clock()
             ending = self._look_at_trainer(producer_dead, now)
-            self._beat(now)
+            self._reporter.beat(now, self._pipeline.trouble)
             self._poll_stop(now)
             worked = self._work(now, ending)
             if self._ended:
@@ -125,7 +124,7 @@ class Flusher:
             if worked:
                 pause = self._options.min_poll.total_seconds()
                 continue
-            if ending and self._out_of_time(now):
+            if ending and self._deadline.passed(now):
                 if not self._pipeline.busy:
                     self._abandon()
                     return False
@@ -138,8 +137,7 @@ class Flusher:
         self._intake.dead = self._intake.dead or producer_dead()
         if not (closing or self._intake.dead):
             return False
-        if self._ending_since is None:
-            self._ending_since = now
+        self._deadline.ending(now)
         return True
 
     def _work(self, now: float, ending: bool) -> bool:
@@ -247,14 +245,8 @@ class Flusher:
     def _enter(self, place: FileRange, size: int, summary: IndexSummary) -> None:
         """An index file is durable: book it, and tell the trainer."""
         self._ledger.add(IndexEntry(range=place, size=size, summary=summary))
-        self._last_success = self._clock()
-        self._consumer.report(
-            records=summary.records,
-            bytes=summary.payload_bytes,
-            rows=summary.rows,
-            last_step=self._last_step(),
-            error="" if self._health.worked() else None,
-        )
+        self._deadline.moved(self._clock())
+        self._reporter.entered(summary, "" if self._health.worked() else None)
 
     # Trouble
 
@@ -264,7 +256,7 @@ class Flusher:
         if error.kind == "gone" and not isinstance(error, SinkKeyError):
             self._start_over()
         if news:
-            self._report(str(error))
+            self._reporter.tell(str(error))
 
     def _start_over(self) -> None:
         """The run's folder was removed: what was in it is a gap, and the small files are put back."""
@@ -314,15 +306,11 @@ class Flusher:
             f"cannot write records {batch.range.first} to {batch.range.last}: {type(error).__name__}: {error}"
         )
         say(f"{self._worker}: {message}. This is a fault of tdcore; they are left out and recorded as a gap.")
-        self._report(message)
+        self._reporter.tell(message)
         self._strays = True
         batch.count_lost(self._consumer, rows_kept=False)
         self._backlog.append_gap(batch.range, batch.gap(f"internal: {type(error).__name__}: {error}"[:200]))
         self._intake.give_back()
-
-    def _out_of_time(self, now: float) -> bool:
-        since = max(self._ending_since or now, self._last_success)
-        return now - since >= self._options.end_deadline.total_seconds()
 
     def _abandon(self) -> None:
         consumer, reason = self._consumer, self._health.message or "its last records are not complete"
@@ -331,7 +319,7 @@ class Flusher:
         if self._backlog:
             message += f" and {self._backlog.rows} rows without payload"
         say(f"{self._worker}: {message}")
-        self._report(message)
+        self._reporter.tell(message)
 
     # Start and end
 
@@ -372,17 +360,14 @@ class Flusher:
         except SinkError as error:
             if error.kind == "gone":
                 raise
-            self._report(f"the last merge was left out: {error}")
+            self._reporter.tell(f"the last merge was left out: {error}")
         self._ended = True
         return True
 
     def _await_delivery(self, now: float) -> bool:
         """All is durable; what the local disk keeps back is given some time to get where it belongs."""
-        left = self._pipeline.kept_back
-        if left < self._kept_back:
-            self._last_success = now
-        self._kept_back = left
-        if not self._out_of_time(now):
+        self._deadline.left(self._pipeline.kept_back, now)
+        if not self._deadline.passed(now):
             return False
         say(f"{self._worker}: {self._pipeline.what_is_kept_back()}")
         self._ended = True
@@ -393,9 +378,9 @@ class Flusher:
             self._ledger, self._consumer, clean=self._consumer.closing, storage=self._pipeline.report()
         )
         self._sink.put(end_key(self._worker, self._attempt), [document])
-        self._last_success = self._clock()
+        self._deadline.moved(self._clock())
         if self._health.worked():
-            self._report("")
+            self._reporter.tell("")
 
     # Beside the data
 
@@ -403,21 +388,6 @@ class Flusher:
         """Nothing urgent to do: merge or delete some files. False when there is nothing to do either."""
         merger = self._merger()
         return merger is not None and merger.step(now)
-
-    def _beat(self, now: float) -> None:
-        if now >= self._beat_at:
-            trouble, before = self._pipeline.trouble, self._trouble
-            self._report(trouble if trouble != before else None)
-            self._trouble = trouble
-            self._beat_at = now + self._options.heartbeat.total_seconds()
-
-    def _report(self, error: str | None) -> None:
-        self._consumer.report(records=0, bytes=0, rows=0, last_step=self._last_step(), error=error)
-
-    def _last_step(self) -> int:
-        return max(
-            (entry.summary.last_step for entry in self._ledger.entries[-1:] if entry.summary), default=-1
-        )
 
     def _poll_stop(self, now: float) -> None:
         """Pass a request to stop on to the training, also while the sink refuses."""

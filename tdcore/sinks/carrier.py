@@ -64,6 +64,7 @@ class Carrier:
         self._last: _End | None = None  # end of the newest job
         self._pause = _PAUSE_SECONDS
         self._delivery: asyncio.Task[None] | None = None
+        self._stopped = False
         self._relief = asyncio.Event()  # set while the straight way is closed
         self._wake = asyncio.Event()  # a job has ended
         if len(spool):
@@ -71,6 +72,7 @@ class Carrier:
 
     async def stop(self) -> None:
         """End the delivery; what the spool holds stays there."""
+        self._stopped = True  # a cancel alone may be lost in an error that comes at the same moment
         if self._delivery is not None:
             self._delivery.cancel()
             with suppress(asyncio.CancelledError):
@@ -167,7 +169,7 @@ class Carrier:
 
     async def _deliver(self) -> None:
         """Empty the spool, however long it takes; then the straight way is open again."""
-        while True:
+        while not self._stopped:
             self._wake.clear()
             try:
                 sent = await deliver(self._spool, self._store, sent=self._was_sent, damaged=self._is_damaged)

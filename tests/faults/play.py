@@ -88,7 +88,7 @@ class Stage:
             if scenario.may_give_up and end_key("worker_0", 0) not in objects:
                 outcome = replace(outcome, lossy=True)
             checked = check_bucket(objects, scenario.specs, outcome)
-            well = self._stub.url(prefix, engine=scenario.engine)
+            well = self._stub.url(prefix, engine="obstore")
             check_trial(well, scenario.specs, checked, outcome)
         _check_secrets("the bucket", objects)
         _check_secrets("the output", {"stderr and logs": printed.getvalue().encode()})
@@ -107,8 +107,12 @@ class Stage:
 
     def _proxy(self, scenario: Scenario) -> FaultProxy:
         made = self._certificates
-        shown = {"certificate": str(made.certificate), "certificate_key": str(made.key)}
-        return FaultProxy(self._stub.port, seed=scenario.number, **(shown if scenario.tls else {}))
+        return FaultProxy(
+            self._stub.port,
+            seed=scenario.number,
+            certificate=str(made.certificate) if scenario.tls else None,
+            certificate_key=str(made.key) if scenario.tls else None,
+        )
 
     def _url(self, scenario: Scenario, proxy: FaultProxy, prefix: str, spools: Path) -> str:
         seconds = "1" if scenario.processes else "0.5"
@@ -158,7 +162,7 @@ def _upload(scenario: Scenario, spools: Path) -> int:
         )
         _check_secrets("tdcore upload", {"output": done.stdout + done.stderr})
         assert done.returncode == 0, f"tdcore upload: {done.returncode} {done.stderr.decode()[-2000:]}"
-        count = sum(spool["objects"] for spool in json.loads(done.stdout)["spools"])
+        count: int = sum(spool["objects"] for spool in json.loads(done.stdout)["spools"])
     else:
         results = upload(spools)
         assert not any(each.left or each.damaged for each in results), f"upload left something: {results}"

@@ -38,6 +38,7 @@ class ProcessJob:
     def __init__(self, scenario: Scenario, url: str, folder: Path) -> None:
         self.scenario = scenario
         self.url = url
+        self._spools = str(folder)  # no other run's flusher has it in its command line
         self._ledger = folder / "ledger.txt"
         self._report = folder / "report.json"
         self._output = folder / "output.txt"
@@ -130,11 +131,12 @@ class ProcessJob:
         time.sleep(_LOOK_SECONDS)
         self._kill_flusher(look_only=True)
         trainer.kill()
+        trainer.wait()
+        self._find_orphans()
         if self.scenario.death == "both":
             for flusher in self._living():
                 self._killed.add(flusher.pid)
                 flusher.kill()
-        trainer.wait()
         with contextlib.suppress(BrokenPipeError):
             trainer.stdin.close()
 
@@ -152,6 +154,13 @@ class ProcessJob:
                 flusher.kill()
                 return True
         return False
+
+    def _find_orphans(self) -> None:
+        """One that was started in the trainer's last moment was not among its children yet."""
+        for process in psutil.process_iter(["cmdline"]):
+            words = process.info["cmdline"] or []
+            if any(_FLUSHER in word for word in words) and any(self._spools in word for word in words):
+                self._flushers[process.pid] = process
 
     def _living(self) -> list[psutil.Process]:
         return [each for each in self._flushers.values() if _lives(each)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tests.faults.values import DTYPES, Spec
 from tests.faults.weather import CODES, COUNTED, Episode
@@ -157,7 +158,9 @@ def _episode(kind: str, random_: random.Random, step: int, outlives: bool = Fals
     if make is not None:
         settings = make(random_)
         seconds = random_.uniform(0.2, 1.2) if kind in _LONG else random_.uniform(0.1, 0.5)
-        strikes = settings[kind] if kind in COUNTED else 1 if kind == "rotated" else random_.randrange(1, 4)
+        strikes: int = settings[kind] if kind in COUNTED else random_.randrange(1, 4)
+        if kind == "rotated":
+            strikes = 1  # then the client has the new token
         return Episode(
             kind=kind, step=step, strikes=strikes, seconds=seconds, settings=settings, outlives=outlives
         )
@@ -178,7 +181,7 @@ def _episode(kind: str, random_: random.Random, step: int, outlives: bool = Fals
     return Episode(kind=kind, step=step, strikes=random_.randrange(1, 4), fault=fault)
 
 
-_DRAWN: dict[str, Callable[[random.Random], dict[str, object]]] = {
+_DRAWN: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "slow_down": lambda random_: {
         "slow_down": random_.uniform(0.2, 1.0),
         "retry_after": random_.choice([0.0, 0.2]),

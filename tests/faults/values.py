@@ -39,7 +39,8 @@ def value(spec: Spec, step: int) -> npt.NDArray[Any]:
         words %= np.uint64(2000)  # what it can hold
     elif spec.dtype == "uint8":
         words >>= np.uint64(9)
-    return words.astype(spec.dtype)
+    made: npt.NDArray[Any] = words.astype(spec.dtype)
+    return made
 
 
 class Tap:

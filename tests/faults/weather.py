@@ -33,8 +33,8 @@ CODES: dict[str, tuple[str, ...]] = {
 COUNTED = ("hang", "corrupt_bodies", "lose_replies", "reset_replies")
 TOKENS = ("session-token-of-before", "session-token-of-after")
 
-_LOOK_SECONDS = 0.1
-_PATIENCE_SECONDS = 5.0  # a fault that has not struck by then has found nothing to strike
+_LOOK_SECONDS = 0.15
+_PATIENCE_SECONDS = 8.0  # a fault that has not struck by then has found nothing to strike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +75,7 @@ class Weather:
         self._stub = stub
         self._proxy = proxy
         self._looked = 0.0
+        self._log: list[dict[str, Any]] = []  # of the stub, as last fetched
 
     @property
     def calm(self) -> bool:
@@ -95,11 +96,13 @@ class Weather:
         if not self._active or now - self._looked < _LOOK_SECONDS:
             return
         self._looked = now
+        self._fetch_log()
         for active in list(self._active):
             self._judge(active, now)
 
     def clear(self) -> None:
         """The job is over: ends everything."""
+        self._fetch_log()
         for active in list(self._active):
             self._count(active)
             self._end(active)
@@ -108,6 +111,8 @@ class Weather:
         return any("/index/" in entry["key"] for entry in self._stub.log("PutObject"))
 
     def _begin(self, episode: Episode) -> None:
+        if episode.kind in (*CODES, "latency"):
+            self._log = self._stub.log()
         active = _Active(episode, 0)
         active.before = 0 if episode.kind in COUNTED else self._evidence(active)
         self._active.append(active)
@@ -144,6 +149,11 @@ class Weather:
         else:
             self.idle.append(episode.kind)
 
+    def _fetch_log(self) -> None:
+        """Of the stub, where an episode of now needs it: it is long."""
+        if any(active.episode.kind in (*CODES, "latency") for active in self._active):
+            self._log = self._stub.log()
+
     def _count(self, active: _Active) -> None:
         active.struck = max(active.struck, self._evidence(active) - active.before)
 
@@ -154,9 +164,9 @@ class Weather:
             wanted: int = active.episode.settings[kind]
             return wanted - int(self._stub.settings()[kind])
         if kind == "latency":
-            return sum(entry["seconds"] >= active.episode.settings[kind] for entry in self._stub.log())
+            return sum(entry["seconds"] >= active.episode.settings[kind] for entry in self._log)
         if kind in CODES:
             return sum(
-                entry["code"] in CODES[kind] and entry["action"] != "HeadBucket" for entry in self._stub.log()
+                entry["code"] in CODES[kind] and entry["action"] != "HeadBucket" for entry in self._log
             )
         return self._proxy.counts[kind]

@@ -202,7 +202,6 @@ def test_open_sink_takes_paths_and_file_urls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("s3://bucket/prefix", "S3 is not in this version"),
         ("gs://bucket/prefix", "no sink for gs://"),
         ("file://elsewhere/x", "names the host"),
         ("", "empty"),

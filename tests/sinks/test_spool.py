@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdcore.errors import RunCorrupt, SinkError
@@ -153,11 +153,13 @@ def test_its_description_says_whose_it_is_and_holds_no_more(spool: Spool) -> Non
     assert set(about) == {"format", "url", "worker", "attempt", "host", "pid", "created_ns"}
 
 
+@settings(deadline=None, max_examples=40)
 @given(pieces=st.lists(st.binary(max_size=300_000), max_size=6))
 def test_the_checksum_is_that_of_all_parts_together(pieces: list[bytes]) -> None:
     assert crc32c_of(pieces) == crc32c_of([b"".join(pieces)])
 
 
+@settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_a_spool_behaves_like_a_queue_on_disk(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

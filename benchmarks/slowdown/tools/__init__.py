@@ -37,6 +37,13 @@ TOOLS = {
         collections=("all", "weights", "gradients", "losses", "statistics"),
         records="values and statistics; 'statistics': statistics alone",
     ),
+    "tdcore-s3": ToolEntry(
+        title="tdcore, S3 bucket",
+        environment="",
+        module="with_tdcore_s3",
+        collections=("all", "statistics"),
+        records="as tdcore, into a bucket of a server on this machine",
+    ),
     "smdebug": ToolEntry(
         title="smdebug 1.0.34",
         environment="smdebug",

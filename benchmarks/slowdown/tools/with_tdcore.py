@@ -20,12 +20,13 @@ _INCLUDED = {
 class Tdcore(Tool):
     """A hook with a list of the steps to save; its ring as it is by default."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, place: str = "") -> None:
+        """place: of the run, in the job's folder where it is not given."""
         super().__init__(job)
         self._blocks = self._captures = 0
         self._hook_s = self._capture_s = 0.0
         self._hook = Hook(
-            job.folder / "run",
+            place or job.folder / "run",
             save_config=td.SaveConfig(save_interval=10**9, save_steps=job.saved_steps),
             include_collections=_INCLUDED[job.collection],
             reduction_config=td.ReductionConfig() if job.collection == "statistics" else None,

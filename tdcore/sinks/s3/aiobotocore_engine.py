@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import functools
 import hashlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
@@ -52,6 +53,7 @@ class AiobotocoreEngine:
 
         chain = await asyncio.to_thread(Chain.of, place, region=region)
         session = AioSession(profile=place.options.profile)
+        _share_service_data(session)
         with _as_fault("NoCredentials"):
             credentials = await session.get_credentials()
         if credentials is None:
@@ -241,6 +243,22 @@ def _object_settings(options: S3Options) -> dict[str, Any]:
         "Tagging": urlencode(options.tags, quote_via=quote) or None,
     }
     return {name: value for name, value in settings.items() if value is not None}
+
+
+def _share_service_data(session: Any) -> None:
+    """Lets all sessions of this process read botocore's description of S3 once: 0.2 s of CPU time each.
+
+    Unless the user keeps descriptions of his own.
+    """
+    if session.get_config_variable("data_path") is None:
+        session.register_component("data_loader", _service_data())
+
+
+@functools.cache
+def _service_data() -> Any:
+    from botocore.loaders import create_loader
+
+    return create_loader()
 
 
 def _config(options: S3Options, chain: Chain) -> Any:
