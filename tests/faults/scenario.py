@@ -15,7 +15,7 @@ __all__ = ["Kill", "Scenario", "draw"]
 
 _KIB = 1024
 _MIB = 1024 * _KIB
-_PROCESSES_EVERY = 5  # one scenario in so many is made of real processes
+_PROCESSES_EVERY = 6  # one scenario in so many is made of real processes
 _PROXY_KINDS: tuple[Kind, ...] = (
     *("delay", "throttle", "reset", "close"),
     *("half_close", "stall", "answer", "flip"),
@@ -95,7 +95,7 @@ def draw(seed: int, number: int) -> Scenario:
         seed=seed,
         number=number,
         processes=processes,
-        engine=random_.choice(["obstore", "aiobotocore"]),
+        engine=random_.choice(["obstore", "obstore", "aiobotocore"]),
         tls=random_.random() < 0.25,
         ring_bytes=random_.choice([1, 2, 4, 8]) * _MIB,
         slots=random_.choice([64, 256, 1024]),
