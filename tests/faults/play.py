@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import json
 import logging
@@ -152,6 +153,8 @@ def _upload(scenario: Scenario, spools: Path) -> int:
     left = find_spools(spools)
     if not left:
         return 0
+    for folder in left:
+        _wait_until_free(folder / "lock")
     if scenario.command:
         done = subprocess.run(
             [sys.executable, "-c", "from tdcore.cli import main; main()", "upload", str(spools), "--json"],
@@ -170,6 +173,17 @@ def _upload(scenario: Scenario, spools: Path) -> int:
     with contextlib.suppress(RunNotFound):
         raise AssertionError(f"a second upload found {upload(spools)}")
     return count
+
+
+def _wait_until_free(lock: Path) -> None:
+    """A process that was killed holds its files until the last of its threads has ended."""
+    with lock.open("a") as file:
+        for _ in range(100):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(0.1)
+    raise AssertionError(f"{lock} is still held, although every process has ended")
 
 
 def _files(folder: Path) -> dict[str, bytes]:
