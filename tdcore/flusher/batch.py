@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tdcore.flusher import table
 from tdcore.flusher.backlog import IndexFile
+from tdcore.flusher.lost import LostTensors
 from tdcore.flusher.pipeline import Objects
 from tdcore.flusher.summary import Gap
 from tdcore.layout import FileRange, segment_name
@@ -22,10 +23,14 @@ __all__ = ["Batch"]
 
 
 class Batch:
-    """`drained`, which covers the tickets `range` (with those before it that had no rows to write)."""
+    """`drained`, which covers the tickets `range` (with those before it that had no rows to write).
 
-    def __init__(self, drained: Drained, place: FileRange, names: table.NameTable) -> None:
+    lost: what earlier batches of the same ring have given up.
+    """
+
+    def __init__(self, drained: Drained, place: FileRange, names: table.NameTable, lost: LostTensors) -> None:
         self.drained = drained
+        self._lost = lost
         self.range = place
         self.segment_written = False
         self._names = names
@@ -67,18 +72,23 @@ class Batch:
 
     def gap(self, reason: str) -> Gap:
         """All of this batch, as a gap."""
-        return table.gap_of(self._rows, reason=reason, statistics_kept=False)
+        return self._gap(reason, rows_kept=False)
 
     def count_lost(self, consumer: Consumer, *, rows_kept: bool) -> None:
-        """Count each tensor that is given up, once."""
-        gap = table.gap_of(self._rows, reason="io_error", statistics_kept=rows_kept)
+        """Count each tensor that is given up, once. Comes last: a later gap() would miss what was counted."""
+        gap = self._gap("io_error", rows_kept=rows_kept)
         if gap.tensors or gap.bytes:
             consumer.count_drop(table.IO_ERROR, gap.tensors or 0, gap.bytes or 0)
+        self._lost.remember(self._rows, table.given_up(self._rows, statistics_kept=rows_kept))
+
+    def _gap(self, reason: str, *, rows_kept: bool) -> Gap:
+        tensors = self._lost.count(self._rows, table.given_up(self._rows, statistics_kept=rows_kept))
+        return table.gap_of(self._rows, tensors=tensors, reason=reason, statistics_kept=rows_kept)
 
     def _encode(self, saved: tuple[str, int] | None, *, lost: bool) -> IndexFile:
         gaps = []
         if lost:
-            gap = table.gap_of(self._rows, reason="io_error", statistics_kept=True)
+            gap = self._gap("io_error", rows_kept=True)
             gaps = [gap] if gap.tensors or gap.bytes else []
         records = self.drained.end_ticket - self.drained.first_ticket
         summary = table.summarise(self._rows, records=records, segment=saved, gaps=gaps)

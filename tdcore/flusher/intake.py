@@ -14,6 +14,7 @@ from tdcore.layout import FileRange
 if TYPE_CHECKING:
     from tdcore._core import Consumer
     from tdcore.flusher.batch import Batch
+    from tdcore.flusher.lost import LostTensors
     from tdcore.flusher.table import NameTable
 
 __all__ = ["Intake"]
@@ -49,6 +50,7 @@ class Intake:
         self._max_records = max_records
         self._documents = documents
         self._names: NameTable | None = None  # made with the first batch: it imports pyarrow
+        self._lost: LostTensors | None = None  # likewise
         self._next_ticket = 0  # where the next index file begins
         self._redo: deque[FileRange] = deque()  # files that a flusher before this one had begun
 
@@ -91,11 +93,12 @@ class Intake:
             self._redo.popleft()
 
         from tdcore.flusher.batch import Batch  # imports pyarrow, so not before there is something to write
+        from tdcore.flusher.lost import LostTensors
         from tdcore.flusher.table import NameTable
 
-        if self._names is None:
-            self._names = NameTable(self._consumer)
-        batch = Batch(drained, place, self._names)
+        if self._names is None or self._lost is None:
+            self._names, self._lost = NameTable(self._consumer), LostTensors()
+        batch = Batch(drained, place, self._names, self._lost)
         self.batches.append(batch)
         return batch
 

@@ -109,13 +109,14 @@ class Ledger:
         return []
 
     def sweep(self) -> None:
-        """Delete files of this attempt that nothing needs any more. Raises SinkError."""
+        """Delete files of this attempt that nothing needs any more. Raises SinkError.
+
+        The entries lie end to end, so every other index file of their tickets is one that was merged, or a
+        merge that its flusher did not live to enter. It goes before the segments that it may name.
+        """
         needed = {entry.range for entry in self.entries}
-        self._delete(
-            each
-            for each in self._own_index_files()
-            if each not in needed and any(entry.contains(each) for entry in needed)
-        )
+        found = self._own_index_files()
+        self._delete(each for each in found if each not in needed and each.last <= self.covered)
         self._sweep_segments()
 
     def _sweep_segments(self) -> None:

@@ -138,6 +138,7 @@ class Flusher:
         if not (closing or self._intake.dead):
             return False
         self._deadline.ending(now)
+        self._deadline.left(self._pipeline.kept_back, now)
         return True
 
     def _work(self, now: float, ending: bool) -> bool:
@@ -296,8 +297,8 @@ class Flusher:
             batch.count_lost(self._consumer, rows_kept=True)
             self._backlog.append(file)
         else:
-            batch.count_lost(self._consumer, rows_kept=False)
             self._backlog.append_gap(batch.range, batch.gap("io_error"))
+            batch.count_lost(self._consumer, rows_kept=False)
         self._intake.give_back()
         return True
 
@@ -308,8 +309,8 @@ class Flusher:
         say(f"{self._worker}: {message}. This is a fault of tdcore; they are left out and recorded as a gap.")
         self._reporter.tell(message)
         self._strays = True
-        batch.count_lost(self._consumer, rows_kept=False)
         self._backlog.append_gap(batch.range, batch.gap(f"internal: {type(error).__name__}: {error}"[:200]))
+        batch.count_lost(self._consumer, rows_kept=False)
         self._intake.give_back()
 
     def _abandon(self) -> None:
@@ -366,7 +367,6 @@ class Flusher:
 
     def _await_delivery(self, now: float) -> bool:
         """All is durable; what the local disk keeps back is given some time to get where it belongs."""
-        self._deadline.left(self._pipeline.kept_back, now)
         if not self._deadline.passed(now):
             return False
         say(f"{self._worker}: {self._pipeline.what_is_kept_back()}")

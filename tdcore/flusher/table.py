@@ -25,10 +25,10 @@ __all__ = [
     "NameTable",
     "Rows",
     "build_table",
-    "count_payload",
     "encode_empty",
     "encode_index",
     "gap_of",
+    "given_up",
     "read_footer",
     "rows_of",
     "summarise",
@@ -105,21 +105,24 @@ def has_payload(rows: Rows) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def count_payload(rows: Rows) -> tuple[int, int]:
-    """(tensors, bytes) with a payload; a tensor in parts counts once, with its first part."""
-    mask = has_payload(rows)
-    return int(np.count_nonzero(mask & (rows["part"] == 0))), int(rows["payload_bytes"][mask].sum())
+def payload_bytes(rows: Rows) -> int:
+    """Bytes of all payloads."""
+    return int(rows["payload_bytes"][has_payload(rows)].sum())
 
 
-def gap_of(rows: Rows, *, reason: str, statistics_kept: bool) -> Gap:
+def given_up(rows: Rows, *, statistics_kept: bool) -> npt.NDArray[np.bool_]:
+    """Which rows a gap is about: those with a payload, or all of them when nothing of them is kept."""
+    return has_payload(rows) if statistics_kept else np.ones(len(rows), dtype=np.bool_)
+
+
+def gap_of(rows: Rows, *, tensors: int, reason: str, statistics_kept: bool) -> Gap:
     """Gap for the payloads of `rows`, or for all of them when nothing of them is kept."""
-    tensors, size = count_payload(rows)
-    concerned = rows[has_payload(rows)] if statistics_kept else rows
+    concerned = rows[given_up(rows, statistics_kept=statistics_kept)]
     return Gap(
         first_step=int(concerned["step"].min()) if len(concerned) else None,
         last_step=int(concerned["step"].max()) if len(concerned) else None,
-        tensors=tensors if statistics_kept else int(np.count_nonzero(rows["part"] == 0)),
-        bytes=size,
+        tensors=tensors,
+        bytes=payload_bytes(rows),
         reason=reason,
         statistics_kept=statistics_kept,
     )
@@ -135,7 +138,7 @@ def summarise(
     return IndexSummary(
         rows=len(rows),
         records=records,
-        payload_bytes=count_payload(rows)[1] if segment else 0,
+        payload_bytes=payload_bytes(rows) if segment else 0,
         last_step=int(rows["step"].max()) if len(rows) else -1,
         last_mode_steps=mode_steps,
         gaps=tuple(gaps),

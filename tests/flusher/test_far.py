@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from tdcore import _core
 from tdcore.flusher import Flusher, FlusherOptions
+from tdcore.flusher.ledger import IndexEntry, Ledger
 from tdcore.flusher.place import open_place
 from tdcore.layout import index_prefix
 from tdcore.sinks import Sink
@@ -250,6 +252,51 @@ def test_merges_and_deletions_happen_in_the_bucket_too(
     assert run(trainer, job, options=replace(FAR, segment_bytes=1300))
     check(bucket, 40)
     assert len(bucket.list(index_prefix("worker_0"))) == len(index_ranges(bucket)) < 10
+
+
+def test_a_merge_that_its_flusher_did_not_live_to_enter_is_undone(
+    trainer: Trainer, job: dict[str, Any], bucket: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the merged index file and the journal's line of it, with other groups to come."""
+
+    def die(self: Ledger, old: Sequence[IndexEntry], new: IndexEntry) -> None:
+        raise Killed
+
+    for step in range(12):
+        trainer.capture(step, weights(step))
+    with monkeypatch.context() as patch, contextlib.suppress(Killed):
+        patch.setattr(Ledger, "replace", die)
+        run(trainer, job, options=replace(FAR, segment_bytes=1300))
+    merged = {(first, last) for first, last in index_ranges(bucket) if last > first}
+    assert merged
+    for step in range(12, 15):
+        trainer.capture(step, weights(step))
+    trainer.ring.set_closing()
+    assert run(trainer, job, options=replace(FAR, merge_fan_in=64, final_merge=timedelta()))
+    check(bucket, 15)
+    assert merged.isdisjoint(index_ranges(bucket))
+
+
+@pytest.mark.parametrize("kept_bytes", [32 * MIB, 0], ids=["rows kept", "nothing kept"])
+def test_a_tensor_in_parts_is_counted_once_wherever_its_lost_parts_lie(
+    job: dict[str, Any], bucket: Sink, stub: StubServer, kept_bytes: int
+) -> None:
+    trainer = Trainer(data_bytes=2 * MIB)
+    job = {**job, "out": job["out"] + "&spool_bytes=1048576"}
+    stub.set(refuse=True)
+    with open_place(job) as (sink, journal):
+        flusher = FlusherThread(trainer, sink, options=replace(FAR, kept_bytes=kept_bytes), journal=journal)
+        for step in range(8):
+            trainer.capture(step, weights(step, count=1, elements=200_000))  # four parts each
+        stub.set(refuse=False)
+        trainer.ring.set_closing()
+        assert flusher.join()
+    trainer.ring.close()
+    parts = Counter(step for _, step, _ in payloads(bucket, read_index(bucket)))
+    incomplete = [step for step in range(8) if parts[step] < 4]
+    assert incomplete
+    assert read_end(bucket)["drops"]["io_error"]["tensors"] == len(incomplete)
+    assert sum(gap["tensors"] for gap in read_end(bucket)["gaps"]) == len(incomplete)
 
 
 def test_a_stop_request_in_the_bucket_reaches_the_trainer(

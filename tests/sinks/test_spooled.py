@@ -312,6 +312,18 @@ def test_bytes_that_were_damaged_on_the_way_are_sent_again(
     assert any(entry["status"] == 400 for entry in stub.log("PutObject"))
 
 
+@pytest.mark.parametrize("wait", [0.0, 0.05, 0.3])
+def test_closing_does_not_wait_for_an_absent_bucket(open_sink: Open, stub: StubServer, wait: float) -> None:
+    stub.set(refuse=True)
+    sink = open_sink()
+    for number in range(10):
+        sink.start(batch(number)).result(20)
+    time.sleep(wait)
+    begun = time.monotonic()
+    sink.close()
+    assert time.monotonic() - begun < 5
+
+
 def test_a_closed_sink_can_be_closed_again(open_sink: Open) -> None:
     sink = open_sink()
     sink.close()
