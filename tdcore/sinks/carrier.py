@@ -173,8 +173,8 @@ class Carrier:
             self._wake.clear()
             try:
                 sent = await deliver(self._spool, self._store, sent=self._was_sent, damaged=self._is_damaged)
-            except SinkError as error:
-                self.trouble = str(error)
+            except Exception as error:  # whatever it is: the spool keeps the rest, and it may pass
+                self.trouble = str(error) or type(error).__name__
                 await asyncio.sleep(random.uniform(0.5, 1.0) * self._pause)
                 self._pause = min(2 * self._pause, _MAX_PAUSE_SECONDS)
                 continue

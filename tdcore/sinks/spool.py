@@ -149,15 +149,20 @@ class Spool:
         return entry
 
     def read(self, entry: SpoolEntry) -> memoryview:
-        """The bytes of an object. Raises RunCorrupt when they are not what was put there.
+        """The bytes of an object. RunCorrupt when they are not what was put there, SinkError when they cannot
+        be read now.
 
         Read, not mapped: a disk that fails under a mapping ends the process.
         """
         path = self._path(entry)
         try:
             data = memoryview(path.read_bytes())[_HEADER_BYTES:]
+        except FileNotFoundError as error:
+            raise RunCorrupt(f"{path} ({entry.key}) was removed by somebody") from error
         except OSError as error:
-            raise RunCorrupt(f"{path} cannot be read: {error}") from error
+            raise SinkError(
+                f"cannot read {path} of the spool: {error.strerror}", errno=error.errno
+            ) from error
         if len(data) != entry.size or crc32c_of([data]) != entry.crc32c:
             raise RunCorrupt(
                 f"{path} ({entry.key}) is damaged: its checksum is not that of what was put there"
@@ -177,7 +182,8 @@ class Spool:
     def _move_away(self, number: int) -> Path:
         place = self.folder / _DAMAGED / f"{number:012d}"
         place.parent.mkdir(exist_ok=True)
-        (self.folder / _OBJECTS / place.name).rename(place)
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / _OBJECTS / place.name).rename(place)
         return place
 
     def close(self) -> None:

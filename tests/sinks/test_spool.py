@@ -114,6 +114,28 @@ def test_damaged_bytes_are_seen_before_they_are_sent(spool: Spool, damage: str) 
     assert len(spool) == spool.bytes == 0
 
 
+def test_what_cannot_be_read_just_now_is_not_taken_for_damaged(spool: Spool) -> None:
+    entry = spool.append("data/a", [b"x"])
+    path = spool.folder / "objects" / "000000000000"
+    path.rename(spool.folder / "elsewhere")
+    path.mkdir()
+    with pytest.raises(SinkError, match="cannot read") as caught:
+        spool.read(entry)
+    assert caught.value.kind == "transient"
+    path.rmdir()
+    (spool.folder / "elsewhere").rename(path)
+    assert contents(spool) == [("data/a", b"x")]
+
+
+def test_an_object_that_somebody_removed_is_known_to_be_missing(spool: Spool) -> None:
+    entry = spool.append("data/a", [b"x"])
+    (spool.folder / "objects" / "000000000000").unlink()
+    with pytest.raises(RunCorrupt, match="removed by somebody"):
+        spool.read(entry)
+    spool.set_aside(entry)
+    assert len(spool) == 0
+
+
 def test_an_object_without_a_readable_header_is_set_aside(spool: Spool) -> None:
     spool.append("data/a", [b"x"])
     (spool.folder / "objects" / "000000000001").write_bytes(b"not an object")
