@@ -1,0 +1,96 @@
+"""S3 servers for measurements: they stand for another machine, so they are to take little from this one.
+
+A server is held on the last core, its objects lie in memory where there is room, and with `idle` it runs only
+while nobody else wants that core. Needs the servers of tests/s3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from benchmarks.slowdown.machine import tree_cpu_seconds
+from tests.s3.servers import RcloneServer, Server, moto_server, rclone_server, stub_server
+
+_MEMORY = Path("/dev/shm")
+_MEMORY_NEEDED = 8 << 30
+_LARGE_BYTES = 8 << 20  # no object that is merged later is so large
+
+SERVERS = ("rclone http", "rclone https", "moto http", "stub http")
+
+
+@contextlib.contextmanager
+def running(name: str, *, idle: bool = False) -> Iterator[Server]:
+    """The server of this name, ended with the context. Raises tests.s3.servers.NoServerError."""
+    kind, scheme = name.split()
+    tls = scheme == "https"
+    makers = {"rclone": rclone_server, "moto": moto_server, "stub": stub_server}
+    with _folders_in_memory():
+        made: AbstractContextManager[Server] = makers[kind](tls=tls)
+        server = made.__enter__()
+    try:
+        hold(server.process.pid, idle=idle)
+        yield server
+    finally:
+        made.__exit__(None, None, None)
+
+
+def hold(group: int, *, idle: bool) -> None:
+    """All threads of a process group to the last core; idle: only while nobody else wants it."""
+    cores = sorted(os.sched_getaffinity(0))
+    for thread in _threads_of_group(group):
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(thread, cores[-1:])
+            if idle:
+                os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+
+
+def server_cpu_seconds(server: Server) -> float:
+    """CPU seconds of the server so far."""
+    return tree_cpu_seconds(server.process.pid)
+
+
+def sweep(server: Server, prefix: str) -> None:
+    """Removes every object below `prefix`, behind the server's back where objects are files."""
+    if isinstance(server, RcloneServer):
+        shutil.rmtree(server.folder / "files" / server.bucket / prefix, ignore_errors=True)
+    else:
+        client = server.client()
+        for key in client.keys_below(prefix):
+            client.request("DELETE", key)
+
+
+def sweep_large(server: RcloneServer) -> tuple[int, int]:
+    """Removes the large objects, which nobody reads again; how many, and their bytes."""
+    count = size = 0
+    for path in (server.folder / "files" / server.bucket).rglob("*"):
+        if path.is_file() and path.stat().st_size >= _LARGE_BYTES:
+            count, size = count + 1, size + path.stat().st_size
+            path.unlink()
+    return count, size
+
+
+@contextlib.contextmanager
+def _folders_in_memory() -> Iterator[None]:
+    """Temporary folders that are made here lie in memory, where there is room for them."""
+    before = tempfile.tempdir
+    if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _MEMORY_NEEDED:
+        tempfile.tempdir = str(_MEMORY)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
+def _threads_of_group(group: int) -> list[int]:
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.getpgid(int(entry)) == group:
+                found += [int(thread) for thread in os.listdir(f"/proc/{entry}/task")]
+    return found

@@ -1,0 +1,56 @@
+"""tdcore, with a bucket of an S3 server on this machine as the run's home.
+
+The server stands for another machine: it counts neither as the tool's nor as somebody else's, its objects
+lie in memory, and it runs on the last core while nobody else wants that. Large objects are removed between
+blocks, so that memory holds no more than a block of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from benchmarks.s3.servers import running, sweep_large
+from benchmarks.slowdown import machine
+from benchmarks.slowdown.tools.base import Job
+from benchmarks.slowdown.tools.with_tdcore import Tdcore
+from tests.s3.servers import RcloneServer
+
+
+class TdcoreS3(Tdcore):
+    """The hook of `with_tdcore`; only its out_dir is another."""
+
+    def __init__(self, job: Job) -> None:
+        self._closing = contextlib.ExitStack()
+        server = self._closing.enter_context(running("rclone http", idle=True))
+        assert isinstance(server, RcloneServer)
+        machine.leave_out(server.process.pid)
+        self._server = server
+        self._files = self._bytes = 0
+        os.environ.update(server.environment, TDCORE_SPOOL=str(job.folder / "spool"))
+        super().__init__(job, server.url("run"))
+
+    def block_begins(self, saving: bool) -> None:
+        """Makes room in the server."""
+        self._sweep()
+        super().block_begins(saving)
+
+    def close(self) -> dict[str, Any]:
+        """Tells also what the bucket holds."""
+        said = super().close()
+        self._sweep()
+        files, size = machine.files_under(Path(self._server.folder, "files"))
+        self._closing.close()
+        return {**said, "stored": [self._files + files, self._bytes + size]}
+
+    def _sweep(self) -> None:
+        files, size = sweep_large(self._server)
+        self._files += files
+        self._bytes += size
+
+
+def make(job: Job) -> TdcoreS3:
+    """tdcore on the job, into a bucket."""
+    return TdcoreS3(job)
