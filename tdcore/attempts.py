@@ -50,11 +50,13 @@ def claim_attempt(
     framework: str,
     framework_version: str,
     world_size: int,
+    pid: int | None = None,
     spool: str | None = None,
 ) -> Attempt:
     """Claims the next attempt of `worker` and enters it in run.json. where: the run's place, for messages.
 
-    spool: folder on this machine where the worker keeps what a bucket does not take in time.
+    pid: of the trainer, where that is another process. spool: folder on this machine where the worker keeps
+    what a bucket does not take in time.
 
     Raises ConfigError for a worker name or configuration that cannot be stored, RunCorrupt when run.json is
     not one of ours, SinkError when the place refuses.
@@ -70,7 +72,7 @@ def claim_attempt(
         "framework_version": framework_version,
         "tdcore_version": __version__,
         "host": socket.gethostname(),
-        "pid": os.getpid(),
+        "pid": os.getpid() if pid is None else pid,
         "configuration": dict(configuration),
     }
     if spool is not None:

@@ -38,19 +38,19 @@ def claim(out: str, *, here: bool, **entry: Any) -> Attempt:
     return Attempt(**(_do(job) if here or not is_remote(out) else _send(job)))
 
 
-def put(out: str, key: str, data: bytes, *, here: bool) -> None:
-    """Sink.put into the run at `out`. here: in this process, whatever the place."""
+def put(out: str, key: str, data: bytes, *, here: bool, seconds: float = _SECONDS) -> None:
+    """Sink.put into the run at `out`, within so many seconds. here: in this process, whatever the place."""
     job = {"errand": "put", "out": out, "key": key, "data": base64.b64encode(data).decode()}
     if here or not is_remote(out):
         _do(job)
     else:
-        _send(job)
+        _send(job, seconds)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The process: does the errand that `arguments[0]` describes, and prints what came of it."""
+    """The process: does the errand that its input describes, and prints what came of it."""
     try:
-        answer: dict[str, Any] = {"value": _do(json.loads(arguments[0]))}
+        answer: dict[str, Any] = {"value": _do(json.load(sys.stdin))}
     except TdcoreError as error:
         details = {name: getattr(error, name) for name in ("kind", "errno") if hasattr(error, name)}
         answer = {"error": type(error).__name__, "message": str(error), "details": details}
@@ -75,23 +75,23 @@ def _open(out: str) -> Sink:
     return S3Sink(out, patience=_PATIENCE)
 
 
-def _send(job: Mapping[str, Any]) -> Any:
+def _send(job: Mapping[str, Any], seconds: float = _SECONDS) -> Any:
     where = job["out"].partition("?")[0]
     if not sys.executable or not os.access(sys.executable, os.X_OK):
         raise SinkError(f"no Python to reach {where} with: sys.executable is {sys.executable!r}")
     try:
         done = subprocess.run(
-            command("tdcore.errands", job),
-            stdin=subprocess.DEVNULL,
+            command("tdcore.errands", {}),
+            input=json.dumps(job).encode(),  # not an argument: those are short, and everybody can read them
             capture_output=True,
             cwd="/",
             env=environment(),
             start_new_session=True,
-            timeout=_SECONDS,
+            timeout=seconds,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise SinkError(f"{where} did not answer within {_SECONDS:.0f} s") from error
+        raise SinkError(f"{where} did not answer within {seconds:.0f} s") from error
     except OSError as error:
         raise SinkError(f"cannot start a process to reach {where}: {error}", errno=error.errno) from error
     return _answer(done, where)

@@ -33,7 +33,7 @@ from tdcore.runners import ProcessRunner, Runner, ThreadRunner
 from tdcore.sinks import is_remote
 from tdcore.sinks.s3.options import parse_s3_url
 from tdcore.sinks.spool_place import attempt_spool, worker_spools
-from tdcore.supervisor import Supervisor
+from tdcore.supervisor import Supervisor, close_before_executors
 
 if TYPE_CHECKING:
     from tdcore.flusher import FlusherOptions
@@ -42,6 +42,7 @@ __all__ = ["JSON", "RingConfig", "Session", "StopRequest"]
 
 _log = logging.getLogger("tdcore")
 _MIB = 1024 * 1024
+_LAST_WORDS_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +135,7 @@ class Session:
                 framework=framework,
                 framework_version=framework_version,
                 world_size=world_size,
+                pid=os.getpid(),
                 spool=str(spools) if spools else None,
             )
             self.ring.prefault()
@@ -143,7 +145,8 @@ class Session:
                     "out": self.out_dir,
                     "worker": worker,
                     "attempt": place.attempt,
-                    "spool": str(attempt_spool(spools, place.attempt)) if spools else None,
+                    "run_id": place.run_id,
+                    "spool": str(attempt_spool(spools, place.attempt, place.run_id)) if spools else None,
                 },
                 runner=ProcessRunner if flusher == "process" else ThreadRunner,
                 options=flusher_options,
@@ -152,6 +155,8 @@ class Session:
         except BaseException:
             self.ring.close()
             raise
+        if self._here and is_remote(self.out_dir):
+            close_before_executors()
         self.run_id = place.run_id
         self.attempt = place.attempt
         self._earlier_collections = dict(place.earlier_collections)
@@ -221,8 +226,8 @@ class Session:
     def _write_collections(self, data: bytes) -> None:
         """The ring had no room to the end; training is over, so the file may be written here."""
         try:
-            errands.put(self.out_dir, COLLECTIONS_KEY, data, here=self._here)
-        except SinkError as error:
+            errands.put(self.out_dir, COLLECTIONS_KEY, data, here=self._here, seconds=_LAST_WORDS_SECONDS)
+        except Exception as error:
             _log.warning("tdcore %s: %s could not be written: %s", self.worker, COLLECTIONS_KEY, error)
 
     def __enter__(self) -> Session:
@@ -245,7 +250,7 @@ def _place(out_dir: str | os.PathLike[str], in_this_process: bool) -> str:
     if not is_remote(text):
         return text if "://" in text else os.path.abspath(text)
     place = parse_s3_url(text)
-    options = place.options
+    options = place.options.resolved()
     if in_this_process and options.engine == "auto" and find_spec("aiobotocore") is not None:
         options = replace(options, engine="aiobotocore")
     return options.at(place.where)

@@ -150,7 +150,8 @@ class Supervisor:
     def _make_report(self, ended: bool, waited: timedelta) -> CloseReport:
         counters, progress = self.counters(), self.progress()
         if not ended:
-            reason = "the flusher is still at work" + (
+            safe = "" if progress.pending_records else ": everything is durable, it tidies up or uploads"
+            reason = f"the flusher is still at work{safe}" + (
                 f"; it last said: {progress.error}" if progress.error else ""
             )
         else:
@@ -263,6 +264,19 @@ def _close_all_at_exit() -> None:
         _log.warning("tdcore: not waiting for the flusher any longer; it goes on alone")
     for supervisor in list(_STARTED):
         supervisor.forget_flusher()
+
+
+def close_before_executors() -> None:
+    """Wait for flushers on threads of this process earlier than at exit: before its executors stop.
+
+    Python stops all thread pools before it calls what atexit was given, and asyncio needs them for names,
+    files and everything that blocks. What is registered last is called first.
+    """
+    import concurrent.futures.thread  # noqa: F401  # registers itself
+
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:
+        register(_close_all_at_exit)
 
 
 def _after_fork_in_child() -> None:

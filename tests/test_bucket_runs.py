@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +28,8 @@ from tdcore.flusher.place import open_place
 from tdcore.session import RingConfig, Session
 from tdcore.sinks import open_sink
 from tdcore.sinks.s3 import parse_s3_url
+from tdcore.sinks.spool import find_spools
+from tdcore.upload import upload
 from tests.s3.fixtures import Place
 from tests.s3.servers import Server, StubServer
 from tests.trainers.checks import Trainer, check_run, end_of, flushers_of, wait_until
@@ -165,6 +169,39 @@ def test_options_reach_the_service_with_every_object(place: Place, spools: Path,
     assert all(entry["headers"]["x-amz-server-side-encryption"] == "AES256" for entry in puts)
 
 
+def test_the_claim_names_the_trainer_and_its_spool(place: Place, url: str, spools: Path) -> None:
+    with open_session(url):
+        claim = json.loads(place.objects()["run/attempts/0000-worker_0.json"])
+    assert claim["pid"] == os.getpid()
+    assert claim["host"] == socket.gethostname()
+    assert Path(claim["spool"]).is_relative_to(spools)
+
+
+def test_a_large_configuration_starts_a_run_and_is_no_argument_of_a_process(place: Place, url: str) -> None:
+    with open_session(url, configuration={"words": ["word"] * 50_000}):
+        pass
+    claim = json.loads(place.objects()["run/attempts/0000-worker_0.json"])
+    assert len(claim["configuration"]["words"]) == 50_000
+
+
+@pytest.mark.parametrize("engine", ["aiobotocore", "obstore"])
+def test_a_script_with_a_flusher_thread_that_just_ends_loses_nothing(url: str, engine: str) -> None:
+    script = f"""
+import numpy as np
+from tdcore.session import RingConfig, Session
+session = Session({url + "&engine=" + engine!r}, configuration={{}}, framework="test",
+                  framework_version="1", flusher="thread", ring=RingConfig(ring_bytes=1 << 22))
+ids = np.array([session.ring.intern("weight", 1)], dtype=np.uint32)
+for step in range(20):
+    session.ring.capture([np.full(1000, step, np.float32)], ids, np.array([3], np.uint8), step, 1, step)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    run = td.create_trial(url)
+    assert run.steps() == list(range(20))
+    assert run.status == "ended"
+
+
 # --- refused at the start ---
 
 
@@ -273,6 +310,29 @@ def test_trainer_and_flusher_killed_while_the_bucket_is_away_leave_a_spool_to_up
     values = run.tensor("weight")
     assert all(values.value(step).shape == (4096,) for step in run.steps())
     assert [missing.what for missing in run.missing()] in ([], ["end"])  # no end: nobody lived to write it
+
+
+def test_what_an_earlier_run_at_the_same_place_left_does_not_get_into_the_new_one(
+    place: Place, url: str, stub: StubServer, spools: Path
+) -> None:
+    options = FlusherOptions(spill_after=timedelta(seconds=0.2), end_deadline=timedelta(seconds=0.5))
+    old = open_session(url, flusher_options=options)
+    stub.set(refuse=True)
+    capture(old, range(3))
+    old.close()
+    flushers_gone(url)
+    stub.set(refuse=False)
+    for key in place.objects():  # somebody empties the place
+        place.server.client().request("DELETE", f"{place.prefix}/{key}")
+    with open_session(url) as new:
+        capture(new, range(100, 102))
+    run = td.create_trial(url)
+    assert run.steps() == [100, 101]
+    (left,) = find_spools(spools)
+    (result,) = upload(left)
+    assert result.left
+    assert "run" in result.why
+    assert td.create_trial(url).steps() == [100, 101]
 
 
 # --- the service is away at the end ---

@@ -96,6 +96,14 @@ def test_no_credentials_are_said_and_none_are_shown(
     assert "no credentials" in check.detail
 
 
+def test_an_end_point_with_a_password_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://me:hush@127.0.0.1:9")
+    found = look("s3://bucket/runs")
+    assert list(found) == ["S3 place"]
+    assert "AWS_ENDPOINT_URL holds a user or password" in found["S3 place"].detail
+    assert "hush" not in str(found)
+
+
 def test_another_region_is_found_and_named(stub: StubServer) -> None:  # noqa: F811
     stub.set(region="eu-west-1")
     found = look(stub.url("runs"))

@@ -40,8 +40,8 @@ def command(
 
       [bold]tdcore ls s3://bucket/demo[/]         a run in a bucket
     """
+    from tdcore.sinks import is_remote
     from tdcore.trial import create_trial
-    from tdcore.trial.place import is_remote
 
     places = [] if is_remote(path) else _runs_below(Path(path))
     if places:

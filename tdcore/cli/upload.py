@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["EXIT_CODES", "command"]
 
 EXIT_CODES = (
-    """Exit codes: 0 everything is in the bucket. 1 something is left. 2 wrong usage. 3 there is no spool."""
+    "Exit codes: 0 everything is in the bucket. 1 something is left or damaged. 2 wrong usage. "
+    "3 there is no spool."
 )
 
 
@@ -67,11 +68,19 @@ def _upload_shown(spool: Path, to: str | None) -> list[Uploaded]:
 
 
 def _print(result: Uploaded) -> None:
+    from rich.markup import escape
+
     out = console()
-    text = f"{result.objects} objects ({human_bytes(result.bytes)}) to {result.to}"
+    text = f"{result.objects} objects ({human_bytes(result.bytes)})"
+    if result.to:
+        text += f" to {result.to}"
+    if result.damaged:
+        text += f"; {result.damaged} are damaged and were set aside"
     if result.left:
-        out.print(f"[red]{result.spool}[/]: {text}; {result.left} are left: {result.why}")
-    elif result.damaged:
-        out.print(f"[red]{result.spool}[/]: {text}; {result.damaged} are damaged and were set aside")
+        text += f"; {result.left} are left"
     else:
-        out.print(f"[green]{result.spool}[/]: {text}; nothing is left")
+        text += "; nothing is left"
+    if result.why:
+        text += f": {result.why}"
+    colour = "red" if result.left or result.damaged else "green"
+    out.print(f"[{colour}]{escape(result.spool)}[/]: {escape(text)}")

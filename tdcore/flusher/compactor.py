@@ -1,17 +1,27 @@
-"""When to merge, and when to delete what was merged. merge.py says how. One thread: the flusher's."""
+"""When to merge, and when to delete what was merged. merge.py says how.
+
+One thread: the flusher's; what is done in a sink that is far away has another.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from typing import TypeAlias
 
 from tdcore.flusher.health import say
 from tdcore.flusher.ledger import IndexEntry, Ledger
-from tdcore.flusher.merge import final_groups, merge_files, next_group
+from tdcore.flusher.merge import Merge, final_groups, merge_files, next_group
 from tdcore.flusher.options import FlusherOptions
-from tdcore.sinks.base import Sink, SinkError, SinkKeyError, delete_all
+from tdcore.sinks.base import PipelinedSink, Sink, SinkError, SinkKeyError, delete_all
 
 __all__ = ["Compactor"]
+
+Booking: TypeAlias = Callable[[], None]
+Work: TypeAlias = Callable[[], Booking]
 
 _AT_ONCE = 32  # deletions between two looks at the ring
 _PAUSE_SECONDS = 30.0  # after a merge that the sink refused
@@ -30,69 +40,115 @@ class Compactor:
         self._doomed: deque[tuple[float, str]] = deque()  # when to delete, key
         self._left_alone: set[int] = set()  # first tickets of files that could not be merged
         self._not_before = 0.0
+        self._running: Future[Booking] | None = None  # the work that is under way
         self._nothing_since = -1  # the ledger's changes when there was last nothing to merge
 
     def step(self, now: float) -> bool:
-        """Do one piece of work; False when there is none. A sink that refuses a merge only delays it.
+        """Do one piece of work, or look after the one that is under way; False when there is nothing to do.
 
-        Raises SinkError when the run was removed.
+        For a sink that is far away it is done beside the flusher, which has a ring to look after. A sink that
+        refuses only delays it. Raises SinkError when the run was removed.
         """
-        if now < self._not_before:
-            return False
-        try:
-            if self._doomed and self._doomed[0][0] <= now:
-                self._delete([key for due, key in self._doomed if due <= now][:_AT_ONCE])
-                return True
-            if self._nothing_since == self._ledger.changes:
+        if self._running is None:
+            work = self._next(now)
+            if work is None:
                 return False
-            group = next_group(self._candidates(), self._options)
-            if not group:
-                self._nothing_since = self._ledger.changes
-            return bool(group) and self._merge(group)
-        except SinkError as error:
-            if error.kind == "gone":
-                raise  # the whole run was removed: the flusher has to know
-            self._not_before = now + _PAUSE_SECONDS
-            return False
+            self._running = self._begin(work)
+        return self._running.done() and self._book(now)
 
     def finish(self) -> None:
         """The last merges, as far as time allows, and all deletions. Raises SinkError."""
+        if self._running is not None:
+            wait([self._running])
+            self._book(self._clock())
         deadline = self._clock() + self._options.final_merge.total_seconds()
         for group in final_groups(self._candidates(), self._options):
             if self._clock() < deadline:
-                self._merge(group)
-        self._delete([key for _, key in self._doomed])
+                self._merge(group)()
+        self._delete([key for _, key in self._doomed])()
 
     def forget(self) -> None:
         """The run's folder was removed."""
         self._doomed.clear()
 
-    def _delete(self, keys: Sequence[str]) -> None:
+    def _next(self, now: float) -> Work | None:
+        """The most useful thing to do now."""
+        if now < self._not_before:
+            return None
+        due = [key for due, key in self._doomed if due <= now][:_AT_ONCE]
+        if due:
+            return partial(self._delete, due)
+        if self._nothing_since == self._ledger.changes:
+            return None
+        group = next_group(self._candidates(), self._options)
+        if not group:
+            self._nothing_since = self._ledger.changes
+            return None
+        return partial(self._merge, group)
+
+    def _begin(self, work: Work) -> Future[Booking]:
+        end: Future[Booking] = Future()
+
+        def run() -> None:
+            try:
+                end.set_result(work())
+            except BaseException as error:
+                end.set_exception(error)
+
+        if isinstance(self._sink, PipelinedSink):
+            threading.Thread(target=run, name="tdcore-merge", daemon=True).start()
+        else:
+            run()
+        return end
+
+    def _book(self, now: float) -> bool:
+        """The work that was under way has ended."""
+        assert self._running is not None
+        end, self._running = self._running, None
+        try:
+            end.result()()
+        except SinkError as error:
+            if error.kind == "gone":
+                raise  # the whole run was removed: the flusher has to know
+            self._not_before = now + _PAUSE_SECONDS
+            return False
+        return True
+
+    # Work: it may run on another thread, so it touches nothing but the sink; what it returns is called on the
+    # flusher's.
+
+    def _delete(self, keys: Sequence[str]) -> Booking:
         """The first ones of the doomed."""
         delete_all(self._sink, keys)
-        for _ in keys:
-            self._doomed.popleft()
 
-    def _candidates(self) -> Sequence[IndexEntry]:
-        if not self._left_alone:
-            return self._ledger.entries
-        return [entry for entry in self._ledger.entries if entry.range.first not in self._left_alone]
+        def book() -> None:
+            for _ in keys:
+                self._doomed.popleft()
 
-    def _merge(self, group: Sequence[IndexEntry]) -> bool:
+        return book
+
+    def _merge(self, group: Sequence[IndexEntry]) -> Booking:
         try:
             merge = merge_files(self._sink, group, self._options)
         except SinkError as error:
             if not isinstance(error, SinkKeyError):
                 raise
-            self._leave_alone(group, error)  # one of the files was removed by somebody
-            return False
+            return partial(self._leave_alone, group, error)  # one of the files was removed by somebody
         except Exception as error:
-            self._leave_alone(group, error)
-            return False
+            return partial(self._leave_alone, group, error)
+        return partial(self._enter, group, merge)
+
+    # Booking
+
+    def _enter(self, group: Sequence[IndexEntry], merge: Merge) -> None:
         self._ledger.replace(group, merge.entry)
         due = self._clock() + self._options.grace.total_seconds()
         self._doomed.extend((due, key) for key in merge.unneeded)
-        return True
+
+    def _candidates(self) -> Sequence[IndexEntry]:
+        if not self._left_alone:
+            return self._ledger.entries
+        return [entry for entry in self._ledger.entries if entry.range.first not in self._left_alone]
 
     def _leave_alone(self, group: Sequence[IndexEntry], error: Exception) -> None:
         if not self._left_alone:

@@ -43,6 +43,11 @@ class Journal:
         self._attempt = attempt
         self._broken = False
 
+    @property
+    def exists(self) -> bool:
+        """Whether a flusher before this one has left it."""
+        return self._path.exists()
+
     def start(self) -> None:
         """The first flusher begins: nothing is written yet, whatever an earlier run at this place left."""
         self._remove()
@@ -64,23 +69,23 @@ class Journal:
         """All that was recorded; None when there is no journal, or it cannot be trusted."""
         try:
             lines = self._path.read_bytes().split(b"\n")
+            if lines[-1]:  # half a line: its writer was killed in it
+                os.truncate(self._path, self._path.stat().st_size - len(lines[-1]))
         except OSError:
             return None
-        if lines[-1]:  # half a line: its writer was killed in it
-            os.truncate(self._path, self._path.stat().st_size - len(lines[-1]))
         files: list[Line] = []
         begun: list[FileRange] = []
         try:
-            for line in lines[:-1]:
+            if "start" not in json.loads(lines[0]):
+                return None  # it lost its beginning
+            for line in lines[1:-1]:
                 self._take(json.loads(line), files, begun)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None
         covered = files[-1][0].last if files else -1
         return Recorded(files=files, begun=[place for place in begun if place.first > covered])
 
     def _take(self, line: dict[str, Any], files: list[Line], begun: list[FileRange]) -> None:
-        if "start" in line:
-            return
         if "begin" in line:
             first, last = line["begin"]
             begun[:] = [place for place in begun if place.first < first]
@@ -89,7 +94,7 @@ class Journal:
         raw = line.get("file") or line["merge"]
         place = self._range(raw["first"], raw["last"])
         if "merge" in line:
-            at = next(at for at, old in enumerate(files) if place.contains(old[0]))
+            at = [place.contains(old[0]) for old in files].index(True)
             files[:] = [old for old in files if not place.contains(old[0])]
             files.insert(at, (place, int(raw["size"]), _summary(raw)))
         else:

@@ -106,7 +106,15 @@ class Ledger:
         self.entries = [self._entry(each) for each in live]
         self._delete(set(found) - set(live))
         self.sweep()
+        self._write_journal()
         return []
+
+    def _write_journal(self) -> None:
+        """A journal that begins here must name what was there before."""
+        if self._journal is not None:
+            self._journal.start()
+            for entry in self.entries:
+                self._journal.add(entry.range, entry.size, entry.summary)
 
     def sweep(self) -> None:
         """Delete files of this attempt that nothing needs any more. Raises SinkError.

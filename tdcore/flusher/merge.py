@@ -26,7 +26,7 @@ from tdcore.flusher.options import FlusherOptions
 from tdcore.flusher.summary import IndexSummary
 from tdcore.flusher.table import ROWS_PER_GROUP, IndexWriter
 from tdcore.layout import INDEX_SCHEMA, PAD_PREFIX, FileRange, segment_key, segment_name
-from tdcore.sinks.base import Buffer, Sink, announce
+from tdcore.sinks.base import Buffer, Sink, announce, put_straight
 
 __all__ = ["Merge", "MergedSegment", "final_groups", "join_segments", "merge_files", "next_group"]
 
@@ -100,11 +100,11 @@ def merge_files(sink: Sink, group: Sequence[IndexEntry], options: FlusherOptions
         merged = join_segments([sink.get(segment_key(place.worker, each)) for each in small])
         moves = {each: (name, move) for each, move in zip(small, merged.moves, strict=True)}
         segments = {each: size for each, size in segments.items() if each not in moves} | {name: merged.size}
-        sink.put(segment_key(place.worker, name), merged.parts)
+        put_straight(sink, segment_key(place.worker, name), merged.parts)
         del merged
     summary = replace(total, segments=segments, level=total.level + 1)
     data = _join_index_files(sink, group, summary, moves)
-    sink.put(place.index_key, [memoryview(data)])
+    put_straight(sink, place.index_key, [memoryview(data)])
     unneeded = [entry.range.index_key for entry in group] + [
         segment_key(place.worker, each) for each in moves
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["open_place"]
 
+_UPLOAD_SECONDS = 120.0
 _PATIENCE = timedelta(seconds=5)  # the flusher must not be away from its ring for long
 
 
@@ -41,7 +43,7 @@ def open_place(job: Mapping[str, Any]) -> Iterator[tuple[Sink, Journal | None]]:
     remote = S3Sink(job["out"], patience=_PATIENCE)
     sink = SpooledSink(
         remote,
-        _locked_spool(job),
+        _locked_spool(job, journal),
         spill_after=FlusherOptions.from_json(job.get("options", {})).spill_after,
         say=lambda text: say(f"{worker}: {text}"),
     )
@@ -50,17 +52,25 @@ def open_place(job: Mapping[str, Any]) -> Iterator[tuple[Sink, Journal | None]]:
         journal.remove()
 
 
-def _locked_spool(job: Mapping[str, Any]) -> Spool:
-    """The job's spool; a neighbour when somebody is uploading what a flusher before this one left in it."""
+def _locked_spool(job: Mapping[str, Any], journal: Journal) -> Spool:
+    """The job's spool; a neighbour while somebody uploads what a flusher before this one left in it.
+
+    Without a journal this flusher has to see in the bucket what was written, so it waits for the upload.
+    """
     from tdcore.sinks.s3 import parse_s3_url
     from tdcore.sinks.spool import Spool, SpoolInUseError
 
     url, folder = job["out"], Path(job["spool"])
+    about = {"worker": job["worker"], "attempt": job["attempt"], "run_id": job.get("run_id")}
     limit = parse_s3_url(url).options.spool_bytes
-    for place in [folder, *(folder.with_suffix(f".{number}") for number in range(1, 10))]:
-        spool = Spool(place, url=url, limit_bytes=limit, worker=job["worker"], attempt=job["attempt"])
-        with contextlib.suppress(SpoolInUseError):
-            spool.lock()
-            return spool
-    spool.lock()
-    return spool
+    neighbours = [folder.with_suffix(f".{number}") for number in range(1, 10)] if journal.exists else []
+    deadline = time.monotonic() + _UPLOAD_SECONDS
+    while True:
+        for place in [folder, *neighbours]:
+            spool = Spool(place, url=url, limit_bytes=limit, **about)
+            with contextlib.suppress(SpoolInUseError):
+                spool.lock()
+                return spool
+        if time.monotonic() >= deadline:
+            raise SpoolInUseError(f"{folder} was in use for {_UPLOAD_SECONDS:.0f} s")
+        time.sleep(0.5)

@@ -25,6 +25,7 @@ __all__ = [
     "check_key",
     "check_prefix",
     "delete_all",
+    "put_straight",
 ]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -125,6 +126,9 @@ class PipelinedSink(Sink, Protocol):
         """As get(), without waiting for it."""
         ...
 
+    def put_straight(self, key: str, parts: Sequence[Buffer]) -> None:
+        """As put(), without a place in the order and without being kept back: refused rather than late."""
+
     def start_delete(self, keys: Sequence[str]) -> Future[None]:
         """As delete() of each, several at once, without waiting for it."""
         ...
@@ -140,8 +144,16 @@ class ReadAheadSink(Sink, Protocol):
 
 def announce(sink: Sink, keys: Sequence[str]) -> None:
     """get() of these keys comes next: a sink that is far away fetches them at once."""
-    if isinstance(sink, ReadAheadSink):
+    if keys and isinstance(sink, ReadAheadSink):
         sink.prefetch(keys)
+
+
+def put_straight(sink: Sink, key: str, parts: Sequence[Buffer]) -> None:
+    """Sink.put, beside what is on its way to a sink that is far away. Raises SinkError."""
+    if isinstance(sink, PipelinedSink):
+        sink.put_straight(key, parts)
+    else:
+        sink.put(key, parts)
 
 
 def delete_all(sink: Sink, keys: Sequence[str]) -> None:

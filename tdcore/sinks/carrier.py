@@ -67,6 +67,9 @@ class Carrier:
         self._stopped = False
         self._relief = asyncio.Event()  # set while the straight way is closed
         self._wake = asyncio.Event()  # a job has ended
+        for path in spool.found_damaged:
+            self.spooled["damaged"] += 1
+            say(f"{path} was damaged on the local disk, nobody can say what it was; it is not in the run")
         if len(spool):
             self._close_way("a flusher before this one left objects in the spool")
 

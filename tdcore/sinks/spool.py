@@ -3,7 +3,7 @@
     <folder>/spool.json           for which place, of which worker and attempt
     <folder>/objects/<number>     one object: a header of 4096 bytes (JSON: key, size, crc32c), then its bytes
     <folder>/damaged/<number>     an object whose bytes are not what was put there
-    <folder>/lock                 held by the process that works on it
+    <folder>/lock                 held by the process that works on it; nobody else touches anything
 
 Each object is written beside its place, flushed to the disk and renamed, so that a crash leaves it whole or
 not at all. Its checksum is taken from the memory it comes from and compared before it goes on its way.
@@ -14,6 +14,7 @@ Threads: any; one process at a time (`lock`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -25,17 +26,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tdcore.errors import RunCorrupt
-from tdcore.sinks.base import Buffer, SinkError, check_key
+from tdcore.errors import RunCorrupt, RunNotFound
+from tdcore.sinks.base import Buffer, SinkError, SinkKeyError, check_key
 from tdcore.sinks.local import LocalSink
 
-__all__ = ["Spool", "SpoolEntry", "SpoolInUseError", "crc32c_of", "find_spools"]
+__all__ = ["Spool", "SpoolEntry", "SpoolInUseError", "count_objects", "crc32c_of", "find_spools"]
 
 _FORMAT = 1
 _ABOUT = "spool.json"
 _OBJECTS = "objects"
 _DAMAGED = "damaged"
 _HEADER_BYTES = 4096  # a page, so that what follows can be written by direct I/O
+_LOCK_ROUNDS = 100
 
 
 class SpoolInUseError(SinkError):
@@ -53,11 +55,12 @@ class SpoolEntry:
 
 
 class Spool:
-    """The spool in `folder`, which need not exist: the first append makes it.
+    """The spool in `folder`, which need not exist. It is neither read nor changed before lock().
 
     url: where its objects belong; with None it is read from the folder, which must then hold a spool.
-    limit_bytes: it refuses what would make it larger. about: more for spool.json (worker, attempt).
-    Raises RunCorrupt when the folder holds something else.
+    limit_bytes: it refuses what would make it larger. about: more for spool.json (worker, attempt, run_id),
+    None for what is not known. found_damaged: what lock() has set aside because its header is unreadable.
+    Raises RunNotFound when the folder holds no spool, RunCorrupt when its description cannot be read.
     """
 
     def __init__(
@@ -69,16 +72,22 @@ class Spool:
         self._mutex = threading.Lock()  # guards _entries, _next and bytes
         self._lock_fd = -1
         self.bytes = 0
+        self.found_damaged: list[Path] = []
         self._entries: dict[int, SpoolEntry] = {}
-        self.about: dict[str, Any] = {"format": _FORMAT, "url": url, **about} if url else self._read_about()
+        known = {name: value for name, value in about.items() if value is not None}
+        self.about: dict[str, Any] = {"format": _FORMAT, "url": url, **known} if url else self._read_about()
         self._about_written = False
         self._next = 0
-        self.reload()
 
     @property
     def url(self) -> str:
         """Where the objects belong."""
         return str(self.about["url"])
+
+    @property
+    def run_id(self) -> str:
+        """Id of the run that the objects are of; "" when it is not known."""
+        return str(self.about.get("run_id") or "")
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -90,12 +99,19 @@ class Spool:
             return [self._entries[number] for number in sorted(self._entries)]
 
     def lock(self) -> None:
-        """Take the spool for this process until close(). Raises SpoolInUseError, SinkError."""
+        """Take the spool for this process until close(), and take in what is there; again: nothing happens.
+
+        Raises SpoolInUseError, SinkError.
+        """
         if self._lock_fd >= 0:
             return
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._lock_fd = self._take_lock()
+        except BlockingIOError as error:
+            raise SpoolInUseError(
+                f"the spool {self.folder} is in use by another process; it uploads by itself, or try again "
+                "when that has ended"
+            ) from error
         except OSError as error:
             raise SinkError(
                 f"cannot use the spool {self.folder}: {error.strerror}; name another with ?spool=FOLDER",
@@ -103,28 +119,43 @@ class Spool:
                 errno=error.errno,
             ) from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            raise SpoolInUseError(
-                f"the spool {self.folder} is in use by another process; it uploads by itself, or try again "
-                "when that has ended"
-            ) from error
-        self._lock_fd = descriptor
-
-    def reload(self) -> None:
-        """Take in what is there now; for the one who has just locked it."""
-        with self._mutex:
-            self._entries.clear()
-            self.bytes = 0
             self._load()
-            self._next = max(self._entries, default=-1) + 1
+        except BaseException:
+            self._release()
+            raise
+
+    def _take_lock(self) -> int:
+        """A descriptor of the lock file, locked. One that was removed in the meantime locks nothing."""
+        path = self.folder / "lock"
+        for _ in range(_LOCK_ROUNDS):
+            with contextlib.suppress(FileNotFoundError):  # whoever had it has just removed it all
+                self.folder.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if os.path.samestat(os.fstat(descriptor), path.stat()):
+                        return descriptor
+                except FileNotFoundError:
+                    pass
+                except BaseException:
+                    os.close(descriptor)
+                    raise
+                os.close(descriptor)
+        raise BlockingIOError(errno.EAGAIN, "it is removed as often as it is made")
+
+    def _release(self) -> None:
+        os.close(self._lock_fd)
+        self._lock_fd = -1
 
     def append(self, key: str, parts: Sequence[Buffer]) -> SpoolEntry:
-        """Store an object behind all others; durable on return.
+        """Store an object behind all others; durable on return. Only under the lock.
 
         Raises SinkError: "full" when the limit or the disk is reached, "denied" or "transient".
         """
+        if self._lock_fd < 0:
+            raise SinkError(
+                f"the spool {self.folder} is closed: whoever puts something into it locks it first"
+            )
         size = sum(memoryview(part).nbytes for part in parts)
         with self._mutex:
             if self._limit is not None and self.bytes + size > self._limit:
@@ -175,15 +206,21 @@ class Spool:
         self._forget(entry)
 
     def set_aside(self, entry: SpoolEntry) -> Path:
-        """The object is damaged: keep it for people, out of the way. Returns where."""
+        """The object is damaged: keep it for people, out of the way. Returns where. Raises SinkError."""
+        place = self._move_away(self._path(entry))
         self._forget(entry)
-        return self._move_away(entry.number)
+        return place
 
-    def _move_away(self, number: int) -> Path:
-        place = self.folder / _DAMAGED / f"{number:012d}"
-        place.parent.mkdir(exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            (self.folder / _OBJECTS / place.name).rename(place)
+    def _move_away(self, path: Path) -> Path:
+        place = self.folder / _DAMAGED / path.name
+        try:
+            place.parent.mkdir(exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(place)
+        except OSError as error:
+            raise SinkError(
+                f"cannot set {path} of the spool aside, which is damaged: {error.strerror}", errno=error.errno
+            ) from error
         return place
 
     def close(self) -> None:
@@ -192,17 +229,18 @@ class Spool:
             return
         if not self._entries and not self.damaged:
             self._remove_folder()
-        os.close(self._lock_fd)
-        self._lock_fd = -1
+        self._release()
 
     def _remove_folder(self) -> None:
-        for name in (_ABOUT, "lock"):
-            with contextlib.suppress(OSError):
-                (self.folder / name).unlink()
+        """All of it, unless something is there that is not known: first the objects, at the end the lock."""
         with contextlib.suppress(OSError):
-            objects = self.folder / _OBJECTS
-            for folder in ([objects] if objects.exists() else []) + [self.folder, *self.folder.parents][:3]:
-                folder.rmdir()  # goes up as long as nothing else is there: worker, run
+            for folder in (_OBJECTS, _DAMAGED):
+                with contextlib.suppress(FileNotFoundError):
+                    (self.folder / folder).rmdir()
+            for file in (_ABOUT, "lock"):
+                (self.folder / file).unlink(missing_ok=True)
+            for folder_above in [self.folder, *self.folder.parents[:2]]:
+                folder_above.rmdir()  # goes up as long as nothing else is there: worker, run
 
     def _forget(self, entry: SpoolEntry) -> None:
         with self._mutex:
@@ -217,7 +255,7 @@ class Spool:
         try:
             about = json.loads(path.read_bytes())
         except FileNotFoundError as error:
-            raise RunCorrupt(f"{self.folder} is not a spool: it has no {_ABOUT}") from error
+            raise RunNotFound(f"{self.folder} is not a spool: it has no {_ABOUT}") from error
         except (OSError, ValueError) as error:
             raise RunCorrupt(f"{path} cannot be read: {error}") from error
         if (
@@ -235,17 +273,28 @@ class Spool:
             self._about_written = True
 
     def _load(self) -> None:
-        """Take in what is there."""
+        """Clean up and take in what is there."""
         self._files.clean(f"{_OBJECTS}/")
+        entries, found_damaged = {}, []
         for key in self._files.list(f"{_OBJECTS}/"):
             name = key.rpartition("/")[2]
-            if name.isdigit():
-                entry = _parse_header(int(name), self._files.get_ranges(key, [(0, _HEADER_BYTES)])[0])
-                if entry is None:
-                    self._move_away(int(name))
-                else:
-                    self._entries[entry.number] = entry
-                    self.bytes += entry.size
+            if not name.isdecimal():
+                continue
+            try:
+                header = self._files.get_ranges(key, [(0, _HEADER_BYTES)])[0]
+            except SinkKeyError:  # somebody removed it by hand
+                continue
+            entry = _parse_header(int(name), header)
+            if entry is None:
+                found_damaged.append(self._move_away(self.folder / key))
+            else:
+                entries[entry.number] = entry
+        aside = [int(path.name) for path in self.damaged if path.name.isdecimal()]
+        with self._mutex:
+            self._entries = entries
+            self.found_damaged = found_damaged
+            self.bytes = sum(entry.size for entry in entries.values())
+            self._next = max([*entries, *aside], default=-1) + 1
 
     @property
     def damaged(self) -> list[Path]:
@@ -254,8 +303,25 @@ class Spool:
 
 
 def find_spools(place: Path) -> list[Path]:
-    """Folders under `place` (itself included) that are spools, sorted."""
-    return sorted(path.parent for path in place.rglob(_ABOUT))
+    """Folders under `place` (itself included) that are spools, sorted. Others may come and go meanwhile."""
+    found = []
+    for folder, below, files in os.walk(place):
+        if _ABOUT in files:
+            found.append(Path(folder))
+            below.clear()
+    return sorted(found)
+
+
+def count_objects(folder: Path) -> tuple[int, int]:
+    """Objects that wait in the spool in `folder`, and those set aside, as a look from outside tells."""
+
+    def count(name: str) -> int:
+        try:
+            return sum(each.isdecimal() for each in os.listdir(folder / name))
+        except OSError:
+            return 0
+
+    return count(_OBJECTS), count(_DAMAGED)
 
 
 def crc32c_of(parts: Sequence[Buffer]) -> int:

@@ -26,9 +26,9 @@ def worker_spools(url: str, worker: str) -> Path:
     return _writable(spool_root(place.options.spool), asked=place.options.spool) / f"{name}-{digest}" / worker
 
 
-def attempt_spool(spools: Path, attempt: int) -> Path:
-    """The spool of one attempt within worker_spools()."""
-    return spools / f"{attempt:04d}"
+def attempt_spool(spools: Path, attempt: int, run_id: str) -> Path:
+    """The spool of one attempt within worker_spools(). A run that is made anew at a place has its own."""
+    return spools / f"{attempt:04d}-{run_id[:8]}"
 
 
 def spool_root(asked: str | None = None) -> Path:

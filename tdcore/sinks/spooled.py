@@ -46,7 +46,6 @@ class SpooledSink:
         self._remote = remote
         self._spool = spool
         spool.lock()
-        spool.reload()
 
         async def make() -> Carrier:
             return Carrier(
@@ -77,6 +76,11 @@ class SpooledSink:
         """See Sink.put_new. Goes straight, past the spool."""
         return self._remote.put_new(key, parts)
 
+    def put_straight(self, key: str, parts: Sequence[Buffer]) -> None:
+        """See PipelinedSink.put_straight."""
+        self._check_settled()
+        self._remote.put(key, parts)
+
     def relieve(self) -> None:
         """The caller needs its memory back: what is on its way goes to the spool if it takes much longer."""
         self._remote.loop.submit(self._carrier.relieve())
@@ -101,7 +105,7 @@ class SpooledSink:
         return {
             **self._remote.report(),
             "spooled": dict(self._carrier.spooled),
-            "left_in_spool": len(self._spool),
+            "in_spool": len(self._spool),
         }
 
     # Reading and the rest: only while the bucket holds everything.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdcore import layout
 from tdcore.errors import RunCorrupt, SinkKeyError, UnsupportedFormat
-from tdcore.trial.fetch import prefetch
+from tdcore.sinks.base import announce
 from tdcore.trial.index_file import clipped
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ __all__ = [
     "Attempt",
     "Run",
     "RunEnd",
+    "claim_key",
     "read_claim",
     "read_collections",
     "read_ends",
@@ -101,10 +102,15 @@ def _whole(entry: Mapping[str, Any], name: str, default: int) -> int:
     return value
 
 
+def claim_key(worker: str, attempt: int) -> str:
+    """Where a worker says of itself that it takes part in an attempt."""
+    return f"attempts/{attempt:04d}-{worker}.json"
+
+
 def read_claim(sink: Sink, worker: str, attempt: int) -> Mapping[str, Any]:
     """What a worker said of itself when it began an attempt; empty when nothing that can be read."""
     try:
-        return _object(sink, f"attempts/{attempt:04d}-{worker}.json")
+        return _object(sink, claim_key(worker, attempt))
     except (SinkKeyError, RunCorrupt, ValueError):
         return {}
 
@@ -155,7 +161,7 @@ def read_ends(
     `known` ones are not read again: an end file is written once.
     """
     places = {key: layout.parse_end_key(key) for key in keys}
-    prefetch(sink, [key for key, place in places.items() if place is not None and place not in known])
+    announce(sink, [key for key, place in places.items() if place is not None and place not in known])
     found: dict[tuple[str, int], RunEnd] = {}
     for key, place in places.items():
         if place is None:
@@ -178,7 +184,7 @@ def read_findings(sink: Sink) -> list[dict[str, Any]]:
     """All lines of findings/, in order of rules and lines. A last line still being written is left out."""
     findings: list[dict[str, Any]] = []
     keys = [key for key in sink.list(layout.FINDINGS_PREFIX) if key.endswith(".jsonl")]
-    prefetch(sink, keys)
+    announce(sink, keys)
     for key in keys:
         try:
             data = sink.get(key)

@@ -11,7 +11,7 @@ from tdcore.sinks.base import ReadAheadSink
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["fetch_all", "prefetch"]
+__all__ = ["fetch_all"]
 
 _AT_ONCE = 8
 
@@ -29,9 +29,3 @@ def fetch_all(sink: Sink, ask: Callable[[Item], Answer], items: Sequence[Item]) 
         return [ask(item) for item in items]
     with ThreadPoolExecutor(min(len(items), _AT_ONCE), "tdcore-fetch") as pool:
         return list(pool.map(ask, items))
-
-
-def prefetch(sink: Sink, keys: Sequence[str]) -> None:
-    """Tells a sink that reads ahead that get() of these keys follows, in this order. No other is asked."""
-    if len(keys) > 1 and isinstance(sink, ReadAheadSink):
-        sink.prefetch(keys)

@@ -29,9 +29,9 @@ import pyarrow as pa
 
 from tdcore import layout
 from tdcore.errors import RunCorrupt, SinkKeyError
+from tdcore.sinks.base import announce
 from tdcore.trial.chunk import Chunk, gather
 from tdcore.trial.columns import Growing
-from tdcore.trial.fetch import prefetch
 from tdcore.trial.index_file import NARROW, WORDS, open_chunks
 from tdcore.trial.intervals import Intervals
 from tdcore.trial.listing import Home, Listing
@@ -178,7 +178,7 @@ class Index:
         found: list[tuple[list[Chunk], dict[str, npt.NDArray[Any]]]],
     ) -> bool:
         complete, chosen = self._choose(files, last_try)
-        prefetch(self._sink, [file.index_key for file, _ in chosen])
+        announce(self._sink, [file.index_key for file, _ in chosen])
         stopped: set[Home] = set()  # a file vanished: what follows it waits for the next listing
         for file, wanted in chosen:
             home = (file.worker, file.attempt)

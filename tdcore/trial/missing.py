@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from tdcore.trial.documents import read_claim
 from tdcore.trial.progress import process_is_gone
 
 if TYPE_CHECKING:
-    from tdcore.sinks import Sink
-    from tdcore.trial.index import Index
+    from tdcore.trial.index import Hole, Index
     from tdcore.trial.progress import Progress
 
 __all__ = ["Missing", "find_missing"]
@@ -21,8 +19,9 @@ __all__ = ["Missing", "find_missing"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
     """what: "rows", when tickets first..last (inclusive) are in no index file although later ones are;
-    "end", when a worker of the latest attempt was not heard of for a while and has not said that it ended:
-    rows from ticket `first` on may exist. advice: one sentence.
+    "end", when a worker was not heard of for a while and has not said that it ended: rows from ticket `first`
+    on may exist. Of earlier attempts that is said of workers with a spool, which may hold them. advice: one
+    sentence.
     """
 
     worker: str
@@ -33,36 +32,19 @@ class Missing:
     advice: str
 
 
-def find_missing(sink: Sink, index: Index, progress: Progress) -> list[Missing]:
+def find_missing(index: Index, progress: Progress) -> list[Missing]:
     """What is missing, as of what index and progress have read; by attempt and worker.
 
-    Reads the claims of the workers concerned, and nothing when nothing is missing. Raises SinkError.
+    Reads the claims of the workers concerned, once, and nothing when nothing is missing. Raises SinkError.
     """
-    found: list[Missing] = []
-    claims: dict[tuple[str, int], Mapping[str, Any]] = {}
-
-    def claim(worker: str, attempt: int) -> Mapping[str, Any]:
-        if (worker, attempt) not in claims:
-            claims[worker, attempt] = read_claim(sink, worker, attempt)
-        return claims[worker, attempt]
-
-    for hole in index.holes:
-        advice = _upload(claim(hole.worker, hole.attempt)) or (
-            "an index file was lost or deleted: restore it from a copy"
-        )
-        found.append(
-            Missing(
-                worker=hole.worker,
-                attempt=hole.attempt,
-                what="rows",
-                first=hole.first,
-                last=hole.last,
-                advice=advice,
-            )
-        )
-    attempt = progress.latest_attempt
-    for worker in progress.silent():
-        said = claim(worker, attempt)
+    holes, silent = index.holes, progress.silent()
+    claims = progress.claims([*((hole.worker, hole.attempt) for hole in holes), *silent])
+    found = [_rows(hole, claims[hole.worker, hole.attempt]) for hole in holes]
+    latest = progress.latest_attempt
+    for worker, attempt in silent:
+        said = claims[worker, attempt]
+        if attempt < latest and not _upload(said):
+            continue  # what it did not write is lost, and the run has gone on without
         gone = process_is_gone(*_process(said))
         if gone is False:
             continue  # it is there, and may save seldom
@@ -77,6 +59,17 @@ def find_missing(sink: Sink, index: Index, progress: Progress) -> list[Missing]:
             )
         )
     return sorted(found, key=lambda each: (each.attempt, each.worker, each.first or 0))
+
+
+def _rows(hole: Hole, claim: Mapping[str, Any]) -> Missing:
+    return Missing(
+        worker=hole.worker,
+        attempt=hole.attempt,
+        what="rows",
+        first=hole.first,
+        last=hole.last,
+        advice=_upload(claim) or "an index file was lost or deleted: restore it from a copy",
+    )
 
 
 def _end_advice(claim: Mapping[str, Any], *, gone: bool) -> str:

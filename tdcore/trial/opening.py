@@ -92,9 +92,11 @@ def open_trial(sink: Sink, name: str = "run", **options: Any) -> Trial:
 
 def _not_found(place: RunPlace) -> RunNotFound:
     if place.root is None or place.root.is_dir():
+        below = "; runs below a prefix of a bucket are not looked for: name one run"
         return RunNotFound(
             f"{place.shown} has no run.json: it is not a run of tdcore, or the training has not begun to "
             "write; check the path given to the hook as out_dir, or pass wait=timedelta(minutes=1)"
+            + (below if place.root is None else "")
         )
     if place.root.exists():
         return RunNotFound(f"{place.shown} is a file; give the folder of a run, the hook's out_dir")

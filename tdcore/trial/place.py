@@ -6,17 +6,12 @@ import os
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from tdcore.errors import ConfigError
+from tdcore.sinks import Sink, is_remote, local_path, open_sink
 
-if TYPE_CHECKING:
-    from tdcore.sinks import Sink
-
-__all__ = ["RunPlace", "is_remote", "open_place", "pause"]
-
-_REMOTE = "s3://"
+__all__ = ["RunPlace", "open_place", "pause"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +32,6 @@ class RunPlace:
         return os.path.basename(self.shown.rstrip("/")) or self.shown
 
 
-def is_remote(where: str) -> bool:
-    """Whether a run at this path or URL is on another machine."""
-    return where.lower().startswith(_REMOTE)
-
-
 def pause(root: Path | None, *, near: float) -> timedelta:
     """Between two looks at a run: `near` seconds where it is local, and a second where it is not."""
     return timedelta(seconds=near if root is not None else 1.0)
@@ -52,8 +42,6 @@ def open_place(place: str | os.PathLike[str]) -> RunPlace:
 
     Raises UnsupportedFeature for a scheme that is not served, ConfigError for a URL that is wrong.
     """
-    from tdcore.sinks import local_path, open_sink
-
     url = os.fspath(place)
     if url.lower().startswith("s3:/") and not is_remote(url):
         raise ConfigError(

@@ -10,18 +10,19 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from tdcore import layout
 from tdcore.errors import SinkKeyError
+from tdcore.sinks.base import announce
 from tdcore.sinks.cache import CachedSink
 from tdcore.trial.columns import distinct
-from tdcore.trial.documents import Attempt, Run, RunEnd, read_ends, read_run
+from tdcore.trial.documents import Attempt, Run, RunEnd, claim_key, read_claim, read_ends, read_run
 from tdcore.trial.fetch import fetch_all
 from tdcore.trial.index import Index
 
@@ -62,6 +63,7 @@ class Progress:
         self._clock = clock
         self._opened = clock()
         self._claims: dict[int, set[str]] = {}
+        self._said: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._frontiers: dict[tuple[int, str], _Frontier] = {}
         self._seen = 0
 
@@ -155,16 +157,27 @@ class Progress:
             return "ended" if all(end is not None and end.clean for end in ends) else "died"
         return "died" if self._vanished(attempt) else "running"
 
-    def silent(self) -> list[str]:
-        """Workers of the latest attempt that have not ended, and of which nothing has come for a while."""
-        attempt = self.latest_attempt
+    def silent(self) -> list[tuple[str, int]]:
+        """Workers that have not ended in an attempt, and of which nothing of it has come for a while."""
+        claimed = {(attempt, worker) for attempt, workers in self._claims.items() for worker in workers}
         found = []
-        for worker in sorted(self.workers(attempt)):
+        for attempt, worker in sorted(claimed | set(self._frontiers)):
             if (worker, attempt) not in self.ends:
                 frontier = self._frontiers.get((attempt, worker))
                 if self._is_silent(attempt, [] if frontier is None else [frontier]):
-                    found.append(worker)
+                    found.append((worker, attempt))
         return found
+
+    def claims(self, homes: Collection[tuple[str, int]]) -> dict[tuple[str, int], Mapping[str, Any]]:
+        """What each (worker, attempt) said of itself when it began; see read_claim.
+
+        It is written once, and read once.
+        """
+        new = [home for home in dict.fromkeys(homes) if home not in self._said]
+        announce(self._sink, [claim_key(*home) for home in new])
+        for home in new:
+            self._said[home] = read_claim(self._sink, *home)
+        return {home: self._said[home] for home in homes}
 
     def _vanished(self, attempt: int) -> bool:
         """The process is not there any more and nothing has come for a while: power failure, both processes

@@ -124,10 +124,10 @@ class Trial:
         """What should be there and is not: rows between others, and ends of workers that have gone silent.
 
         Of a run whose job ended while its bucket was away, this names the host and the spool folder that hold
-        the rest. Empty while all is well. Reads a small file per worker concerned.
+        the rest. Empty while all is well. Reads a small file per worker concerned, once.
         """
         self._reader.auto_refresh()
-        return find_missing(self._reader.sink, self._reader.index, self._reader.progress)
+        return find_missing(self._reader.index, self._reader.progress)
 
     def findings(self) -> list[dict[str, Any]]:
         """What rules have found so far, in order of rules."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +23,7 @@ from tdcore.flusher.place import open_place
 from tdcore.layout import index_prefix
 from tdcore.sinks import Sink
 from tdcore.sinks.s3 import S3Sink
+from tdcore.sinks.spooled import SpooledSink
 from tdcore.upload import upload
 from tests.flushing import (
     MIB,
@@ -252,6 +255,33 @@ def test_merges_and_deletions_happen_in_the_bucket_too(
     assert run(trainer, job, options=replace(FAR, segment_bytes=1300))
     check(bucket, 40)
     assert len(bucket.list(index_prefix("worker_0"))) == len(index_ranges(bucket)) < 10
+
+
+def test_a_bucket_that_hangs_in_a_merge_does_not_keep_the_ring_waiting(
+    trainer: Trainer, job: dict[str, Any], bucket: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, go_on = threading.Event(), threading.Event()
+    delete = SpooledSink.start_delete
+
+    def hang(self: SpooledSink, keys: Sequence[str]) -> Future[None]:
+        hangs.set()
+        go_on.wait(60)
+        return delete(self, keys)
+
+    monkeypatch.setattr(SpooledSink, "start_delete", hang)
+    with open_place(job) as (sink, journal):
+        flusher = FlusherThread(trainer, sink, options=replace(FAR, segment_bytes=1300), journal=journal)
+        for step in range(8):
+            trainer.capture(step, weights(step))
+            wait_until(lambda: trainer.pending() == 0)
+        wait_until(hangs.is_set)
+        for step in range(8, 16):
+            trainer.capture(step, weights(step))
+        wait_until(lambda: trainer.pending() == 0)
+        go_on.set()
+        trainer.ring.set_closing()
+        assert flusher.join()
+    check(bucket, 16)
 
 
 def test_a_merge_that_its_flusher_did_not_live_to_enter_is_undone(

@@ -16,6 +16,7 @@ import pytest
 from tdcore.errors import ConfigError, SinkError, SinkKeyError
 from tdcore.sinks.s3 import S3Options, S3Sink, parse_s3_url
 from tdcore.sinks.s3 import faults as words
+from tdcore.sinks.s3.chain import no_credentials
 from tdcore.sinks.s3.faults import Fault, fault_from_reply
 from tests.s3.servers import Server, StubServer, moto_server, rclone_server, stub_server
 
@@ -433,11 +434,87 @@ def test_over_tls_with_a_bundle_of_certificates(
             sink.close()
 
 
-def test_a_bundle_that_cannot_be_read_is_a_configuration_error(stub: StubServer, engine: str) -> None:
-    sink = S3Sink(stub.url("p", engine=engine, ca_bundle="/no/such.pem"))
-    with pytest.raises(ConfigError, match=r"ca_bundle '/no/such.pem': No such file"):
-        sink.put("a", [b"x"])
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (None, r"ca_bundle .* '/.*/ca.pem': No such file or directory$"),
+        ("", "no certificates"),
+        ("a note", "no certificates"),
+        ("-----BEGIN CERTIFICATE-----\nxx", "no certificates"),
+    ],
+)
+def test_a_bundle_that_cannot_be_read_is_a_configuration_error(
+    content: str | None, match: str, stub: StubServer, opened: Callable[..., S3Sink], tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "ca.pem").write_text(content)
+    with pytest.raises(ConfigError, match=match):
+        opened(ca_bundle=str(tmp_path / "ca.pem")).put("a", [b"x"])
+
+
+def test_a_bundle_beside_the_program_is_refused_with_a_hint(opened: Callable[..., S3Sink]) -> None:
+    with pytest.raises(ConfigError, match="give the whole path"):
+        opened(ca_bundle="no-such.pem").put("a", [b"x"])
+
+
+def _break_configuration(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    """As when another program has written half of the AWS configuration file."""
+    file.write_text("[default]\nx")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(file))
+
+
+def test_a_half_written_configuration_file_passes(
+    stub: StubServer, opened: Callable[..., S3Sink], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sink = opened()
+    sink.put("a", [b"1"])
+    _break_configuration(monkeypatch, tmp_path / "config")
+    stub.set(expired=True)
+    waiting = sink.loop.submit(sink.store.put("a", [b"2"]))
+    while not sink.report()["retries"].get("settings"):
+        time.sleep(0.01)
+    stub.set(expired=False)
+    (tmp_path / "config").write_text("[default]\n")
+    waiting.result(timeout=30)
+    assert stub.objects() == {"p/a": b"2"}
+
+
+def test_a_configuration_that_stays_broken_is_a_sink_error_once_it_was_good(
+    stub: StubServer, opened: Callable[..., S3Sink], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sink = opened(patience=0.3)
+    sink.put("a", [b"1"])
+    _break_configuration(monkeypatch, tmp_path / "config")
+    stub.set(expired=True)
+    for _ in range(2):
+        with pytest.raises(SinkError, match="configuration files cannot be read") as caught:
+            sink.put("a", [b"2"])
+        assert caught.value.kind == "transient"
+    with pytest.raises(ConfigError, match="configuration files cannot be read"):
+        opened().put("a", [b"2"])
+
+
+def test_a_configuration_that_breaks_before_the_bucket_is_looked_for_is_a_sink_error(
+    stub: StubServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sink = S3Sink(stub.url("p", engine="obstore"))  # the other engine looks for the bucket by itself
+    sink.put("a", [b"1"])
+    _break_configuration(monkeypatch, tmp_path / "config")
+    stub.set(region="eu-west-1")
+    with pytest.raises(SinkError, match="another region"):
+        sink.put("a", [b"2"])
     sink.close()
+
+
+@pytest.mark.parametrize("botocore", [True, False])
+def test_without_botocore_the_files_that_are_not_read_are_named(
+    botocore: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tdcore.sinks.s3.chain.has_botocore", lambda: botocore)
+    for error in (None, OSError("hush")):
+        text = str(no_credentials(error))
+        assert ("~/.aws are read only with botocore" in text) is not botocore
+        assert "hush" not in text
 
 
 def _use(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:

@@ -217,6 +217,77 @@ def test_a_profile_that_is_not_there_is_a_configuration_error(chain: pytest.Monk
         Chain.of(parse_s3_url("s3://bucket/p?profile=none"))
 
 
+def test_resolved_options_mean_the_same_elsewhere(chain: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    chain.chdir(tmp_path)
+    chain.setenv("HOME", "/home/me")
+    assert S3Options().resolved() == S3Options()
+    chain.setenv("AWS_ENDPOINT_URL", "http://everything:1")
+    chain.setenv("AWS_DEFAULT_REGION", "ap-south-1")
+    chain.setenv("AWS_PROFILE", "lab")
+    found = S3Options(ca_bundle="ca.pem", spool="~/spool", concurrency=3).resolved()
+    assert found == S3Options(
+        endpoint_url="http://everything:1", region="ap-south-1", profile="lab", concurrency=3,
+        ca_bundle=str(tmp_path / "ca.pem"), spool="/home/me/spool",
+    )  # fmt: skip
+    assert found.resolved() == found
+    assert EVERYTHING.resolved() == EVERYTHING
+    chain.setenv("AWS_ENDPOINT_URL_S3", "http://only-s3:1")
+    chain.setenv("AWS_REGION", "ap-east-1")
+    found = S3Options().resolved()
+    assert (found.endpoint_url, found.region) == ("http://only-s3:1", "ap-east-1")
+
+
+def test_a_profile_below_the_credentials_of_the_environment_stays_there(chain: pytest.MonkeyPatch) -> None:
+    chain.setenv("AWS_PROFILE", "lab")
+    chain.setenv("AWS_ACCESS_KEY_ID", "AKMINE")
+    chain.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    for options in (S3Options(), S3Options().resolved()):
+        found = Chain.of(parse_s3_url(options.at("s3://bucket/p"))).credentials()
+        assert found is not None
+        assert found()["access_key_id"] == "AKMINE"
+
+
+@pytest.mark.parametrize(
+    ("url", "match"),
+    [
+        ("https://me:hush@store:9000", "user or password"),
+        ("me:hush@store:9000", "user or password"),
+        ("store:9000", "http://host:port"),
+        ("http://[::1", "http://host:port"),
+    ],
+)
+@pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"])
+def test_an_end_point_of_the_environment_is_checked_as_the_option_is(
+    name: str, url: str, match: str, chain: pytest.MonkeyPatch
+) -> None:
+    chain.setenv(name, url)
+    for ask in (S3Options().resolved, lambda: Chain.of(parse_s3_url("s3://bucket/p"))):
+        with pytest.raises(ConfigError, match=f"{name} .*{match}") as caught:
+            ask()
+        assert "hush" not in str(caught.value)
+    assert S3Options(endpoint_url="http://mine:1").resolved().endpoint_url == "http://mine:1"
+    chain.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")
+    assert S3Options().resolved().endpoint_url is None
+
+
+def test_an_end_point_of_the_files_is_checked_too(chain: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("[default]\nendpoint_url = http://me:hush@store:1\n")
+    with pytest.raises(ConfigError, match="AWS configuration files holds a user or password"):
+        Chain.of(parse_s3_url("s3://bucket/p"))
+
+
+@pytest.mark.parametrize("variable", ["AWS_PROFILE", "AWS_DEFAULT_PROFILE", ""])
+def test_a_profile_needs_botocore(variable: str, chain: pytest.MonkeyPatch) -> None:
+    chain.setattr("tdcore.sinks.s3.chain.has_botocore", lambda: False)
+    options = S3Options(engine="obstore", profile=None if variable else "lab")
+    if variable:
+        chain.setenv(variable, "lab")
+    with pytest.raises(ConfigError, match=r"profiles \('lab'\) through botocore"):
+        choose_engine(options)
+    name, _ = choose_engine(S3Options(profile=options.profile))
+    assert name == "aiobotocore"
+
+
 @pytest.mark.parametrize(
     ("query", "url"),
     [

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from pathlib import Path
 
 import pytest
 
@@ -186,6 +187,46 @@ def test_closing_ends_what_waits_and_leaves_no_thread(stub: StubServer, s3_prefi
     with pytest.raises(CancelledError):
         waiting.result(timeout=10)
     assert "tdcore-s3" not in {each.name for each in threading.enumerate()}
+
+
+_FORKED = """
+import os, sys
+from tdcore.errors import SinkError
+from tdcore.sinks.s3 import S3Sink
+
+sink = S3Sink(sys.argv[1])
+sink.put("a", [b"x"])
+with sink.loop._lock:  # as when another thread is at work in that moment
+    child = os.fork()
+if child == 0:
+    words = []
+    for call in (lambda: sink.get("a"), lambda: sink.start_get("a"), lambda: sink.list("")):
+        try:
+            call()
+        except SinkError as error:
+            words.append(str(error))
+    sink.prefetch(["a"])
+    sink.close()
+    sink.close()
+    print(*words, sep="\\n", flush=True)
+    sys.exit(0)
+_, status = os.waitpid(child, 0)
+assert sink.get("a") == b"x"
+sink.close()
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_forked_child_is_told_to_open_the_run_again(
+    stub: StubServer, s3_prefix: str, engine: str, tmp_path: Path
+) -> None:
+    (tmp_path / "forked.py").write_text(_FORKED)
+    command = [sys.executable, str(tmp_path / "forked.py"), stub.url(s3_prefix, engine=engine)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    words = done.stdout.splitlines()
+    assert len(words) == 3
+    assert all("was opened before a fork; open the run again in this process" in word for word in words)
 
 
 def test_the_report_counts(opened: S3Sink) -> None:

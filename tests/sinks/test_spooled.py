@@ -274,6 +274,21 @@ def test_an_object_that_the_disk_has_damaged_is_never_sent(
     assert sink.report()["spooled"]["damaged"] == 1
 
 
+def test_what_a_spool_holds_that_nobody_can_read_is_said_and_counted(
+    open_sink: Open, stub: StubServer, tmp_path: Path, said: list[str]
+) -> None:
+    stub.set(refuse=True)
+    sink = open_sink()
+    sink.start(batch(0)).result(20)
+    sink.close()
+    (tmp_path / "spool" / "objects" / "000000000007").write_bytes(b"not an object")
+    stub.set(refuse=False)
+    sink = open_sink()
+    until(lambda: settled(sink))
+    assert sink.report()["spooled"]["damaged"] == 1
+    assert any("damaged" in message for message in said)
+
+
 def test_reading_is_refused_while_the_bucket_does_not_hold_everything(
     open_sink: Open, stub: StubServer
 ) -> None:

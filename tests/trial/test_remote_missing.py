@@ -80,12 +80,88 @@ def test_the_spool_of_the_worker_is_named_with_its_host(tmp_path: Path) -> None:
     assert end.advice == "if it does not run any more, run `tdcore upload '/var/my spool/0'` on node-7"
 
 
-def test_only_the_latest_attempt_is_expected_to_end(tmp_path: Path) -> None:
+def test_without_a_spool_only_the_latest_attempt_is_expected_to_end(tmp_path: Path) -> None:
     saved(tmp_path)
     saved(tmp_path, attempt=1, worker="worker_1")
     (end,) = far_trial(tmp_path).missing()
     assert (end.worker, end.attempt, end.what) == ("worker_1", 1, "end")
     assert end.advice == "see whether it still runs on test"
+
+
+def test_a_spool_of_an_earlier_attempt_is_named(tmp_path: Path) -> None:
+    for worker in ("worker_0", "worker_1"):
+        run = saved(tmp_path, host="node-7", worker=worker)
+        claim(run, spool=f"/spool/{worker}/0")
+    run.end()
+    saved(tmp_path, attempt=1).end()
+    trial = far_trial(tmp_path)
+    assert trial.status == "ended"
+    upload = "run `tdcore upload /spool/worker_0/0` on node-7"
+    assert trial.missing() == [
+        Missing(
+            worker="worker_0",
+            attempt=0,
+            what="end",
+            first=3,
+            last=None,
+            advice=f"if it does not run any more, {upload}",
+        )
+    ]
+
+
+def test_an_earlier_attempt_that_still_runs_or_still_saves_is_not_missing(tmp_path: Path) -> None:
+    now = time.time_ns()
+    claim(
+        saved(tmp_path, worker="lives"),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started_ns=now,
+        spool="/s",
+    )
+    claim(saved(tmp_path, worker="saves", epoch_ns=now), spool="/s")
+    saved(tmp_path, attempt=1).end()
+    assert far_trial(tmp_path).missing() == []
+
+
+def test_claims_are_read_once_and_together(tmp_path: Path) -> None:
+    for attempt in range(4):
+        for worker in ("worker_0", "worker_1"):
+            run = saved(tmp_path, worker=worker, attempt=attempt)
+            if attempt % 2:
+                claim(run, spool="/spool")
+    sink = FarSink(tmp_path)
+    trial = open_trial(sink, wait=lambda _: None)
+    sink.reset()
+    first = trial.missing()
+    assert [(each.attempt, each.worker) for each in first] == [
+        (attempt, worker) for attempt in (1, 3) for worker in ("worker_0", "worker_1")
+    ]
+    assert sorted(key for operation, key in sink.requests if operation == "get") == [
+        f"attempts/{attempt:04d}-{worker}.json" for attempt in range(4) for worker in ("worker_0", "worker_1")
+    ]
+    assert not [key for operation, key in sink.waits if operation == "get"]
+    sink.reset()
+    assert trial.missing() == first
+    assert sink.count("get") == 0
+
+
+def test_a_living_trainer_that_saves_nothing_for_long_has_not_died(tmp_path: Path) -> None:
+    now = [1000.0]
+    run = saved(tmp_path, host=socket.gethostname(), pid=os.getpid(), epoch_ns=time.time_ns())
+    claim(run, spool="/spool/0")
+    trial = open_trial(FarSink(tmp_path), wait=lambda _: None, clock=lambda: now[0])
+    now[0] += 100_000
+    assert trial.status == "running"
+    assert trial.missing() == []
+
+
+def test_a_dead_trainer_of_this_machine_has_died_and_leaves_its_spool(tmp_path: Path) -> None:
+    run = saved(tmp_path, host=socket.gethostname(), pid=ended_process())
+    claim(run, spool="/spool/0")
+    trial = far_trial(tmp_path)
+    assert trial.status == "died"
+    (end,) = trial.missing()
+    assert end.advice == f"run `tdcore upload /spool/0` on {socket.gethostname()}"
 
 
 def test_a_worker_that_never_came_is_missing(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import sys
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,8 +17,10 @@ from tdcore.cli import main
 from tdcore.errors import RunNotFound
 from tdcore.rules import ExplodingTensor, VanishingGradient
 from tdcore.rules import run as judge
+from tdcore.session import RingConfig, Session
 from tdcore.sinks import open_sink
 from tdcore.trial import create_trial
+from tdcore.trial.opening import open_trial
 from tests.s3.fixtures import Place
 from tests.trial.writer import EPOCH_NS, RunWriter
 
@@ -89,6 +94,33 @@ def test_a_run_in_a_bucket_is_followed_while_it_is_written(run: RunWriter, s3_pl
         trial.close()
 
 
+def test_a_trainer_that_saves_nothing_for_long_has_not_died(
+    s3_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TDCORE_SPOOL", str(tmp_path / "spools"))
+    ring = RingConfig(ring_bytes=1 << 20, slots=64, names_bytes=1 << 16)
+    session = Session(
+        s3_place.url(),
+        worker="worker_0",
+        configuration={},
+        framework="test",
+        framework_version="1",
+        ring=ring,
+    )
+    now = [1000.0]
+    with closing(open_sink(s3_place.url())) as sink, closing(session):
+        trial = open_trial(sink, clock=lambda: now[0])
+        now[0] += 100_000
+        assert trial.status == "running"
+        assert trial.missing() == []
+        (claim,) = trial._reader.progress.claims([("worker_0", 0)]).values()
+        assert (claim["pid"], claim["host"]) == (os.getpid(), socket.gethostname())
+        assert claim["spool"].startswith(str(tmp_path))
+        session.close()
+        trial.refresh()
+        assert trial.loaded_all_steps
+
+
 def test_a_run_in_a_bucket_is_judged_and_keeps_the_findings(run: RunWriter, s3_place: Place) -> None:
     fill(run, size=1e-9)
     run.end()
@@ -104,6 +136,17 @@ def test_a_prefix_without_a_run_says_so(s3_place: Place) -> None:
     with pytest.raises(RunNotFound, match=rf"{s3_place.prefix} has no run\.json") as caught:
         create_trial(s3_place.url())
     assert "endpoint_url" not in str(caught.value)
+    assert str(caught.value).endswith("runs below a prefix of a bucket are not looked for: name one run")
+
+
+def test_ls_of_a_prefix_above_runs_says_that_one_has_to_be_named(
+    run: RunWriter, s3_place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, _, options = s3_place.url().partition("?")
+    upload(run, f"{place}/demo?{options}")
+    monkeypatch.setenv("COLUMNS", "200")
+    assert command(monkeypatch, "ls", s3_place.url()) != 0
+    assert "name one run" in " ".join(capsys.readouterr().err.split())
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from tdcore.sinks.base import Buffer
-from tdcore.sinks.s3.chain import Chain
+from tdcore.sinks.s3.chain import Chain, no_credentials
 from tdcore.sinks.s3.engine import within
 from tdcore.sinks.s3.faults import Fault, fault_from_reply, fault_of_connection
 from tdcore.sinks.s3.options import S3Options, S3Place
@@ -57,7 +57,7 @@ class AiobotocoreEngine:
         with _as_fault("NoCredentials"):
             credentials = await session.get_credentials()
         if credentials is None:
-            raise Fault("credentials", code="NoCredentials", message="the AWS chain has no credentials")
+            raise no_credentials()
         await asyncio.to_thread(chain.certificates)  # says what is wrong with the file
         closing = contextlib.AsyncExitStack()
         client = await closing.enter_async_context(
@@ -197,7 +197,7 @@ def _as_fault(code: str = "") -> Iterator[None]:
         *(known.NoCredentialsError, known.PartialCredentialsError, known.CredentialRetrievalError),
         *(known.TokenRetrievalError, known.SSOError, known.MetadataRetrievalError),
     ) as error:
-        raise _no_credentials(error) from error
+        raise no_credentials(error) from error
     except (known.ConnectTimeoutError, known.ReadTimeoutError, aiohttp.ServerTimeoutError) as error:
         raise Fault("timeout") from error
     except (known.HTTPClientError, known.ConnectionError, aiohttp.ClientError, OSError) as error:
@@ -205,7 +205,7 @@ def _as_fault(code: str = "") -> Iterator[None]:
         raise (Fault("credentials", code=code) if code else fault_of_connection(words)) from error
     except known.BotoCoreError as error:  # refused before anything was sent
         if code:
-            raise _no_credentials(error) from error
+            raise no_credentials(error) from error
         raise Fault("refused", code=type(error).__name__) from error
 
 
@@ -221,14 +221,6 @@ def _answered(error: Any) -> Fault:
         detail=str(said.get("Message", "")),
         retry_after=headers.get("retry-after"),
         region=headers.get("x-amz-bucket-region") or said.get("Region"),
-    )
-
-
-def _no_credentials(error: Exception) -> Fault:
-    return Fault(
-        "credentials",
-        code="NoCredentials",
-        message=f"the AWS chain could not get credentials ({type(error).__name__})",
     )
 
 

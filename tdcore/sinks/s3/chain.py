@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import ssl
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from tdcore.errors import ConfigError
 from tdcore.sinks.s3.faults import Fault
-from tdcore.sinks.s3.options import S3Place
+from tdcore.sinks.s3.options import S3Place, check_endpoint, environment_endpoint, environment_profile
 
-__all__ = ["Chain", "has_botocore", "wants_other_endpoint"]
+__all__ = ["Chain", "has_botocore", "no_credentials", "wants_other_endpoint"]
 
 _FALLBACK_REGION = "us-east-1"
 _LOOK_AGAIN = timedelta(seconds=60)  # how long the client may keep credentials before it asks here again
@@ -41,11 +42,12 @@ class Chain:
         options = place.options
         session = _session(options.profile)
         endpoint = options.endpoint_url or _endpoint(session)
+        bundle = options.ca_bundle or _variable(session, "ca_bundle", "AWS_CA_BUNDLE")
         auto_path = endpoint is not None or "." in place.bucket
         return cls(
             endpoint_url=endpoint.rstrip("/") if endpoint else None,
             region=region or options.region or _region(session) or _FALLBACK_REGION,
-            ca_bundle=options.ca_bundle or _variable(session, "ca_bundle", "AWS_CA_BUNDLE"),
+            ca_bundle=os.path.expanduser(bundle) if bundle else None,
             path_style=auto_path if options.addressing == "auto" else options.addressing == "path",
             session=session,
         )
@@ -64,14 +66,22 @@ class Chain:
         return f"{scheme}://{bucket}.{host}"
 
     def certificates(self) -> bytes | None:
-        """Contents of the CA bundle. ConfigError when it cannot be read."""
+        """Contents of the CA bundle. ConfigError when it cannot be read or holds no certificates."""
         if self.ca_bundle is None:
             return None
+        whose = f"S3 option ca_bundle (or AWS_CA_BUNDLE) {self.ca_bundle!r}"
         try:
-            with open(os.path.expanduser(self.ca_bundle), "rb") as file:
-                return file.read()
+            with open(self.ca_bundle, "rb") as file:
+                found = file.read()
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(
+                cadata=found.decode("ascii", "ignore")
+            )
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigError(f"{whose}: the file holds no certificates that can be read") from error
         except OSError as error:
-            raise ConfigError(f"S3 option ca_bundle {self.ca_bundle!r}: {error.strerror or error}") from error
+            hint = "" if os.path.isabs(self.ca_bundle) else "; give the whole path, from '/' on"
+            raise ConfigError(f"{whose}: {error.strerror or error}{hint}") from error
+        return found
 
     def credentials(self) -> Credentials | None:
         """What botocore finds; None without botocore. Fault "credentials" when it finds nothing."""
@@ -80,9 +90,9 @@ class Chain:
         try:
             found = self.session.get_credentials()
         except Exception as error:  # botocore raises many kinds, and those of what it asks
-            raise _no_credentials(error) from error
+            raise no_credentials(error) from error
         if found is None:
-            raise Fault("credentials", code="NoCredentials", message="the AWS chain has no credentials")
+            raise no_credentials()
         return Credentials(found)
 
 
@@ -109,6 +119,16 @@ def has_botocore() -> bool:
     return importlib.util.find_spec("botocore") is not None
 
 
+def no_credentials(error: Exception | None = None) -> Fault:
+    """Fault for a chain that gave no credentials. Tells the error's type only: its text may hold a secret."""
+    message = "the AWS chain has no credentials"
+    if error is not None:
+        message = f"the AWS chain could not get credentials ({type(error).__name__})"
+    if not has_botocore():
+        message += "; the files in ~/.aws are read only with botocore installed"
+    return Fault("credentials", code="NoCredentials", message=message)
+
+
 def wants_other_endpoint() -> str:
     """ "FIPS" or "dual-stack" when the environment asks for such end points, else ""."""
     for name, kind in (("AWS_USE_FIPS_ENDPOINT", "FIPS"), ("AWS_USE_DUALSTACK_ENDPOINT", "dual-stack")):
@@ -127,7 +147,7 @@ def _session(profile: str | None) -> Any:
     try:
         session.get_scoped_config()
     except botocore.exceptions.ProfileNotFound as error:
-        name = profile or os.environ.get("AWS_PROFILE", "")
+        name = profile or environment_profile()
         raise ConfigError(
             f"the AWS configuration files have no profile {name!r}; "
             "correct the S3 option profile or AWS_PROFILE"
@@ -143,14 +163,12 @@ def _endpoint(session: Any) -> str | None:
         "true",
     ):
         return None
-    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
-        if url := os.environ.get(name):
-            return url
-    if session is None:
-        return None
+    if (url := environment_endpoint()) or session is None:
+        return url
     profile = session.get_scoped_config()
     services = session.full_config.get("services", {}).get(profile.get("services"), {})
     found = services.get("s3", {}).get("endpoint_url") or profile.get("endpoint_url")
+    check_endpoint(found or None, "endpoint_url of the AWS configuration files")
     return str(found) if found else None
 
 
@@ -163,12 +181,3 @@ def _variable(session: Any, name: str, environment: str) -> Any:
     if session is None:
         return os.environ.get(environment) or None
     return session.get_config_variable(name) or None
-
-
-def _no_credentials(error: Exception) -> Fault:
-    """Fault for a chain that failed. Tells the error's type only: its text may hold a secret."""
-    return Fault(
-        "credentials",
-        code="NoCredentials",
-        message=f"the AWS chain could not get credentials ({type(error).__name__})",
-    )

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from tdcore.errors import ConfigError, UnsupportedFeature
 from tdcore.sinks.base import Buffer
 from tdcore.sinks.s3.faults import Fault
-from tdcore.sinks.s3.options import S3Options, S3Place
+from tdcore.sinks.s3.options import S3Options, S3Place, environment_profile
 
 __all__ = ["MISSING_EXTRA", "Engine", "choose_engine", "open_engine", "within"]
 
@@ -135,8 +135,8 @@ def _why_not_obstore(options: S3Options) -> str:
         return why
     if options.checksum not in _OF_OBSTORE:
         return f"obstore cannot send checksum {options.checksum!r} (it can: {', '.join(_OF_OBSTORE)})"
-    if not has_botocore() and options.profile:
-        return "obstore reads profiles through botocore, which is not installed"
+    if not has_botocore() and (profile := options.profile or environment_profile()):
+        return f"obstore reads profiles ({profile!r}) through botocore, which is not installed"
     if not options.endpoint_url and (kind := wants_other_endpoint()):
         return f"obstore does not know {kind} endpoints"
     return ""

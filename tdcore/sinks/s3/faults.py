@@ -29,13 +29,16 @@ FaultKind: TypeAlias = Literal[
     "region",  # the bucket is in another region
     "credentials",  # expired, unknown, or none at all
     "denied",  # credentials are good, the permission is not there
+    "settings",  # the AWS configuration cannot be read any more; it may be half written just now
     "unsupported",  # the service does not implement what was asked for
     "refused",  # any other refusal
 ]
 
 Action: TypeAlias = Literal["put", "get", "list", "delete"]
 
-_PASSING: frozenset[str] = frozenset({"throttled", "timeout", "connection", "server", "damaged", "conflict"})
+_PASSING: frozenset[str] = frozenset(
+    {"throttled", "timeout", "connection", "server", "damaged", "conflict", "settings"}
+)
 
 _KINDS: dict[str, FaultKind] = {
     **dict.fromkeys(
@@ -116,6 +119,7 @@ _MEANING: dict[FaultKind, str] = {
     "region": "the bucket is in another region",
     "credentials": "the credentials are not valid",
     "denied": "permission denied",
+    "settings": "the AWS configuration cannot be used any more",
     "unsupported": "the service does not implement this",
     "refused": "the service refused",
 }

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-__all__ = ["LoopThread"]
+__all__ = ["LoopClosed", "LoopThread"]
 
 T = TypeVar("T")
 
 
-class LoopThread:
-    """A daemon thread with an event loop; starts with the first submit(). Any thread, except after a fork.
+class LoopClosed(RuntimeError):  # noqa: N818 -- a state, not a mistake
+    """The loop takes no work: it was closed, or its thread lives in another process."""
 
-    close() cancels what is running, waits for it to end, and stops the thread.
+
+class LoopThread:
+    """A daemon thread with an event loop; starts with the first submit(). Any thread of its maker's process.
+
+    close() cancels what is running, waits for it to end, and stops the thread. After a fork the child has no
+    such thread: submit() says so there, and close() does nothing.
     """
 
     def __init__(self, name: str = "tdcore-s3") -> None:
         self._name = name
+        self._pid = os.getpid()
         self._lock = threading.Lock()  # guards the three below
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -29,12 +36,15 @@ class LoopThread:
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run `coroutine` in the loop. Cancelling the future cancels it.
 
-        RuntimeError after close().
+        LoopClosed after close(), and in a forked child.
         """
+        if os.getpid() != self._pid:  # before the lock, which may have been held when the process was forked
+            coroutine.close()
+            raise LoopClosed("was opened before a fork; open the run again in this process")
         with self._lock:
             if self._closed:
                 coroutine.close()
-                raise RuntimeError("this S3 connection is closed")
+                raise LoopClosed("is closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
@@ -44,18 +54,25 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run `coroutine` in the loop and wait for its result. Not from the loop's own thread."""
+        """Run `coroutine` in the loop and wait for its result. Not from the loop's own thread.
+
+        LoopClosed as submit(), and when another thread's close() ended it.
+        """
         future = self.submit(coroutine)
         try:
             return future.result()
+        except CancelledError as error:
+            raise LoopClosed("is closed") from error
         except BaseException:
             future.cancel()
             raise
 
     def close(self, last: Coroutine[Any, Any, None] | None = None) -> None:
-        """Cancel what is running, run `last`, stop the thread. Nothing happens the second time."""
-        with self._lock:
-            first, self._closed = not self._closed, True
+        """Cancel what is running, run `last`, stop the thread. Nothing the second time, and in a child."""
+        first = False
+        if os.getpid() == self._pid:
+            with self._lock:
+                first, self._closed = not self._closed, True
         if not first or self._loop is None or self._thread is None:
             if last is not None:
                 last.close()

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from tdcore.sinks.base import Buffer
-from tdcore.sinks.s3.chain import Chain
+from tdcore.sinks.s3.chain import Chain, no_credentials
 from tdcore.sinks.s3.engine import within
 from tdcore.sinks.s3.faults import Fault, FaultKind, fault_from_reply, fault_of_connection
 from tdcore.sinks.s3.options import S3Options, S3Place
@@ -226,7 +226,7 @@ def _fault(text: str) -> Fault:
     if "non-partial response" in text:
         raise _NotPartial
     if any(hint in text for hint in _NO_CREDENTIALS):
-        return Fault("credentials", code="NoCredentials", message="the AWS chain could not get credentials")
+        return no_credentials()
     if found := _STATUS.search(text):
         return fault_from_reply(int(found[1]), found[2])
     for hints, kind in _HINTS:

@@ -8,17 +8,30 @@ Credentials always do. Importing this module imports no client.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import quote, unquote_plus, urlsplit
 
 from tdcore.errors import ConfigError
 from tdcore.sinks.base import check_key
 
-__all__ = ["Addressing", "Checksum", "Encryption", "EngineChoice", "S3Options", "S3Place", "parse_s3_url"]
+__all__ = [
+    "Addressing",
+    "Checksum",
+    "Encryption",
+    "EngineChoice",
+    "S3Options",
+    "S3Place",
+    "check_endpoint",
+    "environment_endpoint",
+    "environment_profile",
+    "parse_s3_url",
+]
 
 Addressing: TypeAlias = Literal["auto", "path", "virtual"]
 Encryption: TypeAlias = Literal["AES256", "aws:kms", "aws:kms:dsse"]
@@ -33,6 +46,10 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "checksum": get_args(Checksum),
 }
 _TEXTS = ("endpoint_url", "region", "profile", "sse_kms_key_id", "storage_class", "ca_bundle", "spool")
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_PROFILE_VARIABLES = ("AWS_DEFAULT_PROFILE", "AWS_PROFILE")
+_ABOVE_A_PROFILE = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE")  # credentials of the environment
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 _CREDENTIALS = re.compile(r"access_?key|secret|token|password", re.IGNORECASE)
 
@@ -80,7 +97,7 @@ class S3Options:
             _check_choice(name, getattr(self, name), allowed)
         for name in _TEXTS:
             _check_text(name, getattr(self, name))
-        _check_endpoint(self.endpoint_url)
+        check_endpoint(self.endpoint_url)
         _check_tags(self.tags)
         object.__setattr__(self, "tags", dict(self.tags))
         encrypted_by_kms = (self.sse or "").startswith("aws:kms")
@@ -108,6 +125,27 @@ class S3Options:
             if value != getattr(default, each.name):
                 words += _written(each.name, value)
         return f"{place}?{'&'.join(words)}" if words else place
+
+    def resolved(self) -> S3Options:
+        """These options as they are meant here, so that they mean the same in another folder or shell.
+
+        ca_bundle and spool become absolute; endpoint_url, region and profile are filled from the environment
+        variables of the AWS chain. A profile is not when the environment holds credentials: in the chain
+        those stand above AWS_PROFILE, but below the option. Reads no file. ConfigError for an end point that
+        cannot work.
+        """
+        here: dict[str, str | None] = {
+            name: str(Path(os.path.expanduser(value)).absolute())
+            for name in ("ca_bundle", "spool")
+            if (value := getattr(self, name))
+        }
+        if not self.endpoint_url:
+            here["endpoint_url"] = environment_endpoint()
+        if not self.region:
+            here["region"] = _first_set(_REGION_VARIABLES)[1] or None
+        if not self.profile and not _first_set(_ABOVE_A_PROFILE)[1]:
+            here["profile"] = environment_profile()
+        return replace(self, **here)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +195,25 @@ def parse_s3_url(url: str) -> S3Place:
                 "empty, '.' or '..', nor hold a backslash"
             ) from error
     return S3Place(bucket=bucket, prefix=prefix, options=_parse_query(query))
+
+
+def environment_endpoint() -> str | None:
+    """End point that the environment names for S3. ConfigError when it cannot work or holds a password."""
+    if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
+        return None
+    name, url = _first_set(_ENDPOINT_VARIABLES)
+    check_endpoint(url or None, f"the environment variable {name}")
+    return url or None
+
+
+def environment_profile() -> str | None:
+    """Profile of the AWS configuration files that the environment names, or None."""
+    return _first_set(_PROFILE_VARIABLES)[1] or None
+
+
+def _first_set(names: tuple[str, ...]) -> tuple[str, str]:
+    """The first of these environment variables that is not empty, and its value; empty when none is."""
+    return next(((name, value) for name in names if (value := os.environ.get(name))), ("", ""))
 
 
 def _parse_query(query: str) -> S3Options:
@@ -251,18 +308,19 @@ def _check_text(name: str, value: object) -> None:
         raise ConfigError(f"S3 option {name} must be printable text, got {value!r}")
 
 
-def _check_endpoint(url: str | None) -> None:
+def check_endpoint(url: str | None, whose: str = "S3 option endpoint_url") -> None:
+    """ConfigError when `url` is no end point, or holds a password. whose: what gave it, for the message."""
     if url is None:
         return
-    parts = urlsplit(url)
-    if "@" in parts.netloc:
-        raise ConfigError(
-            "S3 option endpoint_url holds a user or password; credentials come from the AWS chain"
-        )
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ConfigError(
-            f"S3 option endpoint_url must be http://host:port or https://host:port, got {url!r}"
-        )
+    if "@" in url:
+        raise ConfigError(f"{whose} holds a user or password; credentials come from the AWS chain")
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment)
+    except ValueError:  # half an IPv6 address
+        good = False
+    if not good:
+        raise ConfigError(f"{whose} must be http://host:port or https://host:port, got {url!r}")
 
 
 def _check_tags(tags: Mapping[str, str]) -> None:

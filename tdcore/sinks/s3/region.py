@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import ssl
 import urllib.error
 import urllib.request
@@ -15,19 +16,20 @@ __all__ = ["find_region"]
 
 def find_region(chain: Chain, bucket: str, seconds: float) -> str | None:
     """Region that the answer to an unsigned HEAD of the bucket names, or None. Blocks."""
-    context = None
-    if (certificates := chain.certificates()) is not None:
-        context = ssl.create_default_context(cadata=certificates.decode("ascii", "ignore"))
-    handlers: list[Any] = [_StayHere, urllib.request.HTTPSHandler(context=context)]
-    opener = urllib.request.build_opener(*handlers)
+    certificates = chain.certificates()
     request = urllib.request.Request(chain.bucket_url(bucket), method="HEAD")
     try:
+        context = None
+        if certificates is not None:
+            context = ssl.create_default_context(cadata=certificates.decode("ascii", "ignore"))
+        handlers: list[Any] = [_StayHere, urllib.request.HTTPSHandler(context=context)]
+        opener = urllib.request.build_opener(*handlers)
         with opener.open(request, timeout=seconds) as answer:
             headers: Message = answer.headers
     except urllib.error.HTTPError as error:
         headers = error.headers
         error.close()
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return None
     region = headers.get("x-amz-bucket-region")
     return str(region) if region else None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from tdcore.errors import SinkError
 from tdcore.sinks.base import Buffer, check_key, check_prefix
-from tdcore.sinks.s3.loop import LoopThread
+from tdcore.sinks.s3.loop import LoopClosed, LoopThread
 from tdcore.sinks.s3.options import parse_s3_url
 from tdcore.sinks.s3.prefetch import Prefetch
 from tdcore.sinks.s3.store import S3Store
@@ -24,7 +24,7 @@ class S3Sink:
 
     Nothing is sent before the first call, and a bucket is never made. patience: how long what can pass is
     tried again before a SinkError. Raises ConfigError for a URL that cannot work, UnsupportedFeature when no
-    S3 client is installed. Not for use on both sides of a fork.
+    S3 client is installed. In a child forked afterwards every call is a SinkError: open it again there.
     store, loop: the asynchronous half, and the thread that runs it. where: the place, for messages.
     """
 
@@ -53,13 +53,16 @@ class S3Sink:
     def start_get(self, key: str) -> Future[bytes]:
         """As get(), without waiting for it. SinkError when the sink is closed."""
         check_key(key)
-        return self._submit(self.store.get(key))
+        try:
+            return self.loop.submit(self.store.get(key))
+        except LoopClosed as error:
+            raise self._closed(error) from error
 
     def prefetch(self, keys: Sequence[str]) -> None:
         """get() of these keys will be called soon, in this order, once each. Never raises."""
         try:
             self.loop.submit(self._announce([check_key(key) for key in keys]))
-        except (RuntimeError, ValueError):  # closed, or not a key: get() will say so
+        except (LoopClosed, ValueError):  # closed, or not a key: get() will say so
             return
 
     def tail(self, key: str, length: int) -> bytes:
@@ -97,18 +100,11 @@ class S3Sink:
     async def _announce(self, keys: Sequence[str]) -> None:
         self._prefetch.announce(keys)
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        try:
-            return self.loop.submit(work)
-        except RuntimeError as error:
-            raise SinkError(f"the connection to {self.where!r} is closed", kind="transient") from error
-
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = self._submit(work)
         try:
-            return future.result()
-        except CancelledError as error:  # close() of another thread
-            raise SinkError(f"the connection to {self.where!r} is closed", kind="transient") from error
-        except BaseException:
-            future.cancel()
-            raise
+            return self.loop.run(work)
+        except LoopClosed as error:
+            raise self._closed(error) from error
+
+    def _closed(self, error: LoopClosed) -> SinkError:
+        return SinkError(f"the connection to {self.where!r} {error}", kind="transient")

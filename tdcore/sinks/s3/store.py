@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from tdcore import _core
-from tdcore.errors import SinkError
+from tdcore.errors import ConfigError, SinkError
 from tdcore.sinks.base import Buffer, check_key, check_prefix
 from tdcore.sinks.s3.chain import Chain
 from tdcore.sinks.s3.engine import Engine, choose_engine, open_engine
@@ -47,6 +47,7 @@ class S3Store:
         self.conditional: bool | None = None  # whether the store has honoured If-None-Match
         self._patience = patience.total_seconds()
         self._current: _Opened | None = None
+        self._was_open = False
         self._opening = asyncio.Lock()
         self._slots = asyncio.Semaphore(place.options.concurrency)
         self._closed = False
@@ -178,7 +179,8 @@ class S3Store:
         told of each fault.
         """
         now = asyncio.get_running_loop().time
-        end: float | None = None  # patience begins with the first request, not with opening the engine
+        patience = self._patience if patience is None else patience
+        end: float | None = None  # begins with the first request or fault: opening may take long
         tries = 0
         mended: set[str] = set()  # what was put right once must not be wrong again
         while True:
@@ -187,7 +189,7 @@ class S3Store:
                 async with self._slots:
                     used = await self._opened()
                     self._counts["requests"] += 1
-                    end = end or now() + (self._patience if patience is None else patience)
+                    end = end or now() + patience
                     async with used:
                         return await call(used.engine)
             except Fault as fault:
@@ -200,7 +202,8 @@ class S3Store:
                     pause = 0.0
                 else:
                     pause = _pause(tries, fault)
-                    if not fault.retry or end is None or now() + pause > end:
+                    end = end or now() + patience
+                    if not fault.retry or now() + pause > end:
                         raise fault.error(action, self.place, key) from fault
                     tries += 1
                 self._retries[fault.code or fault.kind] += 1
@@ -279,11 +282,20 @@ class S3Store:
         self._counts["bytes_sent"] += size
 
     async def _opened(self) -> _Opened:
-        """The present engine, made when there is none. Fault, ConfigError."""
+        """The present engine, made when there is none. Fault; ConfigError only before the first was open."""
         async with self._opening:
             if self._current is None:
-                self._current = _Opened(await open_engine(self.place, region=self.region))
+                self._current = _Opened(await self._open())
+                self._was_open = True
             return self._current
+
+    async def _open(self) -> Engine:
+        try:
+            return await open_engine(self.place, region=self.region)
+        except ConfigError as error:  # what was good before may be so again
+            if not self._was_open:
+                raise
+            raise Fault("settings", message=str(error)) from error
 
     async def _mend(self, fault: Fault, used: _Opened | None) -> bool:
         """Whether the fault's cause was put right: fresh credentials, or the bucket's own region."""
@@ -301,10 +313,13 @@ class S3Store:
 
     async def _move(self, fault: Fault) -> bool:
         """Find the bucket's region; False when that tells nothing new."""
-        before = await asyncio.to_thread(Chain.of, self.place, region=self.region)
         found = fault.region
-        if found is None:
-            found = await asyncio.to_thread(find_region, before, self.place.bucket, self._answer)
+        try:
+            before = await asyncio.to_thread(Chain.of, self.place, region=self.region)
+            if found is None:
+                found = await asyncio.to_thread(find_region, before, self.place.bucket, self._answer)
+        except ConfigError:  # the configuration changed since the engine was opened
+            return False
         if found is None or found == before.region:
             return False
         self.region = found
