@@ -69,7 +69,16 @@ def write(place: Path, size: float = 1.0, *, end: bool = True) -> Path:
 
 @pytest.mark.parametrize(
     "command",
-    [["ls"], ["show"], ["doctor"], ["upload"], ["demo"], ["rules", "run"], ["rules", "list"], ["rules", "explain"]],
+    [
+        ["ls"],
+        ["show"],
+        ["doctor"],
+        ["upload"],
+        ["demo"],
+        ["rules", "run"],
+        ["rules", "list"],
+        ["rules", "explain"],
+    ],
 )
 def test_every_command_has_help_with_an_example(tdcore: Command, command: list[str]) -> None:
     result = tdcore(*command, "--help")
