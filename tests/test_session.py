@@ -310,8 +310,8 @@ def test_an_argument_that_cannot_work_is_named(
 
 
 def test_a_url_without_a_sink_is_refused_with_a_way_out(make_session: MakeSession) -> None:
-    with pytest.raises(UnsupportedFeature, match="local folder"):
-        make_session("s3://bucket/prefix")
+    with pytest.raises(UnsupportedFeature, match="give a folder"):
+        make_session("gs://bucket/prefix")
 
 
 def test_a_relative_out_dir_stays_where_it_was(
