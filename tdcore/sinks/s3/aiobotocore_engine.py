@@ -19,7 +19,7 @@ from tdcore.sinks.base import Buffer
 from tdcore.sinks.s3.chain import Chain, no_credentials
 from tdcore.sinks.s3.engine import within
 from tdcore.sinks.s3.faults import Fault, fault_from_reply, fault_of_connection
-from tdcore.sinks.s3.options import S3Options, S3Place
+from tdcore.sinks.s3.options import OTHERS_PER_UPLOAD, S3Options, S3Place
 from tdcore.sinks.s3.parts import PartsReader
 
 __all__ = ["AiobotocoreEngine"]
@@ -259,7 +259,7 @@ def _config(options: S3Options, chain: Chain) -> Any:
     return AioConfig(
         connect_timeout=options.connect_timeout.total_seconds(),
         read_timeout=_NO_LIMIT,  # it would count the time of sending, too; ours are in put() and _read()
-        max_pool_connections=options.concurrency,
+        max_pool_connections=(1 + OTHERS_PER_UPLOAD) * options.concurrency,
         retries={"mode": "standard", "total_max_attempts": 1},
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",

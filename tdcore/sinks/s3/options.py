@@ -38,6 +38,7 @@ Encryption: TypeAlias = Literal["AES256", "aws:kms", "aws:kms:dsse"]
 EngineChoice: TypeAlias = Literal["auto", "obstore", "aiobotocore"]
 Checksum: TypeAlias = Literal["auto", "crc32c", "crc64nvme", "sha256", "none"]
 
+OTHERS_PER_UPLOAD = 4  # requests at once that are no uploads: they wait for the service, not for the line
 _GIB = 1 << 30
 _CHOICES: dict[str, tuple[str, ...]] = {
     "addressing": get_args(Addressing),
@@ -67,8 +68,9 @@ class S3Options:
     ca_bundle: file of certificates to trust.
     engine: the client library; checksum: the one the service verifies for each object. "auto" takes the
     engine that costs least, and a checksum that this engine can send.
-    concurrency: requests at once. connect_timeout; read_timeout: for an answer, beyond the time that the
-    bytes themselves take (seconds in a URL).
+    concurrency: uploads at once; four times as many of the other requests, which are small.
+    connect_timeout; read_timeout: for an answer, beyond the time that the bytes themselves take (seconds in a
+    URL).
     spool: folder of what the service has not taken yet; spool_bytes: its limit (`spool_gib` in a URL).
     Raises ConfigError for a value that cannot work.
     """
@@ -107,7 +109,7 @@ class S3Options:
                     f"S3 option {name} needs sse 'aws:kms' or 'aws:kms:dsse', got sse {self.sse!r}"
                 )
         if not 1 <= self.concurrency <= 256:
-            raise ConfigError(f"S3 option concurrency must be 1 to 256 requests, got {self.concurrency!r}")
+            raise ConfigError(f"S3 option concurrency must be 1 to 256 uploads, got {self.concurrency!r}")
         if self.spool_bytes < 1 << 20:
             raise ConfigError(f"S3 option spool_bytes must be at least 1 MiB, got {self.spool_bytes!r} bytes")
         for name in ("connect_timeout", "read_timeout"):

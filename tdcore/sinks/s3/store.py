@@ -18,7 +18,7 @@ from tdcore.sinks.base import Buffer, check_key, check_prefix
 from tdcore.sinks.s3.chain import Chain
 from tdcore.sinks.s3.engine import Engine, choose_engine, open_engine
 from tdcore.sinks.s3.faults import Action, Fault
-from tdcore.sinks.s3.options import S3Place
+from tdcore.sinks.s3.options import OTHERS_PER_UPLOAD, S3Place
 from tdcore.sinks.s3.ranges import cut, join
 from tdcore.sinks.s3.region import find_region
 
@@ -49,7 +49,8 @@ class S3Store:
         self._current: _Opened | None = None
         self._was_open = False
         self._opening = asyncio.Lock()
-        self._slots = asyncio.Semaphore(place.options.concurrency)
+        self._uploads = asyncio.Semaphore(place.options.concurrency)
+        self._others = asyncio.Semaphore(OTHERS_PER_UPLOAD * place.options.concurrency)
         self._closed = False
         self._bytes_per_second: float = _USUAL_BYTES_PER_SECOND
         self._answer = (place.options.connect_timeout + place.options.read_timeout).total_seconds()
@@ -186,7 +187,7 @@ class S3Store:
         while True:
             used: _Opened | None = None
             try:
-                async with self._slots:
+                async with self._uploads if action == "put" else self._others:
                     used = await self._opened()
                     self._counts["requests"] += 1
                     end = end or now() + patience
