@@ -77,16 +77,20 @@ def claim_attempt(
     }
     if spool is not None:
         entry["spool"] = spool
-    try:
-        json.dumps(entry)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"configuration must be made of JSON values: {error}") from error
-
+    check_configuration(configuration)
     claims = _claims(sink)  # first: where listing is not allowed, a missing object cannot be told from it
     run = _read_run(sink, where)
     attempt = _claim(sink, worker, entry, claims, known=_numbers(run))
     run_id = _enter(sink, where)
     return Attempt(run_id=run_id, attempt=attempt, earlier_collections=_read_collections(sink, where))
+
+
+def check_configuration(configuration: Mapping[str, JSON]) -> None:
+    """Raises ConfigError when it cannot be stored."""
+    try:
+        json.dumps(configuration)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"configuration must be made of JSON values: {error}") from error
 
 
 def _claim(

@@ -21,9 +21,9 @@ from datetime import timedelta
 from typing import Any
 
 from tdcore import errors
-from tdcore.attempts import Attempt, claim_attempt
+from tdcore.attempts import Attempt, check_configuration, claim_attempt
 from tdcore.errors import SinkError, TdcoreError
-from tdcore.sinks import Sink, is_remote, open_sink
+from tdcore.sinks import Sink, is_remote, open_sink, shown_place
 from tdcore.spawning import command, environment
 
 __all__ = ["claim", "main", "put"]
@@ -34,6 +34,7 @@ _PATIENCE = timedelta(seconds=30)
 
 def claim(out: str, *, here: bool, **entry: Any) -> Attempt:
     """attempts.claim_attempt for the run at `out`. here: in this process, whatever the place."""
+    check_configuration(entry["configuration"])  # it has to be JSON on its way, too
     job = {"errand": "claim", "out": out, "entry": entry}
     return Attempt(**(_do(job) if here or not is_remote(out) else _send(job)))
 
@@ -61,8 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 def _do(job: Mapping[str, Any]) -> Any:
     with contextlib.closing(_open(job["out"])) as sink:
         if job["errand"] == "claim":
-            where = job["out"].partition("?")[0]
-            return asdict(claim_attempt(sink, where=where, **job["entry"]))
+            return asdict(claim_attempt(sink, where=shown_place(job["out"]), **job["entry"]))
         sink.put(job["key"], [base64.b64decode(job["data"])])
         return None
 
@@ -76,7 +76,7 @@ def _open(out: str) -> Sink:
 
 
 def _send(job: Mapping[str, Any], seconds: float = _SECONDS) -> Any:
-    where = job["out"].partition("?")[0]
+    where = shown_place(job["out"])
     if not sys.executable or not os.access(sys.executable, os.X_OK):
         raise SinkError(f"no Python to reach {where} with: sys.executable is {sys.executable!r}")
     try:

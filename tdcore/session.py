@@ -30,7 +30,7 @@ from tdcore.counters import CloseReport, Counters, Progress
 from tdcore.errors import CaptureError, ConfigError, SinkError
 from tdcore.layout import COLLECTIONS_KEY, FORMAT_VERSION, end_key
 from tdcore.runners import ProcessRunner, Runner, ThreadRunner
-from tdcore.sinks import is_remote
+from tdcore.sinks import is_remote, place_text, shown_place
 from tdcore.sinks.s3.options import parse_s3_url
 from tdcore.sinks.spool_place import attempt_spool, worker_spools
 from tdcore.supervisor import Supervisor, close_before_executors
@@ -244,9 +244,7 @@ def _place(out_dir: str | os.PathLike[str], in_this_process: bool) -> str:
 
     A bucket is served by the engine that leaves no runtime behind, where that happens in this process.
     """
-    text = os.fspath(out_dir)
-    if not isinstance(text, str) or not text:
-        raise ConfigError(f"out_dir must be a folder or a URL, got {out_dir!r}")
+    text = place_text(out_dir)
     if not is_remote(text):
         return text if "://" in text else os.path.abspath(text)
     place = parse_s3_url(text)
@@ -279,9 +277,9 @@ def _claim(out_dir: str, **entry: Any) -> Attempt:
     try:
         return errands.claim(out_dir, **entry)
     except SinkError as error:
-        where = out_dir.partition("?")[0]
         raise SinkError(
-            f"cannot start a run in {where}: {error}; choose an out_dir that this process may write",
+            f"cannot start a run in {shown_place(out_dir)}: {error}; choose an out_dir that this process may "
+            "write",
             kind=error.kind,
             errno=error.errno,
         ) from error

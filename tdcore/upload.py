@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 
 from tdcore.errors import ConfigError, RunCorrupt, RunNotFound, SinkError, SinkKeyError, UnsupportedFeature
 from tdcore.layout import RUN_KEY
-from tdcore.sinks.spool import Spool, SpoolEntry, count_objects, find_spools
+from tdcore.sinks.spool import Spool, SpoolEntry, SpoolInUseError, count_objects, find_spools
+from tdcore.sinks.spool_place import journal_of
 
 if TYPE_CHECKING:
     from tdcore.sinks.s3 import S3Sink
 
 __all__ = ["Uploaded", "upload"]
-
-_ATTEMPT = re.compile(r"([0-9]{4,}(?:-[0-9a-f]+)?)(?:\.[1-9])?")  # the spool of an attempt, or a neighbour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +121,11 @@ class _Upload:
         spool = Spool(self._folder)
         with contextlib.closing(spool), contextlib.closing(S3Sink(self._to or spool.url)) as sink:
             self._where = sink.where
+            _check_job(spool)
             spool.lock()
             self._deliver(spool, sink)
             if not spool.entries:
-                _remove_journal(spool)
+                journal_of(self._folder).unlink(missing_ok=True)
 
     def _deliver(self, spool: Spool, sink: S3Sink) -> None:
         from tdcore.sinks.delivery import deliver
@@ -173,25 +173,21 @@ def _check_run(spool: Spool, sink: S3Sink) -> None:
         )
 
 
-def _remove_journal(spool: Spool) -> None:
-    """Remove what the attempt's flushers noted for each other, when none of them lives and no object waits.
+def _check_job(spool: Spool) -> None:
+    """Raises SpoolInUseError while the job may start another flusher: there is a journal, and it lives.
 
-    The caller holds the lock of `spool`, which is the attempt's or a neighbour of it.
+    A flusher that has ended well removes its journal, whatever it leaves in its spool.
     """
-    match = _ATTEMPT.fullmatch(spool.folder.name)
-    if match is None:
+    pid, host = spool.about.get("pid"), spool.about.get("host")
+    if host != socket.gethostname() or not isinstance(pid, int) or not journal_of(spool.folder).exists():
         return
-    plain = spool.folder.with_name(match[1])
-    for folder in [plain, *plain.parent.glob(f"{plain.name}.[1-9]")]:
-        if folder == spool.folder or not folder.is_dir():
-            continue
-        other = Spool(folder, url=spool.url)
-        try:
-            other.lock()
-        except SinkError:  # its flusher lives
-            return
-        other.close()
-        if folder.exists():
-            return
-    with contextlib.suppress(OSError):
-        plain.with_suffix(".journal").unlink(missing_ok=True)
+    import psutil
+
+    try:
+        began = psutil.Process(pid).create_time()
+    except psutil.Error:
+        return
+    if began <= spool.about.get("created_ns", 0) / 1e9 + 1:  # else the number was given to another process
+        raise SpoolInUseError(
+            f"{spool.folder} belongs to a job that runs (process {pid}); it uploads by itself"
+        )

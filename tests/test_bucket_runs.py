@@ -244,6 +244,18 @@ def test_an_option_that_cannot_work_is_a_config_error(url: str) -> None:
         open_session(url + "&storage_klass=x")
 
 
+@pytest.mark.parametrize("value", [object(), {1, 2}], ids=["an object", "a set"])
+def test_a_configuration_that_is_not_json_is_a_config_error(place: Place, url: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match="configuration must be made of JSON values"):
+        open_session(url, configuration={"value": value})
+    assert place.objects() == {}
+
+
+def test_a_url_that_was_made_a_path_is_not_taken_for_a_folder(url: str) -> None:
+    with pytest.raises(ConfigError, match="give the URL as text"):
+        open_session(str(Path(url)))
+
+
 def test_a_spool_that_cannot_be_written_is_said_when_the_hook_is_made(url: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(SinkError, match=r"cannot write to .*file/spool.*TDCORE_SPOOL"):

@@ -5,17 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tdcore.cli.doctor import Check, checks
-from tests.s3.fixtures import (  # noqa: F401
-    Place,
-    moto,
-    moto_session,
-    rclone,
-    rclone_session,
-    s3_place,
-    s3_prefix,
-    stub,
-    stub_session,
-)
+from tests.s3.fixtures import Place
 from tests.s3.servers import StubServer
 
 
@@ -24,7 +14,7 @@ def look(url: str) -> dict[str, Check]:
 
 
 @pytest.mark.parametrize("engine", ["obstore", "aiobotocore"])
-def test_on_a_good_service_all_is_ok_and_nothing_is_left(stub: StubServer, engine: str) -> None:  # noqa: F811
+def test_on_a_good_service_all_is_ok_and_nothing_is_left(stub: StubServer, engine: str) -> None:
     found = look(stub.url("runs", engine=engine))
     assert {check.state for check in found.values()} == {"ok"}
     assert list(found) == [
@@ -37,7 +27,7 @@ def test_on_a_good_service_all_is_ok_and_nothing_is_left(stub: StubServer, engin
     assert stub.objects() == {}
 
 
-def test_what_a_service_cannot_do_is_said_and_nothing_is_left(s3_place: Place) -> None:  # noqa: F811
+def test_what_a_service_cannot_do_is_said_and_nothing_is_left(s3_place: Place) -> None:
     found = look(s3_place.url())
     cannot = {name for name, check in found.items() if check.state != "ok"}
     assert (
@@ -53,7 +43,7 @@ def test_what_a_service_cannot_do_is_said_and_nothing_is_left(s3_place: Place) -
 
 
 @pytest.mark.parametrize("setting", ["ignore_if_none_match", "not_implemented_if_none_match"])
-def test_missing_conditional_puts_are_found(stub: StubServer, setting: str) -> None:  # noqa: F811
+def test_missing_conditional_puts_are_found(stub: StubServer, setting: str) -> None:
     stub.set(**{setting: True})
     check = look(stub.url("runs"))["S3 conditional put"]
     assert check.state == "missing"
@@ -70,7 +60,7 @@ def test_missing_conditional_puts_are_found(stub: StubServer, setting: str) -> N
     ],
 )
 def test_a_missing_permission_is_named(
-    stub: StubServer,  # noqa: F811
+    stub: StubServer,
     action: str,
     line: str,
     permission: str,
@@ -83,7 +73,7 @@ def test_a_missing_permission_is_named(
 
 
 def test_no_credentials_are_said_and_none_are_shown(
-    stub: StubServer,  # noqa: F811
+    stub: StubServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = str(look(stub.url("runs")))
@@ -104,7 +94,7 @@ def test_an_end_point_with_a_password_is_refused_and_not_shown(monkeypatch: pyte
     assert "hush" not in str(found)
 
 
-def test_another_region_is_found_and_named(stub: StubServer) -> None:  # noqa: F811
+def test_another_region_is_found_and_named(stub: StubServer) -> None:
     stub.set(region="eu-west-1")
     found = look(stub.url("runs"))
     assert found["S3 write"].state == "ok"

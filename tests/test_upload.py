@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tdcore.cli import main
 from tdcore.errors import ConfigError, RunNotFound
 from tdcore.sinks.spool import Spool, find_spools
+from tdcore.sinks.spool_place import journal_of
 from tdcore.upload import Uploaded, upload
 from tests.s3.fixtures import Place
 from tests.s3.servers import StubServer
@@ -40,18 +44,18 @@ def put(place: Place, key: str, data: bytes) -> None:
     sink.close()
 
 
-def spool_in(folder: Path, url: str, run_id: str | None = RUN) -> Spool:
+def spool_in(folder: Path, url: str, run_id: str | None = RUN, **about: Any) -> Spool:
     """Locked, with OBJECTS in it."""
-    spool = Spool(folder, url=url, run_id=run_id)
+    spool = Spool(folder, url=url, run_id=run_id, **about)
     spool.lock()
     for key, data in OBJECTS.items():
         spool.append(key, [data])
     return spool
 
 
-def leave(folder: Path, url: str, run_id: str | None = RUN) -> Path:
-    """A spool that a job has left."""
-    spool_in(folder, url, run_id).close()
+def leave(folder: Path, url: str, run_id: str | None = RUN, **about: Any) -> Path:
+    """A spool that a job has left. about: more for its description."""
+    spool_in(folder, url, run_id, **about).close()
     return folder
 
 
@@ -206,51 +210,59 @@ def test_a_wrong_place_is_an_error_at_once(place: Place, spools: Path) -> None:
     assert len(find_spools(spools)) == 1
 
 
-# The journal. ----------------------------------------------------------------------------------------------
+# The job. --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["0000", "0003-a1b2c3d4", "0000.1", "0003-a1b2c3d4.9"])
-def test_the_journal_of_an_attempt_goes_with_the_last_of_its_spools(
-    place: Place, spools: Path, name: str
-) -> None:
-    folder = leave(spools / "run" / "worker_0" / name, place.url())
-    folder.with_suffix(".journal").write_bytes(b"{}\n")
+def journal(folder: Path) -> Path:
+    path = journal_of(folder)
+    path.write_bytes(b'{"start": 0}\n')
+    return path
+
+
+def test_while_its_trainer_lives_a_flusher_may_come_back_to_its_spool(place: Place, spools: Path) -> None:
+    """Its flusher was killed a moment ago: nothing is locked."""
+    folder = leave(spools / "0000", place.url())
+    journal(folder)
+    (result,) = upload(spools)
+    assert f"a job that runs (process {os.getpid()}); it uploads by itself" in result.why
+    assert result.left == len(OBJECTS)
+    assert arrived(place) == {}
+
+
+def test_when_its_flusher_has_ended_well_a_living_trainer_does_not_matter(place: Place, spools: Path) -> None:
+    """As in a notebook, which lives on after its hook was closed."""
+    leave(spools / "0000", place.url())
+    assert left(upload(spools)) == {"0000": 0}
+    assert arrived(place) == OBJECTS
+
+
+def test_what_a_dead_trainer_left_goes_with_its_journal(place: Place, spools: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    folder = leave(spools / "run" / "worker_0" / "0000", place.url(), pid=dead.pid)
+    journal(folder)
     upload(spools)
+    assert arrived(place) == OBJECTS
     assert list(spools.iterdir()) == []
 
 
-def test_the_journal_stays_while_a_flusher_of_the_attempt_lives(place: Place, spools: Path) -> None:
-    leave(spools / "0000", place.url())
-    journal = spools / "0000.journal"
-    journal.write_bytes(b"{}\n")
-    neighbour = Spool(spools / "0000.1", url=place.url())
-    neighbour.lock()
+@pytest.mark.parametrize(
+    "about", [{"host": "elsewhere"}, {"created_ns": 1}], ids=["other host", "reused number"]
+)
+def test_a_process_of_that_number_is_not_always_the_trainer(
+    place: Place, spools: Path, about: dict[str, Any]
+) -> None:
+    folder = leave(spools / "0000", place.url(), **about)
+    journal(folder)
     assert left(upload(spools)) == {"0000": 0}
-    assert journal.exists()
-    neighbour.close()
 
 
 def test_the_journal_stays_while_objects_wait(place: Place, stub: StubServer, spools: Path) -> None:
-    leave(spools / "0000", place.url())
-    (spools / "0000.journal").write_bytes(b"{}\n")
+    folder = leave(spools / "0000", place.url(), pid=1 << 22)
+    journal(folder)
     stub.set(deny=["PutObject"])
     upload(spools)
-    assert (spools / "0000.journal").exists()
-
-
-def test_an_empty_neighbour_that_a_killed_flusher_left_goes_too(place: Place, spools: Path) -> None:
-    leave(spools / "worker_0" / "0000", place.url())
-    (spools / "worker_0" / "0000.1").mkdir()
-    (spools / "worker_0" / "0000.1" / "lock").touch()
-    upload(spools)
-    assert not spools.exists()
-
-
-def test_a_file_beside_a_folder_of_another_name_is_not_a_journal(place: Place, spools: Path) -> None:
-    leave(spools / "mine", place.url())
-    (spools / "mine.journal").write_text("what I did today")
-    upload(spools)
-    assert (spools / "mine.journal").exists()
+    assert journal_of(folder).exists()
 
 
 # The command. ----------------------------------------------------------------------------------------------

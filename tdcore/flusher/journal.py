@@ -43,11 +43,6 @@ class Journal:
         self._attempt = attempt
         self._broken = False
 
-    @property
-    def exists(self) -> bool:
-        """Whether a flusher before this one has left it."""
-        return self._path.exists()
-
     def start(self) -> None:
         """The first flusher begins: nothing is written yet, whatever an earlier run at this place left."""
         self._remove()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -27,8 +28,8 @@ _PATIENCE = timedelta(seconds=5)  # the flusher must not be away from its ring f
 def open_place(job: Mapping[str, Any]) -> Iterator[tuple[Sink, Journal | None]]:
     """The sink of `job["out"]`, closed at the end, and its journal.
 
-    job: "out", "worker", "attempt", "options", and "spool", where that is kept which a bucket does not take
-    in time.
+    job: "out", "worker", "attempt", "options", "run_id", "trainer_pid", and "spool", where that is kept which
+    a bucket does not take in time.
     """
     if not is_remote(job["out"]):
         with contextlib.closing(open_sink(job["out"])) as sink:
@@ -36,14 +37,15 @@ def open_place(job: Mapping[str, Any]) -> Iterator[tuple[Sink, Journal | None]]:
         return
 
     from tdcore.sinks.s3 import S3Sink
+    from tdcore.sinks.spool_place import journal_of
     from tdcore.sinks.spooled import SpooledSink
 
     worker, folder = job["worker"], Path(job["spool"])
-    journal = Journal(folder.with_suffix(".journal"), worker=worker, attempt=job["attempt"])
+    journal = Journal(journal_of(folder), worker=worker, attempt=job["attempt"])
     remote = S3Sink(job["out"], patience=_PATIENCE)
     sink = SpooledSink(
         remote,
-        _locked_spool(job, journal),
+        _locked_spool(job),
         spill_after=FlusherOptions.from_json(job.get("options", {})).spill_after,
         say=lambda text: say(f"{worker}: {text}"),
     )
@@ -52,25 +54,26 @@ def open_place(job: Mapping[str, Any]) -> Iterator[tuple[Sink, Journal | None]]:
         journal.remove()
 
 
-def _locked_spool(job: Mapping[str, Any], journal: Journal) -> Spool:
-    """The job's spool; a neighbour while somebody uploads what a flusher before this one left in it.
-
-    Without a journal this flusher has to see in the bucket what was written, so it waits for the upload.
-    """
+def _locked_spool(job: Mapping[str, Any]) -> Spool:
+    """The job's spool, once whoever uploads what a flusher before this one left has let go of it."""
     from tdcore.sinks.s3 import parse_s3_url
     from tdcore.sinks.spool import Spool, SpoolInUseError
 
-    url, folder = job["out"], Path(job["spool"])
-    about = {"worker": job["worker"], "attempt": job["attempt"], "run_id": job.get("run_id")}
-    limit = parse_s3_url(url).options.spool_bytes
-    neighbours = [folder.with_suffix(f".{number}") for number in range(1, 10)] if journal.exists else []
+    spool = Spool(
+        Path(job["spool"]),
+        url=job["out"],
+        limit_bytes=parse_s3_url(job["out"]).options.spool_bytes,
+        worker=job["worker"],
+        attempt=job["attempt"],
+        run_id=job.get("run_id"),
+        pid=job.get("trainer_pid", os.getpid()),
+    )
     deadline = time.monotonic() + _UPLOAD_SECONDS
     while True:
-        for place in [folder, *neighbours]:
-            spool = Spool(place, url=url, limit_bytes=limit, **about)
-            with contextlib.suppress(SpoolInUseError):
-                spool.lock()
-                return spool
-        if time.monotonic() >= deadline:
-            raise SpoolInUseError(f"{folder} was in use for {_UPLOAD_SECONDS:.0f} s")
+        try:
+            spool.lock()
+            return spool
+        except SpoolInUseError:
+            if time.monotonic() >= deadline:
+                raise
         time.sleep(0.5)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from urllib.parse import unquote, urlsplit
 
-from tdcore.errors import UnsupportedFeature
+from tdcore.errors import ConfigError, UnsupportedFeature
 from tdcore.sinks.base import Sink, SinkError, SinkErrorKind, SinkKeyError
 from tdcore.sinks.local import LocalSink
 from tdcore.sinks.memory import MemorySink
@@ -20,6 +21,8 @@ __all__ = [
     "is_remote",
     "local_path",
     "open_sink",
+    "place_text",
+    "shown_place",
 ]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
@@ -49,6 +52,23 @@ def local_path(url: str) -> str:
 def is_remote(url: str) -> bool:
     """Whether `url` names a place in a bucket."""
     return url[:5].lower() == "s3://"
+
+
+def place_text(place: str | os.PathLike[str]) -> str:
+    """A place as text, as open_sink() takes it. ConfigError for none, and for a URL that was made a Path."""
+    text = os.fspath(place)
+    if not isinstance(text, str) or not text:
+        raise ConfigError(f"expected a folder or a URL, got {place!r}")
+    if text.lower().startswith("s3:/") and not is_remote(text):
+        raise ConfigError(
+            f"{text!r}: a Path makes one slash of two; give the URL as text, like 's3://bucket/run'"
+        )
+    return text
+
+
+def shown_place(url: str) -> str:
+    """A place for messages: without the options that stand behind the URL of a bucket."""
+    return url.partition("?")[0] if is_remote(url) else url
 
 
 def open_sink(url: str) -> Sink:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tdcore.errors import SinkError
 from tdcore.sinks.s3.options import parse_s3_url
 
-__all__ = ["attempt_spool", "spool_root", "worker_spools"]
+__all__ = ["attempt_spool", "journal_of", "spool_root", "worker_spools"]
 
 
 def worker_spools(url: str, worker: str) -> Path:
@@ -29,6 +29,11 @@ def worker_spools(url: str, worker: str) -> Path:
 def attempt_spool(spools: Path, attempt: int, run_id: str) -> Path:
     """The spool of one attempt within worker_spools(). A run that is made anew at a place has its own."""
     return spools / f"{attempt:04d}-{run_id[:8]}"
+
+
+def journal_of(spool: Path) -> Path:
+    """The journal of an attempt's flushers, in its spool; there until the last of them has ended well."""
+    return spool / "journal"
 
 
 def spool_root(asked: str | None = None) -> Path:

@@ -8,8 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import parse_qs
 
-from tdcore.errors import ConfigError
-from tdcore.sinks import Sink, is_remote, local_path, open_sink
+from tdcore.sinks import Sink, is_remote, local_path, open_sink, place_text, shown_place
 
 __all__ = ["RunPlace", "open_place", "pause"]
 
@@ -42,16 +41,12 @@ def open_place(place: str | os.PathLike[str]) -> RunPlace:
 
     Raises UnsupportedFeature for a scheme that is not served, ConfigError for a URL that is wrong.
     """
-    url = os.fspath(place)
-    if url.lower().startswith("s3:/") and not is_remote(url):
-        raise ConfigError(
-            f"{url!r}: a Path makes one slash of two; give the URL as text, like 's3://bucket/run'"
-        )
+    url = place_text(place)
     if not is_remote(url):
         root = Path(local_path(url))
         return RunPlace(url=url, shown=url, sink=open_sink(url), root=root)
     from tdcore.sinks.cache import CachedSink
 
-    shown, _, options = url.partition("?")
-    endpoint = parse_qs(options).get("endpoint_url", [""])[0]
+    shown = shown_place(url)
+    endpoint = parse_qs(url.partition("?")[2]).get("endpoint_url", [""])[0]
     return RunPlace(url=url, shown=shown, sink=CachedSink(open_sink(url), f"{shown} {endpoint}"), root=None)

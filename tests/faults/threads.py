@@ -27,6 +27,7 @@ from tdcore.flusher.journal import Journal
 from tdcore.sinks.base import Buffer
 from tdcore.sinks.s3 import S3Sink
 from tdcore.sinks.spool import Spool
+from tdcore.sinks.spool_place import journal_of
 from tdcore.sinks.spooled import SpooledSink
 from tests.faults.outcome import Outcome
 from tests.faults.scenario import Scenario
@@ -146,7 +147,7 @@ class _FlusherThread:
     def _run_one(self) -> bool:
         job = self._job
         consumer = _core.Consumer(job.ring.fd)
-        journal = Journal(job.spool.with_suffix(".journal"), worker=_WORKER, attempt=0)
+        journal = Journal(journal_of(job.spool), worker=_WORKER, attempt=0)
         with contextlib.closing(job.open_sink()) as sink:
             sink.doom = self._doom
             flusher = Flusher(consumer, sink, worker=_WORKER, attempt=0, options=job.options, journal=journal)

@@ -8,7 +8,6 @@ import pytest
 
 from tdcore.sinks import MemorySink
 from tests.flushing import Trainer
-from tests.s3.fixtures import s3_prefix, stub, stub_session  # noqa: F401
 
 
 @pytest.fixture

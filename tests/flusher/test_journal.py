@@ -107,7 +107,6 @@ def test_a_journal_that_makes_no_sense_is_not_trusted(
 
 
 def test_without_a_journal_nothing_is_claimed(open_journal: Callable[[], Journal]) -> None:
-    assert not open_journal().exists
     assert open_journal().read() is None
 
 

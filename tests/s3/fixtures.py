@@ -1,8 +1,6 @@
 """pytest fixtures: servers that live as long as the session, with the environment set to them.
 
-A folder that wants them says in its conftest.py:
-
-    from tests.s3.fixtures import moto, moto_session, s3_prefix  # noqa: F401
+tests/conftest.py gives them to all tests.
 
 `moto`, `rclone` and `stub` are for one test each: AWS_* is set for that server and for nothing else, the stub
 is empty and well. `s3_prefix` is a prefix that no other test has. `s3_place` is both, on each server in turn.
@@ -21,8 +19,6 @@ import pytest
 from tests.s3.servers import NoServerError, Server, StubServer, moto_server, rclone_server, stub_server
 
 _numbers = itertools.count()
-_servers: dict[str, Server] = {}
-_open = contextlib.ExitStack()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +38,13 @@ class Place:
         return {key[len(start) :]: value for key, value in self.server.objects(start).items()}
 
 
-def _shared(name: str, make: Callable[[], contextlib.AbstractContextManager[Server]]) -> Iterator[Server]:
-    """One server per session, however many folders' conftests have the fixture."""
-    if name not in _servers:
+def _running(make: Callable[[], contextlib.AbstractContextManager[Server]]) -> Iterator[Server]:
+    with contextlib.ExitStack() as stack:
         try:
-            _servers[name] = _open.enter_context(make())
+            server = stack.enter_context(make())
         except NoServerError as reason:
             pytest.skip(str(reason))
-    yield _servers[name]
-    _servers.clear()  # the session ends: the first fixture to go closes them all
-    _open.close()
+        yield server
 
 
 def use(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
@@ -64,17 +57,17 @@ def use(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
 
 @pytest.fixture(scope="session")
 def moto_session() -> Iterator[Server]:
-    yield from _shared("moto", moto_server)
+    yield from _running(moto_server)
 
 
 @pytest.fixture(scope="session")
 def rclone_session() -> Iterator[Server]:
-    yield from _shared("rclone", rclone_server)
+    yield from _running(rclone_server)
 
 
 @pytest.fixture(scope="session")
 def stub_session() -> Iterator[Server]:
-    yield from _shared("stub", stub_server)
+    yield from _running(stub_server)
 
 
 @pytest.fixture

@@ -6,16 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.s3.fixtures import (  # noqa: F401 -- fixtures are found by their names
-    moto,
-    moto_session,
-    rclone,
-    rclone_session,
-    s3_place,
-    s3_prefix,
-    stub,
-    stub_session,
-)
 from tests.trial.writer import RunWriter
 
 
