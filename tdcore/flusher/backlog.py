@@ -7,7 +7,6 @@ One thread: the flusher's.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +29,8 @@ class IndexFile:
 class Backlog:
     """Index files waiting for the sink, oldest first, in at most `limit` bytes."""
 
-    def __init__(self, limit: int, encode_empty: Callable[[IndexSummary], Any]) -> None:
+    def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._encode_empty = encode_empty  # makes an index file without rows
         self._items: deque[IndexFile] = deque()
         self._bytes = 0
 
@@ -79,6 +77,8 @@ class Backlog:
         self._bytes -= self._items.popleft().size
 
     def _gap_file(self, place: FileRange, gaps: list[Gap], records: int) -> IndexFile:
+        from tdcore.flusher.table import encode_empty  # imports pyarrow: not before there is a gap
+
         summary = IndexSummary(records=records, gaps=tuple(coalesce(gaps)))
-        data = self._encode_empty(summary)
+        data = encode_empty(summary)
         return IndexFile(range=place, data=data, size=len(data), summary=summary)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tdcore.flusher.journal import Journal
-from tdcore.flusher.summary import IndexSummary
+from tdcore.flusher.summary import Gap, IndexSummary
 from tdcore.layout import (
     FileRange,
     data_prefix,
@@ -79,9 +79,17 @@ class Ledger:
             self._journal.replace(new.range, new.size, new.summary)
         self.changes += 1
 
-    def forget(self) -> None:
-        """Everything on disk was removed by somebody."""
+    def forget(self) -> Gap:
+        """Everything on disk was removed by somebody. Returns what it was, as a gap."""
+        total = self.totals()
         self.entries.clear()
+        return Gap(
+            first_step=None,
+            last_step=total.last_step,
+            tensors=total.rows,
+            bytes=total.payload_bytes,
+            reason="gone",
+        )
 
     def totals(self) -> IndexSummary:
         """Sums over all live index files."""

@@ -83,7 +83,7 @@ class Flusher:
         self._reporter = Reporter(consumer, self._ledger, heartbeat=self._options.heartbeat.total_seconds())
         self._documents = Documents(sink)
         self._health = Health(retry_delay=self._options.retry_delay.total_seconds(), where=worker)
-        self._backlog = Backlog(self._options.kept_bytes, self._encode_empty)
+        self._backlog = Backlog(self._options.kept_bytes)
         self._intake = Intake(
             consumer,
             worker=worker,
@@ -267,15 +267,8 @@ class Flusher:
             batch.forget_written()
         if not self._ledger.entries:
             return
-        total, covered = self._ledger.totals(), self._ledger.covered
-        gap = Gap(
-            first_step=None,
-            last_step=total.last_step,
-            tensors=total.rows,
-            bytes=total.payload_bytes,
-            reason="gone",
-        )
-        self._ledger.forget()
+        covered = self._ledger.covered
+        gap = self._ledger.forget()
         self._backlog.prepend_gap(FileRange(self._worker, self._attempt, 0, covered), gap)
         if self._compactor is not None:
             self._compactor.forget()
@@ -408,8 +401,3 @@ class Flusher:
 
             self._compactor = Compactor(self._sink, self._ledger, self._options, self._clock)
         return self._compactor
-
-    def _encode_empty(self, summary: IndexSummary) -> object:
-        from tdcore.flusher.table import encode_empty
-
-        return encode_empty(summary)

@@ -141,9 +141,7 @@ def test_a_job_that_ends_while_the_bucket_is_away_leaves_a_spool_that_upload_fin
     for step in range(10):
         trainer.capture(step, weights(step))
     trainer.ring.set_closing()
-    begun = time.monotonic()
-    assert run(trainer, job)
-    assert time.monotonic() - begun < 20
+    assert run(trainer, job)  # although the bucket is still away
     assert trainer.pending() == 0
     said = capfd.readouterr().err
     assert f"tdcore upload {job['spool']}" in said

@@ -24,11 +24,6 @@ T = TypeVar("T")
 SECONDS = 20.0
 
 
-@pytest.fixture(params=["obstore", "aiobotocore"])
-def engine(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 def using(url: str, work: Callable[[Engine, Callable[[str], str]], Awaitable[T]]) -> T:
     """The result of work(engine, full_key)."""
 

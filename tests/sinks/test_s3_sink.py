@@ -22,11 +22,6 @@ from tests.s3.servers import StubServer
 ENGINES = ("obstore", "aiobotocore")
 
 
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
 def opened(stub: StubServer, s3_prefix: str, engine: str) -> Iterator[S3Sink]:
     sink = S3Sink(stub.url(s3_prefix, engine=engine))

@@ -49,7 +49,7 @@ def open_sink(place: Place, tmp_path: Path, said: list[str]) -> Iterator[Open]:
     with contextlib.ExitStack() as stack:
 
         def make(*, limit: int | None = None, relief: float = 0.2, **options: str) -> SpooledSink:
-            url = place.url(connect_timeout="1", read_timeout="2", **options)
+            url = place.url(**{"connect_timeout": "1", "read_timeout": "2", **options})
             spool = Spool(tmp_path / "spool", url=url, limit_bytes=limit)
             sink = SpooledSink(
                 S3Sink(url, patience=timedelta(seconds=0.3)),
@@ -118,16 +118,12 @@ def test_an_index_file_is_put_after_its_segment_and_after_earlier_index_files(
 
 
 def test_several_are_on_their_way_at_once(open_sink: Open, stub: StubServer) -> None:
-    stub.set(latency=0.3)
+    stub.set(latency=0.2)
     sink = open_sink()
-    begun = time.monotonic()
-    for future in [sink.start([(SEGMENT.format(number), [b"x"])]) for number in range(2)]:
+    for future in [sink.start(batch(number)) for number in range(6)]:
         future.result(20)
-    first = time.monotonic() - begun  # in order: one after the other
-    begun = time.monotonic()
-    for future in [sink.start(batch(number)) for number in range(2, 8)]:
-        future.result(20)
-    assert time.monotonic() - begun < 12 * first / 2 * 0.9  # 12 objects: not one after the other
+    connections = {entry["connection"] for entry in stub.log("PutObject")}
+    assert len(connections) > 1  # one after the other would need one
 
 
 def test_what_an_absent_bucket_does_not_take_waits_in_the_spool_and_follows_in_order(
@@ -181,16 +177,13 @@ def test_missing_permission_is_told_once_and_loses_nothing(
 def test_when_memory_is_needed_what_is_on_its_way_goes_to_the_spool(
     open_sink: Open, stub: StubServer, place: Place
 ) -> None:
-    stub.set(latency=1.5)
-    sink = open_sink(relief=0.1)
-    begun = time.monotonic()
+    stub.set(hang=3)  # for as long as the client has patience, which is longer than this test
+    sink = open_sink(relief=0.1, read_timeout="600")
     futures = [sink.start(batch(number)) for number in range(3)]
     sink.relieve()
     for future in futures:
         future.result(20)
-    assert time.monotonic() - begun < 1.4
-    assert sink.waiting
-    stub.set(latency=0.0)
+    assert sink.report()["spooled"]["objects"] == 6
     until(lambda: settled(sink))
     assert place.objects() == expected(range(3))
 
@@ -327,6 +320,7 @@ def test_bytes_that_were_damaged_on_the_way_are_sent_again(
     assert any(entry["status"] == 400 for entry in stub.log("PutObject"))
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("wait", [0.0, 0.05, 0.3])
 def test_closing_does_not_wait_for_an_absent_bucket(open_sink: Open, stub: StubServer, wait: float) -> None:
     stub.set(refuse=True)
@@ -334,9 +328,8 @@ def test_closing_does_not_wait_for_an_absent_bucket(open_sink: Open, stub: StubS
     for number in range(10):
         sink.start(batch(number)).result(20)
     time.sleep(wait)
-    begun = time.monotonic()
-    sink.close()
-    assert time.monotonic() - begun < 5
+    sink.close()  # it would hang for ever
+    assert sink.waiting == 20
 
 
 def test_a_closed_sink_can_be_closed_again(open_sink: Open) -> None:
