@@ -19,8 +19,6 @@ from tdcore.testing import _BAD_KEYS, SinkContract
 from tests.s3.fixtures import Place
 from tests.s3.servers import StubServer
 
-ENGINES = ("obstore", "aiobotocore")
-
 
 @pytest.fixture
 def opened(stub: StubServer, s3_prefix: str, engine: str) -> Iterator[S3Sink]:
