@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tdcore.errors import ConfigError, RunCorrupt, RunNotFound, SinkError, SinkKeyError, UnsupportedFeature
 from tdcore.layout import RUN_KEY
+from tdcore.processes import process_is_gone
 from tdcore.sinks.spool import Spool, SpoolEntry, SpoolInUseError, count_objects, find_spools
 from tdcore.sinks.spool_place import journal_of
 
@@ -178,16 +178,11 @@ def _check_job(spool: Spool) -> None:
 
     A flusher that has ended well removes its journal, whatever it leaves in its spool.
     """
-    pid, host = spool.about.get("pid"), spool.about.get("host")
-    if host != socket.gethostname() or not isinstance(pid, int) or not journal_of(spool.folder).exists():
-        return
-    import psutil
-
-    try:
-        began = psutil.Process(pid).create_time()
-    except psutil.Error:
-        return
-    if began <= spool.about.get("created_ns", 0) / 1e9 + 1:  # else the number was given to another process
+    about = spool.about
+    pid, host, noted_ns = about.get("pid", 0), about.get("host", ""), about.get("created_ns", 0)
+    if not (isinstance(pid, int) and isinstance(noted_ns, int)):
+        return  # written by hand
+    if journal_of(spool.folder).exists() and process_is_gone(host, pid, noted_ns) is False:
         raise SpoolInUseError(
             f"{spool.folder} belongs to a job that runs (process {pid}); it uploads by itself"
         )

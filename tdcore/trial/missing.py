@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from tdcore.trial.progress import process_is_gone
+from tdcore.processes import process_is_gone
 
 if TYPE_CHECKING:
     from tdcore.trial.index import Hole, Index

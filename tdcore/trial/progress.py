@@ -8,7 +8,6 @@ says "that was the last one". Threads: belongs to one Trial.
 from __future__ import annotations
 
 import re
-import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ import numpy as np
 
 from tdcore import layout
 from tdcore.errors import SinkKeyError
+from tdcore.processes import process_is_gone
 from tdcore.sinks.base import announce
 from tdcore.sinks.cache import CachedSink
 from tdcore.trial.columns import distinct
@@ -29,7 +29,7 @@ from tdcore.trial.index import Index
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["Progress", "RunStatus", "process_is_gone"]
+__all__ = ["Progress", "RunStatus"]
 
 RunStatus = Literal["running", "ended", "died"]
 
@@ -200,20 +200,6 @@ class Progress:
         last_ns = max([started_ns, *(frontier.saved_ns for frontier in frontiers)])
         patience = _PATIENCE * self._settle
         return silence >= patience or (time.time_ns() - last_ns) / 1e9 >= max(60.0, patience)
-
-
-def process_is_gone(host: str, pid: int, started_ns: int) -> bool | None:
-    """Whether a process of this machine is no more; None for those of other machines, and for pid 0."""
-    if pid == 0 or host != socket.gethostname():
-        return None
-    import psutil
-
-    try:
-        return bool(psutil.Process(pid).create_time() > started_ns / 1e9 + 60.0)
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.Error:
-        return False
 
 
 def _read_run(sink: Sink) -> Run:
