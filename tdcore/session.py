@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib.util import find_spec
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,7 +33,7 @@ from tdcore.layout import COLLECTIONS_KEY, FORMAT_VERSION, end_key
 from tdcore.runners import ProcessRunner, Runner, ThreadRunner
 from tdcore.sinks import is_remote, place_text, shown_place
 from tdcore.sinks.s3.options import parse_s3_url
-from tdcore.sinks.spool_place import attempt_spool, worker_spools
+from tdcore.sinks.spool_place import attempt_spool, journal_of, worker_spools
 from tdcore.supervisor import Supervisor, close_before_executors
 
 if TYPE_CHECKING:
@@ -138,6 +139,9 @@ class Session:
                 pid=os.getpid(),
                 spool=str(spools) if spools else None,
             )
+            spool = attempt_spool(spools, place.attempt, place.run_id) if spools else None
+            if spool is not None:
+                _start_journal(spool, worker, place.attempt)
             self.ring.prefault()
             self._supervisor = _start_supervisor(
                 self.ring,
@@ -146,7 +150,7 @@ class Session:
                     "worker": worker,
                     "attempt": place.attempt,
                     "run_id": place.run_id,
-                    "spool": str(attempt_spool(spools, place.attempt, place.run_id)) if spools else None,
+                    "spool": str(spool) if spool else None,
                 },
                 runner=ProcessRunner if flusher == "process" else ThreadRunner,
                 options=flusher_options,
@@ -244,7 +248,7 @@ def _place(out_dir: str | os.PathLike[str], in_this_process: bool) -> str:
 
     A bucket is served by the engine that leaves no runtime behind, where that happens in this process.
     """
-    text = place_text(out_dir)
+    text = place_text(out_dir, name="out_dir")
     if not is_remote(text):
         return text if "://" in text else os.path.abspath(text)
     place = parse_s3_url(text)
@@ -283,6 +287,13 @@ def _claim(out_dir: str, **entry: Any) -> Attempt:
             kind=error.kind,
             errno=error.errno,
         ) from error
+
+
+def _start_journal(spool: Path, worker: str, attempt: int) -> None:
+    """Before the first flusher: one that is killed at once leaves a next one that need not ask the bucket."""
+    from tdcore.flusher.journal import Journal
+
+    Journal(journal_of(spool), worker=worker, attempt=attempt).start()
 
 
 def _start_supervisor(

@@ -369,6 +369,23 @@ def test_a_job_exits_in_time_without_its_bucket_and_upload_finishes_it(
     assert end_of(out)["totals"]["rows"] == 20 * len(NAMES)
 
 
+def test_a_flusher_killed_at_birth_leaves_one_that_needs_no_bucket_to_go_on(
+    place: Place, url: str, stub: StubServer, spools: Path
+) -> None:
+    options = FlusherOptions(spill_after=timedelta(seconds=0.2), end_deadline=timedelta(seconds=1))
+    with open_session(url, flusher_options=options) as session:
+        stub.set(refuse=True)  # the run is claimed; from here on nothing can be asked
+        wait_until(lambda: session.progress().flusher_epoch == 1, "the first flusher is there")
+        flusher(url).kill()
+        capture(session, range(5))
+    flushers_gone(url)
+    stub.set(refuse=False)
+    assert not any("end/" in key for key in place.objects())
+    upload(spools)
+    assert td.create_trial(url).steps() == [0, 1, 2, 3, 4]
+    assert end_of(download(place, spools / "copy"))["flusher_restarts"] == 1
+
+
 def test_close_says_what_is_not_in_the_bucket_yet_and_returns_in_time(url: str, stub: StubServer) -> None:
     options = FlusherOptions(spill_after=timedelta(seconds=0.2), end_deadline=timedelta(seconds=20))
     session = open_session(url, flusher_options=options)

@@ -54,11 +54,14 @@ def is_remote(url: str) -> bool:
     return url[:5].lower() == "s3://"
 
 
-def place_text(place: str | os.PathLike[str]) -> str:
-    """A place as text, as open_sink() takes it. ConfigError for none, and for a URL that was made a Path."""
+def place_text(place: str | os.PathLike[str], *, name: str = "the place of a run") -> str:
+    """A place as text, as open_sink() takes it; `name` is what messages call it.
+
+    ConfigError for none, and for a URL that was made a Path.
+    """
     text = os.fspath(place)
     if not isinstance(text, str) or not text:
-        raise ConfigError(f"expected a folder or a URL, got {place!r}")
+        raise ConfigError(f"{name} must be a folder or a URL, got {place!r}")
     if text.lower().startswith("s3:/") and not is_remote(text):
         raise ConfigError(
             f"{text!r}: a Path makes one slash of two; give the URL as text, like 's3://bucket/run'"
