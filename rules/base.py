@@ -14,6 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from tdcore.errors import ConfigError
+from tdcore.rules.need import Need
 
 if TYPE_CHECKING:
     from tdcore.rules.window import Window
@@ -139,25 +140,16 @@ class Verdict:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """What a rule must find in a run before it can say anything.
-
-    what: in words, for the verdict. fix: Python text of the CollectionConfig that would save it.
-    payload: whether statistics are not enough.
-    """
-
-    what: str
-    fix: str
-    payload: bool = False
-
-
 class Rule(Protocol):
     """A rule: pure judgement over rows of complete steps.
 
     `check` may be called many times, each time with the rows of steps that became complete since the last
     call: every row is shown once. What must outlive a call goes into `window.memory`. It yields findings, and
     tells the window how many rows it judged (`window.judged`) and which it could not (`window.missing`).
+
+    Class variables that a rule may have besides: `columns`, names of index columns that it reads beyond
+    rules/source.py:COLUMNS; `each_look = True`, to be called at every look at the run, also without rows (for
+    rules about the time that passes).
     """
 
     code: ClassVar[str]

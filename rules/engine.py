@@ -8,8 +8,9 @@ raises is set aside with a verdict `error`; the others go on. Live and offline r
 from __future__ import annotations
 
 import json
+import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ class Engine:
 
     source: where rows come from. rules: instances; the same class twice gets a number in its label. actions:
     what is to be done about findings. sink: where findings/ are written; None writes none. max_findings: how
-    many are kept per rule.
+    many are kept per rule. clock_ns: time of day, for rules about the time that passes.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Engine:
         actions: Sequence[Action] = (),
         sink: Sink | None = None,
         max_findings: int = MAX_FINDINGS,
+        clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.source = source
         self.problems: list[str] = []  # of actions and of writing findings; judging goes on
@@ -54,6 +56,7 @@ class Engine:
         self._actions = actions
         self._sink = sink
         self._max_findings = max_findings
+        self._clock_ns = clock_ns
         self._kinds: set[str] = set()
         self._ended: frozenset[tuple[int, str]] = frozenset()
         self._columns = list(
@@ -70,15 +73,16 @@ class Engine:
         rows = batch.table.num_rows
         newly_ended = batch.ended - self._ended
         self._ended = batch.ended
+        judges = self._judges
         if not rows and not newly_ended:
-            return []
+            judges = [judge for judge in judges if getattr(judge.rule, "each_look", False)]
         self.rows += rows
         columns = Columns(batch.table)
         if rows:
             codes, texts = columns.codes("kind")
             self._kinds.update(filter(None, (texts[code] for code in np.unique(codes).tolist())))
         found: list[Finding] = []
-        for judge in self._judges:
+        for judge in judges:
             found += self._judge(judge, columns, batch)
         found.sort(key=lambda finding: (finding.attempt, finding.step))
         self._write_findings()
@@ -111,6 +115,7 @@ class Engine:
             payload=batch.payload,
             room=max(0, self._max_findings - judge.count),
             coverage=judge.coverage,
+            now_ns=self._clock_ns(),
         )
         found: list[Finding] = []
         try:

@@ -33,7 +33,8 @@ from tdcore.errors import (
     TensorUnavailableForStep,
     UnsupportedFeature,
 )
-from tdcore.rules.base import Finding, Need
+from tdcore.rules.base import Finding
+from tdcore.rules.need import Need
 
 if TYPE_CHECKING:
     from tdcore.rules.source import Source
@@ -150,7 +151,7 @@ class LegacyRule:
 
     def needs(self) -> Need:
         """Nothing can be said about somebody's own code."""
-        return Need(what="steps at which the tensors that the rule reads were saved", fix="")
+        return Need(what="steps at which the tensors that the rule reads were saved")
 
     def check(self, window: Window) -> Iterator[Finding]:
         """Invokes the rule at each global step that is complete on all workers seen so far, in order."""

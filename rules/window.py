@@ -118,7 +118,7 @@ class Window:
     columns: the rows. memory: the rule's own, kept by the engine from call to call; values that pickle can
     store. ended: the (attempt, worker) pairs that will get no more rows after these; the window that says so
     may be empty. members: finds the members of a collection, None when the run has none of that name.
-    room: how many findings will still be kept.
+    room: how many findings will still be kept. now_ns: time of day of this look, as `time_ns` of rows.
     payload: reads the values of one row as an array; raises tdcore.errors.RunError where there are none.
     """
 
@@ -128,6 +128,7 @@ class Window:
     members: Callable[[str], Members | None] = lambda name: None
     payload: Callable[[int], npt.NDArray[Any]] | None = None
     room: int = sys.maxsize
+    now_ns: int = 0
     coverage: Coverage = field(default_factory=lambda: Coverage())
 
     # What rows there are.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tdcore.rules.cases.case import Case
-from tdcore.rules.exploding_tensor import ExplodingTensor
+from tdcore.rules.library.exploding_tensor import ExplodingTensor
 from tdcore.rules.trace import Trace
 
 __all__ = ["FIRES", "QUIET"]

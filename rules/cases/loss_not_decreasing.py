@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tdcore.rules.cases.case import Case
-from tdcore.rules.loss_not_decreasing import LossNotDecreasing
+from tdcore.rules.library.loss_not_decreasing import LossNotDecreasing
 from tdcore.rules.trace import Trace
 
 __all__ = ["FIRES", "QUIET"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tdcore.rules.cases.case import Case
+from tdcore.rules.library.vanishing_gradient import VanishingGradient
 from tdcore.rules.trace import Trace
-from tdcore.rules.vanishing_gradient import VanishingGradient
 
 __all__ = ["FIRES", "QUIET"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from tdcore.errors import ConfigError
 from tdcore.rules import DeadRelu, Status
-from tdcore.rules.dead_relu import unit_activity
+from tdcore.rules.library.dead_relu import unit_activity
 from tdcore.rules.trace import Trace
 from tests.rules.judging import judge
 

@@ -26,7 +26,7 @@ class Recorder:
     code: ClassVar[str] = "T001"
 
     def needs(self) -> Need:
-        return Need(what="anything", fix="")
+        return Need(what="anything")
 
     def check(self, window: Window) -> Iterator[Finding]:
         window.judged(len(window))
@@ -42,7 +42,7 @@ class Failing:
     at: int = 1
 
     def needs(self) -> Need:
-        return Need(what="anything", fix="")
+        return Need(what="anything")
 
     def check(self, window: Window) -> Iterator[Finding]:
         for row, step in enumerate(window.columns.ints("step").tolist()):
@@ -249,7 +249,8 @@ def test_a_run_without_rows_says_that_it_holds_nothing(tmp_path: Path) -> None:
     (verdict,) = engine.verdicts(finished=True)
     assert verdict.text == (
         "not evaluable: the run holds no tensors. It needs gradients with statistics. "
-        'Add CollectionConfig(name="gradients", save_config=SaveConfig(save_interval=100))'
+        'Add CollectionConfig(name="gradients", save_config=SaveConfig(save_interval=100), '
+        "reduction_config=ReductionConfig())"
     )
 
 

@@ -38,7 +38,7 @@ def test_a_rule_is_a_frozen_dataclass_with_slots_and_keyword_parameters(code: st
 @EVERY_RULE
 def test_a_rule_has_a_file_of_its_own(code: str) -> None:
     stem = re.sub(r"(?<!^)(?=[A-Z])", "_", RULES[code].__name__).lower()
-    assert RULES[code].__module__ == f"tdcore.rules.{stem}"
+    assert RULES[code].__module__ == f"tdcore.rules.library.{stem}"
 
 
 @EVERY_RULE
@@ -91,12 +91,13 @@ def test_a_run_without_what_a_rule_needs_is_not_evaluable_and_the_verdict_says_w
 
 @EVERY_RULE
 def test_the_configuration_that_a_rule_asks_for_is_valid(code: str) -> None:
-    from tdcore.collection import CollectionConfig
-    from tdcore.config import SaveConfig
+    import tdcore
 
     rule: Rule = RULES[code]()
-    made = eval(rule.needs().fix, {"CollectionConfig": CollectionConfig, "SaveConfig": SaveConfig})
-    assert isinstance(made, CollectionConfig)
+    need = rule.needs()
+    names = ("CollectionConfig", "SaveConfig", "SaveConfigMode", "ReductionConfig", "modes")
+    made = eval(f"[{need.fix}]", {name: getattr(tdcore, name) for name in names})
+    assert tuple(made) == need.captures
 
 
 @EVERY_RULE

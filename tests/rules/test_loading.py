@@ -26,7 +26,7 @@ class SpikyLoss:
     factor: float = 2.0
 
     def needs(self) -> Need:
-        return Need(what="losses", fix="")
+        return Need(what="losses")
 
     def check(self, window: Window) -> Iterator[Finding]:
         yield from ()

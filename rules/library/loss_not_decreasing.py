@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.config import SaveConfig
 from tdcore.errors import ConfigError
-from tdcore.rules.base import Finding, Need, names_of, require
+from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.need import STATISTICS, Need, captures_of
+from tdcore.rules.series import NO_POINTS, Points, groups, series
 from tdcore.rules.window import Mask, Window, compile_pattern
 
 __all__ = ["LossNotDecreasing"]
@@ -106,14 +109,20 @@ class LossNotDecreasing:
         interval = max(1, self.num_steps // 10)
         return Need(
             what=f"a scalar loss saved{mode} at steps at least num_steps = {self.num_steps} apart",
-            fix=f'CollectionConfig(name="losses", save_config=SaveConfig(save_interval={interval}))',
+            captures=captures_of(
+                self._collections(),
+                names_of(self.tensor_regex),
+                save_config=SaveConfig(save_interval=interval),
+                keep=STATISTICS,
+            ),
+            kinds=("loss",) if self.use_losses_collection else (),
         )
 
     def check(self, window: Window) -> Iterator[Finding]:
         """One finding per loss and evaluation from the `patience`-th strike on."""
         rows = np.flatnonzero(self._scalars(window))
         self._note_modes(window, rows)
-        for (attempt, worker, name, mode), points in _series(window, rows, merge=self.mode == "GLOBAL"):
+        for (attempt, worker, name, mode), points in series(window, rows, merge=self.mode == "GLOBAL"):
             key = f"{attempt}/{worker}/{mode}/{name}"
             state = window.memory.get(key)
             if state is None:
@@ -123,7 +132,7 @@ class LossNotDecreasing:
             yield from self._evaluate(window, state, points)
         for state in list(window.memory.values()):
             if isinstance(state, _Series) and state.phase and (state.attempt, state.worker) in window.ended:
-                yield from self._evaluate(window, state, state.close_phases(_NO_POINTS, final=True))
+                yield from self._evaluate(window, state, state.close_phases(NO_POINTS, final=True))
 
     @property
     def _smoothing(self) -> int:
@@ -152,7 +161,7 @@ class LossNotDecreasing:
     def _note_modes(self, window: Window, rows: npt.NDArray[np.int64]) -> None:
         """Remembers the first global step at which each worker had a loss in each mode."""
         columns = window.columns
-        for attempt, worker, mode, group in _groups(columns, rows, "attempt", "worker", "mode"):
+        for attempt, worker, mode, group in groups(columns, rows, "attempt", "worker", "mode"):
             first = window.memory.setdefault(("first", attempt, worker), {})
             first.setdefault(mode, int(columns.ints("step")[group].min()))
 
@@ -164,7 +173,7 @@ class LossNotDecreasing:
         before = _MODES[: _MODES.index(state.mode)]
         return not any(first.get(mode, step + 1) <= step for mode in before)
 
-    def _evaluate(self, window: Window, state: _Series, points: _Points) -> Iterator[Finding]:
+    def _evaluate(self, window: Window, state: _Series, points: Points) -> Iterator[Finding]:
         """Walks through the evaluations that lie in these points, one jump each."""
         points = points.after(
             state.newest
@@ -236,39 +245,6 @@ class LossNotDecreasing:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Points:
-    """Values of one loss in one mode, ascending: unit = step of the mode (or global), one value each."""
-
-    unit: npt.NDArray[np.int64]
-    step: npt.NDArray[np.int64]
-    mode_step: npt.NDArray[np.int64]
-    value: npt.NDArray[np.float64]
-
-    def after(self, unit: int) -> _Points:
-        """Those whose unit is above `unit`."""
-        start = int(np.searchsorted(self.unit, unit, side="right"))
-        return _Points(
-            unit=self.unit[start:],
-            step=self.step[start:],
-            mode_step=self.mode_step[start:],
-            value=self.value[start:],
-        )
-
-    def joined(self, later: _Points) -> _Points:
-        """These, then the later ones."""
-        return _Points(
-            unit=np.concatenate([self.unit, later.unit]),
-            step=np.concatenate([self.step, later.step]),
-            mode_step=np.concatenate([self.mode_step, later.mode_step]),
-            value=np.concatenate([self.value, later.value]),
-        )
-
-
-_NONE = np.empty(0, dtype=np.int64)
-_NO_POINTS = _Points(unit=_NONE, step=_NONE, mode_step=_NONE, value=np.empty(0))
-
-
 @dataclass(slots=True, kw_only=True)
 class _Series:
     """What the rule remembers of one loss in one mode between windows."""
@@ -282,10 +258,10 @@ class _Series:
     baseline: float = 0.0
     baseline_step: int = 0
     strikes: int = 0
-    recent: _Points = _NO_POINTS  # the last smoothing_steps steps
+    recent: Points = NO_POINTS  # the last smoothing_steps steps
     phase: list[tuple[int, int, int, float]] | None = None  # values of the open EVAL phase
 
-    def close_phases(self, points: _Points, final: bool = False) -> _Points:
+    def close_phases(self, points: Points, final: bool = False) -> Points:
         """One point (the mean, at the last step) per validation phase that has ended; the open one is kept.
 
         Within a phase the global step and the step of the mode advance together, so their difference names
@@ -302,7 +278,7 @@ class _Series:
             )
         )
         if not rows:
-            return _NO_POINTS
+            return NO_POINTS
         unit, step, mode_step = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
         value = np.array([row[3] for row in rows])
         starts = np.flatnonzero(np.diff(step - mode_step, prepend=step[0] - mode_step[0] - 1))
@@ -311,42 +287,4 @@ class _Series:
         self.phase = None if final else rows[int(starts[-1]) :]
         closed = slice(None) if final else slice(-1)
         at = (ends - 1)[closed]
-        return _Points(unit=unit[at], step=step[at], mode_step=mode_step[at], value=means[closed])
-
-
-def _series(
-    window: Window, rows: npt.NDArray[np.int64], merge: bool
-) -> Iterator[tuple[tuple[int, str, str, str], _Points]]:
-    """The losses among `rows`, by (attempt, worker, name, mode); merge puts all modes into one, "GLOBAL"."""
-    columns = window.columns
-    keys = ("attempt", "worker", "name") if merge else ("attempt", "worker", "name", "mode")
-    for *key, group in _groups(columns, rows, *keys):
-        attempt, worker, name, *rest = key
-        mode = "GLOBAL" if merge else rest[0]
-        step, mode_step = columns.ints("step")[group], columns.ints("mode_step")[group]
-        unit = step if mode == "GLOBAL" else mode_step
-        distinct, inverse, counts = np.unique(unit, return_inverse=True, return_counts=True)
-        value = np.bincount(inverse, weights=columns.floats("mean")[group]) / counts
-        last = np.zeros(distinct.size, dtype=np.int64)
-        last[inverse] = np.arange(unit.size)
-        yield (
-            (attempt, worker, name, mode),
-            _Points(unit=distinct, step=step[last], mode_step=mode_step[last], value=value),
-        )
-
-
-def _groups(columns: Any, rows: npt.NDArray[np.int64], *names: str) -> Iterator[tuple[Any, ...]]:
-    """(value of each named column, rows) for each combination that occurs, rows in their order."""
-    if not rows.size:
-        return
-    code = np.zeros(rows.size, dtype=np.int64)
-    for name in names:
-        values = columns.ints(name)[rows] if name == "attempt" else columns.codes(name)[0][rows]
-        _, part = np.unique(values, return_inverse=True)
-        code = code * (int(part.max()) + 1) + part
-    order = np.argsort(code, kind="stable")
-    cuts = np.flatnonzero(np.diff(code[order])) + 1
-    for group in np.split(order, cuts):
-        first = int(rows[group[0]])
-        key = [int(columns.ints(n)[first]) if n == "attempt" else columns.text(n, first) for n in names]
-        yield (*key, rows[group])
+        return Points(unit=unit[at], step=step[at], mode_step=mode_step[at], value=means[closed])

@@ -8,7 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from tdcore.rules.base import Finding, Need, require
+from tdcore.collection import CollectionConfig
+from tdcore.config import SaveConfig
+from tdcore.rules.base import Finding, require
+from tdcore.rules.need import STATISTICS, Need
 from tdcore.rules.window import Columns, Mask, Window
 
 __all__ = ["VanishingGradient"]
@@ -68,7 +71,12 @@ class VanishingGradient:
         """Statistics of gradients."""
         return Need(
             what="gradients with statistics",
-            fix='CollectionConfig(name="gradients", save_config=SaveConfig(save_interval=100))',
+            captures=(
+                CollectionConfig(
+                    name="gradients", save_config=SaveConfig(save_interval=100), reduction_config=STATISTICS
+                ),
+            ),
+            kinds=("gradient",),
         )
 
     def check(self, window: Window) -> Iterator[Finding]:

@@ -9,8 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.config import SaveConfig
 from tdcore.errors import RunError
-from tdcore.rules.base import Finding, Need, names_of, require
+from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.need import VALUES, Need, captures_of
 from tdcore.rules.window import Mask, Window, compile_pattern
 
 __all__ = ["DeadRelu"]
@@ -83,11 +85,11 @@ class DeadRelu:
     def needs(self) -> Need:
         """Values of ReLU outputs."""
         patterns = names_of(self.tensor_regex) or (".*(relu|ReLU).*_output",)
-        listed = ", ".join(f'"{pattern}"' for pattern in patterns)
         return Need(
             what="the values (not only statistics) of ReLU outputs",
-            fix=f'CollectionConfig(name="relu_output", include_regex=[{listed}], '
-            "save_config=SaveConfig(save_interval=100))",
+            captures=captures_of(
+                (), patterns, save_config=SaveConfig(save_interval=100), keep=VALUES, name="relu_output"
+            ),
             payload=True,
         )
 

@@ -8,7 +8,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from tdcore.rules.base import Finding, Need, names_of
+from tdcore.config import SaveConfig
+from tdcore.rules.base import Finding, names_of
+from tdcore.rules.need import STATISTICS, Need, captures_of
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["ExplodingTensor"]
@@ -64,12 +66,14 @@ class ExplodingTensor:
         """Statistics of the tensors it was pointed at."""
         scope = [f"collection {name!r}" for name in names_of(self.collection_names)]
         scope += [f"tensors matching {pattern!r}" for pattern in names_of(self.tensor_regex)]
-        name = (names_of(self.collection_names) or ("watched",))[0]
-        regex = ", ".join(f'"{pattern}"' for pattern in names_of(self.tensor_regex))
         return Need(
             what=f"statistics of {' and '.join(scope) or 'any tensor'}",
-            fix=f'CollectionConfig(name="{name}"{f", include_regex=[{regex}]" if regex else ""}, '
-            "save_config=SaveConfig(save_interval=100))",
+            captures=captures_of(
+                names_of(self.collection_names) or (() if self.tensor_regex else ("gradients",)),
+                names_of(self.tensor_regex),
+                save_config=SaveConfig(save_interval=100),
+                keep=STATISTICS,
+            ),
         )
 
     def check(self, window: Window) -> Iterator[Finding]:

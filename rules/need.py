@@ -1,0 +1,91 @@
+"""Need: what a rule must find in a run, and the capture that would give it.
+
+Plain values; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tdcore.collection import CollectionConfig
+from tdcore.config import ReductionConfig, SaveConfig
+from tdcore.modes import ModeKeys
+
+__all__ = ["STATISTICS", "VALUES", "Need", "as_code", "captures_of"]
+
+STATISTICS = ReductionConfig()  # they are recorded with every captured tensor, and are enough
+VALUES = ReductionConfig(save_raw_tensor=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a rule must find in a run before it can say anything.
+
+    what: in words, for the verdict. captures: collections that would hold it, each with its save_config and
+    with reduction_config STATISTICS or VALUES. kinds: of tensors without any one of which the rule can say
+    nothing ("gradient", "loss", ...); () where names decide. payload: whether statistics are not enough.
+    """
+
+    what: str
+    captures: tuple[CollectionConfig, ...] = ()
+    kinds: tuple[str, ...] = ()
+    payload: bool = False
+
+    @property
+    def fix(self) -> str:
+        """Python text of the captures."""
+        return ", ".join(as_code(capture) for capture in self.captures)
+
+
+def captures_of(
+    collections: Iterable[str],
+    patterns: Iterable[str],
+    *,
+    save_config: SaveConfig,
+    keep: ReductionConfig,
+    name: str = "watched",
+) -> tuple[CollectionConfig, ...]:
+    """Captures for a rule that is pointed at collections and at names by patterns; `name` holds the latter.
+
+    keep: STATISTICS or VALUES.
+    """
+    named = tuple(patterns)
+    found = [
+        CollectionConfig(name=each, save_config=save_config, reduction_config=keep) for each in collections
+    ]
+    if named:
+        found.append(
+            CollectionConfig(name=name, include_regex=named, save_config=save_config, reduction_config=keep)
+        )
+    return tuple(found)
+
+
+def as_code(value: object) -> str:
+    """Python text that makes the value: a configuration, or what configurations hold."""
+    if isinstance(value, ModeKeys):
+        return f"modes.{value.name}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{as_code(key)}: {as_code(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, str):
+        return '"' + value.replace('"', '\\"') + '"' if "\\" not in value else "r" + repr(value)
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(as_code(each) for each in value) + "]"
+    if hasattr(type(value), "__dataclass_fields__"):
+        return f"{type(value).__name__}({', '.join(_arguments(value))})"
+    return repr(value)
+
+
+def _arguments(value: Any) -> list[str]:
+    """Those that differ from their defaults."""
+    plain = SaveConfig(save_interval=value.save_interval) if isinstance(value, SaveConfig) else None
+    found = []
+    for field in fields(value):
+        given = getattr(value, field.name)
+        if not field.init or given == field.default or (given == () and field.default == ()):
+            continue
+        if plain is not None and field.name != "save_interval" and given == getattr(plain, field.name):
+            continue
+        found.append(f"{field.name}={as_code(given)}")
+    return found
