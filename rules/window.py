@@ -153,6 +153,14 @@ class Window:
         floats = self.columns.floats
         return floats("count") - floats("nan_count") - floats("pos_inf_count") - floats("neg_inf_count")
 
+    @property
+    def additive_masks(self) -> Mask:
+        """Inputs that hold nothing but 0 and -Inf: attention masks, which are so on purpose."""
+        floats = self.columns.floats
+        others = floats("nan_count") + floats("pos_inf_count")
+        masks: Mask = (floats("neg_inf_count") > 0) & (others == 0) & (floats("abs_max") == 0)
+        return masks & self.kind("input")
+
     def kind(self, *kinds: str) -> Mask:
         """Rows of tensors of these kinds, such as "gradient"."""
         return self.columns.where("kind", lambda kind: kind in kinds)

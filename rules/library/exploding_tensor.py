@@ -29,19 +29,22 @@ class ExplodingTensor:
 
     Decides by:
         nan_count + pos_inf_count + neg_inf_count > 0 per tensor and step, from the statistics in the index;
-        nan_count > 0 alone with `only_nan`. Findings come in order of execution, so the first names
-        where the trouble began among what was saved.
+        nan_count > 0 alone with `only_nan`. Not reported: inputs of modules that hold nothing but 0 and -Inf,
+        which are attention masks. Findings come in order of execution, so the first names where the trouble
+        began among what was saved. compat=True is the older rule, which reports masks too.
 
     Parameters:
         collection_names: names of collections, or one string with commas.
         tensor_regex: regular expressions searched for in names, or one string with commas. Given with
             collection_names: the union. Neither: every saved tensor.
         only_nan: True judges NaN alone.
+        compat: True reports attention masks too.
 
     False alarms:
-        Masks that use -inf on purpose (attention scores); metrics that are undefined before their first
-        batch. Leave such tensors out with `tensor_regex`, or use `only_nan`. Under a gradient scaler, single
-        steps with infinite gradients are normal: the scaler skips them.
+        Outputs in which some values are -Inf on purpose (attention scores, logits of what is not allowed);
+        metrics that are undefined before their first batch. Leave such tensors out with `tensor_regex`, or
+        use `only_nan`. Under a gradient scaler, single steps with infinite gradients are normal: the scaler
+        skips them.
 
     Do:
         Lower the learning rate, clip gradients, or warm up. Look at the first finding of the first step: a
@@ -57,6 +60,7 @@ class ExplodingTensor:
     collection_names: str | Sequence[str] | None = None
     tensor_regex: str | Sequence[str] | None = None
     only_nan: bool = False
+    compat: bool = False
 
     def __post_init__(self) -> None:
         for pattern in names_of(self.tensor_regex):
@@ -85,7 +89,10 @@ class ExplodingTensor:
 
         nan, up, down = (window.columns.floats(f"{which}_count") for which in ("nan", "pos_inf", "neg_inf"))
         bad = nan if self.only_nan else nan + up + down
-        for row in window.listed(np.flatnonzero(judged & (bad > 0))):
+        exploded = judged & (bad > 0)
+        if not self.compat:
+            exploded &= ~window.additive_masks
+        for row in window.listed(np.flatnonzero(exploded)):
             count = int(window.columns.ints("count")[row])
             numbers = {
                 "nan": int(nan[row]),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tdcore.errors import ConfigError
@@ -81,3 +83,27 @@ def test_the_finding_counts_each_kind() -> None:
 def test_a_pattern_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="not a regular expression"):
         ExplodingTensor(tensor_regex="(")
+
+
+MASK = np.triu(np.full((4, 4), -INF), 1)
+
+
+def test_an_attention_mask_is_meant_to_be_infinite() -> None:
+    trace = Trace().add(0, "layers_input_mask", "input", MASK)
+    assert names(ExplodingTensor(), trace) == []
+    assert names(ExplodingTensor(compat=True), trace) == ["layers_input_mask"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("output", MASK),
+        ("input", MASK + 1),
+        ("input", np.full(4, -INF)),
+        ("input", [0.0, -INF, NAN]),
+        ("input", [0.0, -INF, INF]),
+    ],
+    ids=["an output", "other values", "no value is finite", "a NaN", "both infinities"],
+)
+def test_what_is_not_quite_an_attention_mask_is_reported(kind: str, values: Any) -> None:
+    assert names(ExplodingTensor(), Trace().add(0, "x", kind, values)) == ["x"]

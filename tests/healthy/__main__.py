@@ -1,0 +1,63 @@
+"""The campaign of false alarms: every healthy training under every rule.
+
+    python -m tests.healthy [--only NAME] [--seeds 3] [--json FILE]
+
+Prints what fired, and in the end how often each rule could judge and how often it fired. Exit status 1 when a
+rule fired where tests/healthy/justified.py has no reason for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from tdcore.rules import RULES, Status
+from tests.healthy.campaign import TRAININGS, Outcome, judge_all
+from tests.healthy.justified import JUSTIFIED
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.healthy", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", action="append", choices=list(TRAININGS), default=[])
+    parser.add_argument("--seeds", type=int, default=1, help="so often, each time with other random numbers")
+    parser.add_argument("--json", type=Path, help="file for all outcomes")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    found: list[Outcome] = []
+    for seed in range(given.seeds):
+        with tempfile.TemporaryDirectory(prefix="tdcore-healthy-") as folder:
+            for loss, verdicts in judge_all(Path(folder), tuple(given.only), seed):
+                found += verdicts
+                _print_training(loss, verdicts)
+    _print_rules(found)
+    if given.json:
+        given.json.write_text(
+            json.dumps([asdict(one) | {"status": one.status.value} for one in found], indent=1)
+        )
+    return int(any(one.findings and (one.training, one.code) not in JUSTIFIED for one in found))
+
+
+def _print_training(loss: float, outcomes: list[Outcome]) -> None:
+    print(f"{outcomes[0].training}: loss {loss:.3f}")
+    for one in outcomes:
+        if one.status not in (Status.NO_ISSUE, Status.NOT_EVALUABLE):
+            reason = JUSTIFIED.get((one.training, one.code))
+            print(f"  {one.code} {one.rule}: {one.text}" + (f" [justified: {reason}]" if reason else ""))
+
+
+def _print_rules(found: list[Outcome]) -> None:
+    judged = Counter(one.code for one in found if one.status is not Status.NOT_EVALUABLE)
+    fired = Counter(one.code for one in found if one.findings)
+    for code, rule in RULES.items():
+        print(f"{code} {rule.__name__:28s} judged {judged[code]:3d}  fired {fired[code]:3d}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
