@@ -8,6 +8,7 @@ import sys
 NAMES = {
     "slowdown": "training slowdown by save interval: tdcore, its peers, and the limit",
     "read": "opening, querying and judging a run of 1,000,000 rows, beside the older library and pyarrow",
+    "rules": "all rules over 1,000,000 rows, a look at a long run, and the delay from save to finding",
     "flush": "from ring to disk: GB/s, CPU seconds per GB, idle cost, beside plain writes and dd",
     "s3": "a bucket as the run's home: uploads beside other clients, their effect on training, opening",
     "native": "ring, statistics, CRC-32C and capture, each beside its limit",

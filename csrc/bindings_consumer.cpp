@@ -131,12 +131,21 @@ void report(SharedConsumer& self, std::uint64_t records, std::uint64_t bytes, st
 }
 
 void request_stop(SharedConsumer& self, const std::string& text) {
-  if (text.empty() || text.size() > kStopTextBytes) {
-    throw py::value_error("a stop request must be 1 to " + std::to_string(kStopTextBytes) +
+  if (text.empty() || text.size() > kControlTextBytes) {
+    throw py::value_error("a stop request must be 1 to " + std::to_string(kControlTextBytes) +
                           " bytes of text, got " + std::to_string(text.size()));
   }
   const std::lock_guard lock(self.mutex);
   (void)self.consumer.request_stop(text);  // false only in a forked child, where nothing is done
+}
+
+bool try_post_request(SharedConsumer& self, const std::string& text) {
+  if (text.empty() || text.size() > kControlTextBytes) {
+    throw py::value_error("a request must be 1 to " + std::to_string(kControlTextBytes) +
+                          " bytes of text, got " + std::to_string(text.size()));
+  }
+  const std::lock_guard lock(self.mutex);
+  return self.consumer.try_post_request(text);
 }
 
 // ---- Drained
@@ -279,7 +288,12 @@ void bind_consumer(py::module_& module) {
       .def("report", &report, py::kw_only(), py::arg("records"), py::arg("bytes"), py::arg("rows"),
            py::arg("last_step"), py::arg("error") = py::none(), kReportDoc)
       .def("request_stop", &request_stop, py::arg("text"),
-           "Passes a stop request on to the trainer; the first one stands.");
+           "Passes a stop request on to the trainer; the first one stands.")
+      .def("try_post_request", &try_post_request, py::arg("text"),
+           "Passes another request on to the trainer. False while the one before has not been taken.")
+      .def_property_readonly(
+          "requests_posted", [](const SharedConsumer& self) { return self.consumer.requests_posted(); },
+          "Requests passed on by try_post_request() so far, by earlier consumers of the ring too.");
 }
 
 }  // namespace tdcore

@@ -76,6 +76,12 @@ py::object stop_request(const Ring& ring) {
   return decode_utf8(*text);
 }
 
+py::object take_request(const Ring& ring) {
+  const std::optional<std::string> text = ring.take_request();
+  if (!text) return py::none();
+  return decode_utf8(*text);
+}
+
 py::dict progress(const Ring& ring) {
   const Progress now = ring.progress();
   py::dict result;
@@ -124,6 +130,8 @@ void bind_ring(py::module_& module) {
       .def("put_document", &put_document, py::arg("key"), py::arg("data"),
            "Sends a small file of the run; the last one of a key wins. False when it does not fit. May wait, "
            "as the policy says.")
+      .def("mark_step_end", &Ring::mark_step_end,
+           "Says that the step captured last is over, as a record without rows. False when there is no room.")
       .def(
           "counters", [](const Ring& ring) { return counters_dict(ring.counters()); },
           "Totals so far: captures, tensors, payload_bytes, capture_ns, and drops by reason (those that "
@@ -132,6 +140,9 @@ void bind_ring(py::module_& module) {
            "What the flusher last reported, and what it has yet to take. heartbeat_ns is on "
            "time.monotonic_ns()'s clock.")
       .def("stop_request", &stop_request, "Text of a stop request that the flusher passed on, or None.")
+      .def("was_asked", &Ring::was_asked,
+           "Whether the flusher has passed on a stop, or a request that was not taken yet. Cheap.")
+      .def("take_request", &take_request, "Text of the request that waits, once; None when there is none.")
       .def("set_closing", &Ring::set_closing,
            "Takes no more records; the flusher drains what there is and leaves.")
       .def("prefault", &Ring::start_prefault,

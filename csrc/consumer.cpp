@@ -14,6 +14,19 @@ std::uint64_t full_ticket(std::uint64_t stored, Cursor head) noexcept {
   return stored - ((stored - head.ticket) & kTicketMask);
 }
 
+using ControlWords = std::atomic<std::uint64_t>[kControlTextBytes / 8];
+
+bool fits_control(const std::string& text) noexcept {
+  return !text.empty() && text.size() <= kControlTextBytes;
+}
+
+/// Relaxed: the word that says how many there are is stored after them, with release.
+void write_words(ControlWords& to, const std::string& text) noexcept {
+  std::uint64_t words[kControlTextBytes / 8] = {};
+  std::memcpy(words, text.data(), text.size());
+  for (std::size_t i = 0; i < kControlTextBytes / 8; ++i) to[i].store(words[i], std::memory_order_relaxed);
+}
+
 }  // namespace
 
 Consumer::Consumer(std::shared_ptr<RingMemory> memory) : memory_(std::move(memory)) {
@@ -168,16 +181,30 @@ void Consumer::report(std::uint64_t records, std::uint64_t bytes, std::uint64_t 
 }
 
 bool Consumer::request_stop(const std::string& text) noexcept {
-  if (!memory_->here() || text.empty() || text.size() > kStopTextBytes) return false;
+  if (!memory_->here() || !fits_control(text)) return false;
   ControlPage& control = memory_->control();
   if (control.stop_bytes.load(std::memory_order_relaxed) != 0) return true;  // the first request stands
-  std::uint64_t words[kStopTextBytes / 8] = {};
-  std::memcpy(words, text.data(), text.size());
-  for (std::size_t i = 0; i < kStopTextBytes / 8; ++i)
-    control.stop_words[i].store(words[i], std::memory_order_relaxed);
+  write_words(control.stop_words, text);
   control.stop_bytes.store(text.size(),
                            std::memory_order_release);  // pairs with the acquire in Ring::stop_request()
   return true;
+}
+
+bool Consumer::try_post_request(const std::string& text) noexcept {
+  if (!memory_->here() || !fits_control(text)) return false;
+  ControlPage& control = memory_->control();
+  const std::uint64_t posted = control.requests_posted.load(std::memory_order_relaxed);  // ours alone
+  // Acquire: pairs with the release in Ring::take_request(); the trainer has read the words.
+  if (control.requests_taken.load(std::memory_order_acquire) != posted) return false;
+  write_words(control.request_words, text);
+  control.request_bytes.store(text.size(), std::memory_order_relaxed);
+  control.requests_posted.store(posted + 1,
+                                std::memory_order_release);  // pairs with the acquire in Ring::take_request()
+  return true;
+}
+
+std::uint64_t Consumer::requests_posted() const noexcept {
+  return memory_->here() ? memory_->control().requests_posted.load(std::memory_order_relaxed) : 0;
 }
 
 }  // namespace tdcore

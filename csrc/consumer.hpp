@@ -80,9 +80,15 @@ class Consumer {
   void report(std::uint64_t records, std::uint64_t bytes, std::uint64_t rows, std::int64_t last_step,
               const std::string* error) noexcept;
 
-  /// Passes a request on to the trainer; the first one stands. False when longer than kStopTextBytes or
+  /// Passes a request on to the trainer; the first one stands. False when longer than kControlTextBytes or
   /// empty.
   [[nodiscard]] bool request_stop(const std::string& text) noexcept;
+
+  /// Passes a request of another kind on to the trainer. False while the one before has not been taken, and
+  /// when longer than kControlTextBytes or empty.
+  [[nodiscard]] bool try_post_request(const std::string& text) noexcept;
+  /// How many were passed on since the ring was made, by earlier consumers too.
+  std::uint64_t requests_posted() const noexcept;
 
   const std::shared_ptr<RingMemory>& memory() const noexcept { return memory_; }
 

@@ -28,7 +28,7 @@ inline constexpr unsigned kTicketBits = 24;
 inline constexpr std::uint64_t kPositionMask = (std::uint64_t{1} << kPositionBits) - 1;
 inline constexpr std::uint64_t kTicketMask = (std::uint64_t{1} << kTicketBits) - 1;
 inline constexpr std::size_t kErrorTextBytes = 1024;
-inline constexpr std::size_t kStopTextBytes = 8192;
+inline constexpr std::size_t kControlTextBytes = 8192;
 
 /// A place in the ring: the number of records before it and the 64-byte units before it, both modulo
 /// their width. Held in one 64-bit word so that one compare-and-swap takes a slot and its bytes together.
@@ -133,7 +133,15 @@ struct ControlPage {
   // Consumer, release, once: bytes of stop_words in use, 0 = no request; pairs with the acquire in
   // Ring::stop_request().
   alignas(kLineBytes) std::atomic<std::uint64_t> stop_bytes;
-  std::atomic<std::uint64_t> stop_words[kStopTextBytes / 8];  // consumer, before stop_bytes
+  // A mailbox of one request other than a stop; it is full while posted is one more than taken.
+  // Consumer, release; pairs with the acquire in Ring::take_request().
+  std::atomic<std::uint64_t> requests_posted;
+  // Trainer, any thread, compare-and-swap, release: the words may be written again; pairs with the acquire
+  // in Consumer::try_post_request().
+  std::atomic<std::uint64_t> requests_taken;
+  std::atomic<std::uint64_t> request_bytes;                         // consumer, before requests_posted
+  std::atomic<std::uint64_t> stop_words[kControlTextBytes / 8];     // consumer, before stop_bytes
+  std::atomic<std::uint64_t> request_words[kControlTextBytes / 8];  // consumer, before requests_posted
 };
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
@@ -175,6 +183,8 @@ constexpr std::uint64_t layout_hash() noexcept {
                                  offsetof(ControlPage, drops),
                                  offsetof(ControlPage, error),
                                  offsetof(ControlPage, stop_bytes),
+                                 offsetof(ControlPage, requests_posted),
+                                 offsetof(ControlPage, request_words),
                                  offsetof(Entry, payload_offset),
                                  offsetof(Entry, shape),
                                  offsetof(Entry, name),

@@ -52,6 +52,13 @@ const RingConfig& checked(const RingConfig& config) {
   return config;
 }
 
+/// The first `bytes` of a text of the control page. Relaxed: an acquire came before.
+std::string read_words(const std::atomic<std::uint64_t> (&from)[kControlTextBytes / 8], std::uint64_t bytes) {
+  std::uint64_t words[kControlTextBytes / 8];
+  for (std::size_t i = 0; i < kControlTextBytes / 8; ++i) words[i] = from[i].load(std::memory_order_relaxed);
+  return std::string(reinterpret_cast<const char*>(words), std::min<std::uint64_t>(bytes, kControlTextBytes));
+}
+
 /// Where a record of `units` goes when the ring's end is at `position`: aligned, and in one piece.
 /// cap is a power of two that divides 2^40, so this stays continuous when the position wraps.
 std::uint64_t place(std::uint64_t position, std::uint64_t units, std::uint64_t align_units,
@@ -233,6 +240,24 @@ void Ring::count_capture(std::uint64_t tensors, std::uint64_t payload_bytes,
   control.capture_ns.fetch_add(nanoseconds, std::memory_order_relaxed);
 }
 
+bool Ring::mark_step_end() noexcept {
+  const Reservation room = try_reserve(RecordKind::kBatch, sizeof(BatchHeader), kTensorAlignBytes);
+  if (!room) return false;
+  const BatchHeader header{.magic = kBatchMagic,
+                           .entries = 0,
+                           .entry_bytes = sizeof(Entry),
+                           .mode = 0,
+                           .step = 0,
+                           .mode_step = 0,
+                           .time_ns = 0,
+                           .payload_offset = 0,
+                           .payload_bytes = 0,
+                           .reserved = 0};
+  std::memcpy(room.data, &header, sizeof(header));
+  commit(room);
+  return true;
+}
+
 bool Ring::put_document(std::string_view key, std::string_view bytes) noexcept {
   if (key.size() > max_record_bytes_ || bytes.size() > max_record_bytes_) return false;
   const std::uint64_t total = sizeof(std::uint32_t) + key.size() + bytes.size();
@@ -268,11 +293,35 @@ std::optional<std::string> Ring::stop_request() const {
   if (control.stop_bytes.load(std::memory_order_relaxed) == 0) return std::nullopt;
   // Acquire: pairs with the release in Consumer::request_stop().
   const std::uint64_t bytes = control.stop_bytes.load(std::memory_order_acquire);
-  std::uint64_t words[kStopTextBytes / 8];
-  for (std::size_t i = 0; i < kStopTextBytes / 8; ++i) {
-    words[i] = control.stop_words[i].load(std::memory_order_relaxed);
+  return read_words(control.stop_words, bytes);
+}
+
+bool Ring::was_asked() const noexcept {
+  const Use use(*this);
+  if (!use) return false;
+  constexpr auto kRelaxed = std::memory_order_relaxed;  // a hint: stop_request() and take_request() decide
+  const ControlPage& control = memory_->control();
+  return control.stop_bytes.load(kRelaxed) != 0 ||
+         control.requests_posted.load(kRelaxed) != control.requests_taken.load(kRelaxed);
+}
+
+std::optional<std::string> Ring::take_request() const {
+  const Use use(*this);
+  if (!use) return std::nullopt;
+  ControlPage& control = memory_->control();
+  std::uint64_t taken = control.requests_taken.load(std::memory_order_relaxed);
+  // Acquire: pairs with the release in Consumer::try_post_request().
+  if (control.requests_posted.load(std::memory_order_acquire) == taken) return std::nullopt;
+  // Relaxed, as the words: after the acquire above.
+  const std::uint64_t bytes = control.request_bytes.load(std::memory_order_relaxed);
+  std::string text = read_words(control.request_words, bytes);
+  // Release: pairs with the acquire in Consumer::try_post_request(). It fails when another thread was first;
+  // then the words may be those of a later request already, and are void.
+  if (!control.requests_taken.compare_exchange_strong(taken, taken + 1, std::memory_order_release,
+                                                      std::memory_order_relaxed)) {
+    return std::nullopt;
   }
-  return std::string(reinterpret_cast<const char*>(words), std::min<std::uint64_t>(bytes, kStopTextBytes));
+  return text;
 }
 
 void Ring::set_closing() noexcept {

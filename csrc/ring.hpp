@@ -8,7 +8,7 @@
 // Threads: everything here may be called from any thread of the process that made the ring.
 // It never waits, except in wait_for_room(), intern() (a mutex held for one hash look-up) and close().
 // After construction nothing allocates or throws, except intern() (which swallows lack of memory)
-// and stop_request()/progress() (which return text).
+// and stop_request()/take_request()/progress() (which return text).
 // Fork: in a forked child every entry point does nothing and returns "no"; destructors leave the
 // parent's memory alone (ring_memory.hpp says how the child is told apart).
 // Between try_reserve() and commit()/abort() a producer runs no Python, allocates nothing and throws
@@ -138,6 +138,10 @@ class Ring {
   /// policy.
   [[nodiscard]] bool put_document(std::string_view key, std::string_view bytes) noexcept;
 
+  /// Takes a ticket for a record without rows: whoever reads its number behind a step's rows knows that the
+  /// step is over. Never waits; false when there is no room, and then a reader has to guess.
+  [[nodiscard]] bool mark_step_end() noexcept;
+
   /// False in a forked child and after close(). Every entry point checks it itself.
   bool usable() const noexcept { return !closed_.load(std::memory_order_relaxed) && guard_->here(); }
 
@@ -155,6 +159,10 @@ class Ring {
   Counters counters() const noexcept;               // after close(): as they were then
   Progress progress() const;                        // the consumer's side, as last reported
   std::optional<std::string> stop_request() const;  // JSON text that the consumer passed on
+  /// Whether the consumer has passed on a stop, or a request that nobody has taken: some loads.
+  bool was_asked() const noexcept;
+  /// The request that waits, if any; each is given once, to one thread.
+  std::optional<std::string> take_request() const;
 
   void set_closing() noexcept;     // no record is taken any more; the consumer drains and leaves
   void start_prefault() noexcept;  // touches all pages from a thread of its own; once, errors ignored

@@ -25,10 +25,12 @@ from tdcore.collection import Collection, CollectionConfig, CollectionKeys, Coll
 from tdcore.config import HookConfig, SaveConfig, SaveConfigMode
 from tdcore.counters import CloseReport, Counters
 from tdcore.errors import ConfigError, StopTraining, UnsupportedFeature
+from tdcore.hooks.capture_requests import CaptureRequests
 from tdcore.hooks.clock import Clock
 from tdcore.hooks.dry_ring import DryRing
 from tdcore.hooks.plan import Batch, NameTable, Plan
 from tdcore.hooks.recorder import Recorder, array_product
+from tdcore.hooks.rules import with_rules
 from tdcore.layout import TensorKind
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, Session, StopRequest
@@ -55,7 +57,9 @@ class BaseHook:
         flusher: Literal["process", "thread"] = "process",
         close_timeout: timedelta = timedelta(seconds=30),
         on_stop: Callable[[StopRequest], None] | None = None,
+        rules: Iterable[object] | str = (),
     ) -> None:
+        config = with_rules(config, rules) if rules else config
         self.config = config
         self._on_stop = on_stop
         self._stop_seen: StopRequest | None = None
@@ -63,6 +67,7 @@ class BaseHook:
         self._faults: dict[str, str] = {}
         self._notes: dict[str, Any] = {}  # beside the collections in collections.json
         self._warn = Warner()
+        self._first_step = True  # it has not begun
         self._off = False  # closed, in a forked child, or a worker that captures nothing
         self._session: Session | None = None
         self._ring: Any = DryRing()
@@ -81,10 +86,11 @@ class BaseHook:
                 close_timeout=close_timeout,
             )
             self._ring = self._session.ring
-        self._stop_asked: Callable[[], object] = self._ring.stop_request  # not None: see _check_stop()
+        self._asked: Callable[[], bool] = self._ring.was_asked  # True: see _check_control()
         self._collections = CollectionManager()
         self._names = NameTable(self._ring, self._collections)
         self._clock = Clock(config, self._collections, self._names, self._warn)
+        self._requests = CaptureRequests(self._collections, self._clock, self._names, self._notes)
         self._recorder = Recorder(self._ring, self._clock.now, self._product)
         self._include_from(config)
         _ALL_HOOKS.add(self)
@@ -213,12 +219,26 @@ class BaseHook:
         """Starts the next step in the mode (a ModeKeys value). Its plan; None: it saves nothing."""
         if self._names.changed:
             self._send_collections()
+        if self._clock.plan is not None or self._first_step:
+            self._mark()
         return self._clock.begin(mode)
 
-    def _check_stop(self) -> None:
-        """Raises StopTraining, or calls on_stop: once per request."""
+    def _mark(self) -> None:
+        """What was captured so far is whole: for those who follow the run (rules/completeness.py).
+
+        Not before the first step when something was captured already: that belongs to the first step.
+        """
+        if not self._first_step or self.counters().captures == 0:
+            self._ring.mark_step_end()
+        self._first_step = False
+
+    def _check_control(self) -> None:
+        """Captures more when that is asked; raises StopTraining, or calls on_stop: once per request."""
         if self._session is None:
             return
+        text = self._session.take_request()
+        if text is not None:
+            self._guarded("capture requests", self._requests.apply, text)
         request = self._session.stop_request()
         if request is None or request == self._stop_seen:
             return
@@ -315,6 +335,8 @@ class BaseHook:
                     "reduction_config": reduction.to_json_dict() if reduction else None,
                     "included": included,
                 }
+                if collection.module_regex:
+                    entries[collection.name]["module_regex"] = collection.module_regex
         self._session.put_collections({"collections": entries, **self._notes})
 
 

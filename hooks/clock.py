@@ -140,12 +140,19 @@ class Clock:
     def _start_saving(self, mode: ModeKeys, mode_step: int) -> Plan | None:
         due: list[str] = []
         following = _NEVER
+        over = False
         for when, names in self._schedule(mode):
             if when.should_save_step(mode_step):
                 due += names
             after = when.next_saved_step(mode_step + 1)
-            if after is not None and after < following:
+            if after is None:
+                over = True
+            elif after < following:
                 following = after
+        if over:  # requests to capture more leave many that are
+            self._schedules[mode] = [
+                each for each in self._schedule(mode) if each[0].next_saved_step(mode_step + 1) is not None
+            ]
         self._next_saved[mode.value] = following
         return self.plan_of(due) if due else None
 

@@ -40,8 +40,13 @@ class DryRing:
                 self._bytes += int(tensor.nbytes) if flag & PAYLOAD else 0
         return 0
 
-    def stop_request(self) -> None:
-        """Nobody asks a run to stop that is not there."""
+    def mark_step_end(self) -> bool:
+        """Nobody waits for the end of a step."""
+        return True
+
+    def was_asked(self) -> bool:
+        """Nobody asks anything of a run that is not there."""
+        return False
 
     def counters(self) -> Counters:
         """What a run would have kept."""

@@ -72,7 +72,8 @@ class NameTable:
         self.changed = False  # names came since collections.json was last sent
         self._ring = ring
         self._collections = collections
-        self._ids: dict[str, tuple[int, TensorKind]] = {}
+        self._ids: dict[str, tuple[int, TensorKind, str]] = {}
+        self._looked: dict[str, tuple[object, ...]] = {}  # what each collection selected at the last refresh
 
     def intern(self, name: str, kind: TensorKind, origin: str) -> int:
         """The id of the name; a new one is entered into every collection that it belongs to."""
@@ -80,9 +81,9 @@ class NameTable:
         if known is not None:
             return known[0]
         tensor_id: int = self._ring.intern(name, kind.value, origin) & _ID_BITS
-        self._ids[name] = (tensor_id, kind)
+        self._ids[name] = (tensor_id, kind, origin)
         for collection in self._collections:
-            if collection.belongs(name, kind):
+            if collection.belongs(name, kind, origin):
                 collection.seen.add(name)
         self.changed = True
         return tensor_id
@@ -90,8 +91,14 @@ class NameTable:
     def refresh(self) -> None:
         """Collections changed: known names may belong to more of them."""
         for collection in self._collections:
+            selects = (collection, *collection.selection)
+            if self._looked.get(collection.name) == selects:
+                continue  # names that came since were entered by intern()
+            self._looked[collection.name] = selects
             collection.seen.update(
-                name for name, (_, kind) in self._ids.items() if collection.belongs(name, kind)
+                name
+                for name, (_, kind, origin) in self._ids.items()
+                if collection.belongs(name, kind, origin)
             )
         self.changed = True
 
@@ -121,9 +128,9 @@ class Plan:
         """How to capture a tensor that no collection needs to ask for: whole."""
         return Want(self._names.intern(name, kind, origin), PAYLOAD | STATISTICS)
 
-    def takes(self, name: str, kind: TensorKind) -> bool:
+    def takes(self, name: str, kind: TensorKind, origin: str = "") -> bool:
         """Whether any of the collections takes the tensor. Makes no id."""
-        return any(collection.belongs(name, kind) for collection in self.collections)
+        return any(collection.belongs(name, kind, origin) for collection in self.collections)
 
     def may_take(self, kind: TensorKind) -> bool:
         """False when no tensor of the kind can be wanted, whatever its name."""
@@ -138,7 +145,7 @@ class Plan:
         return known
 
     def _decide(self, name: str, kind: TensorKind, origin: str) -> Want | None:
-        takers = [collection for collection in self.collections if collection.belongs(name, kind)]
+        takers = [collection for collection in self.collections if collection.belongs(name, kind, origin)]
         if not takers:
             return None
         configs = [taker.reduction_config or self._reduction_config for taker in takers]

@@ -30,10 +30,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from tdcore.config import HookConfig, ReductionConfig, SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
@@ -60,6 +57,7 @@ class Hook(BaseHook):
     include_regex: tensors of the collection "default". save_all: everything there is, optimizer state
     included. include_workers: "one" (rank 0) or "all". ring, flusher, close_timeout: see
     tdcore.session.Session. on_stop: called once with a stop request, instead of raising StopTraining.
+    rules: instances, classes or names of rules; what they need is captured too (hooks/rules.py).
     export_tensorboard, tensorboard_dir: refused until there is such an export.
     """
 
@@ -82,6 +80,7 @@ class Hook(BaseHook):
         flusher: Literal["process", "thread"] = "process",
         close_timeout: timedelta = timedelta(seconds=30),
         on_stop: Callable[[StopRequest], None] | None = None,
+        rules: Iterable[object] | str = (),
     ) -> None:
         config = hook_config(
             out_dir,
@@ -95,7 +94,8 @@ class Hook(BaseHook):
             save_all=save_all,
             include_workers=include_workers,
         )
-        self._start(config, ring=ring, flusher=flusher, close_timeout=close_timeout, on_stop=on_stop)
+        options = {"flusher": flusher, "close_timeout": close_timeout, "on_stop": on_stop, "rules": rules}
+        self._start(config, ring=ring, **options)
 
     @classmethod
     def from_config(cls, config: HookConfig, **options: Any) -> Hook:
@@ -203,7 +203,7 @@ class Hook(BaseHook):
         if self._off:
             return
         self._by_hand = True
-        self._check_stop()
+        self._check_control()
         root = self._root()
         self._guarded("steps", self._step_by_hand, root.training if root is not None else None)
 
@@ -220,8 +220,8 @@ class Hook(BaseHook):
             return
         if graph_task is not None and graph_task() != -1:
             return  # activation checkpointing computes the root again
-        if self._stop_asked() is not None:
-            self._check_stop()
+        if self._asked():
+            self._check_control()
         start, spent = perf_counter_ns(), self._recorder.spent_ns
         if not self._by_hand:
             try:
@@ -240,7 +240,7 @@ class Hook(BaseHook):
         if self._by_hand or (device is not None and device.index):
             return
         with self._replica_lock:
-            self._check_stop()
+            self._check_control()
             self._guarded("steps", self._start_step, _TRAIN if replica.training else _EVAL)
             if self._clock.plan is not None and self._parameters is not None:
                 self._guarded("parameters", self._parameters.current_view)
@@ -298,7 +298,7 @@ class Hook(BaseHook):
             self._fault("parameters", error)
             return
         if mine:
-            self._check_stop()
+            self._check_control()
 
     # What the base asks -----------------------------------------------------------------------------------
 
@@ -381,7 +381,7 @@ def _optimizer_signals(hook_ref: weakref.ref[Hook]) -> tuple[Callable[..., None]
             return
         parameters = hook._parameters
         parameters.inside_step = False
-        if parameters.owed is not None or hook._stop_asked() is not None:
+        if parameters.owed is not None or hook._asked():
             hook._after_optimizer(parameters, optimizer)
 
     return before, after

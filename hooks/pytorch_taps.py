@@ -147,14 +147,14 @@ class Taps:
         own = None
         for module in view.modules:
             is_root = module is view.modules[0]
-            if everything or _may_take(plan, module.name, TensorKind.INPUT):
+            if everything or _may_take(plan, module, TensorKind.INPUT):
                 tap = self._tap(module, TensorKind.INPUT, plan, is_root=is_root)
                 if is_root:
                     own = tap
                 else:
                     before.append(tap)
             own_loss = is_root and plan.may_take(TensorKind.LOSS)
-            if everything or own_loss or _may_take(plan, module.name, TensorKind.OUTPUT):
+            if everything or own_loss or _may_take(plan, module, TensorKind.OUTPUT):
                 after.append(self._tap(module, TensorKind.OUTPUT, plan, is_root=is_root))
         return Choice(before, after, own) or _NOBODY
 
@@ -210,9 +210,9 @@ class Taps:
     def _choose_losses(self, plan: Plan) -> Choice:
         choice = Choice([], [])
         for loss in self._losses:
-            if _may_take(plan, loss.name, TensorKind.INPUT):
+            if _may_take(plan, loss, TensorKind.INPUT):
                 choice.before.append(self._tap(loss, TensorKind.INPUT, plan))
-            if _may_take(plan, loss.name, TensorKind.LOSS):
+            if _may_take(plan, loss, TensorKind.LOSS):
                 choice.after.append(self._tap(loss, TensorKind.LOSS, plan))
         return choice
 
@@ -241,11 +241,13 @@ def _take_off(attached: Attached, key: int) -> None:
     attached.clear()
 
 
-def _may_take(plan: Plan, name: str, kind: TensorKind) -> bool:
+def _may_take(plan: Plan, module: Module, kind: TensorKind) -> bool:
     if not plan.may_take(kind):
         return False
     what = "input" if kind is TensorKind.INPUT else "output"
-    return any(plan.takes(f"{name}_{what}_{index}", kind) for index in range(_CANDIDATES))
+    return any(
+        plan.takes(f"{module.name}_{what}_{index}", kind, module.origin) for index in range(_CANDIDATES)
+    )
 
 
 def _waits_for_names(plan: Plan, view: ModelView) -> bool:

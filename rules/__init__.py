@@ -7,6 +7,8 @@ is made from it).
     report = run("runs/demo", [VanishingGradient()])
     for finding in report.findings: ...
 
+    plan([VanishingGradient(), DeadRelu()])    what a hook must capture for them; Hook(rules=[...]) does it
+
 Users' own rules: a class with `code`, `needs` and `check` (rules/base.py), or one of the older kind with
 `invoke_at_step` (rules/legacy.py).
 """
@@ -19,7 +21,9 @@ from tdcore.rules.engine import Engine
 from tdcore.rules.legacy import invoke_rule
 from tdcore.rules.library import *  # noqa: F403 -- the rules, each by its name
 from tdcore.rules.need import Need
+from tdcore.rules.planning import plan
 from tdcore.rules.runner import Report, run
+from tdcore.rules.sweep import SweepReport, sweep
 from tdcore.rules.window import Window
 
 __all__ = [
@@ -29,9 +33,12 @@ __all__ = [
     "Report",
     "Rule",
     "Status",
+    "SweepReport",
     "Verdict",
     "Window",
     "invoke_rule",
+    "plan",
     "run",
+    "sweep",
     *library.__all__,
 ]

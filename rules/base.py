@@ -8,18 +8,23 @@ or offline, with the same code. Threads: everything here is a plain value; a Win
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from tdcore.collection import CollectionConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.need import Need
 
 if TYPE_CHECKING:
     from tdcore.rules.window import Window
 
-__all__ = ["Finding", "Need", "Rule", "Status", "Verdict", "names_of", "require"]
+__all__ = ["SEPARATOR", "Finding", "Need", "Rule", "Status", "Verdict", "names_of", "require"]
+
+
+SEPARATOR = re.compile(r"(?<!\\),(?!\d*\})")  # see names_of
 
 
 class Status(Enum):
@@ -84,7 +89,7 @@ class Verdict:
     findings: the first ones, in order of steps, at most the engine's limit; finding_count: all of them.
     judged: rows the rule could decide on. missing: why rows that it wanted could not be judged, with how
     many. reason: for NOT_EVALUABLE and ERROR, what is wrong. fix: for NOT_EVALUABLE, the configuration that
-    would give the rule what it needs.
+    would give the rule what it needs, as Python text. captures: the same as values.
     """
 
     rule: str
@@ -98,6 +103,7 @@ class Verdict:
     missing: Mapping[str, int] = field(default_factory=dict)
     reason: str = ""
     fix: str = ""
+    captures: tuple[CollectionConfig, ...] = ()
 
     @property
     def text(self) -> str:
@@ -164,11 +170,14 @@ class Rule(Protocol):
 
 
 def names_of(value: str | Iterable[str] | None) -> tuple[str, ...]:
-    """A list parameter as a tuple: None is empty, a string is split at commas (the older library's form)."""
+    """A list parameter as a tuple: None is empty, a string is split at commas (the older library's form).
+
+    Commas that regular expressions need do not split: those of "{2,3}", and those behind a backslash.
+    """
     if value is None:
         return ()
     if isinstance(value, str):
-        value = value.split(",")
+        value = SEPARATOR.split(value)
     return tuple(part.strip() for part in value if part.strip())
 
 

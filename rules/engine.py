@@ -12,13 +12,19 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from tdcore import layout
+from tdcore.actions.outbox import CLOSE_TIMEOUT, Outbox
+from tdcore.collection import CollectionConfig
 from tdcore.errors import SinkError
 from tdcore.rules.base import Finding, Rule, Status, Verdict
+from tdcore.rules.bounds import bounds_of, unbounded
+from tdcore.rules.evaluable import lacking, unmatched
+from tdcore.rules.need import Need
 from tdcore.rules.source import COLUMNS, Batch, Source
 from tdcore.rules.window import Columns, Coverage, Window
 
@@ -35,8 +41,9 @@ class Engine:
     """Judges one run by a set of rules.
 
     source: where rows come from. rules: instances; the same class twice gets a number in its label. actions:
-    what is to be done about findings. sink: where findings/ are written; None writes none. max_findings: how
-    many are kept per rule. clock_ns: time of day, for rules about the time that passes.
+    what is to be done about findings. sink: for findings/ and what actions ask of the run; None: neither is
+    written. write_findings: False leaves findings/ alone. max_findings: how many are kept per rule. clock_ns:
+    time of day, for rules about the time that passes.
     """
 
     def __init__(
@@ -46,19 +53,27 @@ class Engine:
         *,
         actions: Sequence[Action] = (),
         sink: Sink | None = None,
+        write_findings: bool = True,
         max_findings: int = MAX_FINDINGS,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.source = source
         self.problems: list[str] = []  # of actions and of writing findings; judging goes on
+        self.left_out: tuple[str, ...] = ()  # what else it was asked to judge by, and why it does not
         self.rows = 0
         self._judges = _labelled(rules)
-        self._actions = actions
-        self._sink = sink
+        self._outbox = Outbox(actions)
+        self._sink = sink  # for actions
+        self._findings_sink = sink if write_findings else None
         self._max_findings = max_findings
         self._clock_ns = clock_ns
         self._kinds: set[str] = set()
         self._ended: frozenset[tuple[int, str]] = frozenset()
+        self._delivered: dict[FindingKey, None] = {}  # what actions have seen, an ordered set
+        self._pending: list[Finding] = []  # what they are to see
+        self.before_acting: Callable[[], None] = lambda: None  # called when they are about to
+        self.changed = False  # whether the last look had anything new
+        self._untold: dict[str, list[FindingKey]] = {}  # by action, as of the last look
         self._columns = list(
             dict.fromkeys([*COLUMNS, *(c for j in self._judges for c in getattr(j.rule, "columns", ()))])
         )
@@ -85,24 +100,82 @@ class Engine:
         for judge in judges:
             found += self._judge(judge, columns, batch)
         found.sort(key=lambda finding: (finding.attempt, finding.step))
+        self.changed = bool(rows or newly_ended or found or self._pending)
+        self._pending += found
         self._write_findings()
-        self._act(found)
+        self._outbox.try_again(self.source, self._sink)
+        self._act()
+        self._take_problems()
+        untold = self._outbox.untold()
+        self.changed, self._untold = self.changed or untold != self._untold, untold
         return found
 
     def verdicts(self, *, finished: bool) -> tuple[Verdict, ...]:
         """Where each rule stands. finished: whether all that the run will ever hold was judged."""
         return tuple(self._verdict(judge, finished) for judge in self._judges)
 
+    @property
+    def labels(self) -> list[tuple[str, Rule]]:
+        """The rules by the names they run under."""
+        return [(judge.label, judge.rule) for judge in self._judges]
+
+    @property
+    def has_findings(self) -> bool:
+        """Whether anything was found so far, in earlier starts too."""
+        return any(judge.count for judge in self._judges)
+
+    def state(self) -> dict[str, Any]:
+        """All that the next `step` depends on, but for the source: for rules/state.py. Not a copy."""
+        return {
+            "rows": self.rows,
+            "kinds": self._kinds,
+            "ended": self._ended,
+            "delivered": list(self._delivered),
+            "untold": self._outbox.untold(),
+            "judges": [{name: getattr(judge, name) for name in _KEPT} for judge in self._judges],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes over what another engine with the same rules has left. Before the first `step`."""
+        self.rows, self._kinds, self._ended = state["rows"], state["kinds"], state["ended"]
+        self._delivered = dict.fromkeys(state["delivered"])
+        for judge, kept in zip(self._judges, state["judges"], strict=True):
+            for name in _KEPT:
+                setattr(judge, name, kept[name])
+        findings = [finding for judge in self._judges for finding in judge.findings]
+        self._pending = [finding for finding in findings if finding.key not in self._delivered]
+        by_key = {finding.key: finding for finding in findings}
+        untold = {
+            action: [by_key[key] for key in keys if key in by_key]
+            for action, keys in state.get("untold", {}).items()
+        }
+        told = ((*key[:3], *key[4:]) for key in self._delivered)  # without their step
+        self._outbox.restore(told, untold)
+
     def close(self) -> None:
-        """Clears findings/ of what these rules left when they ran before, where they found nothing now."""
-        if self._sink is None or not self.rows:
+        """Waits, for a while, until actions have told all. Clears findings/ of what these rules left when
+        they ran before, where they found nothing now.
+        """
+        self.finish_actions()
+        if self._findings_sink is None or not self.rows:
             return
         for judge in self._judges:
             if not judge.count:
                 try:
-                    self._sink.delete(layout.findings_key(judge.label))
+                    self._findings_sink.delete(layout.findings_key(judge.label))
                 except SinkError as error:
                     self._problem(f"old findings of {judge.label} could not be removed: {error}")
+
+    def finish_actions(self, timeout: timedelta = CLOSE_TIMEOUT) -> None:
+        """Waits, at most so long, until actions have told all. Also for when judging has failed."""
+        self._outbox.try_again(self.source, self._sink, last=True)
+        self._outbox.close(timeout)
+        self._take_problems()
+
+    @property
+    def has_actions(self) -> bool:
+        """Whether there is anything to do about findings."""
+        return bool(self._outbox.actions)
 
     def _judge(self, judge: _Judge, columns: Columns, batch: Batch) -> list[Finding]:
         if judge.error:
@@ -137,15 +210,23 @@ class Engine:
         return found
 
     def _verdict(self, judge: _Judge, finished: bool) -> Verdict:
-        reason = fix = ""
+        reason, fix = "", ""
+        captures: tuple[CollectionConfig, ...] = ()
         if judge.count:
             status, reason = Status.ISSUE, judge.error
         elif judge.error:
             status, reason = Status.ERROR, judge.error
         elif judge.coverage.judged == 0:
-            need = judge.rule.needs()
-            status = Status.NOT_EVALUABLE if finished else Status.IN_PROGRESS
-            reason, fix = self._lacks(judge, need.what), need.fix
+            try:
+                need = judge.rule.needs()
+                fix, captures = need.fix, need.captures
+                lack = self._lack(judge, need, finished)
+                if finished and unmatched(need, self.source.capture()):
+                    fix, captures = "", ()
+                status = Status.NOT_EVALUABLE if finished or lack else Status.IN_PROGRESS
+                reason = lack or self._lacks(judge, need.what)
+            except Exception as error:  # as for check: the other rules have their verdicts
+                status, reason = Status.ERROR, _where_raised(error)
         else:
             status = Status.NO_ISSUE if finished else Status.IN_PROGRESS
         return Verdict(
@@ -160,7 +241,14 @@ class Engine:
             missing=dict(judge.coverage.missing),
             reason=reason,
             fix=fix,
+            captures=captures,
         )
+
+    def _lack(self, judge: _Judge, need: Need, finished: bool) -> str:
+        """What the run is not configured to capture, once something of it was seen; "" when that is open."""
+        if not self.rows:
+            return ""
+        return lacking(need, self.source.capture(), seen=bool(judge.coverage.missing), ended=finished)
 
     def _lacks(self, judge: _Judge, what: str) -> str:
         """Why nothing could be judged: what was there and did not do, or what there is instead."""
@@ -174,7 +262,7 @@ class Engine:
         return f"the run does not hold {what}; it holds tensors of kind {', '.join(sorted(self._kinds))}."
 
     def _write_findings(self) -> None:
-        if self._sink is None:
+        if self._findings_sink is None:
             return
         for judge in self._judges:
             if not judge.unwritten:
@@ -183,19 +271,25 @@ class Engine:
                 json.dumps(finding.to_json(), allow_nan=False) + "\n" for finding in judge.findings
             )
             try:
-                self._sink.put(layout.findings_key(judge.label), [lines.encode()])
+                self._findings_sink.put(layout.findings_key(judge.label), [lines.encode()])
                 judge.unwritten = False
             except SinkError as error:
                 self._problem(f"findings of {judge.label} could not be written: {error}")
 
-    def _act(self, found: Sequence[Finding]) -> None:
+    def _act(self) -> None:
+        """Hands each finding to each action once; the same finding again is no news."""
+        found = list({f.key: f for f in self._pending if f.key not in self._delivered}.values())
+        self._pending = []
         if not found:
             return
-        for action in self._actions:
-            try:
-                action.act(found, self.source, self._sink)
-            except Exception as error:  # noqa: PERF203 -- an action that fails must not end the watch
-                self._problem(f"action {action.name} failed: {error}")
+        if self._outbox.actions:
+            self.before_acting()
+        self._outbox.give(found, self.source, self._sink)
+        self._delivered.update(dict.fromkeys(finding.key for finding in found))
+
+    def _take_problems(self) -> None:
+        for problem in self._outbox.take_problems():
+            self._problem(problem)
 
     def _problem(self, text: str) -> None:
         if text not in self.problems:
@@ -217,6 +311,10 @@ class _Judge:
     unwritten: bool = False
 
 
+_KEPT = ("memory", "coverage", "findings", "count", "last_step", "error", "unwritten")
+FindingKey: TypeAlias = "tuple[str, int, str, int, str, str]"
+
+
 def _labelled(rules: Iterable[Rule]) -> list[_Judge]:
     judges: list[_Judge] = []
     taken: set[str] = set()
@@ -231,12 +329,13 @@ def _labelled(rules: Iterable[Rule]) -> list[_Judge]:
     return judges
 
 
-def _parameters(rule: object) -> Mapping[str, str]:
-    """Parameters that differ from their defaults, as text."""
-    if not is_dataclass(rule):
-        return {}
-    values = ((f.name, getattr(rule, f.name), f.default) for f in fields(rule))
-    return {name: str(value) for name, value, default in values if value != default}
+def _parameters(rule: Rule) -> Mapping[str, str]:
+    """Parameters that differ from their defaults, and bounds, as text."""
+    inner: object = unbounded(rule)
+    if not is_dataclass(inner):
+        return bounds_of(rule)
+    values = ((f.name, getattr(inner, f.name), f.default) for f in fields(inner))
+    return {name: str(value) for name, value, default in values if value != default} | bounds_of(rule)
 
 
 def _where_raised(error: Exception) -> str:

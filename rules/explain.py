@@ -106,6 +106,6 @@ def page(code: str, rule: type[Rule]) -> str:
             ]
     fires, quiet = CASES[code]
     lines += ["", "## Cases", "", f"Fires: {fires.story}", "", f"Stays quiet: {quiet.story}"]
-    name = re.sub(r"(?<!^)(?=[A-Z])", "_", rule.__name__).lower()
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", rule.__name__).lower()
     lines += ["", "## Use", "", "```sh", f"tdcore rules run runs/demo --rule {name}", "```", ""]
     return "\n".join(lines)

@@ -140,8 +140,8 @@ class LegacyRule:
 
     def __init__(self, kind: type[Rule], parameters: Mapping[str, str] | None = None) -> None:
         self.label = kind.__name__
-        self._kind = kind
-        self._parameters = dict(parameters or {})
+        self.kind = kind
+        self.parameters = dict(parameters or {})
         self._place: Any = None
         self._rule: Rule | None = None
 
@@ -181,7 +181,7 @@ class LegacyRule:
                 tensor="",
                 numbers={},
                 why=f"the condition of {self.label} is met",
-                do=(self._kind.__doc__ or "see the rule's own documentation").strip().splitlines()[0],
+                do=(self.kind.__doc__ or "see the rule's own documentation").strip().splitlines()[0],
             )
             return
 
@@ -191,12 +191,12 @@ class LegacyRule:
                 raise ConfigError(f"{self.label} was given no run; use tdcore.rules.run or invoke_rule")
             from tdcore.trial import create_trial
 
-            make: Callable[..., Rule] = self._kind
+            make: Callable[..., Rule] = self.kind
             try:
-                self._rule = make(create_trial(self._place), **self._parameters)
+                self._rule = make(create_trial(self._place), **self.parameters)
             except TypeError as error:
                 raise ConfigError(
-                    f"{self.label} does not take the parameters {self._parameters}: {error}"
+                    f"{self.label} does not take the parameters {self.parameters}: {error}"
                 ) from error
         return self._rule
 
@@ -208,7 +208,8 @@ def _complete_steps(window: Window) -> list[tuple[tuple[int, str, str, int], int
     newest: dict[tuple[int, str], int] = memory.setdefault("newest", {})
     steps, attempts, mode_steps = columns.ints("step"), columns.ints("attempt"), columns.ints("mode_step")
     workers, names = columns.codes("worker")
-    for attempt, worker in np.unique(np.stack([attempts, workers]), axis=1).T.tolist():
+    for code in np.unique(attempts * len(names) + workers).tolist():
+        attempt, worker = divmod(code, len(names))
         pair = (attempt, names[worker] or "")
         mine = steps[(attempts == attempt) & (workers == worker)]
         newest[pair] = max(newest.get(pair, -1), int(mine.max()))

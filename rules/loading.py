@@ -1,9 +1,11 @@
 """Rules from text, as the command line and configuration files write them.
 
-    vanishing_gradient                        a rule of the table, by name (any case, with or without "_") or
-    code vanishing_gradient:threshold=1e-6         with parameters; lists with commas: tensor_regex=relu,gelu
-    my_rules.py::SpikyLoss:factor=3           a class in a file my_package.rules:SpikyLoss                a
-    class in an importable module
+    vanishing_gradient                     a rule of the table: a name (any case, with or without "_") or code
+    vanishing_gradient:threshold=1e-6      with parameters; lists with commas: tensor_regex=relu,gelu
+    vanishing_gradient:start_step=500      any rule takes start_step and end_step (rules/bounds.py)
+    my_rules.py::SpikyLoss:factor=3        a class in a file
+    my_rules.py                            all rules of a file
+    my_package.rules:SpikyLoss             a class in an importable module
 
 Code is loaded only from what the user names here, never from a run. Parameters come as strings, as in the
 older library, and become what the rule's fields say.
@@ -14,41 +16,116 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from tdcore.errors import ConfigError
-from tdcore.rules.base import Rule
+from tdcore.rules.base import SEPARATOR, Rule
 
-__all__ = ["find_rule", "load_rule", "rule_from_strings"]
+__all__ = [
+    "as_text",
+    "find_rule",
+    "load_rule",
+    "load_rules",
+    "no_rule",
+    "rule_from_strings",
+    "table_rule",
+    "text_of",
+]
 
+_FILE_MODULE = "tdcore_rules_of_user_"  # begins the names of modules made of files
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 _PARAMETER = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)", re.DOTALL)
 
 
-def load_rule(spec: str) -> Rule:
-    """The rule that `spec` describes.
+def load_rules(rules: Iterable[object] | str) -> list[Rule]:
+    """Instances of rules given in any form: as text, as a class (with its defaults), as they are.
+
+    Raises ConfigError for what is none of these.
+    """
+    found: list[Rule] = []
+    for rule in [rules] if isinstance(rules, str) else rules:
+        if isinstance(rule, str) and rule.endswith(".py"):
+            found += [rule_from_strings(kind, {}) for kind in _classes_in_file(Path(rule))]
+        elif isinstance(rule, str):
+            found.append(load_rule(rule))
+        elif isinstance(rule, type):
+            found.append(rule_from_strings(rule, {}))
+        elif callable(getattr(rule, "check", None)) and callable(getattr(rule, "needs", None)):
+            found.append(typing.cast(Rule, rule))
+        else:
+            raise ConfigError(f"a rule is an instance, a class or a text such as its name, got {rule!r}")
+    return found
+
+
+def load_rule(spec: str, parameters: Mapping[str, str] | None = None) -> Rule:
+    """The rule that `spec` describes. parameters: more of them, beside those in the text.
 
     Raises ConfigError, with the names that exist, when there is no such thing.
     """
+    kind, text = _class_and_parameters(spec)
+    given = _split(text, spec)
+    for name, value in (parameters or {}).items():
+        if name in given:
+            raise ConfigError(f"{spec!r} is given {name!r} twice")
+        given[name] = value
+    return rule_from_strings(kind, given)
+
+
+def table_rule(spec: str) -> Rule | None:
+    """The rule of the table that `spec` describes; None when it names none. Never loads code.
+
+    Raises ConfigError for parameters that do not fit.
+    """
+    name, _, parameters = spec.partition(":")
+    kind = find_rule(name)
+    return None if kind is None else rule_from_strings(kind, _split(parameters, spec))
+
+
+def text_of(rule: Rule) -> str:
+    """Text from which load_rule makes the rule again."""
+    from tdcore.rules.bounds import bounds_of, unbounded
+    from tdcore.rules.legacy import LegacyRule
+
+    inner = unbounded(rule)
+    kind: type[Any] = inner.kind if isinstance(inner, LegacyRule) else type(inner)
+    known = find_rule(kind.__name__) is kind
+    name = _snake(kind.__name__) if known else _place_of(kind)
+    given = dict(inner.parameters) if isinstance(inner, LegacyRule) else _changed(inner)
+    given |= bounds_of(rule)
+    return name + (":" if given else "") + ",".join(f"{name}={value}" for name, value in given.items())
+
+
+def _place_of(kind: type[Any]) -> str:
+    """Where a user's class is, as text: file.py::Class or module:Class."""
+    if kind.__module__.startswith(_FILE_MODULE):
+        return f"{sys.modules[kind.__module__].__file__}::{kind.__qualname__}"
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _class_and_parameters(spec: str) -> tuple[type[Any], str]:
+    name, _, rest = spec.partition(":")
+    rule = find_rule(name)
+    if rule is not None:
+        return rule, rest
     path, marks, rest = spec.partition("::")
     if marks:
         class_name, _, parameters = rest.partition(":")
-        return rule_from_strings(_class_in_file(Path(path), class_name), _split(parameters, spec))
-    name, _, parameters = spec.partition(":")
-    rule = find_rule(name)
-    if rule is not None:
-        return rule_from_strings(rule, _split(parameters, spec))
-    class_name, _, rest = parameters.partition(":")
+        return _class_in_file(Path(path), class_name), parameters
+    if spec.endswith(".py"):
+        return _only(_classes_in_file(Path(spec)), spec), ""
+    name, _, rest = spec.partition(":")
+    class_name, _, parameters = rest.partition(":")
     if class_name.isidentifier():
-        return rule_from_strings(_class_in_module(name, class_name), _split(rest, spec))
-    raise ConfigError(f"there is no rule {name!r}{_suggestion(name)}; `tdcore rules list` shows all of them")
+        return _class_in_module(name, class_name), parameters
+    raise no_rule(name)
 
 
 def find_rule(name: str) -> type[Rule] | None:
@@ -62,21 +139,29 @@ def find_rule(name: str) -> type[Rule] | None:
     return None
 
 
+def no_rule(name: str) -> ConfigError:
+    """The error that says that the table has no such rule, and which may be meant."""
+    return ConfigError(f"there is no rule {name!r}{_suggestion(name)}; `tdcore rules list` shows all of them")
+
+
 def rule_from_strings(rule: type[Any], parameters: Mapping[str, str]) -> Rule:
     """An instance of a rule's class with parameters given as strings.
 
     Raises ConfigError for any that do not fit.
     """
     from tdcore.rules import legacy
+    from tdcore.rules.bounds import bounded
 
-    make: Callable[..., Rule] = rule
-    if issubclass(rule, legacy.Rule):
-        return legacy.LegacyRule(rule, parameters)
-    if not is_dataclass(rule) or not callable(getattr(rule, "check", None)):
+    is_older = issubclass(rule, legacy.Rule)
+    if not is_older and not _is_rule(rule):
         raise ConfigError(
             f"{rule.__name__} is not a rule: it needs a dataclass with `code`, `needs` and `check` "
             "(tdcore.rules.base.Rule), or tdcore.rules.legacy.Rule with `invoke_at_step`"
         )
+    parameters, bounds = _without_bounds(rule, parameters)
+    if is_older:
+        return bounded(legacy.LegacyRule(rule, parameters), **bounds)
+    make: Callable[..., Rule] = rule
     hints = typing.get_type_hints(rule)
     known = [field.name for field in fields(rule) if field.init]
     values: dict[str, object] = {}
@@ -86,14 +171,54 @@ def rule_from_strings(rule: type[Any], parameters: Mapping[str, str]) -> Rule:
                 f"{rule.__name__} has no parameter {name!r}; it has {', '.join(known) or 'none'}"
             )
         values[name] = _converted(text, hints[name], f"{rule.__name__}.{name}")
-    return make(**values)
+    return bounded(make(**values), **bounds)
+
+
+def _without_bounds(rule: type[Any], given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Parameters without start_step and end_step, and those, where the rule has none of its own."""
+    kinds: dict[str, Any] = {"start_step": int, "end_step": int | None}
+    own = inspect.signature(rule).parameters
+    bounds = {
+        name: _converted(given[name], kind, f"{rule.__name__}.{name}")
+        for name, kind in kinds.items()
+        if name in given and name not in own
+    }
+    return {name: text for name, text in given.items() if name not in bounds}, bounds
+
+
+def _is_rule(kind: type[Any]) -> bool:
+    return is_dataclass(kind) and all(callable(getattr(kind, name, None)) for name in ("check", "needs"))
+
+
+def _changed(rule: object) -> dict[str, str]:
+    """Parameters that differ from their defaults, as text that _converted reads."""
+    if not is_dataclass(rule):
+        return {}
+    found = {}
+    for field in fields(rule):
+        value = getattr(rule, field.name)
+        if field.init and field.default is not MISSING and value != field.default:
+            found[field.name] = as_text(value)
+    return found
+
+
+def as_text(value: object) -> str:
+    """A parameter as text that load_rule reads.
+
+    Commas within what a list holds get a backslash, as does a "=" that would begin the next parameter.
+    """
+    if isinstance(value, (list, tuple)):
+        value = ",".join(SEPARATOR.sub(r"\\,", as_text(each)) for each in value)
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return re.sub(r"(,\s*[A-Za-z_][A-Za-z0-9_]*\s*)=", r"\1\\=", str(value))
 
 
 def _split(text: str, spec: str) -> dict[str, str]:
     """ "a=1,b=x,y" as {"a": "1", "b": "x,y"}: what has no "=" goes on with the list before it."""
     found: dict[str, str] = {}
     name = ""
-    for part in text.split(",") if text else []:
+    for part in SEPARATOR.split(text) if text else []:
         match = _PARAMETER.match(part)
         if match:
             name = match[1]
@@ -127,45 +252,78 @@ def _converted(text: str, hint: Any, what: str) -> object:
 
 
 def _class_in_file(path: Path, class_name: str) -> type[Any]:
+    return _class(_module_of(path), class_name, str(path))
+
+
+def _classes_in_file(path: Path) -> list[type[Any]]:
+    """The rules of both kinds that a file defines, in its order."""
+    from tdcore.rules import legacy
+
+    found = [
+        kind
+        for kind in _own_classes(_module_of(path))
+        if _is_rule(kind) or (issubclass(kind, legacy.Rule) and not inspect.isabstract(kind))
+    ]
+    if not found:
+        raise ConfigError(f"{path} defines no rule")
+    return found
+
+
+def _only(classes: list[type[Any]], spec: str) -> type[Any]:
+    if len(classes) > 1:
+        names = ", ".join(f"{spec}::{kind.__name__}" for kind in classes)
+        raise ConfigError(f"{spec} defines several rules; name one: {names}")
+    return classes[0]
+
+
+def _own_classes(module: types.ModuleType) -> list[type[Any]]:
+    found = [value for value in vars(module).values() if isinstance(value, type)]
+    return [kind for kind in dict.fromkeys(found) if kind.__module__ == module.__name__]
+
+
+def _module_of(path: Path) -> types.ModuleType:
+    """The file as a module, loaded once."""
     if not path.is_file():
-        raise ConfigError(f"there is no file {path} to load {class_name or 'a rule'} from")
-    name = f"tdcore_rules_of_user_{re.sub('[^0-9A-Za-z]', '_', str(path.resolve()))}"
-    module = sys.modules.get(name)
-    if module is None:
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise ConfigError(f"{path} is not a Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # dataclasses look their module up
-        try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            del sys.modules[name]
-            raise ConfigError(f"{path} could not be loaded: {type(error).__name__}: {error}") from error
-    return _class(module, class_name, str(path))
+        raise ConfigError(f"there is no file {path} to load a rule from")
+    name = f"{_FILE_MODULE}{re.sub('[^0-9A-Za-z]', '_', str(path.resolve()))}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise ConfigError(f"{path} could not be loaded: {type(error).__name__}: {error}") from error
+    return module
 
 
 def _class_in_module(name: str, class_name: str) -> type[Any]:
     try:
         module = importlib.import_module(name)
-    except ImportError as error:
+    except (ImportError, TypeError, ValueError) as error:  # the latter two: "..x", ""
         raise ConfigError(
             f"{name!r} is neither a rule{_suggestion(name)} nor a module that can be imported ({error}); "
             "write a rule's name, module:Class or file.py::Class"
         ) from error
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{name} could not be imported: {type(error).__name__}: {error}") from error
     return _class(module, class_name, name)
 
 
 def _class(module: types.ModuleType, class_name: str, where: str) -> type[Any]:
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
-        classes = sorted(
-            name
-            for name, value in vars(module).items()
-            if isinstance(value, type) and value.__module__ == module.__name__
-        )
+        classes = sorted(kind.__name__ for kind in _own_classes(module))
         raise ConfigError(f"{where} has no class {class_name!r}; it has {', '.join(classes) or 'none'}")
     return found
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 def _plain(name: str) -> str:

@@ -13,7 +13,7 @@ from tdcore.collection import CollectionConfig
 from tdcore.config import ReductionConfig, SaveConfig
 from tdcore.modes import ModeKeys
 
-__all__ = ["STATISTICS", "VALUES", "Need", "as_code", "captures_of"]
+__all__ = ["STATISTICS", "VALUES", "Need", "arguments", "as_code", "captures_of"]
 
 STATISTICS = ReductionConfig()  # they are recorded with every captured tensor, and are enough
 VALUES = ReductionConfig(save_raw_tensor=True)
@@ -24,8 +24,9 @@ class Need:
     """What a rule must find in a run before it can say anything.
 
     what: in words, for the verdict. captures: collections that would hold it, each with its save_config and
-    with reduction_config STATISTICS or VALUES. kinds: of tensors without any one of which the rule can say
-    nothing ("gradient", "loss", ...); () where names decide. payload: whether statistics are not enough.
+    with reduction_config STATISTICS or VALUES. kinds: of tensors ("gradient", "loss", ...); where a run has
+    none of any of them, the rule can say nothing; () where names decide. payload: whether statistics are not
+    enough.
     """
 
     what: str
@@ -46,18 +47,25 @@ def captures_of(
     save_config: SaveConfig,
     keep: ReductionConfig,
     name: str = "watched",
+    modules: Iterable[str] = (),
 ) -> tuple[CollectionConfig, ...]:
     """Captures for a rule that is pointed at collections and at names by patterns; `name` holds the latter.
 
-    keep: STATISTICS or VALUES.
+    keep: STATISTICS or VALUES. modules: patterns for classes of modules, see CollectionConfig.module_regex.
     """
-    named = tuple(patterns)
+    named, of_modules = tuple(patterns), tuple(modules)
     found = [
         CollectionConfig(name=each, save_config=save_config, reduction_config=keep) for each in collections
     ]
-    if named:
+    if named or of_modules:
         found.append(
-            CollectionConfig(name=name, include_regex=named, save_config=save_config, reduction_config=keep)
+            CollectionConfig(
+                name=name,
+                include_regex=named,
+                module_regex=of_modules,
+                save_config=save_config,
+                reduction_config=keep,
+            )
         )
     return tuple(found)
 
@@ -69,16 +77,17 @@ def as_code(value: object) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{as_code(key)}: {as_code(each)}" for key, each in value.items()) + "}"
     if isinstance(value, str):
-        return '"' + value.replace('"', '\\"') + '"' if "\\" not in value else "r" + repr(value)
+        plain = value.isprintable() and '"' not in value and not value.endswith("\\")
+        return ("r" if "\\" in value else "") + f'"{value}"' if plain else repr(value)
     if isinstance(value, Sequence):
         return "[" + ", ".join(as_code(each) for each in value) + "]"
     if hasattr(type(value), "__dataclass_fields__"):
-        return f"{type(value).__name__}({', '.join(_arguments(value))})"
+        return f"{type(value).__name__}({', '.join(arguments(value))})"
     return repr(value)
 
 
-def _arguments(value: Any) -> list[str]:
-    """Those that differ from their defaults."""
+def arguments(value: Any) -> list[str]:
+    """Python text of a configuration's arguments, those that differ from their defaults."""
     plain = SaveConfig(save_interval=value.save_interval) if isinstance(value, SaveConfig) else None
     found = []
     for field in fields(value):

@@ -1,32 +1,42 @@
 """Runner: judges a run once, or follows it while it is written.
 
-    run("runs/demo", [VanishingGradient()])                                  what is there now
-    run("runs/demo", rules, live=True, actions=[StopTraining()])             until the first issue or the
-    run's end run("runs/demo", rules, live=True, until_end=True)                       until the run's end
+    run("runs/demo", [VanishingGradient()])                         what is there now
+    run("runs/demo", ["vanishing_gradient:threshold=1e-6"])         the same, with a rule as text
+    run("runs/demo")                                                by the rules that its hook was given
+    run("runs/demo", rules, live=True, actions=[StopTraining()])    until the first issue or the run's end
+    run("runs/demo", rules, live=True, until_end=True)              until the run's end
 
 A run that has not begun is waited for. Each poll reads only what is new.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tdcore.actions.outbox import CLOSE_TIMEOUT
 from tdcore.errors import ConfigError, RunNotFound, SinkError
 from tdcore.rules.base import Finding, Rule, Status, Verdict
+from tdcore.rules.bounds import bounded
+from tdcore.rules.chosen import chosen_rules
 from tdcore.rules.engine import MAX_FINDINGS, Engine
+from tdcore.rules.loading import load_rules
 from tdcore.rules.source import RunSource, Source
+from tdcore.rules.state import Keeper
 
 if TYPE_CHECKING:
     from tdcore.actions import Action
     from tdcore.trial import Trial
 
 __all__ = ["EXIT_CODES", "Report", "follow", "run"]
+
+_log = logging.getLogger("tdcore.rules")
 
 # In order of precedence: the first status that some rule has decides.
 EXIT_CODES = (
@@ -43,6 +53,7 @@ class Report:
 
     finished: the run has ended and all of it was judged. interrupted: the watch was ended from outside. rows:
     captured tensors judged. problems: of actions, and of writing findings; none of them changes a verdict.
+    left_out: rules that the run was made with and that could not be taken, with the reason.
     """
 
     run: str
@@ -51,6 +62,7 @@ class Report:
     interrupted: bool = False
     rows: int = 0
     problems: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def findings(self) -> list[Finding]:
@@ -60,11 +72,12 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0:
-
-        every rule says no issue. 1: an issue. 3: not evaluable, or an error. 4: in progress, no issue so far.
+        """0: every rule says no issue. 1: an issue. 3: not evaluable, an error, or a rule that was left out.
+        4: in progress, no issue so far.
         """
         statuses = {verdict.status for verdict in self.verdicts}
+        if self.left_out:
+            statuses.add(Status.ERROR)
         return next((code for status, code in EXIT_CODES if status in statuses), 0)
 
     def to_json(self) -> dict[str, object]:
@@ -77,17 +90,20 @@ class Report:
             "exit_code": self.exit_code,
             "verdicts": [verdict.to_json() for verdict in self.verdicts],
             "problems": list(self.problems),
+            "left_out": list(self.left_out),
         }
 
 
 def run(
     trial: str | Path | Trial,
-    rules: Iterable[Rule | type[Rule]],
+    rules: Iterable[Rule | type[Rule] | str] | None = None,
     *,
     live: bool = False,
     until_end: bool = False,
     actions: Sequence[Action] = (),
     attempt: int | str | None = None,
+    start_step: int = 0,
+    end_step: int | None = None,
     ended: bool = False,
     write_findings: bool = True,
     poll_interval: timedelta | None = None,
@@ -95,56 +111,75 @@ def run(
     timeout: timedelta | None = None,
     max_findings: int = MAX_FINDINGS,
     on_findings: Callable[[list[Finding]], None] | None = None,
+    on_lacking: Callable[[Verdict], None] | None = None,
+    state: str | Path | None = None,
 ) -> Report:
     """Judges a run by rules and returns their verdicts.
 
-    trial: folder, URL or open Trial. rules: instances; a class stands for itself with its defaults. live:
-    follow the run while it is written, until the first issue or until it has ended. until_end: follow it to
-    its end whatever is found. attempt: None for the newest and those that follow, a number for that one,
-    "all". ended: judge the newest step too although nothing says that the run has ended (its host died).
-    write_findings: keep findings/ in the run. poll_interval: between two looks; None: 0.3 s in a folder, a
-    second in a bucket. start_timeout: how long a run that has not begun is waited for
-    when following; None: without limit. timeout: how long to follow at all. on_findings: called with what
-    each look found. KeyboardInterrupt ends the watch and gives the report so far, with interrupted set.
+    trial: folder, URL or open Trial. rules: instances, classes (with their defaults) or text such as
+    "vanishing_gradient:threshold=1e-6"; None: those of the table that the run's hook was given. live: follow
+    the run while it is written, until the first issue or until it has ended. until_end: follow it to its end
+    whatever is found. attempt: None for the newest and those that follow, a number for that one, "all".
+    start_step, end_step: global steps that are judged, the end excluded (rules/bounds.py). ended: judge the
+    newest step too although nothing says that the run has ended (its host died). write_findings: keep
+    findings/ in the run. poll_interval: between two looks; None: 0.3 s in a folder, a second in a bucket.
+    start_timeout: how long a run that has not begun is waited for when following; None: without limit.
+    timeout: how long to follow at all. on_findings: called with what
+    each look found. on_lacking: called, when following, with the verdict of a rule that cannot be evaluated
+    as the run is configured, once.
+    state: a file that keeps what was judged: a runner started again goes on there (rules/state.py).
+    KeyboardInterrupt ends the watch and gives the report so far, with interrupted set.
 
     Raises RunNotFound when there is no run (not following, or start_timeout over), RunCorrupt when it cannot
     be read, SinkError when its place refuses. A place that is away for a while is waited for when following.
     """
     source = RunSource(trial, attempt=attempt)
     sink = source.sink
-    instances = [rule() if isinstance(rule, type) else rule for rule in rules]
-    if not instances:
-        raise ConfigError("no rule was given; name at least one, such as VanishingGradient()")
+    pause = source.pause if poll_interval is None else poll_interval
+    following = live or until_end
     with closing(sink):
+        if rules is None and not source.begun():
+            _await(source, following, pause, start_timeout)
+        chosen, left_out = chosen_rules(sink) if rules is None else (load_rules(rules), [])
+        if not chosen:
+            raise ConfigError(
+                "; ".join(["no rule was given; name at least one, such as vanishing_gradient", *left_out])
+            )
+        instances = [bounded(rule, start_step, end_step) for rule in chosen]
         engine = Engine(
             source,
             instances,
             actions=actions,
-            sink=sink if write_findings else None,
+            sink=sink,
+            write_findings=write_findings,
             max_findings=max_findings,
         )
+        engine.left_out = tuple(left_out)
         for rule in instances:  # rules of the older kind look at the run themselves
             attach = getattr(rule, "attach", None)
             if attach is not None:
                 attach(source)
-        if not (live or until_end):
-            if not source.begun():
-                raise RunNotFound(
-                    f"there is no run at {source.where}; give a hook's out_dir, or follow it (live) to wait"
-                )
-            found = engine.step(everything=ended)
-            if on_findings is not None and found:
-                on_findings(found)
-            return _report(engine, source, finished=ended or source.finished())
-        return follow(
-            engine,
-            source,
-            until_end=until_end,
-            poll_interval=source.pause if poll_interval is None else poll_interval,
-            start_timeout=start_timeout,
-            timeout=timeout,
-            on_findings=on_findings,
-        )
+        keeper = None if state is None else Keeper(state, engine, source, attempt=attempt)
+        if keeper is not None:
+            keeper.resume()
+        with _acting_to_the_end(engine):
+            if not following:
+                _check_there(source, attempt)
+                found = _look(engine, keeper, everything=ended)
+                if on_findings is not None and found:
+                    on_findings(found)
+                return _report(engine, source, keeper, finished=ended or source.finished())
+            return follow(
+                engine,
+                source,
+                until_end=until_end,
+                poll_interval=pause,
+                start_timeout=start_timeout,
+                timeout=timeout,
+                on_findings=on_findings,
+                on_lacking=on_lacking,
+                keeper=keeper,
+            )
 
 
 def follow(
@@ -156,39 +191,110 @@ def follow(
     start_timeout: timedelta | None = None,
     timeout: timedelta | None = None,
     on_findings: Callable[[list[Finding]], None] | None = None,
+    on_lacking: Callable[[Verdict], None] | None = None,
+    keeper: Keeper | None = None,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> Report:
     """Steps the engine until the run has ended, or until the first issue unless `until_end`. See `run`.
 
-    clock, wait: seconds; tests put functions of their own here.
+    What was found in an earlier start counts. clock, wait: seconds; tests put functions of their own here.
     """
     start = clock()
     begun = False
+    said: set[str] = set()
     try:
         while True:
-            found = _step(engine, begun)
+            found = _step(engine, keeper, begun)
             if on_findings is not None and found:
                 on_findings(found)
             if source.finished():
-                return _report(engine, source, finished=True)
+                return _report(engine, source, keeper, finished=True)
+            if on_lacking is not None and engine.changed:
+                _tell(engine, said, on_lacking)
             elapsed = clock() - start
-            if (found and not until_end) or (timeout is not None and elapsed >= timeout.total_seconds()):
-                return _report(engine, source, finished=False)
+            enough = engine.has_findings and not until_end
+            if enough or (timeout is not None and elapsed >= timeout.total_seconds()):
+                return _report(engine, source, keeper, finished=False)
             begun = begun or source.begun()
             if not begun and start_timeout is not None and elapsed >= start_timeout.total_seconds():
-                raise RunNotFound(
-                    f"no run has begun at {source.where} within {start_timeout.total_seconds():g} s"
-                )
+                raise _not_begun(source, start_timeout)
             wait(poll_interval.total_seconds())
     except KeyboardInterrupt:
-        return _report(engine, source, finished=False, interrupted=True)
+        return _report(engine, source, keeper, finished=False, interrupted=True)
 
 
-def _step(engine: Engine, begun: bool) -> list[Finding]:
+@contextmanager
+def _acting_to_the_end(engine: Engine) -> Iterator[None]:
+    """When judging fails, what was found before is told all the same; what goes wrong then is logged."""
+    try:
+        yield
+    except BaseException as error:
+        known = len(engine.problems)
+        engine.finish_actions(CLOSE_TIMEOUT if isinstance(error, Exception) else timedelta())  # Ctrl-C: now
+        for problem in engine.problems[known:]:
+            _log.warning("tdcore: %s", problem)
+        raise
+
+
+def _await(
+    source: Source,
+    following: bool,
+    poll_interval: timedelta,
+    start_timeout: timedelta | None,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], None] = time.sleep,
+) -> None:
+    """Until there is a run. Raises RunNotFound: at once when not following it."""
+    start = clock()
+    while not source.begun():
+        if not following:
+            raise _no_run(source)
+        if start_timeout is not None and clock() - start >= start_timeout.total_seconds():
+            raise _not_begun(source, start_timeout)
+        wait(poll_interval.total_seconds())
+
+
+def _check_there(source: RunSource, attempt: int | str | None) -> None:
+    """Raises RunNotFound when there is no run, or it has no such attempt."""
+    if not source.begun():
+        raise _no_run(source)
+    if isinstance(attempt, int) and attempt not in source.attempts:
+        numbers = ", ".join(map(str, source.attempts)) or "none"
+        raise RunNotFound(f"{source.where} has no attempt {attempt}; it has {numbers}")
+
+
+def _no_run(source: Source) -> RunNotFound:
+    return RunNotFound(
+        f"there is no run at {source.where}; give a hook's out_dir, or follow it (live) to wait"
+    )
+
+
+def _not_begun(source: Source, start_timeout: timedelta) -> RunNotFound:
+    return RunNotFound(f"no run has begun at {source.where} within {start_timeout.total_seconds():g} s")
+
+
+def _tell(engine: Engine, said: set[str], on_lacking: Callable[[Verdict], None]) -> None:
+    """Tells of each rule that cannot be evaluated as the run is configured, once."""
+    for verdict in engine.verdicts(finished=False):
+        if verdict.status is Status.NOT_EVALUABLE and verdict.rule not in said:
+            said.add(verdict.rule)
+            on_lacking(verdict)
+
+
+def _look(engine: Engine, keeper: Keeper | None, *, everything: bool = False) -> list[Finding]:
+    if keeper is not None:
+        keeper.check()
+    found = engine.step(everything=everything)
+    if keeper is not None:
+        keeper.looked(engine.changed)
+    return found
+
+
+def _step(engine: Engine, keeper: Keeper | None, begun: bool) -> list[Finding]:
     """One look. A run that was seen before may be out of reach for a while: a problem, not the end."""
     try:
-        return engine.step()
+        return _look(engine, keeper)
     except SinkError as error:
         if error.kind != "transient" or not begun:
             raise
@@ -197,8 +303,14 @@ def _step(engine: Engine, begun: bool) -> list[Finding]:
         return []
 
 
-def _report(engine: Engine, source: Source, *, finished: bool, interrupted: bool = False) -> Report:
+def _report(
+    engine: Engine, source: Source, keeper: Keeper | None, *, finished: bool, interrupted: bool = False
+) -> Report:
+    if keeper is not None:
+        keeper.close()
     engine.close()
+    if keeper is not None and engine.has_actions:
+        keeper.acted()
     return Report(
         run=source.where,
         verdicts=engine.verdicts(finished=finished),
@@ -206,4 +318,5 @@ def _report(engine: Engine, source: Source, *, finished: bool, interrupted: bool
         interrupted=interrupted,
         rows=engine.rows,
         problems=tuple(engine.problems),
+        left_out=engine.left_out,
     )

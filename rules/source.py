@@ -1,9 +1,8 @@
 """Where the engine gets its rows: a run, in a folder or a bucket (RunSource), or a table (TableSource).
 
-A source hands out each captured tensor once, and only when its step is complete for its worker: when a row of
-a later step of that worker is there, when nothing was added to it for a while, or when the attempt has ended.
-So a rule does not judge half a step, and live and offline runs judge the same rows. Threads: a source belongs
-to one engine.
+A source hands out each captured tensor once, and only when its step is complete for its worker
+(rules/completeness.py). So a rule does not judge half a step, and live and offline runs judge the same rows.
+Threads: a source belongs to one engine.
 """
 
 from __future__ import annotations
@@ -20,6 +19,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.errors import ConfigError, RunError, SinkKeyError, TensorUnavailableForStep
+from tdcore.rules.completeness import Completeness
+from tdcore.rules.evaluable import Capture, capture_of
 from tdcore.rules.window import Members
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ class Source(Protocol):
         """Which tensors belong to a collection; None when the run has none of that name."""
         ...
 
+    def capture(self) -> Capture | None:
+        """What the newest attempt is configured to save; None when it does not say."""
+        ...
+
     def begun(self) -> bool:
         """Whether there is a run at all: a trainer has started, or there are rows."""
         ...
@@ -90,7 +95,7 @@ class RunSource:
 
     place: folder, URL or open Trial. attempt: None for the newest at the first look and all that follow; a
     number for that one alone; "all" for all of them. settle: a step to which nothing was added for this long
-    counts as complete too, so that the last step before a long pause is judged. sink, clock (monotonic
+    may count as complete too. sink, clock (monotonic
     seconds): for tests.
     """
 
@@ -124,9 +129,52 @@ class RunSource:
         self._clock = clock
         self._seen = 0  # rows of the index looked at
         self._waiting = _NO_ROWS  # rows of steps that are not complete
-        self._arrived: dict[tuple[int, str], float] = {}  # when the last rows of each attempt and worker came
+        self._completeness = Completeness(settle.total_seconds(), clock)
         self._over = False  # the newest attempt has ended, or died
+        self._collections: dict[int, dict[str, Mapping[str, Any]]] = {}  # by attempt, as last read
         self._members: dict[str, Members] = {}
+
+    @property
+    def run_id(self) -> str | None:
+        """Of the run; None before it has begun."""
+        return self._progress.run.run_id if self.begun() and self._progress is not None else None
+
+    @property
+    def attempts(self) -> list[int]:
+        """Numbers of all attempts so far, ascending."""
+        return sorted(self._progress.attempts) if self.begun() and self._progress is not None else []
+
+    def position(self) -> dict[str, Any]:
+        """Which rows were handed out, as ranges of tickets by worker and attempt, in plain values.
+
+        Rows of steps that are not complete yet are not among them.
+        """
+        from tdcore.trial.intervals import Intervals
+
+        index, waiting = self._index, self._waiting
+        workers, attempts, tickets = (index.column(each)[waiting] for each in ("worker", "attempt", "ticket"))
+        texts = index.texts("worker")
+        done: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for home in index.homes:
+            mine = (attempts == home[1]) & (workers == (texts.index(home[0]) if home[0] in texts else -1))
+            open_tickets = Intervals()
+            for ticket in np.unique(tickets[mine]).tolist():
+                open_tickets.add(ticket, ticket)
+            read = index.tickets(*home)
+            done[home] = [part for first, last in read for part in open_tickets.missing(first, last)]
+        telling = self._completeness.position()
+        return {"tickets": done, "first_attempt": self._first_attempt, "telling": telling}
+
+    def resume(self, position: Mapping[str, Any]) -> None:
+        """Hands out only what `position` of another source of this run did not. Before the first `next`.
+
+        What it did is not read again either.
+        """
+        self._first_attempt = position["first_attempt"]
+        for (worker, attempt), ranges in position["tickets"].items():
+            self._index.skip(worker, attempt, ranges)
+        ends = {home: self._index.end(*home) for home in self._index.homes}
+        self._completeness.resume(position["telling"], ends)
 
     def next(self, columns: Sequence[str], *, everything: bool = False) -> Batch:
         """See Source.next.
@@ -142,20 +190,27 @@ class RunSource:
         if self._progress is not None:
             self._progress.read_rows()
         fresh = np.arange(self._seen, len(index), dtype=np.int64)
-        self._seen = len(index)
         fresh = fresh[self._wanted(fresh)]
         rows = np.concatenate([self._waiting, fresh])
-        complete = np.ones(len(rows), dtype=np.bool_) if everything else self._complete(rows, fresh)
-        self._waiting = rows[~complete]
+        complete = np.ones(len(rows), dtype=np.bool_) if everything else self._complete(fresh)
         captures = resolve(index, rows[complete])
         if self._progress is not None and (len(fresh) or len(captures)):
-            self._members = _members(self.sink)
+            self._collections = _collections(self.sink)
+            self._members = _members(self._collections)
         table = stats_table(index, captures, columns)
+        self._seen, self._waiting = len(index), rows[~complete]  # last: what raises leaves them for later
         return Batch(table=table, payload=lambda row: self._payload(captures, row), ended=self._ended())
 
     def members(self, collection: str) -> Members | None:
         """See Source.members."""
         return self._members.get(collection)
+
+    def capture(self) -> Capture | None:
+        """See Source.capture. As of the last rows."""
+        attempt = self._attempt
+        if not isinstance(attempt, int):
+            attempt = -1 if self._progress is None else self._progress.latest_attempt
+        return capture_of(self._collections.get(attempt, {}))
 
     def begun(self) -> bool:
         """See Source.begun."""
@@ -204,26 +259,8 @@ class RunSource:
             self._first_attempt = self._progress.latest_attempt
         return np.asarray(attempts >= (self._first_attempt or 0))
 
-    def _complete(self, rows: npt.NDArray[np.int64], fresh: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which rows are of complete steps. fresh: those of them that have just come."""
-        index, now, ended = self._index, self._clock(), self._ended()
-        texts = index.texts("worker")
-        attempt, worker, step = (
-            index.column(name)[rows].astype(np.int64) for name in ("attempt", "worker", "step")
-        )
-        complete = np.zeros(len(rows), dtype=np.bool_)
-        old = len(rows) - len(fresh)
-        pairs = attempt * len(texts) + worker
-        for pair in np.unique(pairs).tolist():
-            mine = pairs == pair
-            place = (pair // len(texts), texts[pair % len(texts)])
-            if mine[old:].any():
-                self._arrived[place] = now
-            if place in ended or now - self._arrived[place] >= self._settle.total_seconds():
-                complete |= mine
-            else:
-                complete |= mine & (step < step[mine].max())
-        return complete
+    def _complete(self, fresh: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        return self._completeness.of(self._index, self._waiting, fresh, self._ended())
 
     def _payload(self, captures: Captures, at: int) -> npt.NDArray[Any]:
         """The values of one captured tensor, read-only.
@@ -269,12 +306,18 @@ class TableSource:
     def next(self, columns: Sequence[str], *, everything: bool = False) -> Batch:
         """See Source.next. All rows at the first call, none later."""
         table, self._table = self._table, self._table.slice(0, 0)
-        pairs = zip(table.column("attempt").to_pylist(), table.column("worker").to_pylist(), strict=True)
-        return Batch(table=table.select(columns), payload=self._payload, ended=frozenset(pairs))
+        pairs = table.select(["attempt", "worker"]).unify_dictionaries()
+        pairs = pairs.group_by(["attempt", "worker"]).aggregate([])
+        ended = zip(pairs.column("attempt").to_pylist(), pairs.column("worker").to_pylist(), strict=True)
+        return Batch(table=table.select(columns), payload=self._payload, ended=frozenset(ended))
 
     def members(self, collection: str) -> Members | None:
         """See Source.members."""
         return self._collections.get(collection)
+
+    def capture(self) -> Capture | None:
+        """See Source.capture."""
+        return None
 
     def begun(self) -> bool:
         """See Source.begun."""
@@ -303,18 +346,24 @@ def _where(place: Any) -> str:
     return str(path)
 
 
-def _members(sink: Sink) -> dict[str, Members]:
-    """Collections of all attempts joined.
+def _collections(sink: Sink) -> dict[int, dict[str, Mapping[str, Any]]]:
+    """Entries of collections by attempt and name.
 
     When they cannot be read: none; kinds still say what most tensors are.
     """
-    from tdcore.trial.documents import read_collections, texts
+    from tdcore.trial.documents import read_collections
+
+    try:
+        return read_collections(sink)
+    except RunError:
+        return {}
+
+
+def _members(attempts: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> dict[str, Members]:
+    """Collections of all attempts joined."""
+    from tdcore.trial.documents import texts
 
     found: dict[str, Members] = {}
-    try:
-        attempts = read_collections(sink)
-    except RunError:
-        return found
     for collections in attempts.values():
         for name, entry in collections.items():
             before = found.get(name, Members())

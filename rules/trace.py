@@ -5,6 +5,7 @@ a small run in memory, written down row by row. For the cases of rules, their do
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,11 @@ from tdcore.rules.window import Members
 
 __all__ = ["Trace"]
 
-_COUNTS = ("count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "subnormal_count")
+# Of the types that have subnormal numbers.
+_SMALLEST_NORMAL = {
+    "F64": 2.0**-1022, "F32": 2.0**-126, "BF16": 2.0**-126, "F16": 2.0**-14, "F8_E4M3": 2.0**-6,
+    "F8_E5M2": 2.0**-14,
+}  # fmt: skip
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,6 +37,7 @@ class Trace:
     collections: dict[str, list[str]] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     payloads: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
+    _taken: Counter[tuple[int, str]] = field(default_factory=Counter)  # rows by step and worker
 
     def add(
         self,
@@ -50,10 +56,11 @@ class Trace:
         statistics: bool = True,
         status: str = "ok",
         reason: str | None = None,
+        dtype: str = "F32",
     ) -> Trace:
         """Adds one row and returns the trace.
 
-        values: None for a tensor that had no value (absent or skipped).
+        values: None for a tensor that had no value (absent or skipped). dtype: as the index is to name it.
         """
         row: dict[str, Any] = {
             "attempt": attempt,
@@ -62,7 +69,7 @@ class Trace:
             "mode": mode,
             "mode_step": step if mode_step is None else mode_step,
             "step": step,
-            "seq": sum(1 for other in self.rows if other["step"] == step and other["worker"] == worker),
+            "seq": self._taken[step, worker],
             "name": name,
             "kind": kind,
             "origin": origin,
@@ -77,9 +84,9 @@ class Trace:
         }
         if values is not None:
             array = np.asarray(values)
-            row |= {"dtype": "F32", "shape": list(array.shape), "elements": array.size}
+            row |= {"dtype": dtype, "shape": list(array.shape), "elements": array.size}
             if statistics:
-                row |= _statistics(array)
+                row |= _statistics(array, _SMALLEST_NORMAL.get(dtype, 0.0))
             if payload:
                 self.payloads[len(self.rows)] = array
                 row |= {
@@ -89,6 +96,7 @@ class Trace:
                     "crc32c": 0,
                 }
         self.rows.append(row)
+        self._taken[step, worker] += 1
         return self
 
     def table(self) -> pa.Table:
@@ -101,10 +109,9 @@ class Trace:
         return TableSource(self.table(), payloads=self.payloads, collections=members)
 
 
-def _statistics(values: npt.NDArray[Any]) -> dict[str, Any]:
+def _statistics(values: npt.NDArray[Any], tiny: float) -> dict[str, Any]:
     flat = values.astype(np.float64).ravel()
     finite = flat[np.isfinite(flat)]
-    tiny = float(np.finfo(np.float32).tiny)
     magnitude = np.abs(finite)
     some = finite.size > 0
     with np.errstate(over="ignore"):
@@ -125,6 +132,13 @@ def _statistics(values: npt.NDArray[Any]) -> dict[str, Any]:
         "square_sum": square_sum,
         "abs_min": float(magnitude.min()) if some else np.nan,
         "abs_max": float(magnitude.max()) if some else np.nan,
-        "log2_first": 0,
-        "log2_counts": [],
+        **_histogram(magnitude[magnitude > 0]),
     }
+
+
+def _histogram(magnitude: npt.NDArray[np.float64]) -> dict[str, Any]:
+    if not magnitude.size:
+        return {"log2_first": None, "log2_counts": []}
+    bins = np.bincount(np.clip(np.frexp(magnitude)[1] - 1 - layout.LOG2_MIN, 0, 63))
+    first = int(np.flatnonzero(bins)[0])
+    return {"log2_first": first + layout.LOG2_MIN, "log2_counts": bins[first:].tolist()}

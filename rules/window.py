@@ -1,8 +1,8 @@
 """Window: the rows of complete steps that a rule looks at in one call, as columns.
 
 Built for whole-table judgement: masks over all rows at once, regular expressions tested once per distinct
-name. A Window belongs to one rule, one call and one thread. It reads payloads on demand and changes nothing
-but its own counts of what was judged.
+name; what all rules ask for is made once, and read-only. A Window belongs to one rule, one call and one
+thread. It reads payloads on demand and changes nothing but its own counts of what was judged.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from tdcore.errors import ConfigError
 from tdcore.rules.base import Finding, Rule
+from tdcore.rules.measures.histogram import Histograms
 
 __all__ = ["Columns", "Coverage", "Mask", "Members", "Window", "compile_pattern"]
 
@@ -41,28 +42,39 @@ class Columns:
     table: rows with the columns of the index, parts of one tensor already merged.
     """
 
-    __slots__ = ("_cache", "_codes", "table")
+    __slots__ = ("_cache", "_codes", "_shared", "table")
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
         self._cache: dict[str, npt.NDArray[Any]] = {}
         self._codes: dict[str, tuple[npt.NDArray[np.int64], list[str | None]]] = {}
+        self._shared: dict[tuple[object, ...], npt.NDArray[Any]] = {}
+
+    def shared(self, key: tuple[object, ...], make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """What `make` gives, made once for all rules and from then on read-only. key: names it."""
+        if key not in self._shared:
+            made = make()
+            made.flags.writeable = False
+            self._shared[key] = made
+        return self._shared[key]
 
     def floats(self, name: str) -> Floats:
         """A number column as float64; NaN where it is null."""
         key = "f:" + name
         if key not in self._cache:
-            values = self.table.column(name).cast(pa.float64()).to_numpy()
-            self._cache[key] = np.asarray(values, dtype=np.float64)
+            column = self.table.column(name)
+            if column.null_count:
+                column = column.cast(pa.float64())
+            self._cache[key] = np.asarray(column.to_numpy(), dtype=np.float64)
         return self._cache[key]
 
     def ints(self, name: str) -> Ints:
         """An integer column as int64; 0 where it is null."""
         key = "i:" + name
         if key not in self._cache:
-            column = self.table.column(name).cast(pa.int64())
+            column = self.table.column(name)
             if column.null_count:
-                column = column.fill_null(0)
+                column = column.cast(pa.int64()).fill_null(0)
             self._cache[key] = np.asarray(column.to_numpy(), dtype=np.int64)
         return self._cache[key]
 
@@ -92,8 +104,10 @@ class Columns:
                 self._codes[name] = (np.empty(0, dtype=np.int64), [None])
             else:
                 texts: list[str | None] = [*array.dictionary.to_pylist(), None]
-                indices = array.indices.cast(pa.int64()).fill_null(len(texts) - 1).to_numpy()
-                self._codes[name] = (np.asarray(indices, dtype=np.int64), texts)
+                indices = array.indices
+                if indices.null_count:
+                    indices = indices.cast(pa.int64()).fill_null(len(texts) - 1)
+                self._codes[name] = (np.asarray(indices.to_numpy(), dtype=np.int64), texts)
         return self._codes[name]
 
     def where(self, name: str, test: Callable[[str], bool]) -> Mask:
@@ -104,6 +118,10 @@ class Columns:
         codes, texts = self.codes(name)
         passes = np.fromiter((text is not None and test(text) for text in texts), np.bool_, len(texts))
         return passes[codes]
+
+    def histograms(self, rows: Ints) -> Histograms:
+        """How magnitudes are spread in these rows; needs the columns log2_first and log2_counts."""
+        return Histograms.of(self.table, rows)
 
     def text(self, name: str, row: int) -> str:
         """The text at one row; "" where it is null."""
@@ -140,7 +158,8 @@ class Window:
     @property
     def ok(self) -> Mask:
         """Rows that hold a value: not absent, not skipped."""
-        return self.columns.where("status", lambda status: status in ("ok", "lost"))
+        columns = self.columns
+        return columns.shared(("ok",), lambda: columns.where("status", lambda text: text in ("ok", "lost")))
 
     @property
     def counted(self) -> Mask:
@@ -150,6 +169,9 @@ class Window:
     @property
     def finite(self) -> Floats:
         """Number of finite elements of each row."""
+        return self.columns.shared(("finite",), self._finite)
+
+    def _finite(self) -> Floats:
         floats = self.columns.floats
         return floats("count") - floats("nan_count") - floats("pos_inf_count") - floats("neg_inf_count")
 
@@ -163,16 +185,24 @@ class Window:
 
     def kind(self, *kinds: str) -> Mask:
         """Rows of tensors of these kinds, such as "gradient"."""
-        return self.columns.where("kind", lambda kind: kind in kinds)
+        columns = self.columns
+        return columns.shared(("kind", kinds), lambda: columns.where("kind", lambda kind: kind in kinds))
 
     def named(self, patterns: Iterable[str]) -> Mask:
         """Rows whose tensor name one of the regular expressions finds: re.search, case-sensitive."""
+        wanted = tuple(patterns)
+        return self.columns.shared(("named", wanted), lambda: self._named(wanted))
+
+    def _named(self, patterns: tuple[str, ...]) -> Mask:
         tests = [compile_pattern(pattern) for pattern in patterns]
         return self.columns.where("name", lambda name: any(test.search(name) for test in tests))
 
     def in_collections(self, collections: Iterable[str]) -> Mask:
         """Rows of tensors that belong to one of the collections. "all" is everything."""
-        names = list(collections)
+        names = tuple(collections)
+        return self.columns.shared(("collections", names), lambda: self._in_collections(names))
+
+    def _in_collections(self, names: tuple[str, ...]) -> Mask:
         if "all" in names:
             return np.ones(len(self), dtype=np.bool_)
         mask = np.zeros(len(self), dtype=np.bool_)
@@ -235,6 +265,12 @@ class Window:
             why=why,
             do=do,
         )
+
+    def layer(self, row: int) -> tuple[int, str, str, str, int]:
+        """What one row shares with the same tensor at other steps: attempt, worker, mode, name, call."""
+        columns = self.columns
+        worker, mode, name = (columns.text(each, row) for each in ("worker", "mode", "name"))
+        return (int(columns.ints("attempt")[row]), worker, mode, name, int(columns.ints("call")[row]))
 
     def read(self, rows: Iterable[int]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """The payloads of these rows, one at a time."""

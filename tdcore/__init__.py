@@ -14,6 +14,7 @@ from tdcore.modes import ModeKeys, modes
 from tdcore.watch import watch
 
 if TYPE_CHECKING:
+    from tdcore import actions
     from tdcore._version import __version__
     from tdcore.collection import CollectionConfig
     from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode
@@ -40,6 +41,8 @@ _HOME = {
     "tensor_stats": "tdcore.stats",
 }
 
+_MODULES = frozenset({"actions"})
+
 __all__ = [
     "CollectionConfig",
     "ModeKeys",
@@ -54,6 +57,7 @@ __all__ = [
     "TensorStats",
     "Trial",
     "__version__",
+    "actions",
     "create_trial",
     "modes",
     "tensor_stats",
@@ -62,6 +66,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return importlib.import_module(f"tdcore.{name}")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'tdcore' has no attribute {name!r}")

@@ -43,6 +43,10 @@ class Ring:
         """
         Id of the name in the shared table, the same for the same arguments; -1 when the table is full.
         """
+    def mark_step_end(self) -> bool:
+        """
+        Says that the step captured last is over, as a record without rows. False when there is no room.
+        """
     def prefault(self) -> None:
         """
         Starts a thread that touches every page of the ring, so that no capture has to. Returns at once.
@@ -62,6 +66,14 @@ class Ring:
     def stop_request(self) -> typing.Any:
         """
         Text of a stop request that the flusher passed on, or None.
+        """
+    def take_request(self) -> typing.Any:
+        """
+        Text of the request that waits, once; None when there is none.
+        """
+    def was_asked(self) -> bool:
+        """
+        Whether the flusher has passed on a stop, or a request that was not taken yet. Cheap.
         """
     @property
     def data_bytes(self) -> int:
@@ -187,6 +199,10 @@ class Consumer:
         """
         Passes a stop request on to the trainer; the first one stands.
         """
+    def try_post_request(self, text: str) -> bool:
+        """
+        Passes another request on to the trainer. False while the one before has not been taken.
+        """
     @property
     def closing(self) -> bool:
         """
@@ -221,6 +237,11 @@ class Consumer:
     def pending_records(self) -> int:
         """
         Reserved, not released.
+        """
+    @property
+    def requests_posted(self) -> int:
+        """
+        Requests passed on by try_post_request() so far, by earlier consumers of the ring too.
         """
     @property
     def slots(self) -> int:

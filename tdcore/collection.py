@@ -1,10 +1,10 @@
 """Collections: named groups of tensors, each with its own patterns, save interval and reductions.
 
 A tensor belongs to a collection when its name matches one of the patterns (`re.search`), or is listed by
-name, or was captured through a module that the collection names, or when its kind is one that the
-collection holds by nature (a loss is in "losses" whatever it is called). Collections are set up before the
-training and may be changed while it runs: a hook sees the change at its next step. Not thread-safe: change
-them from the training thread.
+name, or was captured through a module that the collection names, itself or by its class, or when its kind is
+one that the collection holds by nature (a loss is in "losses" whatever it is called). Collections are set up
+before the training and may be changed while it runs: a hook sees the change at its next step. Not
+thread-safe: change them from the training thread.
 
 Built in: all, default (include_regex of the hook), weights, biases, gradients, losses, inputs, outputs,
 scalars, custom (empty until filled), optimizer_variables, hyperparameters.
@@ -55,6 +55,7 @@ class CollectionKeys:
 _PARAMETERS = frozenset({TensorKind.WEIGHT, TensorKind.BIAS})
 _RESULTS = frozenset({TensorKind.OUTPUT, TensorKind.LOSS, TensorKind.CUSTOM})
 _NO_KINDS: frozenset[TensorKind] = frozenset()
+_OF_MODULES = frozenset({TensorKind.INPUT, TensorKind.OUTPUT})
 _BUILT_IN: dict[str, tuple[tuple[str, ...], frozenset[TensorKind], frozenset[TensorKind] | None]] = {
     CollectionKeys.ALL: ((".*",), _NO_KINDS, None),
     CollectionKeys.DEFAULT: ((), _NO_KINDS, None),
@@ -73,11 +74,16 @@ _BUILT_IN: dict[str, tuple[tuple[str, ...], frozenset[TensorKind], frozenset[Ten
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionConfig:
-    """Settings of one collection, as given to a hook. None: as the hook's own settings say."""
+    """Settings of one collection, as given to a hook. None: as the hook's own settings say.
+
+    module_regex: patterns for inputs and outputs by the class of their module, searched in the class with
+    "_input" or "_output" behind it, such as "^ReLU_output"; for modules whose names say nothing.
+    """
 
     name: str
     include_regex: Sequence[str] = ()
     tensor_names: Sequence[str] = ()
+    module_regex: Sequence[str] = ()
     save_config: SaveConfig | None = None
     reduction_config: ReductionConfig | None = None
 
@@ -87,6 +93,7 @@ class CollectionConfig:
         object.__setattr__(self, "include_regex", patterns("include_regex", self.include_regex))
         names = (self.tensor_names,) if isinstance(self.tensor_names, str) else tuple(self.tensor_names or ())
         object.__setattr__(self, "tensor_names", names)
+        object.__setattr__(self, "module_regex", patterns("module_regex", self.module_regex))
         if self.save_config is not None:
             object.__setattr__(self, "save_config", SaveConfig.parse(self.save_config))
         if self.reduction_config is not None and not isinstance(self.reduction_config, ReductionConfig):
@@ -101,6 +108,7 @@ class CollectionConfig:
             "name": self.name,
             "include_regex": list(self.include_regex),
             "tensor_names": list(self.tensor_names),
+            "module_regex": list(self.module_regex),
             "save_config": self.save_config.to_json_dict() if self.save_config else None,
             "reduction_config": self.reduction_config.to_json_dict() if self.reduction_config else None,
         }
@@ -144,6 +152,7 @@ class Collection:
         self._kinds: frozenset[TensorKind] | None = None
         self._by_nature: frozenset[TensorKind] = _NO_KINDS
         self._patterns: list[re.Pattern[str]] = []  # the user's, select any kind
+        self._module_patterns: list[re.Pattern[str]] = []
         self._names: set[str] = set()
         self._modules: list[ModuleTensors] = []
         self._reduction_config: ReductionConfig | None = None
@@ -199,6 +208,16 @@ class Collection:
         self._names.discard(name)
         self.version.value += 1
 
+    @property
+    def module_regex(self) -> list[str]:
+        """Patterns for inputs and outputs by the class of their module; see CollectionConfig."""
+        return [pattern.pattern for pattern in self._module_patterns]
+
+    @module_regex.setter
+    def module_regex(self, regexes: str | Iterable[str]) -> None:
+        self._module_patterns = [re.compile(pattern) for pattern in patterns("module_regex", regexes)]
+        self.version.value += 1
+
     def add_module_tensors(self, module: object, inputs: bool = False, outputs: bool = True) -> None:
         """A module's inputs and outputs belong here, whatever they are called. It is not kept alive."""
         self._modules.append(ModuleTensors(weakref.ref(module), inputs, outputs))
@@ -244,9 +263,15 @@ class Collection:
         self.version.value += 1
 
     @property
+    def selection(self) -> tuple[object, ...]:
+        """All that belongs() goes by; equal when it has not changed."""
+        patterns = (*self._built_in, None, *self._patterns, None, *self._module_patterns)
+        return (*patterns, frozenset(self._names))
+
+    @property
     def is_filled(self) -> bool:
         """Whether the user gave it patterns, names or modules."""
-        return bool(self._patterns or self._names or self._modules)
+        return bool(self._patterns or self._names or self._modules or self._module_patterns)
 
     @property
     def selects(self) -> bool:
@@ -258,11 +283,13 @@ class Collection:
         names = list(known)
         return any(not any(pattern.search(name) for name in names) for pattern in self._patterns)
 
-    def belongs(self, name: str, kind: TensorKind) -> bool:
-        """Whether a tensor of that name and kind is part of the collection."""
+    def belongs(self, name: str, kind: TensorKind, origin: str = "") -> bool:
+        """Whether a tensor of that name and kind, of a module of class `origin`, is part of it."""
         if kind in self._by_nature or name in self._names:
             return True
         if any(pattern.search(name) for pattern in self._patterns):
+            return True
+        if kind in _OF_MODULES and any(p.search(f"{origin}_{kind.label}") for p in self._module_patterns):
             return True
         if self._kinds is not None and kind not in self._kinds:
             return False
@@ -277,6 +304,7 @@ class Collection:
     def configure(self, config: CollectionConfig) -> None:
         """Takes over settings; patterns and names are added to those it has."""
         self.include(config.include_regex)
+        self.module_regex = [*self.module_regex, *config.module_regex]
         for name in config.tensor_names:
             self.add_tensor_name(name)
         if config.save_config is not None:

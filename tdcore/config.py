@@ -182,7 +182,8 @@ class HookConfig:
 
     out_dir: local folder or URL of the run. include_workers: "one" (rank 0 only) or "all".
     collections: collections with settings of their own; they are saved without being named again.
-    dry_run: count what would be saved, write nothing.
+    dry_run: count what would be saved, write nothing. rules: as text, by which the run is meant to be judged;
+    only kept in run.json, for `tdcore rules run` (hooks/rules.py turns them into collections).
     """
 
     out_dir: str
@@ -194,6 +195,7 @@ class HookConfig:
     save_all: bool = False
     include_workers: str = "one"
     collections: Sequence[CollectionConfig] = ()
+    rules: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.out_dir, str) or not self.out_dir:
@@ -212,6 +214,7 @@ class HookConfig:
             self, "include_collections", _names("include_collections", self.include_collections)
         )
         object.__setattr__(self, "collections", tuple(self.collections))
+        object.__setattr__(self, "rules", _names("rules", self.rules))
 
     def to_json_dict(self) -> dict[str, Any]:
         """As JSON values, for run.json."""
@@ -223,6 +226,7 @@ class HookConfig:
             "save_all": self.save_all,
             "include_workers": self.include_workers,
             "collections": [collection.to_json_dict() for collection in self.collections],
+            "rules": list(self.rules),
         }
 
 

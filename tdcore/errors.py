@@ -22,6 +22,7 @@
     │   └── WaitTimeout (also TimeoutError)      what was waited for did not come in time; it may still come
     ├── SinkError                                a place to keep runs refused: .kind says how
     │   └── SinkKeyError (also FileNotFoundError)  no object under this key
+    ├── ActionError                              an action on findings could not do what it is for
     ├── RuleError                                rules
     │   ├── RuleEvaluationConditionMet           a rule's condition is met; rule evaluation ends
     │   └── InsufficientInformationForRuleInvocation  a rule lacks a parameter or data it needs
@@ -37,6 +38,7 @@ from __future__ import annotations
 from typing import Literal
 
 __all__ = [
+    "ActionError",
     "CaptureError",
     "ConfigError",
     "FlusherError",
@@ -186,6 +188,10 @@ class SinkKeyError(SinkError, FileNotFoundError):
 
     def __init__(self, message: str, *, kind: SinkErrorKind = "gone", errno: int | None = None) -> None:
         super().__init__(message, kind=kind, errno=errno)
+
+
+class ActionError(TdcoreError):
+    """An action on findings (a message, a call of a service, a command) failed. Never shows a secret."""
 
 
 class RuleError(TdcoreError):

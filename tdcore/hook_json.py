@@ -11,8 +11,9 @@
 
 Values are strings or JSON values of the right type; lists are comma-separated strings (so a pattern in one
 holds no comma) or JSON lists. A collection takes what its parameters leave open from HookParameters,
-setting by setting. The file is found through the argument, TDCORE_CONFIG, SMDEBUG_CONFIG_FILE_PATH, then
-the place where the older service writes it. Any fault is a ConfigError that names the file and the key.
+setting by setting; its module_regex is that of CollectionConfig. The file is found through the argument,
+TDCORE_CONFIG, SMDEBUG_CONFIG_FILE_PATH, then the place where the older service writes it. Any fault is a
+ConfigError that names the file and the key.
 Reads one file, keeps no state.
 """
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,13 @@ from tdcore.config import (
 from tdcore.errors import ConfigError, UnsupportedFeature
 from tdcore.modes import ModeKeys
 
-__all__ = ["CONFIG_VARIABLES", "DEFAULT_CONFIG_PATH", "load_hook_config", "parse_hook_config"]
+__all__ = [
+    "CONFIG_VARIABLES",
+    "DEFAULT_CONFIG_PATH",
+    "hook_document",
+    "load_hook_config",
+    "parse_hook_config",
+]
 
 CONFIG_VARIABLES = ("TDCORE_CONFIG", "SMDEBUG_CONFIG_FILE_PATH")
 DEFAULT_CONFIG_PATH = "/opt/ml/input/config/debughookconfig.json"
@@ -50,7 +57,7 @@ _REDUCTION_KEYS = ("reductions", "save_raw_tensor", "save_shape")
 _TENSORBOARD = ("export_tensorboard", "tensorboard_dir")
 _HOOK_KEYS = ("dry_run", "save_all", "include_workers", "include_regex", "include_collections")
 # save_histogram only ever acted on TensorBoard export: without that it means nothing, there and here.
-_COLLECTION_KEYS = ("include_regex", "tensor_names", "save_histogram")
+_COLLECTION_KEYS = ("include_regex", "tensor_names", "module_regex", "save_histogram")
 
 
 def load_hook_config(path: str | os.PathLike[str] | None = None) -> HookConfig:
@@ -94,6 +101,47 @@ def parse_hook_config(document: object) -> HookConfig:
     )
 
 
+def hook_document(collections: Iterable[CollectionConfig], out_dir: str) -> dict[str, Any]:
+    """The JSON document of a hook that saves these collections into `out_dir`; parse_hook_config reads it."""
+    entries = [
+        {"CollectionName": each.name, "CollectionParameters": _collection_parameters(each)}
+        for each in collections
+    ]
+    place = "S3OutputPath" if out_dir.startswith("s3://") else "LocalPath"
+    return {place: out_dir, "CollectionConfigurations": entries}
+
+
+def _collection_parameters(config: CollectionConfig) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if config.include_regex:
+        found["include_regex"] = list(config.include_regex)
+    if config.tensor_names:
+        found["tensor_names"] = list(config.tensor_names)
+    if config.module_regex:
+        found["module_regex"] = list(config.module_regex)
+    if config.save_config is not None:
+        found |= dict(_save_parameters(config.save_config))
+    if config.reduction_config is not None:
+        reduction = config.reduction_config
+        names = [*reduction.reductions, *(f"abs_{name}" for name in reduction.abs_reductions)]
+        names += [*(f"{n}_norm" for n in reduction.norms), *(f"abs_{n}_norm" for n in reduction.abs_norms)]
+        found |= {"reductions": names} if names else {}
+        found["save_raw_tensor"] = reduction.save_raw_tensor
+    return found
+
+
+def _save_parameters(config: SaveConfig) -> Iterable[tuple[str, Any]]:
+    default = SaveConfig()
+    yield "save_interval", config.save_interval
+    for name in SETTINGS:
+        if name != "save_interval" and getattr(config, name) != getattr(default, name):
+            value = getattr(config, name)
+            yield name, list(value) if name == "save_steps" else value
+    for mode, when in config.mode_save_configs.items():
+        for name, value in when.to_json_dict().items():
+            yield f"{mode.name.lower()}.{name}", value
+
+
 def _find(path: str | os.PathLike[str] | None) -> str:
     if path is not None:
         return os.fspath(path)
@@ -122,6 +170,7 @@ def _collection(entry: object, hook: Mapping[str, Any]) -> CollectionConfig:
             name=name,
             include_regex=_list("include_regex", own.get("include_regex")),
             tensor_names=_list("tensor_names", own.get("tensor_names")),
+            module_regex=_list("module_regex", own.get("module_regex")),
             save_config=_save_config(own, hook) if any(key in own for key in _SAVE_KEYS) else None,
             reduction_config=_reduction_config(own),
         )

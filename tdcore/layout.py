@@ -6,6 +6,7 @@
     data/<worker>/<range>.safetensors    payloads ("segments") that rows point into
     findings/<rule>.jsonl           what rules found
     control/stop-<attempt>.json     request to stop that attempt
+    control/capture-<attempt>-<number>.json   requests to capture more for some steps, numbered from 0
     end/<worker>/<attempt>.json     how that attempt ended
 
 Keys are relative to the run and always use "/". <range> is <attempt:04d>-<first:012d>-<last:012d>: the ring
@@ -43,6 +44,7 @@ __all__ = [
     "STATUSES",
     "FileRange",
     "TensorKind",
+    "capture_key",
     "data_key",
     "data_prefix",
     "end_key",
@@ -210,6 +212,13 @@ def end_key(worker: str, attempt: int) -> str:
 def stop_key(attempt: int) -> str:
     """Key of the request to stop an attempt."""
     return f"control/stop-{_checked_attempt(attempt):04d}.json"
+
+
+def capture_key(attempt: int, number: int) -> str:
+    """Key of the n-th request, from 0, to capture more in an attempt."""
+    if not 0 <= number <= _MAX_ATTEMPT:
+        raise ValueError(f"requests are numbered 0 to {_MAX_ATTEMPT}, got {number}")
+    return f"control/capture-{_checked_attempt(attempt):04d}-{number:04d}.json"
 
 
 def findings_key(rule: str) -> str:

@@ -2,11 +2,11 @@
 
 Knows no framework: hooks say what to capture and when, and call ``session.ring.capture``.
 
-Threads: a session is made and closed by any thread; counters(), progress(), stop_request() and
-put_collections() may be called from several. A forked child (DataLoader workers) finds everything off: its
-calls do nothing, its exit does not close the parent's session. After a normal exit, an exception or Ctrl-C
-the session is closed by itself; after SIGTERM, os._exit, a crash or SIGKILL the flusher process finishes
-alone and marks the end as unclean. Never raises into training once it is made.
+Threads: a session is made and closed by any thread; counters(), progress(), stop_request(), take_request()
+and put_collections() may be called from several. A forked child (DataLoader workers) finds everything off:
+its calls do nothing, its exit does not close the parent's session. After a normal exit, an exception or
+Ctrl-C the session is closed by itself; after SIGTERM, os._exit, a crash or SIGKILL the flusher process
+finishes alone and marks the end as unclean. Never raises into training once it is made.
 """
 
 from __future__ import annotations
@@ -200,6 +200,11 @@ class Session:
         if self._stop is None or self._stop[0] != text:
             self._stop = (text, _parse_stop(text))
         return self._stop[1]
+
+    def take_request(self) -> str | None:
+        """The next request of the control folder to capture more, as text (tdcore.control), once each."""
+        text: str | None = self.ring.take_request()
+        return text
 
     def counters(self) -> Counters:
         """What was captured and dropped so far; the totals after close()."""

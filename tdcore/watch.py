@@ -30,8 +30,9 @@ def watch(
     """Captures a training: statistics of weights, gradients, outputs and losses, at every 10th step.
 
     loss: a loss module, if there is one. optimizer: found by itself when left out. options: of the
-    framework's Hook; reduction_config=None and save_config=... replace what stands here. Returns the hook,
-    registered. The model keeps it alive; close() ends the capture before the model's end.
+    framework's Hook; reduction_config=None and save_config=... replace what stands here, rules=[...] adds
+    what these rules need. Returns the hook, registered. The model keeps it alive; close() ends the capture
+    before the model's end.
     """
     from tdcore.errors import ConfigError
 

@@ -76,6 +76,8 @@ def write(place: Path, size: float = 1.0, *, end: bool = True) -> Path:
         ["upload"],
         ["demo"],
         ["rules", "run"],
+        ["rules", "sweep"],
+        ["rules", "plan"],
         ["rules", "list"],
         ["rules", "explain"],
     ],
@@ -100,7 +102,7 @@ def test_the_version_is_printed(tdcore: Command) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["nonsense"], ["rules", "run"], ["rules", "run", "x"], ["show"], ["rules", "explain", "nonsense"]],
+    [["nonsense"], ["rules", "run"], ["rules", "plan"], ["show"], ["rules", "explain", "nonsense"]],
 )
 def test_wrong_usage_is_2(tdcore: Command, arguments: list[str]) -> None:
     result = tdcore(*arguments)
@@ -278,7 +280,7 @@ def test_rules_run_follows_a_run_to_its_end_and_stops_the_training_of_one_that_g
     [
         (["-r", "vanishing_gradent"], "did you mean VanishingGradient"),
         (["-r", "vanishing_gradient:limit=1"], "no parameter 'limit'"),
-        (["-r", "TDC101", "--on-fire", "explode"], "there are stop, log"),
+        (["-r", "TDC101", "--on-fire", "explode"], "there is no action 'explode'"),
         (["-r", "TDC101", "--attempt", "first"], "--attempt must be a number or all"),
     ],
 )

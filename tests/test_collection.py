@@ -57,6 +57,32 @@ def test_setting_the_patterns_replaces_the_built_in_ones() -> None:
     assert weights.include_regex == ["fc2"]
 
 
+def test_a_collection_takes_inputs_or_outputs_by_the_class_of_their_module() -> None:
+    mine = CollectionManager().add(
+        CollectionConfig(name="mine", module_regex=["^ReLU6?_output", "Emb.*input"])
+    )
+    assert mine.belongs("1_output_0", TensorKind.OUTPUT, "ReLU")
+    assert mine.belongs("1_output_0", TensorKind.OUTPUT, "ReLU6")
+    assert mine.belongs("0_input_0", TensorKind.INPUT, "Embedding")
+    assert not mine.belongs("1_input_0", TensorKind.INPUT, "ReLU")
+    assert not mine.belongs("1_output_0", TensorKind.OUTPUT, "PReLU")
+    assert not mine.belongs("1_output_0", TensorKind.OUTPUT)
+    assert not mine.belongs("ReLU_output.weight", TensorKind.WEIGHT, "ReLU_output")
+    assert mine.is_filled
+
+
+def test_settings_add_to_the_patterns_for_classes() -> None:
+    manager = CollectionManager()
+    for pattern in ("^Tanh_input", "^Sigmoid_input", "^Tanh_input"):
+        manager.add(CollectionConfig(name="mine", module_regex=[pattern]))
+    assert manager.get("mine").module_regex == ["^Tanh_input", "^Sigmoid_input"]
+
+
+def test_a_pattern_for_classes_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"module_regex: '\(' is not a regular expression"):
+        CollectionConfig(name="mine", module_regex="(")
+
+
 def test_patterns_are_searched_not_matched_from_the_start() -> None:
     assert Collection("mine", "relu").belongs("block.relu_output_0", TensorKind.OUTPUT)
 

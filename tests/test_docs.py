@@ -95,3 +95,50 @@ def test_the_examples_for_other_readers_run(
     exec(blocks("docs/reading.md")[number], names)
     result = next(names[name] for name in ("losses", "worst", "rows", "tensors") if name in names)
     assert len(result) > 0
+
+
+def test_the_examples_about_rules_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, criterion = Net(), nn.CrossEntropyLoss()
+    with Hook("runs/demo", rules=["vanishing_gradient"]) as hook:
+        hook.register_module(model)
+        hook.register_loss(criterion)
+        train(model, criterion, 3)
+    names: dict[str, Any] = {"model": Net(), "criterion": criterion, "train": train, "__name__": __name__}
+    judging, capturing, own = blocks("docs/rules/running.md")
+    exec(judging, names)
+    assert names["report"].verdicts[0].text == "no issue"
+    exec(capturing, names)
+    assert [verdict.rule for verdict in names["report"].verdicts] == [
+        "VanishingGradient",
+        "LossNotDecreasing",
+    ]
+    exec(own, names)
+    assert [verdict.text for verdict in names["report"].verdicts] == ["no issue"]
+
+
+def test_the_file_of_rules_in_its_page_is_read(tmp_path: Path) -> None:
+    from tdcore.rules.config_file import _OPTIONS, load_rules_config
+
+    page = (ROOT / "docs/rules/running.md").read_text()
+    (text,) = re.findall(r"^```yaml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "rules.yaml").write_text(text)
+    config = load_rules_config(tmp_path / "rules.yaml")
+    assert len(config.rules) == 3
+    assert [action.name for action in config.actions] == ["stop"]
+    assert [key for key in _OPTIONS if f"`{key}`" not in page] == []
+
+
+def test_the_command_lines_about_rules_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    import shlex
+
+    import typer.main
+
+    from tdcore.cli.app import app
+
+    page = (ROOT / "docs/rules/running.md").read_text()
+    (text,) = re.findall(r"^```sh\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    rules = typer.main.get_command(app).commands["rules"]  # type: ignore[attr-defined]  # a group has them
+    for line in text.splitlines():
+        _, _, command, *arguments = shlex.split(line)
+        rules.commands[command].make_context(command, arguments)

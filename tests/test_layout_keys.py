@@ -32,6 +32,7 @@ def test_keys_are_what_the_format_says() -> None:
     assert layout.data_key("worker_0", 1, 2, 30) == "data/worker_0/0001-000000000002-000000000030.safetensors"
     assert layout.end_key("worker_0", 7) == "end/worker_0/0007.json"
     assert layout.stop_key(7) == "control/stop-0007.json"
+    assert layout.capture_key(7, 12) == "control/capture-0007-0012.json"
     assert layout.findings_key("vanishing_gradient") == "findings/vanishing_gradient.jsonl"
     assert layout.worker_name(3) == "worker_3"
     assert layout.parse_end_key("end/worker_0/0007.json") == ("worker_0", 7)

@@ -315,6 +315,7 @@ if pid == 0:
         ring.capture([np.ones(5)], ids, bytes([1]), 1, 1, 1) == 0,
         ring.intern("u", 1) == -1,
         not ring.put_document("a", b""),
+        not ring.mark_step_end(),
         ring.stop_request() is None,
         ring.counters()["captures"] == 0,
         consumer.drain(1, 1).records == 0,
@@ -352,6 +353,7 @@ def test_a_closed_ring_does_nothing_and_keeps_its_totals() -> None:
     assert ring.intern("a", 1) == -1
     assert ring.capture([np.arange(5)], np.zeros(1, np.uint32), bytes([PAYLOAD]), 1, 1, 1) == 0
     assert not ring.put_document("a", b"")
+    assert not ring.mark_step_end()
     assert ring.counters() == totals
     assert totals["tensors"] == 1
 
@@ -365,6 +367,26 @@ def test_documents_travel_beside_the_records() -> None:
     drained = consumer.drain(*EVERYTHING)
     assert drained.documents == [("collections.json", b'{"a": 1}'), ("ü", b"")]
     assert (drained.records, drained.plan_segment([])) == (2, 0)
+
+
+def test_the_end_of_a_step_is_a_record_without_rows() -> None:
+    ring = new_ring()
+    consumer = _core.Consumer(ring.fd)
+    assert capture(ring, {"a": np.arange(5)}) == 0
+    assert ring.mark_step_end()
+    drained = consumer.drain(*EVERYTHING)
+    rows = len(drained.rows) // _core.ROW_DTYPE["itemsize"]
+    assert (drained.records, rows, drained.end_ticket - drained.first_ticket) == (2, 1, 2)
+    assert (drained.torn, drained.documents) == (0, [])
+    totals = ring.counters()
+    assert (totals["captures"], totals["tensors"], totals["drops"]) == (1, 1, {})
+
+
+def test_the_end_of_a_step_does_not_wait_for_room() -> None:
+    ring = new_ring(policy="block")
+    while ring.mark_step_end():
+        pass
+    assert ring.counters()["drops"] == {}
 
 
 def test_reports_and_requests_reach_the_trainer() -> None:
@@ -389,6 +411,26 @@ def test_reports_and_requests_reach_the_trainer() -> None:
         consumer.count_drop(0, 1, 1)
     with pytest.raises(ValueError, match="8192"):
         consumer.request_stop("x" * 9000)
+
+
+def test_other_requests_reach_the_trainer_one_after_the_other() -> None:
+    ring = new_ring()
+    consumer = _core.Consumer(ring.fd)
+    assert (ring.was_asked(), ring.take_request()) == (False, None)
+    assert consumer.try_post_request('{"steps": 3, "tensors": ["ü"]}')
+    assert not consumer.try_post_request("{}")
+    assert ring.was_asked()
+    assert json.loads(ring.take_request()) == {"steps": 3, "tensors": ["ü"]}
+    assert (ring.was_asked(), ring.take_request()) == (False, None)
+    later = _core.Consumer(ring.fd)
+    assert later.requests_posted == 1
+    assert later.try_post_request("{}")
+    assert (later.requests_posted, ring.take_request()) == (2, "{}")
+    for text in ("", "x" * 9000):
+        with pytest.raises(ValueError, match="8192"):
+            later.try_post_request(text)
+    ring.close()
+    assert (ring.was_asked(), ring.take_request()) == (False, None)
 
 
 def test_a_closing_ring_takes_no_more_records() -> None:

@@ -472,6 +472,25 @@ def test_no_stop_is_requested_until_somebody_asks(
     assert session.stop_request() is session.stop_request()
 
 
+def test_other_requests_are_given_once_each(
+    tmp_path: Path, make_session: MakeSession, flusher: Literal["process", "thread"]
+) -> None:
+    session = make_session(flusher=flusher)
+    assert session.take_request() is None
+    sink = LocalSink(tmp_path / "run")
+    for number in range(3):
+        sink.put_new(layout.capture_key(0, number), [f"request {number}".encode()])
+    taken: list[str] = []
+
+    def take() -> bool:
+        taken.extend(filter(None, [session.take_request()]))
+        return len(taken) == 3
+
+    wait_until(take, "the requests arrived")
+    assert taken == ["request 0", "request 1", "request 2"]
+    assert session.stop_request() is None
+
+
 @pytest.mark.parametrize("text", ["", "stop!", "[]", '{"step": "soon"}'])
 def test_a_stop_request_written_by_hand_is_one_too(
     tmp_path: Path, make_session: MakeSession, text: str

@@ -5,17 +5,63 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tdcore.rules.base import Rule
+from tdcore.rules.library.all_zero import AllZero
+from tdcore.rules.library.check_input_images import CheckInputImages
+from tdcore.rules.library.class_imbalance import ClassImbalance
+from tdcore.rules.library.confusion import Confusion
+from tdcore.rules.library.dead_channels import DeadChannels
 from tdcore.rules.library.dead_relu import DeadRelu
 from tdcore.rules.library.exploding_tensor import ExplodingTensor
+from tdcore.rules.library.feature_importance_overweight import FeatureImportanceOverweight
+from tdcore.rules.library.first_non_finite import FirstNonFinite
+from tdcore.rules.library.learning_rate import LearningRate
 from tdcore.rules.library.loss_not_decreasing import LossNotDecreasing
+from tdcore.rules.library.loss_spike import LossSpike
+from tdcore.rules.library.nlp_sequence_ratio import NLPSequenceRatio
+from tdcore.rules.library.outlier_rank import OutlierRank
+from tdcore.rules.library.overfit import Overfit
+from tdcore.rules.library.overtraining import Overtraining
+from tdcore.rules.library.poor_weight_initialization import PoorWeightInitialization
+from tdcore.rules.library.precision_risk import PrecisionRisk
+from tdcore.rules.library.saturated_activation import SaturatedActivation
+from tdcore.rules.library.similar_across_runs import SimilarAcrossRuns
+from tdcore.rules.library.stalled_training_rule import StalledTrainingRule
+from tdcore.rules.library.tensor_variance import TensorVariance
+from tdcore.rules.library.tree_depth import TreeDepth
+from tdcore.rules.library.unchanged_tensor import UnchangedTensor
+from tdcore.rules.library.underfit import Underfit
 from tdcore.rules.library.vanishing_gradient import VanishingGradient
+from tdcore.rules.library.weight_update_ratio import WeightUpdateRatio
 
 __all__ = [
     "RULES",
+    "AllZero",
+    "CheckInputImages",
+    "ClassImbalance",
+    "Confusion",
+    "DeadChannels",
     "DeadRelu",
     "ExplodingTensor",
+    "FeatureImportanceOverweight",
+    "FirstNonFinite",
+    "LearningRate",
     "LossNotDecreasing",
+    "LossSpike",
+    "NLPSequenceRatio",
+    "OutlierRank",
+    "Overfit",
+    "Overtraining",
+    "PoorWeightInitialization",
+    "PrecisionRisk",
+    "SaturatedActivation",
+    "SimilarAcrossRuns",
+    "StalledTrainingRule",
+    "TensorVariance",
+    "TreeDepth",
+    "UnchangedTensor",
+    "Underfit",
     "VanishingGradient",
+    "WeightUpdateRatio",
 ]
 
 RULES: Mapping[str, type[Rule]] = {
@@ -23,4 +69,27 @@ RULES: Mapping[str, type[Rule]] = {
     "TDC102": ExplodingTensor,
     "TDC103": LossNotDecreasing,
     "TDC104": DeadRelu,
+    "TDC105": Overfit,
+    "TDC106": Underfit,
+    "TDC107": Overtraining,
+    "TDC108": StalledTrainingRule,
+    "TDC109": LossSpike,
+    "TDC110": ClassImbalance,
+    "TDC111": Confusion,
+    "TDC112": CheckInputImages,
+    "TDC113": NLPSequenceRatio,
+    "TDC114": SimilarAcrossRuns,
+    "TDC115": TreeDepth,
+    "TDC116": FeatureImportanceOverweight,
+    "TDC117": PoorWeightInitialization,
+    "TDC118": WeightUpdateRatio,
+    "TDC119": AllZero,
+    "TDC120": TensorVariance,
+    "TDC121": UnchangedTensor,
+    "TDC122": SaturatedActivation,
+    "TDC123": FirstNonFinite,
+    "TDC124": PrecisionRisk,
+    "TDC125": OutlierRank,
+    "TDC126": LearningRate,
+    "TDC127": DeadChannels,
 }

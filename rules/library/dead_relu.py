@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.config import SaveConfig
-from tdcore.errors import RunError
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.previous import forget
+from tdcore.rules.measures.reading import read_values
+from tdcore.rules.measures.units import pooled, unit_activity
 from tdcore.rules.need import VALUES, Need, captures_of
 from tdcore.rules.window import Mask, Window, compile_pattern
 
@@ -84,11 +86,16 @@ class DeadRelu:
 
     def needs(self) -> Need:
         """Values of ReLU outputs."""
-        patterns = names_of(self.tensor_regex) or (".*(relu|ReLU).*_output",)
+        patterns = names_of(self.tensor_regex)
         return Need(
             what="the values (not only statistics) of ReLU outputs",
             captures=captures_of(
-                (), patterns, save_config=SaveConfig(save_interval=100), keep=VALUES, name="relu_output"
+                (),
+                patterns or _OLDER_REGEX,
+                save_config=SaveConfig(save_interval=100),
+                keep=VALUES,
+                name="relu_output",
+                modules=() if patterns else ("^ReLU6?_output",),
             ),
             payload=True,
         )
@@ -104,6 +111,7 @@ class DeadRelu:
             finding = self._judge(window, row)
             if finding is not None:
                 yield finding
+        forget(window, window.memory)
 
     def _outputs(self, window: Window) -> Mask:
         patterns = names_of(self.tensor_regex)
@@ -123,24 +131,22 @@ class DeadRelu:
         return too_few
 
     def _judge(self, window: Window, row: int) -> Finding | None:
-        try:
-            ((_, values),) = window.read([row])
-        except RunError as error:
-            window.missing(f"ReLU output could not be read ({type(error).__name__})", 1)
+        values = read_values(window, row, "ReLU output")
+        if values is None:
             return None
         if values.ndim == 0 or values.size == 0:
             window.missing("ReLU output is empty or has no axes", 1)
             return None
         try:
-            activity = unit_activity(values, self.unit_axis)
+            activity = unit_activity(_positive(values), self.unit_axis)
         except ValueError as error:
             window.missing(str(error), 1)
             return None
-        pooled = self._pooled(window, row, *activity)
-        if pooled is None:
+        summed = pooled(window.memory, window.layer(row), activity, self.pool_steps)
+        if summed is None:
             window.missing(f"first steps of a pool of {self.pool_steps}", 1)
             return None
-        active, total = pooled
+        active, total = summed
         window.judged(1)
         dead = int(np.sum(100.0 * active < self.threshold_inactivity * total))
         percent = 100.0 * dead / active.size
@@ -162,42 +168,7 @@ class DeadRelu:
             do="lower the learning rate, check initialisation and input scale, or use LeakyReLU or GELU",
         )
 
-    def _pooled(
-        self, window: Window, row: int, active: npt.NDArray[np.int64], total: int
-    ) -> tuple[npt.NDArray[np.int64], int] | None:
-        """Activity summed over the last pool_steps saved steps; None before there are that many."""
-        if self.pool_steps == 1:
-            return active, total
-        columns = window.columns
-        words = (columns.text(name, row) for name in ("worker", "mode", "name"))
-        key = (int(columns.ints("attempt")[row]), *words, int(columns.ints("call")[row]))
-        kept: list[tuple[npt.NDArray[np.int64], int]] = window.memory.setdefault(key, [])
-        if kept and kept[-1][0].size != active.size:
-            kept.clear()  # another shape: the units are not the same ones
-        kept.append((active, total))
-        del kept[: -self.pool_steps]
-        if len(kept) < self.pool_steps:
-            return None
-        return np.sum([counts for counts, _ in kept], axis=0), sum(share for _, share in kept)
 
-
-def unit_activity(
-    values: npt.NDArray[Any], unit_axis: int | None = None
-) -> tuple[npt.NDArray[np.int64], int]:
-    """(number of values > 0 of each unit, number of values of each unit).
-
-    values: at least one axis, not empty; axis 0 is the batch, unless it is the only one. Units as in
-    DeadRelu.
-    """
-    positive = np.asarray(values > 0)
-    if positive.ndim == 1:
-        positive = positive[np.newaxis]
-    if unit_axis is None and positive.ndim in (4, 5):
-        unit_axis = 1
-    if unit_axis is None:
-        active = positive.reshape(positive.shape[0], -1).sum(axis=0, dtype=np.int64)
-        return active, int(positive.shape[0])
-    if not -positive.ndim <= unit_axis < positive.ndim:
-        raise ValueError(f"unit_axis {unit_axis} does not exist in a ReLU output of shape {values.shape}")
-    units = np.moveaxis(positive, unit_axis, 0).reshape(positive.shape[unit_axis], -1)
-    return units.sum(axis=1, dtype=np.int64), int(units.shape[1])
+def _positive(values: npt.NDArray[Any]) -> Mask:
+    with np.errstate(invalid="ignore"):  # NaN is not
+        return np.asarray(values > 0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -12,13 +13,16 @@ import numpy.typing as npt
 from tdcore.config import SaveConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.phases import PhaseCutter, as_points
+from tdcore.rules.measures.series import NO_POINTS, Points, groups, scalars, series
+from tdcore.rules.measures.wording import readable
 from tdcore.rules.need import STATISTICS, Need, captures_of
-from tdcore.rules.series import NO_POINTS, Points, groups, series
 from tdcore.rules.window import Mask, Window, compile_pattern
 
 __all__ = ["LossNotDecreasing"]
 
 _MODES = ("EVAL", "TRAIN", "GLOBAL")
+_AT_ONCE = 1 << 20  # values that are averaged together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +132,11 @@ class LossNotDecreasing:
             if state is None:
                 state = window.memory[key] = _Series(attempt=attempt, worker=worker, name=name, mode=mode)
             if mode == "EVAL" and not self.compat:
-                points = state.close_phases(points)
+                points = as_points(state.phases.take(points, np.ones(points.unit.size, dtype=np.bool_)))
             yield from self._evaluate(window, state, points)
         for state in list(window.memory.values()):
-            if isinstance(state, _Series) and state.phase and (state.attempt, state.worker) in window.ended:
-                yield from self._evaluate(window, state, state.close_phases(NO_POINTS, final=True))
+            if isinstance(state, _Series) and (state.attempt, state.worker) in window.ended:
+                yield from self._evaluate(window, state, as_points(state.phases.end()))
 
     @property
     def _smoothing(self) -> int:
@@ -144,19 +148,12 @@ class LossNotDecreasing:
         return (*names_of(self.collection_names), *(("losses",) if self.use_losses_collection else ()))
 
     def _scalars(self, window: Window) -> Mask:
-        wanted = window.selected(self._collections(), names_of(self.tensor_regex)) & window.ok
+        wanted = window.selected(self._collections(), names_of(self.tensor_regex))
         if self.mode in ("EVAL", "TRAIN"):
-            wanted &= window.columns.where("mode", lambda mode: mode == self.mode)
+            wanted = wanted & window.columns.where("mode", lambda mode: mode == self.mode)
         elif self.mode is None:
-            wanted &= window.columns.where("mode", lambda mode: mode in _MODES)
-        window.missing("loss saved without statistics", int(np.sum(wanted & ~window.counted)))
-        wanted &= window.counted
-        scalar = window.columns.ints("count") == 1
-        window.missing("loss is not a scalar", int(np.sum(wanted & ~scalar)))
-        finite = window.finite == 1
-        window.missing("loss is not finite", int(np.sum(wanted & scalar & ~finite)))
-        judged: Mask = wanted & scalar & finite
-        return judged
+            wanted = wanted & window.columns.where("mode", lambda mode: mode in _MODES)
+        return scalars(window, wanted)
 
     def _note_modes(self, window: Window, rows: npt.NDArray[np.int64]) -> None:
         """Remembers the first global step at which each worker had a loss in each mode."""
@@ -188,14 +185,15 @@ class LossNotDecreasing:
         values = np.concatenate([state.recent.value, points.value])
         shift = state.recent.unit.size
         state.recent = state.recent.joined(points).after(state.newest - self._smoothing)
-        while True:
-            at = int(np.searchsorted(units, state.evaluated + self.num_steps))
-            if at >= units.size:
-                return
-            start = int(np.searchsorted(units, units[at] - self._smoothing, side="right"))
-            current = float(np.mean(values[start : at + 1]))
-            state.evaluated = int(units[at])
-            step, mode_step = int(points.step[at - shift]), int(points.mode_step[at - shift])
+        ends = _jumps(units.tolist(), state.evaluated, self.num_steps)
+        starts = np.searchsorted(units, units[ends] - self._smoothing, side="right")
+        means = _means(values, starts, ends).tolist()
+        fresh = points.at(ends - shift)
+        steps, mode_steps = fresh.step.tolist(), fresh.mode_step.tolist()
+        for unit, current, step, mode_step in zip(
+            units[ends].tolist(), means, steps, mode_steps, strict=True
+        ):
+            state.evaluated = unit
             finding = self._compare(state, current, step, mode_step)
             if self._reported(window, state, step):
                 window.judged(1)
@@ -219,7 +217,7 @@ class LossNotDecreasing:
         if not fires:
             return None
         kind = "increase" if rises else "plateau"
-        moved = f"rose by {-change:.2g} %" if change < 0 else f"fell by only {change:.2g} %"
+        moved = f"rose by {readable(-change)} %" if change < 0 else f"fell by only {readable(change)} %"
         return Finding(
             rule=type(self).__name__,
             code=self.code,
@@ -245,6 +243,29 @@ class LossNotDecreasing:
         )
 
 
+def _jumps(units: list[int], evaluated: int, num_steps: int) -> npt.NDArray[np.int64]:
+    """Positions of the evaluations: each the first that is `num_steps` or more after the one before."""
+    found: list[int] = []
+    at = bisect_left(units, evaluated + num_steps)
+    while at < len(units):
+        found.append(at)
+        at = bisect_left(units, units[at] + num_steps, at + 1)
+    return np.array(found, dtype=np.int64)
+
+
+def _means(
+    values: npt.NDArray[np.float64], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """Mean of values[start : end + 1] for each pair; those of the same length at once, in bounded memory."""
+    found = np.empty(ends.size)
+    sizes = ends + 1 - starts
+    for size in np.unique(sizes).tolist():
+        these = np.flatnonzero(sizes == size)
+        for part in np.split(these, range(_AT_ONCE // size + 1, these.size, _AT_ONCE // size + 1)):
+            found[part] = values[starts[part, np.newaxis] + np.arange(size)].mean(axis=1)
+    return found
+
+
 @dataclass(slots=True, kw_only=True)
 class _Series:
     """What the rule remembers of one loss in one mode between windows."""
@@ -259,32 +280,4 @@ class _Series:
     baseline_step: int = 0
     strikes: int = 0
     recent: Points = NO_POINTS  # the last smoothing_steps steps
-    phase: list[tuple[int, int, int, float]] | None = None  # values of the open EVAL phase
-
-    def close_phases(self, points: Points, final: bool = False) -> Points:
-        """One point (the mean, at the last step) per validation phase that has ended; the open one is kept.
-
-        Within a phase the global step and the step of the mode advance together, so their difference names
-        it.
-        """
-        kept = self.phase or []
-        rows = kept + list(
-            zip(
-                points.unit.tolist(),
-                points.step.tolist(),
-                points.mode_step.tolist(),
-                points.value.tolist(),
-                strict=True,
-            )
-        )
-        if not rows:
-            return NO_POINTS
-        unit, step, mode_step = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
-        value = np.array([row[3] for row in rows])
-        starts = np.flatnonzero(np.diff(step - mode_step, prepend=step[0] - mode_step[0] - 1))
-        ends = np.append(starts[1:], len(rows))
-        means = np.add.reduceat(value, starts) / (ends - starts)
-        self.phase = None if final else rows[int(starts[-1]) :]
-        closed = slice(None) if final else slice(-1)
-        at = (ends - 1)[closed]
-        return Points(unit=unit[at], step=step[at], mode_step=mode_step[at], value=means[closed])
+    phases: PhaseCutter = field(default_factory=PhaseCutter)  # of EVAL

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from tdcore.cli import doctor, ls, rules, show, upload
+from tdcore.cli import doctor, ls, rules, show, sweep, upload
 
 __all__ = ["app", "main"]
 
@@ -30,6 +30,7 @@ app = typer.Typer(
 )
 app.command("ls", epilog=EXIT_CODES)(ls.command)
 app.command("show", epilog=EXIT_CODES)(show.command)
+rules.app.command("sweep", epilog=sweep.EXIT_CODES)(sweep.command)
 app.add_typer(rules.app, name="rules")
 app.command("upload", epilog=upload.EXIT_CODES)(upload.command)
 app.command(

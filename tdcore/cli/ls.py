@@ -5,32 +5,32 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tdcore.cli.output import console, human_bytes, print_json, steps_text
+from tdcore.sinks import shown_place
 
 if TYPE_CHECKING:
     from tdcore.trial import Trial
 
 __all__ = ["command"]
 
-_DEPTH = 3  # how many folders below PATH runs are looked for
-
 
 def command(
     path: Annotated[
         str,
-        typer.Argument(help="A run, as a folder or as s3://bucket/prefix, or a folder with runs below it."),
+        typer.Argument(
+            help="A run, as a folder or as s3://bucket/prefix, or a folder or prefix with runs below it."
+        ),
     ] = "runs",
     regex: Annotated[
         str | None, typer.Option("--regex", "-r", help="Only tensors whose name this pattern finds.")
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the runs in a folder, or the tensors, collections, attempts, drops and missing rows of one run.
+    """List the runs in a folder or bucket, or the tensors, collections, attempts, drops and gaps of one run.
 
     Examples:
 
@@ -40,10 +40,10 @@ def command(
 
       [bold]tdcore ls s3://bucket/demo[/]         a run in a bucket
     """
-    from tdcore.sinks import is_remote
     from tdcore.trial import create_trial
+    from tdcore.trial.below import runs_below
 
-    places = [] if is_remote(path) else _runs_below(Path(path))
+    places = runs_below(path)
     if places:
         found = [_summary(create_trial(place)) for place in places]
         if json_output:
@@ -57,19 +57,6 @@ def command(
         print_json(summary)
     else:
         _print_run(summary)
-
-
-def _runs_below(folder: Path) -> list[str]:
-    """Folders below `folder` that hold a run; none when it is a run itself, or no folder."""
-    if not folder.is_dir() or (folder / "run.json").exists():
-        return []
-    found = []
-    level = [folder]
-    for _ in range(_DEPTH):
-        inside = [child for parent in level for child in sorted(parent.iterdir()) if child.is_dir()]
-        found += [child for child in inside if (child / "run.json").exists()]
-        level = [child for child in inside if not (child / "run.json").exists()]
-    return [str(place) for place in sorted(found)]
 
 
 def _summary(trial: Trial) -> dict[str, Any]:
@@ -154,14 +141,14 @@ def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
 def _print_runs(path: str, runs: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    table = Table(title=f"{len(runs)} runs in {path}", title_justify="left")
+    table = Table(title=f"{len(runs)} runs in {shown_place(path)}", title_justify="left")
     for column in ("run", "status", "attempts", "steps", "rows", "payload", "drops", "findings"):
         table.add_column(column, justify="left" if column in ("run", "status") else "right", overflow="fold")
     for run in runs:
         dropped = sum(drop["tensors"] for drop in run["drops"].values())
         table.add_row(
-            run["run"], _status(run), str(len(run["attempts"])), f"{run['steps']:,}", f"{run['rows']:,}",
-            human_bytes(run["payload_bytes"]), f"{dropped:,}", f"{run['findings']:,}",
+            shown_place(run["run"]), _status(run), str(len(run["attempts"])), f"{run['steps']:,}",
+            f"{run['rows']:,}", human_bytes(run["payload_bytes"]), f"{dropped:,}", f"{run['findings']:,}",
         )  # fmt: skip
     console().print(table)
 
@@ -174,7 +161,7 @@ def _print_run(run: dict[str, Any]) -> None:
     steps = (
         f"{run['first_step']}..{run['last_step']}, {run['steps']:,} saved" if run["steps"] else "none saved"
     )
-    out.print(f"[bold]{run['run']}[/]  {_status(run)}")
+    out.print(f"[bold]{shown_place(run['run'])}[/]  {_status(run)}")
     out.print(
         f"steps {steps}; modes {', '.join(run['modes']) or '-'}; workers {', '.join(run['workers']) or '-'}"
     )

@@ -1,31 +1,31 @@
-"""tdcore rules: judge a run by rules, list the rules, explain one."""
+"""tdcore rules: judge a run by rules; list the rules, explain one, plan what they need, sweep many runs."""
 
 from __future__ import annotations
 
 import signal
-from collections import Counter
-from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdcore.cli.output import console, print_json
+from tdcore.cli import sweep
+from tdcore.cli.output import print_json
+from tdcore.cli.rules_list import explain_command, list_command
+from tdcore.cli.rules_output import print_findings, print_lacking, print_report
+from tdcore.cli.rules_plan import plan_command
 from tdcore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tdcore.rules.base import Finding
-    from tdcore.rules.runner import Report
+    from tdcore.actions import Action
+    from tdcore.rules.config_file import RulesConfig
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Judge runs by rules; list and explain the rules.",
+    help="Judge runs by rules; plan what to capture for them; list and explain them.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-_STEPS_SHOWN, _TENSORS_SHOWN = 3, 8
 _RUN_EXIT_CODES = (
     "Exit codes: 0 no issue. 1 an issue was found. 2 wrong usage. 3 a rule could not be evaluated or failed, "
     "or the run cannot be read. 4 no issue so far, and the run has not ended."
@@ -41,14 +41,23 @@ def run_command(
         ),
     ],
     rule: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--rule",
             "-r",
             metavar="NAME[:k=v,...]",
-            help="A rule: a name or code of the list, file.py::Class or module:Class. Repeat for more.",
+            help="A rule: a name or code of the list, file.py::Class or module:Class. Repeat for more. "
+            "Without any, nor any in --config: those that the run's hook was given.",
         ),
-    ],
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="Rules, actions and options from a YAML or JSON file; what is given here goes before it.",
+        ),
+    ] = None,
     live: Annotated[
         bool,
         typer.Option("--live", help="Follow the run while it is written, until the first issue or its end."),
@@ -59,11 +68,19 @@ def run_command(
     on_fire: Annotated[
         list[str] | None,
         typer.Option(
-            "--on-fire", metavar="ACTION", help="What to do about findings: stop (the training), log."
+            "--on-fire",
+            metavar="ACTION[:k=v,...]",
+            help="What to do about findings: stop (the training), log and others. Repeat for more.",
         ),
     ] = None,
     attempt: Annotated[
         str | None, typer.Option(help="A number, or all; default: the newest attempt and those that follow.")
+    ] = None,
+    start_step: Annotated[
+        int | None, typer.Option(min=0, metavar="STEP", help="The first global step that is judged.")
+    ] = None,
+    end_step: Annotated[
+        int | None, typer.Option(min=1, metavar="STEP", help="The first global step that is not judged.")
     ] = None,
     ended: Annotated[
         bool,
@@ -74,6 +91,10 @@ def run_command(
     ] = None,
     timeout: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="How long to follow the run at all.")
+    ] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Keeps what was judged: started again, the command goes on there."),
     ] = None,
     no_write: Annotated[
         bool, typer.Option("--no-write", help="Do not keep findings in the run's findings/ folder.")
@@ -91,95 +112,74 @@ def run_command(
       [bold]tdcore rules run s3://bucket/demo -r vanishing_gradient --live[/]
 
       [bold]tdcore rules run runs/demo -r my_rules.py::SpikyLoss:factor=3 --json[/]
+
+      [bold]tdcore rules run runs/demo --config rules.yaml --live --state demo.state[/]
     """
     from tdcore.rules import run
-    from tdcore.rules.loading import load_rule
 
-    following = live or until_end
+    given = _from_file(config)
+    options = {
+        **given.options,
+        **_given(
+            live=live or None,
+            until_end=until_end or None,
+            attempt=_attempt(attempt),
+            start_step=start_step,
+            end_step=end_step,
+            ended=ended or None,
+            start_timeout=_seconds(start_timeout),
+            timeout=_seconds(timeout),
+            write_findings=False if no_write else None,
+            state=state,
+        ),
+    }
+    following = bool(options.get("live") or options.get("until_end"))
+    if following and not json_output:
+        options |= {"on_findings": print_findings, "on_lacking": print_lacking}
     before = signal.signal(
         signal.SIGTERM, signal.default_int_handler
     )  # as Ctrl-C: the report is still printed
     try:
         report = run(
             path,
-            [load_rule(spec) for spec in rule],
-            live=live,
-            until_end=until_end,
-            actions=_actions(on_fire or []),
-            attempt=_attempt(attempt),
-            ended=ended,
-            start_timeout=None if start_timeout is None else timedelta(seconds=start_timeout),
-            timeout=None if timeout is None else timedelta(seconds=timeout),
-            write_findings=not no_write,
-            on_findings=_print_findings if following and not json_output else None,
+            [*(rule or ()), *given.rules] or None,
+            actions=[*_actions(on_fire or []), *given.actions],
+            **options,
         )
     finally:
         signal.signal(signal.SIGTERM, before)
     if json_output:
         print_json(report.to_json())
     else:
-        _print_report(report, with_findings=not following)
+        print_report(report, with_findings=not following)
     raise typer.Exit(report.exit_code)
 
 
-@app.command("list")
-def list_command(
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """List the rules with their parameters and defaults.
-
-    Example: [bold]tdcore rules list[/]
-    """
-    from rich.table import Table
-
-    from tdcore.rules import RULES
-    from tdcore.rules.explain import explain
-
-    found = [(code, rule.__name__, explain(rule)) for code, rule in RULES.items()]
-    if json_output:
-        print_json({"rules": [{"code": code, "rule": name, **asdict(text)} for code, name, text in found]})
-        return
-    table = Table()
-    for column in ("code", "rule", "what it finds", "parameters"):
-        table.add_column(column, overflow="fold")
-    for code, name, text in found:
-        parameters = "\n".join(f"{each.name}={each.default}" for each in text.parameters)
-        table.add_row(code, name, text.summary, parameters)
-    console().print(table)
+app.command("sweep", epilog=sweep.EXIT_CODES)(sweep.command)
+app.command("plan")(plan_command)
+app.command("list")(list_command)
+app.command("explain")(explain_command)
 
 
-@app.command("explain")
-def explain_command(rule: Annotated[str, typer.Argument(help="Name or code of a rule.")]) -> None:
-    """Explain a rule: what it does, why it matters, how it decides, false alarms, what to do.
+def _from_file(path: str | None) -> RulesConfig:
+    from tdcore.rules.config_file import RulesConfig, load_rules_config
 
-    Example: [bold]tdcore rules explain TDC101[/]
-    """
-    from tdcore.rules.explain import explain
-    from tdcore.rules.loading import find_rule
-
-    found = find_rule(rule)
-    if found is None:
-        raise ConfigError(f"there is no rule {rule!r}; `tdcore rules list` shows all of them")
-    explanation = explain(found)
-    out = console()
-    out.print(f"[bold]{found.code} {found.__name__}[/]: {explanation.summary}")
-    for title, text in explanation.sections.items():
-        out.print(f"\n[bold]{title}[/]")
-        out.print(text, markup=False)
-        if title == "Decides by":
-            out.print("\n[bold]Parameters[/]")
-            for each in explanation.parameters:
-                out.print(f"{each.name} = {each.default}: {each.text}", markup=False)
+    return RulesConfig() if path is None else load_rules_config(path)
 
 
-def _actions(names: list[str]) -> list[Any]:
-    from tdcore.actions import LogFindings, StopTraining
+def _given(**options: Any) -> dict[str, Any]:
+    """Those that were given on the command line."""
+    return {name: value for name, value in options.items() if value is not None}
 
-    known = {"stop": StopTraining, "log": LogFindings}
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"--on-fire {name!r} is not an action; there are {', '.join(known)}")
-    return [known[name]() for name in dict.fromkeys(names)]
+
+def _seconds(value: float | None) -> timedelta | None:
+    return None if value is None else timedelta(seconds=value)
+
+
+def _actions(specs: list[str]) -> list[Action]:
+    from tdcore.actions import load_action
+
+    return [load_action(spec) for spec in dict.fromkeys(specs)]
 
 
 def _attempt(text: str | None) -> int | str | None:
@@ -188,65 +188,3 @@ def _attempt(text: str | None) -> int | str | None:
     if not text.isdecimal():
         raise ConfigError(f"--attempt must be a number or all, got {text!r}")
     return int(text)
-
-
-def _print_findings(findings: list[Finding], steps: int | None = None) -> None:
-    """By rule and step; at most so many steps of each rule."""
-    out = console()
-    by_step: dict[tuple[str, int, str, int], list[Finding]] = {}
-    for finding in findings:
-        by_step.setdefault((finding.rule, finding.attempt, finding.worker, finding.step), []).append(finding)
-    shown: Counter[str] = Counter()
-    for (rule, attempt, worker, step), found in by_step.items():
-        shown[rule] += 1
-        if steps is not None and shown[rule] > steps:
-            continue
-        where = f" of attempt {attempt}" if attempt else ""
-        out.print(f"[bold red]{rule}[/] at step {step}{where}, {worker}:")
-        for finding in found[:_TENSORS_SHOWN]:
-            out.print(f"  {finding.tensor or 'the run'}: {finding.why}", markup=False)
-        if len(found) > _TENSORS_SHOWN:
-            out.print(f"  ... and {len(found) - _TENSORS_SHOWN:,} more tensors")
-    for rule, count in shown.items():
-        if steps is not None and count > steps:
-            out.print(f"[bold red]{rule}[/] at {count - steps:,} more steps; --json lists them")
-
-
-def _print_report(report: Report, *, with_findings: bool) -> None:
-    from rich.table import Table
-
-    out = console()
-    if with_findings:
-        _print_findings(report.findings, _STEPS_SHOWN)
-    table = Table(title=report.run, title_justify="left")
-    for column in ("rule", "verdict", "what to do"):
-        table.add_column(column, overflow="fold")
-    colours = {
-        "no issue": "green",
-        "issue": "red",
-        "error": "red",
-        "not evaluable": "yellow",
-        "in progress": "cyan",
-    }
-    for verdict in report.verdicts:
-        todo = verdict.findings[0].do if verdict.findings else verdict.fix
-        table.add_row(
-            f"{verdict.rule} ({verdict.code})",
-            f"[{colours[verdict.status.value]}]{_escaped(_without_fix(verdict.text, verdict.fix))}[/]",
-            _escaped(todo),
-        )
-    out.print(table)
-    if report.interrupted:
-        out.print("interrupted; the run goes on")
-    for problem in report.problems:
-        out.print(f"[yellow]{_escaped(problem)}[/]")
-
-
-def _without_fix(text: str, fix: str) -> str:
-    return text.removesuffix(f" Add {fix}")
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

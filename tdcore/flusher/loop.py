@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tdcore.flusher.backlog import Backlog
+from tdcore.flusher.control import ControlRequests
 from tdcore.flusher.deadline import Deadline
 from tdcore.flusher.documents import Documents
 from tdcore.flusher.end import end_document
@@ -32,7 +33,6 @@ from tdcore.flusher.ledger import IndexEntry, Ledger
 from tdcore.flusher.options import FlusherOptions
 from tdcore.flusher.pipeline import Pipeline
 from tdcore.flusher.reporter import Reporter
-from tdcore.flusher.stop import StopRequests
 from tdcore.flusher.summary import Gap, IndexSummary
 from tdcore.layout import COLLECTIONS_KEY, RUN_KEY, FileRange, end_key
 from tdcore.sinks.base import Sink, SinkError, SinkKeyError
@@ -99,7 +99,7 @@ class Flusher:
         self._ended = False  # end/ is written and nothing is left to do
         self._strays = False  # files may lie there that nothing needs
         self._oldest: float | None = None  # when the oldest record in the ring was first seen
-        self._stop = StopRequests(sink, attempt, self._options)
+        self._control = ControlRequests(sink, attempt, self._options, consumer)
         self._deadline = Deadline(self._options.end_deadline.total_seconds())
 
     def run(
@@ -117,7 +117,7 @@ class Flusher:
             now = self._clock()
             ending = self._look_at_trainer(producer_dead, now)
             self._reporter.beat(now, self._pipeline.trouble)
-            self._poll_stop(now)
+            self._control.poll(now)  # also while the sink refuses
             worked = self._work(now, ending)
             if self._ended:
                 return True
@@ -381,12 +381,6 @@ class Flusher:
         """Nothing urgent to do: merge or delete some files. False when there is nothing to do either."""
         merger = self._merger()
         return merger is not None and merger.step(now)
-
-    def _poll_stop(self, now: float) -> None:
-        """Pass a request to stop on to the training, also while the sink refuses."""
-        text = self._stop.poll(now)
-        if text is not None:
-            self._consumer.request_stop(text)
 
     def _next_pause(self, pause: float) -> float:
         """Half as long again as the last one: about a third of the time since there was work to do."""

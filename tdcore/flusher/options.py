@@ -22,8 +22,9 @@ class FlusherOptions:
     min_poll, max_poll: pause between two looks at the ring, right after there was work to do, and when
     nothing has happened for long (a look wakes a process and costs about 0.1 ms of CPU). busy_poll: longest
     pause while the ring fills fast.
-    heartbeat: between two reports to the trainer. stop_poll: between two looks for a stop request;
-    remote_stop_poll: the same where the run is in a bucket, which charges for each look.
+    heartbeat: between two reports to the trainer. stop_poll: between two looks for requests in control/;
+    remote_stop_poll: the same where the run is in a bucket, which charges for each look (there are two
+    keys to look for).
     merge_fan_in: so many small index files become one. small_index_bytes, small_segment_bytes: what "small"
     is.
     merged_segment_bytes: no merged segment is larger. grace: how long files stay after they were merged.

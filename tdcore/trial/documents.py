@@ -145,7 +145,7 @@ def read_collections(sink: Sink) -> dict[int, dict[str, Mapping[str, Any]]]:
 def _check_collection(name: str, entry: object) -> None:
     if not isinstance(entry, dict):
         raise RunCorrupt(f"{layout.COLLECTIONS_KEY}: collection {clipped(name)} is not an object")
-    for field in ("include_regex", "tensor_names"):
+    for field in ("include_regex", "tensor_names", "module_regex"):
         texts = entry.get(field, [])
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise RunCorrupt(

@@ -77,6 +77,7 @@ class Index:
         self._chunks: list[Chunk] = []
         self._starts: list[int] = []  # first row of each chunk
         self._read: dict[tuple[str, int], Intervals] = {}
+        self._skipped: dict[tuple[str, int], Intervals] = {}  # parts of those whose rows are not here
         self._listing = Listing(sink, near=root is not None)
         self._known_holes: list[Hole] = []
         self._placed: set[layout.FileRange] = set()  # files whose payload places stand in the rows
@@ -99,6 +100,23 @@ class Index:
         """One past the last ticket read of this worker and attempt."""
         read = self._read.get((worker, attempt))
         return read.end if read else 0
+
+    def tickets(self, worker: str, attempt: int) -> list[tuple[int, int]]:
+        """The tickets read of this worker and attempt, as inclusive ranges in order."""
+        read = self._read.get((worker, attempt))
+        return read.present(0, read.end) if read else []
+
+    @property
+    def homes(self) -> list[Home]:
+        """The (worker, attempt) pairs of which something was read or skipped."""
+        return list(self._read)
+
+    def skip(self, worker: str, attempt: int, ranges: Iterable[tuple[int, int]]) -> None:
+        """Counts these tickets as read, without their rows. Before the first `advance`."""
+        home = (worker, attempt)
+        for first, last in ranges:
+            self._read.setdefault(home, Intervals()).add(first, last)
+            self._skipped.setdefault(home, Intervals()).add(first, last)
 
     def poll(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Rows that no earlier poll returned, with the columns of the index (or those named), maybe none.
@@ -283,8 +301,7 @@ class Index:
         return layout.live_ranges(filter(None, map(layout.parse_index_key, keys)))
 
     def _take_places(self, file: layout.FileRange) -> None:
-        read = self._read[file.worker, file.attempt].present(file.first, file.last)
-        _, arrays = open_chunks(self._sink, self._root, file, read, self.vocabularies)
+        _, arrays = open_chunks(self._sink, self._root, file, self._here(file), self.vocabularies)
         worker = self.vocabularies["worker"].code(file.worker)
         column = self.column
         mine = np.flatnonzero(
@@ -304,6 +321,14 @@ class Index:
         for name in ("segment", "offset", "nbytes", "crc32c"):
             column(name)[mine[order_here]] = arrays[name][order_there]
         self._placed = {other for other in self._placed if not file.contains(other)} | {file}
+
+    def _here(self, file: layout.FileRange) -> list[tuple[int, int]]:
+        """The tickets of a file whose rows are here."""
+        home = (file.worker, file.attempt)
+        read, skipped = self._read[home].present(file.first, file.last), self._skipped.get(home)
+        if skipped is None:
+            return read
+        return [part for first, last in read for part in skipped.missing(first, last)]
 
     # Columns. -------------------------------------------------------------------------------------
 

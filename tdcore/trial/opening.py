@@ -92,7 +92,7 @@ def open_trial(sink: Sink, name: str = "run", **options: Any) -> Trial:
 
 def _not_found(place: RunPlace) -> RunNotFound:
     if place.root is None or place.root.is_dir():
-        below = "; runs below a prefix of a bucket are not looked for: name one run"
+        below = "; `tdcore ls` lists the runs below a prefix"
         return RunNotFound(
             f"{place.shown} has no run.json: it is not a run of tdcore, or the training has not begun to "
             "write; check the path given to the hook as out_dir, or pass wait=timedelta(minutes=1)"

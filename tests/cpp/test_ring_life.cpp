@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -211,9 +212,53 @@ void tables() {
     Ring ring(config());
     Consumer consumer(ring.memory());
     REQUIRE(!ring.stop_request());
-    REQUIRE(!consumer.request_stop("") && !consumer.request_stop(std::string(kStopTextBytes + 1, 'x')));
+    REQUIRE(!consumer.request_stop("") && !consumer.request_stop(std::string(kControlTextBytes + 1, 'x')));
     REQUIRE(consumer.request_stop("{\"rule\":\"a\"}") && consumer.request_stop("{\"rule\":\"b\"}"));
     REQUIRE(ring.stop_request() == "{\"rule\":\"a\"}");
+  });
+  it("requests are given once each, and the next one waits for the one before", [] {
+    Ring ring(config());
+    Consumer first(ring.memory());
+    REQUIRE(!ring.was_asked() && !ring.take_request());
+    REQUIRE(!first.try_post_request("") && !first.try_post_request(std::string(kControlTextBytes + 1, 'x')));
+    REQUIRE(first.try_post_request("{\"number\":0}") && !first.try_post_request("{\"number\":1}"));
+    REQUIRE(ring.was_asked() && ring.take_request() == "{\"number\":0}");
+    REQUIRE(!ring.was_asked() && !ring.take_request());
+    Consumer second(ring.memory());
+    REQUIRE(second.requests_posted() == 1 && second.try_post_request(std::string(kControlTextBytes, 'y')));
+    REQUIRE(ring.take_request() == std::string(kControlTextBytes, 'y') && second.requests_posted() == 2);
+    REQUIRE(second.request_stop("stop") && ring.was_asked() && !ring.take_request());
+  });
+  it("of several threads each request goes to one, whole", [] {
+    constexpr int kRequests = 2000;
+    Ring ring(config());
+    Consumer consumer(ring.memory());
+    std::atomic<int> taken{0};
+    std::atomic<bool> torn{false};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&] {
+        while (taken.load() < kRequests) {
+          const std::optional<std::string> text = ring.take_request();
+          if (!text) {
+            std::this_thread::yield();
+            continue;
+          }
+          if (text->find_first_not_of(text->front()) != std::string::npos) torn.store(true);
+          taken.fetch_add(1);
+        }
+      });
+    }
+    for (int sent = 0; sent < kRequests;) {
+      const std::string text(1 + static_cast<std::size_t>(sent % 100) * 80,
+                             static_cast<char>('a' + sent % 26));
+      if (consumer.try_post_request(text))
+        ++sent;
+      else
+        std::this_thread::yield();
+    }
+    for (std::thread& thread : threads) thread.join();
+    REQUIRE(!torn.load() && taken.load() == kRequests && !ring.was_asked());
   });
   it("the order of execution starts at 0 with every step", [] {
     Ring ring(config());

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
 from tdcore.errors import ConfigError
 from tdcore.rules import DeadRelu, Status
-from tdcore.rules.library.dead_relu import unit_activity
+from tdcore.rules.measures.units import unit_activity
 from tdcore.rules.trace import Trace
-from tests.rules.judging import judge
+from tests.rules.judging import judge, same_in_any_cuts
+from tests.rules.trainings import blobs, judge_run, network, train
 
 NAME = "Net_act_output_0"
 
@@ -36,12 +39,14 @@ def layer(units: int, dead: int, batch: int = 100, active: int = 10) -> npt.NDAr
     return values
 
 
+@pytest.mark.proves("TDC104", "boundary")
 def test_exactly_half_of_the_units_dead_does_not_fire_and_one_more_does() -> None:
     assert not judge(DeadRelu(), outputs(layer(100, 50)))[0]
     found, _ = judge(DeadRelu(), outputs(layer(100, 51)))
     assert found[0].numbers["dead_percent"] == 51.0
 
 
+@pytest.mark.proves("TDC104", "boundary")
 def test_a_unit_active_for_exactly_the_threshold_is_alive_and_below_it_dead() -> None:
     assert not judge(DeadRelu(threshold_inactivity=1.0), outputs(layer(10, 0, active=1)))[0]
     assert judge(DeadRelu(threshold_inactivity=1.0), outputs(layer(10, 0, batch=101, active=1)))[0]
@@ -63,12 +68,12 @@ def test_channels_are_the_units_of_a_convolution() -> None:
 
 
 def test_every_index_beside_the_batch_is_a_unit_otherwise() -> None:
-    active, total = unit_activity(np.ones((5, 2, 3)))
+    active, total = unit_activity(np.ones((5, 2, 3), dtype=np.bool_))
     assert (active.tolist(), total) == ([5] * 6, 5)
 
 
 def test_the_axis_of_units_can_be_named() -> None:
-    active, total = unit_activity(np.ones((5, 2, 3)), -1)
+    active, total = unit_activity(np.ones((5, 2, 3), dtype=np.bool_), -1)
     assert (active.tolist(), total) == ([10] * 3, 10)
 
 
@@ -79,7 +84,7 @@ def test_an_axis_that_does_not_exist_is_noted() -> None:
 
 
 def test_an_output_without_a_batch_is_a_batch_of_one() -> None:
-    active, total = unit_activity(np.array([0.0, 1.0, 2.0]))
+    active, total = unit_activity(np.array([False, True, True]))
     assert (active.tolist(), total) == ([0, 1, 1], 1)
 
 
@@ -156,3 +161,34 @@ def test_nan_does_not_count_as_active() -> None:
 def test_parameters_that_cannot_work_are_refused(parameters: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         DeadRelu(**parameters)
+
+
+@pytest.mark.proves("TDC104", "fires")
+def test_a_layer_whose_biases_are_far_below_zero_is_found(tmp_path: Path) -> None:
+    model = network()
+    with torch.no_grad():
+        list(model.parameters())[1][:20].fill_(-100.0)  # of 32
+    found, _ = judge_run(DeadRelu(), train(tmp_path, model, blobs(2), collections=["outputs"], values=True))
+    assert [(finding.step, finding.tensor) for finding in found] == [(0, "1_output_0"), (1, "1_output_0")]
+    assert int(found[0].numbers["dead_units"]) >= 20
+
+
+@pytest.mark.proves("TDC104", "quiet")
+def test_the_same_network_with_usual_biases_stays_quiet(healthy_run: Path) -> None:
+    found, verdict = judge_run(DeadRelu(), healthy_run)
+    assert not found
+    assert verdict.status is Status.NO_ISSUE
+    assert verdict.judged == 24 * 2
+
+
+@pytest.mark.proves("TDC104", "not evaluable")
+def test_a_run_without_outputs_is_not_evaluable_and_the_fix_asks_for_values(losses_run: Path) -> None:
+    _, verdict = judge_run(DeadRelu(), losses_run)
+    assert verdict.status is Status.NOT_EVALUABLE
+    assert "save_raw_tensor=True" in verdict.fix
+
+
+def test_windows_do_not_matter() -> None:
+    trace = outputs(*[layer(10, dead) for dead in (9, 0, 9, 9, 0, 9)])
+    assert [finding.step for finding in same_in_any_cuts(DeadRelu(), trace)] == [0, 2, 3, 5]
+    assert same_in_any_cuts(DeadRelu(pool_steps=2), trace)

@@ -16,6 +16,7 @@ from tdcore.rules.base import Rule, Status
 from tdcore.rules.cases import CASES, Case
 from tdcore.rules.explain import explain, page
 from tests.rules.judging import judge
+from tests.rules.proofs import SHOWN, TABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY_RULE = pytest.mark.parametrize("code", list(RULES))
@@ -37,7 +38,7 @@ def test_a_rule_is_a_frozen_dataclass_with_slots_and_keyword_parameters(code: st
 
 @EVERY_RULE
 def test_a_rule_has_a_file_of_its_own(code: str) -> None:
-    stem = re.sub(r"(?<!^)(?=[A-Z])", "_", RULES[code].__name__).lower()
+    stem = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", RULES[code].__name__).lower()
     assert RULES[code].__module__ == f"tdcore.rules.library.{stem}"
 
 
@@ -113,3 +114,12 @@ def test_findings_say_why_and_what_to_do_and_are_plain_json(code: str) -> None:
         assert finding.do
         assert json.loads(json.dumps(finding.to_json(), allow_nan=False))["step"] == finding.step
     json.dumps(verdict.to_json(), allow_nan=False)
+
+
+@EVERY_RULE
+def test_the_table_of_proofs_shows_a_rule_firing_quiet_not_evaluable_and_at_its_boundary(code: str) -> None:
+    # When this fails: pytest tests/rules --proofs write
+    (line,) = (line for line in TABLE.read_text().splitlines() if line.startswith(f"| [{code}]"))
+    counts = [int(cell) for cell in line.strip("|").split("|")[1:]]
+    assert len(counts) == len(SHOWN)
+    assert all(counts)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tdcore.errors import ConfigError
 from tdcore.rules import ExplodingTensor, Status
 from tdcore.rules.trace import Trace
-from tests.rules.judging import judge
+from tests.rules.judging import judge, same_in_any_cuts
+from tests.rules.trainings import blobs, judge_run, network, train
 
 NAN, INF = math.nan, math.inf
 
@@ -32,6 +35,7 @@ def mixed() -> Trace:
     return trace
 
 
+@pytest.mark.proves("TDC102", "boundary")
 def test_nan_and_both_infinities_fire_in_order_of_execution() -> None:
     assert names(ExplodingTensor(), mixed()) == ["a", "b", "c"]
 
@@ -40,6 +44,7 @@ def test_only_nan_leaves_infinities_alone() -> None:
     assert names(ExplodingTensor(only_nan=True), mixed()) == ["a"]
 
 
+@pytest.mark.proves("TDC102", "boundary")
 def test_the_largest_finite_values_do_not_fire() -> None:
     found, verdict = judge(ExplodingTensor(), Trace().add(0, "a", "weight", [1.7e308, -1.7e308]))
     assert not found
@@ -107,3 +112,38 @@ def test_an_attention_mask_is_meant_to_be_infinite() -> None:
 )
 def test_what_is_not_quite_an_attention_mask_is_reported(kind: str, values: Any) -> None:
     assert names(ExplodingTensor(), Trace().add(0, "x", kind, values)) == ["x"]
+
+
+@pytest.mark.proves("TDC102", "fires")
+def test_a_learning_rate_that_is_far_too_high_ends_in_values_that_are_not_finite(tmp_path: Path) -> None:
+    place = train(
+        tmp_path,
+        network(),
+        [(1e3 * inputs, labels) for inputs, labels in blobs(8)],
+        collections=["gradients"],
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e6),
+    )
+    found, _ = judge_run(ExplodingTensor(), place)
+    assert {"CrossEntropyLoss_output_0", "gradient/Sequential_0.weight"} <= {f.tensor for f in found}
+
+
+@pytest.mark.proves("TDC102", "quiet")
+def test_a_training_that_learns_stays_quiet(healthy_run: Path) -> None:
+    found, verdict = judge_run(ExplodingTensor(), healthy_run)
+    assert not found
+    assert verdict.status is Status.NO_ISSUE
+    assert verdict.judged > 0
+
+
+@pytest.mark.proves("TDC102", "not evaluable")
+def test_a_run_without_the_named_collection_is_not_evaluable(losses_run: Path) -> None:
+    _, verdict = judge_run(ExplodingTensor(collection_names="gradients"), losses_run)
+    assert verdict.status is Status.NOT_EVALUABLE
+    assert 'CollectionConfig(name="gradients"' in verdict.fix
+
+
+def test_windows_do_not_matter() -> None:
+    trace = Trace()
+    for step in range(6):
+        trace.add(step, "a", "weight", [NAN if step % 2 else 1.0])
+    assert [finding.step for finding in same_in_any_cuts(ExplodingTensor(), trace)] == [1, 3, 5]

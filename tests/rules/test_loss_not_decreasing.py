@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tdcore.errors import ConfigError
 from tdcore.rules import Finding, LossNotDecreasing, Status
 from tdcore.rules.trace import Trace
-from tests.rules.judging import LOSS, judge, losses
+from tests.rules.judging import LOSS, judge, losses, same_in_any_cuts
+from tests.rules.trainings import blobs, judge_run, network, train
 
 
 def rule(**parameters: Any) -> LossNotDecreasing:
@@ -22,11 +25,13 @@ def fired(found: list[Finding]) -> list[tuple[int, str]]:
     return [(finding.step, str(finding.numbers["kind"])) for finding in found]
 
 
+@pytest.mark.proves("TDC103", "boundary")
 def test_a_fall_of_exactly_diff_percent_is_progress_and_less_is_not() -> None:
     assert not judge(rule(diff_percent=1.0), losses([1.0, 0.99]))[0]
     assert fired(judge(rule(diff_percent=1.0), losses([1.0, 0.9901]))[0]) == [(1, "plateau")]
 
 
+@pytest.mark.proves("TDC103", "boundary")
 def test_a_rise_above_the_threshold_is_called_an_increase() -> None:
     assert fired(judge(rule(increase_threshold_percent=5), losses([1.0, 1.06]))[0]) == [(1, "increase")]
     assert fired(judge(rule(increase_threshold_percent=5), losses([1.0, 1.04]))[0]) == [(1, "plateau")]
@@ -181,3 +186,36 @@ def test_what_is_judged_can_be_named_instead_of_the_losses_collection() -> None:
 def test_parameters_that_cannot_work_are_refused(parameters: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         LossNotDecreasing(**parameters)
+
+
+def with_rate(place: Path, rate: float, steps: int = 80) -> Path:
+    return train(
+        place, network(), blobs(steps), optimizer=lambda parameters: torch.optim.SGD(parameters, lr=rate)
+    )
+
+
+@pytest.mark.proves("TDC103", "fires")
+def test_a_learning_rate_of_zero_is_found(tmp_path: Path) -> None:
+    found, _ = judge_run(LossNotDecreasing(), with_rate(tmp_path, 0.0, 160))
+    assert {finding.tensor for finding in found} == {LOSS}
+
+
+@pytest.mark.proves("TDC103", "quiet")
+def test_a_training_whose_loss_falls_stays_quiet(tmp_path: Path) -> None:
+    found, verdict = judge_run(LossNotDecreasing(), with_rate(tmp_path, 0.01))
+    assert not found
+    assert verdict.status is Status.NO_ISSUE
+    assert verdict.judged > 0
+
+
+@pytest.mark.proves("TDC103", "not evaluable")
+def test_a_training_without_validation_is_not_evaluable_in_eval_mode(losses_run: Path) -> None:
+    _, verdict = judge_run(LossNotDecreasing(mode="EVAL"), losses_run)
+    assert verdict.status is Status.NOT_EVALUABLE
+    assert 'CollectionConfig(name="losses"' in verdict.fix
+
+
+def test_windows_do_not_matter() -> None:
+    random = np.random.default_rng(0)
+    values = (2.0 + 0.1 * random.normal(size=120)).tolist()
+    assert same_in_any_cuts(LossNotDecreasing(), losses(values))

@@ -157,6 +157,13 @@ def test_an_interrupt_gives_the_report_so_far(tmp_path: Path) -> None:
     assert report.verdicts[0].text == "in progress: no issue up to step 0"
 
 
+def test_an_attempt_that_the_run_has_not_is_named_with_those_it_has(tmp_path: Path) -> None:
+    gradients(RunWriter(tmp_path, attempt=2), 0)
+    with pytest.raises(RunNotFound, match="has no attempt 7; it has 2"):
+        run(tmp_path, [VanishingGradient()], attempt=7)
+    run(tmp_path, [VanishingGradient()], attempt=2)
+
+
 def test_a_time_limit_ends_the_watch(tmp_path: Path) -> None:
     gradients(RunWriter(tmp_path), 0)
     report = run(tmp_path, [VanishingGradient()], live=True, timeout=NO_TIME)
@@ -233,3 +240,46 @@ def test_written_findings_are_what_a_trial_reads(tmp_path: Path) -> None:
     writer.end()
     report = run(tmp_path, [VanishingGradient()])
     assert create_trial(tmp_path).findings() == [finding.to_json() for finding in report.findings]
+
+
+def test_a_record_without_rows_says_that_the_step_is_over(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path)
+    source = RunSource(tmp_path, clock=lambda: 0.0)
+    gradients(writer, 0)
+    assert source.next(["step"]).table.num_rows == 0
+    writer.skip_tickets(1)
+    writer.flush()
+    assert source.next(["step"]).table.num_rows == 1
+    gradients(writer, 100)
+    writer.skip_tickets(1)
+    writer.flush()
+    writer.merge()
+    assert source.next(["step"]).table.column("step").to_pylist() == [100]
+
+
+def test_a_hook_says_that_a_saved_step_is_over_when_the_next_begins(tmp_path: Path) -> None:
+    import torch
+    from torch import nn
+
+    from tdcore.config import SaveConfig
+    from tdcore.hooks.pytorch import Hook
+    from tdcore.trial.index import Index
+
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    save = SaveConfig(save_interval=3)
+    with Hook(tmp_path, save_config=save, include_collections=["gradients", "weights"]) as hook:
+        hook.register_module(model)
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+    source = RunSource(tmp_path)
+    index = Index(source.sink)
+    index.advance()
+    steps, tickets = index.column("step"), index.column("ticket")
+    assert sorted(set(steps.tolist())) == [0, 3]
+    assert tickets.min() > 0  # so that the first step is known to be told of, too
+    last, first = tickets[steps == 0].max(), tickets[steps == 3].min()
+    assert first - last >= 2  # at least one ticket between them
+    assert index.end("worker_0", 0) - 1 > tickets.max()

@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from torch import nn
 
 from tdcore.errors import ConfigError
 from tdcore.rules import Status, VanishingGradient
 from tdcore.rules.trace import Trace
-from tests.rules.judging import judge
+from tests.rules.judging import judge, same_in_any_cuts
+from tests.rules.trainings import blobs, judge_run, network, train
 
 W = "gradient/Net_fc.weight"
 
 
+@pytest.mark.proves("TDC101", "fires")
+def test_a_deep_stack_of_sigmoid_layers_loses_its_first_gradients(tmp_path: Path) -> None:
+    place = train(tmp_path, network(nn.Sigmoid, depth=12, width=16), blobs(3), collections=["gradients"])
+    found, _ = judge_run(VanishingGradient(), place)
+    assert (0, "gradient/Sequential_0.weight") in {(finding.step, finding.tensor) for finding in found}
+    assert "gradient/Sequential_24.weight" not in {finding.tensor for finding in found}
+
+
+@pytest.mark.proves("TDC101", "quiet")
+def test_a_stack_of_relu_layers_stays_quiet(statistics_run: Path) -> None:
+    found, verdict = judge_run(VanishingGradient(), statistics_run)
+    assert not found
+    assert verdict.status is Status.NO_ISSUE
+    assert verdict.judged == 24 * 6
+
+
+@pytest.mark.proves("TDC101", "not evaluable")
+def test_a_run_with_losses_only_is_not_evaluable(losses_run: Path) -> None:
+    _, verdict = judge_run(VanishingGradient(), losses_run)
+    assert verdict.status is Status.NOT_EVALUABLE
+    assert 'CollectionConfig(name="gradients"' in verdict.fix
+
+
+def test_windows_do_not_matter() -> None:
+    trace = Trace()
+    for step in range(6):
+        trace.add(step, W, "gradient", [1e-9 if step % 2 else 1.0])
+    assert [finding.step for finding in same_in_any_cuts(VanishingGradient(), trace)] == [1, 3, 5]
+
+
+@pytest.mark.proves("TDC101", "boundary")
 def test_a_mean_magnitude_at_the_threshold_does_not_fire_and_just_below_it_does() -> None:
     rule = VanishingGradient(threshold=0.5)
     at, _ = judge(rule, Trace().add(0, W, "gradient", [0.5, -0.5]))

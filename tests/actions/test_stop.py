@@ -1,36 +1,15 @@
-"""Actions: what they write, how often, and what they leave alone."""
+"""StopTraining: what it writes, how often, and what it leaves alone."""
 
 from __future__ import annotations
 
 import json
-import logging
 
 import pytest
 
-from tdcore.actions import Callback, LogFindings, StopTraining
-from tdcore.errors import SinkError
-from tdcore.rules import Finding
-from tdcore.rules.source import TableSource
-from tdcore.rules.trace import Trace
+from tdcore.actions import StopTraining
+from tdcore.errors import ConfigError, SinkError
 from tdcore.sinks import MemorySink
-
-
-class Running(TableSource):
-    """A source whose attempts below `ended` have ended."""
-
-    def __init__(self, ended: int = 0) -> None:
-        super().__init__(Trace().table())
-        self._ended = ended
-
-    def attempt_ended(self, attempt: int) -> bool:
-        return attempt < self._ended
-
-
-def finding(attempt: int = 0, step: int = 7, tensor: str = "gradient/w") -> Finding:
-    return Finding(
-        rule="VanishingGradient", code="TDC101", step=step, mode="TRAIN", mode_step=step, worker="worker_0",
-        attempt=attempt, tensor=tensor, numbers={}, why="too small", do="use ReLU",
-    )  # fmt: skip
+from tests.actions.findings import Running, finding
 
 
 def test_the_stop_request_names_rule_step_tensor_and_reason() -> None:
@@ -80,16 +59,6 @@ def test_a_request_that_could_not_be_written_is_tried_again() -> None:
     assert json.loads(sink.get("control/stop-0000.json"))["step"] == 8
 
 
-def test_findings_are_logged_as_warnings(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "tdcore.rules"):
-        LogFindings().act([finding(), finding(tensor="")], Running(), None)
-    assert [record.getMessage() for record in caplog.records] == [
-        "VanishingGradient at step 7, gradient/w: too small; use ReLU",
-        "VanishingGradient at step 7, run: too small; use ReLU",
-    ]
-
-
-def test_a_callback_gets_the_findings() -> None:
-    given: list[Finding] = []
-    Callback(given.extend).act([finding()], Running(), None)
-    assert [each.step for each in given] == [7]
+def test_the_older_librarys_prefix_is_refused_with_what_to_write_instead() -> None:
+    with pytest.raises(ConfigError, match=r"StopSageMakerJob\(job_name_prefix='My-Job'\)"):
+        StopTraining("My-Job")

@@ -1,0 +1,81 @@
+"""What the control folder asks of a hook: capture more for some steps. Knows no framework.
+
+A request becomes a collection of its own, "capture_more/<number>", that is saved at every step until its
+steps are over. What was asked, and what came of it, is in collections.json under "capture_requests".
+Threads: apply() by one thread at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tdcore.collection import Collection, CollectionManager
+from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode
+from tdcore.control import CaptureRequest
+from tdcore.errors import ConfigError
+from tdcore.hooks.clock import Clock
+from tdcore.hooks.plan import NameTable
+from tdcore.modes import ModeKeys
+
+__all__ = ["CaptureRequests"]
+
+
+class CaptureRequests:
+    """Applies requests to a hook's collections from its next step on.
+
+    notes: where each is noted, beside the collections in collections.json.
+    """
+
+    def __init__(
+        self, collections: CollectionManager, clock: Clock, names: NameTable, notes: dict[str, Any]
+    ) -> None:
+        self._collections = collections
+        self._clock = clock
+        self._names = names
+        self._notes = notes
+        self._number = 0  # of the next one: they come in the order of their numbers, each once
+
+    def apply(self, text: str) -> None:
+        """A request's text. One that cannot be followed is noted and ignored."""
+        number, self._number = self._number, self._number + 1
+        note: dict[str, Any] = {"number": number}
+        try:
+            request = CaptureRequest.parse(text)
+        except ConfigError as error:
+            note["ignored"] = str(error)
+        else:
+            note |= self._begin(f"capture_more/{number}", request)
+        self._notes.setdefault("capture_requests", []).append(note)
+        self._names.changed = True
+
+    def _begin(self, name: str, request: CaptureRequest) -> dict[str, Any]:
+        """Saves the request's tensors from the next step on; what to note about it."""
+        modes = {mode: self._window(mode, request) for mode in ModeKeys}
+        self._collections.add(
+            Collection(
+                name,
+                tensor_names=request.tensors,
+                save_config=SaveConfig(mode_save_configs=modes),
+                reduction_config=ReductionConfig(save_raw_tensor=request.level == "values"),
+            )
+        )
+        self._clock.include(name)
+        return {
+            "collection": name,
+            "tensors": list(request.tensors),
+            "level": request.level,
+            "steps": {
+                mode.name: [window.start_step, window.end_step]
+                for mode, window in modes.items()
+                if window.end_step
+            },
+            "by": request.by,
+            "reason": request.reason,
+        }
+
+    def _window(self, mode: ModeKeys, request: CaptureRequest) -> SaveConfigMode:
+        """The next steps of the mode; none, of a mode that the request does not name."""
+        if request.modes and mode.name not in request.modes:
+            return SaveConfigMode(end_step=0)
+        begin = self._clock.mode_steps[mode.value] + 1
+        return SaveConfigMode(save_interval=1, start_step=begin, end_step=begin + request.steps)

@@ -1,0 +1,234 @@
+"""TDC112: input images that are not normalised."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.collection import CollectionConfig
+from tdcore.config import SaveConfig
+from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.reading import read_values
+from tdcore.rules.measures.series import groups
+from tdcore.rules.need import VALUES, Need
+from tdcore.rules.window import Columns, Mask, Window, compile_pattern
+
+__all__ = ["CheckInputImages"]
+
+_MODEL_INPUT = r"^(?!.*[Ll]oss)[A-Z]\w*_input_\d+$"  # the model goes by its class, losses by theirs
+_CONVOLUTION = re.compile(r"^(Lazy)?Conv2d$")
+_CHANNELS = (1, 3, 4)  # of a picture
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckInputImages:
+    """Input images whose mean is far from zero.
+
+    What it does:
+        Takes the first images that the model is given and computes mean and standard deviation per channel.
+
+    Why it matters:
+        Inputs far from zero drive all gradients of the first layer's weights the same way: training is slow
+        or unstable. Usually it means that the step that normalises was forgotten, or done twice.
+
+    Decides by:
+        |mean of a channel| over the first `threshold_samples` images > threshold_mean (strictly), per tensor
+        and worker; reported once, with the worst channel. The standard deviation is given in the numbers and
+        not judged. Judged are tensors of four axes: by default the inputs of the registered model and, where
+        these are not saved, the first input of a Conv2d in the order of execution; or those that `regex`
+        finds. It needs the values, and reads no more of them than it takes. A run with fewer images is not
+        judged.
+
+    Parameters:
+        threshold_mean: in units of the input.
+        threshold_samples: images to take.
+        regex: regular expressions for tensors, or one string with commas. None: see above. The older default,
+            `.*hybridsequential0_input_0`, fits one layout of one framework.
+        channel: axis of colours; 1 for (batch, channel, height, width), 3 or -1 when the channel is last.
+
+    False alarms:
+        Inputs that are scaled to 0..1 on purpose in front of a normalisation layer. Pictures with very much
+        background (digits: a mean of 0.13 in 0..1). Spectrograms and other data that are no pictures.
+
+    Do:
+        Subtract the mean and divide by the standard deviation per channel, with the values of the training
+        set, in the data pipeline; use the same for validation.
+
+    Source:
+        Y. LeCun, L. Bottou, G. Orr, K.-R. Mueller, Efficient BackProp, 1998, section 4.3.
+    """
+
+    code: ClassVar[str] = "TDC112"
+
+    threshold_mean: float = 0.2
+    threshold_samples: int = 500
+    regex: str | Sequence[str] | None = None
+    channel: int = 1
+
+    def __post_init__(self) -> None:
+        for pattern in names_of(self.regex):
+            compile_pattern(pattern)
+        limit = self.threshold_mean
+        require(0 <= limit < np.inf, self, "threshold_mean", limit, "0 or more")
+        require(self.threshold_samples >= 1, self, "threshold_samples", self.threshold_samples, "1 or more")
+        axes = (1, 2, 3, -1, -2, -3)
+        require(self.channel in axes, self, "channel", self.channel, "an axis: 1 to 3, or -3 to -1")
+
+    def needs(self) -> Need:
+        """Values of the model's input."""
+        return Need(
+            what=f"the values of {self.threshold_samples} input images (a tensor of four axes)",
+            captures=(
+                CollectionConfig(
+                    name="input_image",
+                    include_regex=names_of(self.regex) or (_MODEL_INPUT,),
+                    save_config=SaveConfig(save_interval=1, end_step=100),
+                    reduction_config=VALUES,
+                ),
+            ),
+            kinds=() if self.regex else ("input",),
+            payload=True,
+        )
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """At most one finding per tensor and worker."""
+        patterns = names_of(self.regex)
+        rows = np.flatnonzero((window.named(patterns) if patterns else _inputs(window)) & window.ok)
+        columns = window.columns
+        named = groups(columns, rows, "attempt", "worker", "name")
+        for attempt, worker, name, group in sorted(named, key=lambda each: int(each[3][0])):
+            states = window.memory.setdefault((attempt, worker), {})
+            if name not in states and not patterns and not self._is_first(columns, int(group[0]), states):
+                continue
+            state = states.setdefault(name, _Images())
+            if not state.other and state.images < self.threshold_samples:
+                yield from self._fill(window, group, state)
+        for place, states in window.memory.items():
+            if place in window.ended:
+                for state in states.values():
+                    if 0 < state.images < self.threshold_samples:
+                        window.missing(f"fewer than {self.threshold_samples} images", state.images)
+                        state.images = self.threshold_samples
+
+    def _is_first(self, columns: Columns, row: int, states: dict[str, _Images]) -> bool:
+        """Whether an input that was not seen before is to be looked at: none before it was of images."""
+        is_root = _is_of_root(columns.text("name", row), columns.text("origin", row))
+        return is_root or not any(not state.other for state in states.values())
+
+    def _fill(self, window: Window, rows: npt.NDArray[np.int64], state: _Images) -> Iterator[Finding]:
+        """Takes images from the rows of one tensor until there are enough."""
+        there = window.columns.present("nbytes")
+        for row in rows.tolist():
+            if there[row]:
+                yield from self._take(window, row, state)
+            else:
+                window.missing("input saved without its values", 1)
+            if state.other or state.images >= self.threshold_samples:
+                return
+
+    def _take(self, window: Window, row: int, state: _Images) -> Iterator[Finding]:
+        """Adds the images of one tensor; judges when there are enough."""
+        values = read_values(window, row, "input")
+        if values is None:
+            return
+        if values.ndim != 4 or not values.size:
+            state.other = True
+            window.missing("input has not four axes, so it holds no images", 1)
+            return
+        if values.shape[self.channel] not in _CHANNELS and values.shape[-1] in _CHANNELS:
+            window.missing(f"axis {self.channel} does not look like colours: set channel=-1", 1)
+            return
+        state.add(np.moveaxis(values, self.channel, 1)[: self.threshold_samples - state.images])
+        if state.images < self.threshold_samples:
+            return
+        window.judged(1)
+        if not np.all(np.isfinite(state.mean)):
+            window.missing("input is not finite", 1)
+            return
+        worst = int(np.argmax(np.abs(state.mean)))
+        mean = float(state.mean[worst])
+        if abs(mean) <= self.threshold_mean:
+            return
+        numbers: dict[str, float | int | str] = {
+            "mean": mean,
+            "threshold_mean": self.threshold_mean,
+            "channel": worst,
+            "images": state.images,
+        }
+        for at in range(min(state.mean.size, 4)):
+            numbers[f"mean_of_channel_{at}"] = float(state.mean[at])
+            numbers[f"std_of_channel_{at}"] = float(state.std[at])
+        yield window.finding(
+            self,
+            row,
+            numbers=numbers,
+            why=f"channel {worst} of {state.images} images has mean {mean:.3g} and standard deviation "
+            f"{state.std[worst]:.3g}; a mean within {self.threshold_mean:g} of 0 was expected",
+            do="subtract the mean and divide by the standard deviation of each channel of the training set",
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Images:
+    """What was seen of one input. other: it holds no images."""
+
+    images: int = 0
+    pixels: int = 0  # per channel
+    total: npt.NDArray[np.float64] | None = None  # sum per channel
+    squares: npt.NDArray[np.float64] | None = None
+    other: bool = False
+
+    @property
+    def mean(self) -> npt.NDArray[np.float64]:
+        """Per channel."""
+        assert self.total is not None
+        found: npt.NDArray[np.float64] = self.total / self.pixels
+        return found
+
+    @property
+    def std(self) -> npt.NDArray[np.float64]:
+        """Per channel, of all pixels."""
+        assert self.squares is not None
+        with np.errstate(over="ignore", invalid="ignore"):
+            variance = self.squares / self.pixels - self.mean**2
+        found: npt.NDArray[np.float64] = np.sqrt(np.clip(variance, 0, None))
+        return found
+
+    def add(self, images: npt.NDArray[Any]) -> None:
+        """images: (image, channel, ...)."""
+        wide = images.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total, squares = wide.sum(axis=(0, 2, 3)), (wide**2).sum(axis=(0, 2, 3))
+        if self.total is not None and self.squares is not None and self.total.size == total.size:
+            total, squares = self.total + total, self.squares + squares
+        elif self.total is not None:
+            self.images = self.pixels = 0  # another number of channels: counting begins anew
+        self.total, self.squares = total, squares
+        self.images += images.shape[0]
+        self.pixels += images.shape[0] * images.shape[2] * images.shape[3]
+
+
+def _is_of_root(name: str, origin: str) -> bool:
+    """Whether an input is that of the registered model, which bears the name of its class."""
+    kind = origin.rpartition(".")[2]
+    return bool(kind) and bool(re.fullmatch(re.escape(kind) + r"_input_\d+", name))
+
+
+def _inputs(window: Window) -> Mask:
+    """Inputs of the registered model and of convolutions."""
+    columns = window.columns
+    convolution = columns.where("origin", lambda origin: bool(_CONVOLUTION.match(origin.rpartition(".")[2])))
+    names, texts = columns.codes("name")
+    origins, classes = columns.codes("origin")
+    codes = [divmod(code, len(classes)) for code in np.unique(names * len(classes) + origins).tolist()]
+    root = [pair for pair in codes if _is_of_root(texts[pair[0]] or "", classes[pair[1]] or "")]
+    is_root = np.zeros(len(window), dtype=np.bool_)
+    for name, origin in root:
+        is_root |= (names == name) & (origins == origin)
+    found: Mask = window.kind("input") & (convolution | is_root)
+    return found

@@ -1,0 +1,131 @@
+"""TDC116: an ensemble of trees that leans on a few features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tdcore.config import SaveConfig
+from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.series import scalars
+from tdcore.rules.need import STATISTICS, Need, captures_of
+from tdcore.rules.window import Window, compile_pattern
+
+__all__ = ["FeatureImportanceOverweight"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureImportanceOverweight:
+    """A few features that carry almost all importance.
+
+    What it does:
+        Adds up the importances of the `nfeatures` largest features of a step, as a share of all.
+
+    Why it matters:
+        A model that rests on two or three features often rests on a leak (an identifier, a value that is
+        known only afterwards), and fails when these are missing or drift.
+
+    Decides by:
+        Sum of the nfeatures largest importances / sum of all > threshold (strictly), per step,
+        worker and type of importance (the part of the name before the last "/"), from the statistics of
+        scalars named feature_importance/<type>/<feature>. Importances need not sum to 1. Steps with nfeatures
+        features or fewer, where the share is always 1, are not judged; neither are those that sum to 0.
+
+    Parameters:
+        threshold: share of the largest features that is tolerated, 0 to 1.
+        nfeatures: how many of the largest features.
+        tensor_regex: regular expressions for importances, or one string with commas.
+
+    False alarms:
+        The first trees, which have split by few features only. Data with few features that matter.
+
+    Do:
+        Look at what these features are and when they are known; leave them out and compare; sample columns
+        (colsample_bytree), or compare with permutation importance.
+
+    Source:
+        S. Kaufman et al., Leakage in data mining, ACM TKDD 2012.
+    """
+
+    code: ClassVar[str] = "TDC116"
+
+    threshold: float = 0.8
+    nfeatures: int = 3
+    tensor_regex: str | Sequence[str] = ".*feature_importance/weight"
+
+    def __post_init__(self) -> None:
+        for pattern in names_of(self.tensor_regex):
+            compile_pattern(pattern)
+        require(bool(names_of(self.tensor_regex)), self, "tensor_regex", self.tensor_regex, "a pattern")
+        require(0 <= self.threshold <= 1, self, "threshold", self.threshold, "a share, 0 to 1")
+        require(self.nfeatures >= 1, self, "nfeatures", self.nfeatures, "1 or more")
+
+    def needs(self) -> Need:
+        """Importances as scalars."""
+        return Need(
+            what=f"importances of more than {self.nfeatures} features, one scalar each",
+            captures=captures_of(
+                (),
+                names_of(self.tensor_regex),
+                save_config=SaveConfig(save_interval=10),
+                keep=STATISTICS,
+                name="feature_importance",
+            ),
+        )
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """One finding per step and type of importance; its tensor is the largest feature."""
+        columns = window.columns
+        rows = np.flatnonzero(scalars(window, window.named(names_of(self.tensor_regex)), "importance"))
+        if not rows.size:
+            return
+        value = np.maximum(columns.floats("mean")[rows], 0.0)
+        names, texts = columns.codes("name")
+        types = {text: at for at, text in enumerate(dict.fromkeys(_type_of(text) for text in texts))}
+        of_name = np.array([types[_type_of(text)] for text in texts], dtype=np.int64)
+        keys = np.stack(
+            [
+                columns.ints("attempt")[rows],
+                columns.codes("worker")[0][rows],
+                columns.ints("step")[rows],
+                of_name[names[rows]],
+            ]
+        )
+        _, group = np.unique(keys, axis=1, return_inverse=True)
+        group = group.ravel()
+        order = np.lexsort((-value, group))
+        starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+        size = np.diff(np.append(starts, rows.size))
+        rank = np.arange(rows.size) - np.repeat(starts, size)
+        total = np.bincount(group, weights=value)
+        top = np.bincount(group[order], weights=np.where(rank < self.nfeatures, value[order], 0.0))
+        judged = (size > self.nfeatures) & (total > 0)
+        window.missing(f"step with {self.nfeatures} features or fewer", int(np.sum(size <= self.nfeatures)))
+        window.missing("importances sum to 0", int(np.sum((size > self.nfeatures) & (total <= 0))))
+        window.judged(int(np.sum(judged)))
+        share = np.divide(top, total, out=np.zeros_like(top), where=total > 0)
+        for at in window.listed(np.flatnonzero(judged & (share > self.threshold))):
+            largest = rows[order[starts[at] : starts[at] + self.nfeatures]].tolist()
+            features = ", ".join(columns.text("name", row).rpartition("/")[2] for row in largest)
+            yield window.finding(
+                self,
+                largest[0],
+                numbers={
+                    "kind": _type_of(columns.text("name", largest[0])),
+                    "share": float(share[at]),
+                    "threshold": self.threshold,
+                    "nfeatures": self.nfeatures,
+                    "features": int(size[at]),
+                },
+                why=f"{self.nfeatures} of {size[at]} features ({features}) carry {100 * share[at]:.3g} % of "
+                f"all importance; {100 * self.threshold:g} % is tolerated",
+                do="look whether one of them leaks the label; leave them out and compare, or sample columns",
+            )
+
+
+def _type_of(name: str | None) -> str:
+    """The part of a name that says which kind of importance it is."""
+    return (name or "").rpartition("/")[0]

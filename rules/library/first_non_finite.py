@@ -1,0 +1,214 @@
+"""TDC123: the first NaN or infinity of a training, and what led up to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from tdcore.rules.base import Finding, require
+from tdcore.rules.measures.scope import checked, need_of, with_statistics
+from tdcore.rules.measures.series import groups
+from tdcore.rules.measures.wording import readable
+from tdcore.rules.need import STATISTICS, Need
+from tdcore.rules.window import Ints, Mask, Window
+
+__all__ = ["FirstNonFinite"]
+
+_DEFAULT = ("all",)
+_CAPTURED = ("weights", "gradients", "outputs", "losses")
+_WHERE = {
+    "input": "forward pass", "output": "forward pass", "loss": "loss", "metric": "loss",
+    "gradient": "backward pass", "weight": "weights", "bias": "weights", "optimizer_state": "optimizer",
+}  # fmt: skip
+_LABEL = {"nan": "NaN", "pos_inf": "+Inf", "neg_inf": "-Inf"}
+_ADVICE = {
+    "forward pass": "look at the layer that made it: log, division, square root, exp, or inputs out of range",
+    "loss": "look at the loss function: log of zero, division by zero, labels out of range",
+    "backward pass": "clip gradients, lower the learning rate, or check the loss scale",
+    "weights": "look at the step before: its gradients or learning rate were too large",
+    "optimizer": "look at the step before: its gradients or learning rate were too large",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstNonFinite:
+    """The first tensor of a training that holds a NaN or an infinity, and how its values grew before.
+
+    What it does:
+        Goes through all saved tensors in the order in which they were made, names the first one with a NaN or
+        an infinity, and tells how large it and the tensors before it had been.
+
+    Why it matters:
+        A NaN is everywhere within a step. What matters is where it began, and whether values grew until they
+        overflowed (a learning rate too high) or appeared out of nothing (log, division, square root, a broken
+        input).
+
+    Decides by:
+        nan_count + pos_inf_count + neg_inf_count > 0, from the statistics in the index, in order of step and
+        of capture within the step. One finding per attempt and worker. numbers: `where` (forward pass, loss,
+        backward pass, weights, optimizer), the counts, `also_non_finite` (tensors of the same step after it),
+        the abs_max of the same tensor at its last saved steps (`abs_max_before`, `growth` = last / first of
+        them), and the tensor before it in the same step that had grown most (`grown_tensor`,
+        `grown_times`, `grown_abs_max`). Saved steps at which gradients alone are not finite are passed over,
+        up to `skipped_steps` in a row, when the next saved step is sound: a gradient scaler skips such steps
+        on purpose. When it is not, the finding is about the first of them. Inputs of nothing but zeros and
+        -inf are attention masks, and no fault.
+
+    Parameters:
+        collection_names: names of collections, or one string with commas.
+        tensor_regex: regular expressions searched for in names, or one string with commas. Given with
+            collection_names: the union. Neither: every saved tensor.
+        only_nan: True looks for NaN alone.
+        history: how many saved steps before it are told about.
+        skipped_steps: saved steps in a row with non-finite gradients alone that are no fault yet.
+
+    False alarms:
+        Attention scores that are masked with -inf on purpose, metrics that are undefined at first: name other
+        tensors, or use `only_nan`.
+
+    Do:
+        As the finding says, by where it began. The tensors between the last sound one and this one are where
+        to look; capture `inputs` and `outputs` to narrow it down.
+
+    Source:
+        P. Micikevicius et al., Mixed precision training, ICLR 2018, for steps skipped by loss scaling. R.
+        Pascanu, T. Mikolov, Y. Bengio, On the difficulty of training recurrent neural networks, ICML 2013.
+    """
+
+    code: ClassVar[str] = "TDC123"
+
+    collection_names: str | Sequence[str] | None = None
+    tensor_regex: str | Sequence[str] | None = None
+    only_nan: bool = False
+    history: int = 5
+    skipped_steps: int = 4
+
+    def __post_init__(self) -> None:
+        checked(self)
+        require(self.history >= 1, self, "history", self.history, "1 or more")
+        require(self.skipped_steps >= 0, self, "skipped_steps", self.skipped_steps, "0 or more")
+
+    def needs(self) -> Need:
+        """Statistics of the tensors it was pointed at."""
+        return need_of(self, _CAPTURED, interval=100, keep=STATISTICS, form="statistics")
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """At most one finding per attempt and worker."""
+        judged = with_statistics(self, window, _DEFAULT) & (window.columns.ints("count") > 0)
+        window.judged(int(np.sum(judged)))
+        which = ("nan",) if self.only_nan else ("nan", "pos_inf", "neg_inf")
+        bad = np.sum([window.columns.floats(f"{each}_count") for each in which], axis=0) > 0
+        if not self.only_nan:
+            bad &= ~window.additive_masks
+        for attempt, worker, group in groups(window.columns, np.flatnonzero(judged), "attempt", "worker"):
+            story = window.memory.setdefault((attempt, worker), Story())
+            if not story.told:
+                yield from self._follow(window, story, group, bad[group])
+        for key, story in window.memory.items():
+            if key in window.ended:
+                story.sizes.clear()
+                if story.held is not None:
+                    yield story.tell()
+
+    def _follow(self, window: Window, story: Story, rows: Ints, bad: Mask) -> Iterator[Finding]:
+        """The saved steps of one worker, up to the first that is reported."""
+        if bad.any() or story.held is not None:
+            steps = window.columns.ints("step")[rows]
+            other = ~window.kind("gradient", "optimizer_state")[rows]
+            for step in np.unique(steps).tolist():
+                at = np.flatnonzero(bad & (steps == step))
+                if not at.size:
+                    story.held, story.skipped = None, 0
+                    continue
+                if story.held is None:
+                    story.held = self._finding(window, story, rows, bad, at)
+                story.skipped += 1
+                if other[at].any() or story.skipped > self.skipped_steps:
+                    yield story.tell()
+                    return
+        story.remember(window, rows[~bad], self.history)
+
+    def _finding(self, window: Window, story: Story, rows: Ints, bad: Mask, at: Ints) -> Finding:
+        """About the first of the bad rows of a step. at: their positions in rows, in order."""
+        columns = window.columns
+        steps = columns.ints("step")[rows]
+        row, step = int(rows[at[0]]), int(steps[at[0]])
+        before = Story(sizes=dict(story.sizes))
+        before.remember(window, rows[~bad & (steps < step)], self.history)
+        counts = {each: int(columns.ints(f"{each}_count")[row]) for each in ("nan", "pos_inf", "neg_inf")}
+        where = _WHERE.get(columns.text("kind", row), "elsewhere")
+        numbers: dict[str, float | int | str] = {
+            "where": where,
+            **counts,
+            "elements": int(columns.ints("count")[row]),
+            "also_non_finite": len(at) - 1,
+        }
+        own, led_up = before.sizes.get(columns.text("name", row), []), "it was not saved before"
+        if own:
+            growth = _ratio(own[-1], own[0])
+            numbers |= {"abs_max_before": own[-1], "growth": growth, "saved_steps_before": len(own)}
+            led_up = f"at the saved step before, its largest magnitude was {own[-1]:.3g}"
+            if len(own) > 1:
+                led_up += f", {readable(growth)} times that of {len(own) - 1} saved steps earlier"
+        numbers |= _grown(window, rows[(steps == step) & (np.arange(rows.size) < at[0])], before)
+        what = ", ".join(f"{count} {_LABEL[name]}" for name, count in counts.items() if count)
+        return window.finding(
+            self,
+            row,
+            numbers=numbers,
+            why=f"the first value that is not finite, in the {where}: {what} of {numbers['elements']} "
+            f"elements; {led_up}",
+            do=_ADVICE.get(where, "look at what made this tensor"),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Story:
+    """What is remembered of one worker.
+
+    sizes: abs_max of each tensor at its last saved steps. held: a finding that waits for the next saved step.
+    skipped: saved steps in a row with gradients alone that were not finite. told: it was reported.
+    """
+
+    sizes: dict[str, list[float]] = field(default_factory=dict)
+    held: Finding | None = None
+    skipped: int = 0
+    told: bool = False
+
+    def remember(self, window: Window, rows: Ints, history: int) -> None:
+        """Takes in the sizes of sound tensors."""
+        largest = window.columns.floats("abs_max")
+        for name, group in groups(window.columns, rows, "name"):
+            steps = window.columns.ints("step")[group]
+            starts = np.flatnonzero(np.append(True, steps[1:] != steps[:-1]))  # a step may hold several calls
+            newest = np.maximum.reduceat(largest[group], starts)[-history:].tolist()
+            self.sizes[name] = [*self.sizes.get(name, []), *newest][-history:]
+
+    def tell(self) -> Finding:
+        """The finding that was held; nothing more comes of this worker."""
+        if self.held is None:
+            raise ValueError("there is no finding to tell")
+        held, self.held, self.told = self.held, None, True
+        self.sizes.clear()
+        return held
+
+
+def _grown(window: Window, rows: Ints, before: Story) -> dict[str, float | int | str]:
+    """Of the sound tensors before it in the same step, the one that has grown most over the history."""
+    largest = window.columns.floats("abs_max")
+    names = [window.columns.text("name", row) for row in rows.tolist()]
+    times = [
+        _ratio(size, before.sizes[name][0]) if name in before.sizes else 0.0
+        for name, size in zip(names, largest[rows].tolist(), strict=True)
+    ]
+    if not times or max(times) <= 1:
+        return {}
+    at = times.index(max(times))
+    return {"grown_tensor": names[at], "grown_times": times[at], "grown_abs_max": float(largest[rows[at]])}
+
+
+def _ratio(now: float, before: float) -> float:
+    return now / before if before > 0 else float("inf") if now > 0 else 1.0

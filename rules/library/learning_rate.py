@@ -1,0 +1,200 @@
+"""TDC126: a learning rate that is too high or too low."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+
+from tdcore.config import SaveConfig
+from tdcore.rules.base import Finding, require
+from tdcore.rules.measures.rates import StepRate, step_rates
+from tdcore.rules.measures.series import groups
+from tdcore.rules.need import STATISTICS, VALUES, Need, captures_of
+from tdcore.rules.window import Window
+
+__all__ = ["LearningRate"]
+
+_FALL = 0.01  # by which the loss must fall for large steps to be in order
+_LOSSES = 5  # saved values that are averaged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningRate:
+    """A learning rate that is too high or too low, told by how far a step moves the weights.
+
+    What it does:
+        Measures by what share of its size a step changes the middle one of all weights, and says when that is
+        persistently far from the usual thousandth.
+
+    Why it matters:
+        The learning rate is the first thing to set and the last thing to be sure of. Steps that are large
+        against the weights throw training about; steps that are tiny against them waste it. Both show in the
+        weights long before they show in the loss.
+
+    Decides by:
+        Per weight: ratio = ||w_s - w_p|| / ||w_p|| per step, p and s consecutive saved steps of TRAIN (or
+        GLOBAL) mode; per step the median over all weights that moved. Kind `too_high`: median > too_high at
+        `patience_high` comparisons in a row while the loss, where one is saved, did not fall by 1 % meanwhile
+        (mean of the last 5 saved values against that of the 5 before the first of these steps). Kind
+        `too_low`: median < too_low at the first `patience_low` comparisons of an attempt; later a small step
+        may be the end of a schedule. Without values of the weights, the ratio is estimated: for SGD from the
+        captured learning rate, lr ||g|| / ||w||, up to 1 / (1 - momentum) times that; otherwise bounded: from
+        below by the change of norm, mean, minimum and maximum, from above, for Adam and its kin, by 3.2 lr
+        sqrt(n) / ||w||. Steps at which the bounds do not decide are not judged. When saves are k steps apart,
+        `too_high` takes 1/k of the change and `too_low` 1/sqrt(k) of it.
+
+    Parameters:
+        too_high: share of its size by which the middle weight may change per step.
+        too_low: share by which it should change per step at least.
+        patience_high: comparisons in a row that must be too high. Not many, because weights that are thrown
+            about grow, and then the same steps are small against them.
+        patience_low: comparisons from the start that must be too low.
+
+    False alarms:
+        Very small networks, whose weights move far and settle. A warm-up that begins next to zero and takes
+        longer than `patience_low` saved steps. A model none of whose captured weights is trained.
+
+    Do:
+        Too high: divide the learning rate by 3 to 10, warm up, clip gradients. Too low: multiply it by 3 to
+        10 and look again; the ratio grows in proportion.
+
+    Source:
+        A. Karpathy, CS231n notes, Neural networks part 3: ratio of weights to updates. L. Smith, Cyclical
+        learning rates for training neural networks, WACV 2017.
+    """
+
+    code: ClassVar[str] = "TDC126"
+
+    too_high: float = 0.1
+    too_low: float = 1e-6
+    patience_high: int = 5
+    patience_low: int = 10
+
+    def __post_init__(self) -> None:
+        require(0 < self.too_high < np.inf, self, "too_high", self.too_high, "a number above 0")
+        low = self.too_low
+        require(0 <= low < self.too_high, self, "too_low", low, "from 0 to below too_high")
+        for name in ("patience_high", "patience_low"):
+            require(getattr(self, name) >= 1, self, name, getattr(self, name), "1 or more")
+
+    def needs(self) -> Need:
+        """Weights at consecutive steps, best with values; or the learning rate and gradients; and losses."""
+        every = SaveConfig(save_interval=1)
+        return Need(
+            what=f"weights of {self.patience_low + 1} saved TRAIN steps, with their values or with "
+            "gradients and hyperparameters",
+            captures=(
+                *captures_of(["weights"], (), save_config=every, keep=VALUES),
+                *captures_of(
+                    ["gradients", "hyperparameters", "losses"], (), save_config=every, keep=STATISTICS
+                ),
+            ),
+            kinds=("weight",),
+        )
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """One finding per kind, attempt, worker and stretch of steps."""
+        self._take_losses(window)
+        for rate in step_rates(window):
+            state = window.memory.setdefault((rate.attempt, rate.worker), Course())
+            finding = self._judge(window, state, rate)
+            if finding is not None:
+                yield finding
+        for state in window.memory.values():
+            if isinstance(state, Course):
+                state.trim()
+
+    def _take_losses(self, window: Window) -> None:
+        columns = window.columns
+        scalar = window.counted & (columns.ints("count") == 1)
+        trained = columns.where("mode", lambda mode: mode in ("TRAIN", "GLOBAL"))
+        rows = np.flatnonzero(window.in_collections(["losses"]) & window.ok & trained & scalar)
+        finite = np.where(window.finite == 1, columns.floats("mean"), np.inf)
+        for attempt, worker, group in groups(columns, rows, "attempt", "worker"):
+            state = window.memory.setdefault((attempt, worker), Course())
+            state.steps += columns.ints("step")[group].tolist()
+            state.losses += finite[group].tolist()
+
+    def _judge(self, window: Window, state: Course, rate: StepRate) -> Finding | None:
+        high, low = rate.low > self.too_high, rate.high < self.too_low
+        fine = rate.high <= self.too_high and rate.low >= self.too_low
+        if high or low or fine:
+            window.judged(rate.weights)
+        else:
+            window.missing(
+                "values of weights not saved, and statistics and learning rate do not decide", rate.weights
+            )
+        if not high:
+            state.high, state.told = 0, False
+        elif state.high == 0:
+            before = state.mean_loss(rate.step - 1)
+            state.before = state.mean_loss(rate.step) if before is None else before
+        state.high += high
+        state.low = state.low + 1 if low and state.low >= 0 else -1
+        if high and state.high >= self.patience_high and not state.told and state.stands(rate.step):
+            state.told = True
+            return self._finding(window, rate, "too_high", rate.low, self.too_high)
+        if state.low == self.patience_low:
+            return self._finding(window, rate, "too_low", rate.high, self.too_low)
+        return None
+
+    def _finding(self, window: Window, rate: StepRate, kind: str, ratio: float, limit: float) -> Finding:
+        high = kind == "too_high"
+        patience = self.patience_high if high else self.patience_low
+        finding = window.finding(
+            self,
+            rate.row,
+            numbers={
+                "kind": kind,
+                "ratio": ratio,
+                "limit": limit,
+                "weights": rate.weights,
+                "how": rate.how,
+                "comparisons": patience,
+            },
+            why=f"a step changes the middle one of {rate.weights} weights by {ratio:.2g} of its size "
+            f"({rate.how}), {'above' if high else 'below'} {limit:.2g} at {patience} comparisons in a "
+            f"row{'' if high else ' since the start'}; about 0.001 is usual",
+            do="divide the learning rate by 3 to 10, warm up, or clip gradients"
+            if high
+            else "multiply the learning rate by 3 to 10, and look again",
+        )
+        return replace(finding, tensor="")
+
+
+@dataclass(slots=True, kw_only=True)
+class Course:
+    """What is remembered of one attempt and worker.
+
+    steps, losses: of the last saved losses, in order. high: comparisons in a row that were too high; before:
+    the loss before them; told: they were reported. low: comparisons since the start that were all too low; -1
+    once one was not.
+    """
+
+    steps: list[int] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    high: int = 0
+    before: float | None = None
+    told: bool = False
+    low: int = 0
+
+    def mean_loss(self, until: int) -> float | None:
+        """Of the last values up to a step; None before the first one."""
+        end = bisect_right(self.steps, until)
+        values = self.losses[max(0, end - _LOSSES) : end]
+        return float(np.mean(values)) if values else None
+
+    def stands(self, step: int) -> bool:
+        """Whether the loss has not fallen since before the steps that were too high, or is not known."""
+        now = self.mean_loss(step)
+        if self.before is None or now is None or not np.isfinite([self.before, now]).all():
+            return True
+        return now > self.before - _FALL * abs(self.before)
+
+    def trim(self) -> None:
+        """Forgets losses that are no longer needed."""
+        del self.steps[:-_LOSSES], self.losses[:-_LOSSES]

@@ -1,0 +1,215 @@
+"""TDC109: a loss that jumps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.config import SaveConfig
+from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.phases import PhaseCutter, as_points
+from tdcore.rules.measures.series import NO_POINTS, Points, scalars, series
+from tdcore.rules.need import STATISTICS, Need, captures_of
+from tdcore.rules.window import Mask, Window, compile_pattern
+
+__all__ = ["LossSpike"]
+
+_CHUNK = 1 << 15  # values at a time, so that the windows of a long series do not fill memory
+_SIGMA_OF_MAD = 1.4826  # standard deviation / MAD of a normal distribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossSpike:
+    """A loss far above its recent level, for several values in a row.
+
+    What it does:
+        Holds each loss value against the median and the spread of those just before it.
+
+    Why it matters:
+        A spike is an update that damaged the weights: a batch of broken data, a learning rate at the edge of
+        stability, an overflow. Some trainings recover after many lost steps, some stay on the worse level,
+        and the cause is easiest to find when the step is known.
+
+    Decides by:
+        m, s = median and 1.4826 x median absolute deviation of the `window_values` values before, of the
+        same loss in the same mode. A value is above when it exceeds m + factor x s, (1 + min_jump) x m, and
+        m + min_share x the highest m so far (all strictly). `consecutive` values above in a row make a
+        spike, reported at the last of them; single values above are single hard batches, not damage to the
+        weights. When 2/5 of a window are above in a row, the loss has not come back and a second finding
+        says so (kind "step"). In EVAL mode a whole validation phase counts as one value, its mean, because
+        its batches come in a fixed order that may be sorted. Medians and not means, because losses of
+        mini-batches have heavy tails. The first `window_values` values are not judged.
+
+    Parameters:
+        tensor_regex: losses to judge; regular expressions, or one string with commas. None: the collection
+            `losses`.
+        window_values: saved values before the one that is judged, 10 or more.
+        factor: deviations above the median.
+        min_jump: relative rise above the median.
+        min_share: rise as a share of the highest median, so that a loss near zero may flicker.
+        consecutive: values in a row.
+
+    False alarms:
+        Data that comes in another order than at random (sorted by class or length): whole stretches of
+        batches are harder. Changes that are meant: another task, a harder stage of a curriculum, a loss whose
+        weights change.
+
+    Do:
+        Look at the batches of the steps before, clip gradients, lower the learning rate or lengthen its
+        warm-up; go back to a checkpoint before the spike and leave out those batches.
+
+    Source:
+        A. Chowdhery et al., PaLM: scaling language modeling with pathways, 2022, section 5.1. F. R. Hampel,
+        The influence curve and its role in robust estimation, JASA 1974.
+    """
+
+    code: ClassVar[str] = "TDC109"
+
+    tensor_regex: str | Sequence[str] | None = None
+    window_values: int = 20
+    factor: float = 8.0
+    min_jump: float = 0.25
+    min_share: float = 0.05
+    consecutive: int = 3
+
+    def __post_init__(self) -> None:
+        for pattern in names_of(self.tensor_regex):
+            compile_pattern(pattern)
+        require(self.window_values >= 10, self, "window_values", self.window_values, "10 or more")
+        for name in ("factor", "min_jump", "min_share"):
+            require(0 <= getattr(self, name) < np.inf, self, name, getattr(self, name), "0 or more")
+        limit = self._step_values
+        require(
+            1 <= self.consecutive < limit,
+            self,
+            "consecutive",
+            self.consecutive,
+            f"1 or more and below 2/5 of window_values, {limit}",
+        )
+
+    def needs(self) -> Need:
+        """Losses, saved often."""
+        patterns = names_of(self.tensor_regex)
+        return Need(
+            what=f"scalar losses saved at more than window_values = {self.window_values} steps",
+            captures=captures_of(
+                () if patterns else ("losses",),
+                patterns,
+                save_config=SaveConfig(save_interval=1),
+                keep=STATISTICS,
+            ),
+            kinds=() if patterns else ("loss",),
+        )
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """One finding per spike, and one more when the loss stays up."""
+        patterns = names_of(self.tensor_regex)
+        wanted = window.named(patterns) if patterns else window.in_collections(["losses"])
+        for key, points in series(window, np.flatnonzero(scalars(window, wanted)), merge=False):
+            state = window.memory.setdefault(key, _Recent())
+            if key[3] == "EVAL":
+                points = as_points(state.phases.take(points, np.ones(points.unit.size, dtype=np.bool_)))
+            yield from self._series(window, key, state, points)
+        for key, state in window.memory.items():
+            if key[:2] in window.ended:
+                yield from self._series(window, key, state, as_points(state.phases.end()))
+
+    def _series(
+        self, window: Window, key: tuple[int, str, str, str], state: _Recent, points: Points
+    ) -> Iterator[Finding]:
+        """Judges the values that are new, a chunk at a time."""
+        points = points.after(int(state.points.unit[-1]) if state.points.unit.size else -1)
+        for begin in range(0, points.unit.size, _CHUNK):
+            part = points.at(np.arange(begin, min(begin + _CHUNK, points.unit.size)))
+            yield from self._judge(window, key, state, part)
+
+    @property
+    def _step_values(self) -> int:
+        """Values in a row that are a step. Fewer than half a window, which leaves the median where it was."""
+        return 2 * self.window_values // 5
+
+    def _judge(
+        self, window: Window, key: tuple[int, str, str, str], state: _Recent, fresh: Points
+    ) -> Iterator[Finding]:
+        known = state.points.joined(fresh)
+        size = self.window_values
+        state.points = known.at(np.arange(max(0, known.unit.size - size), known.unit.size))
+        first = max(size, known.unit.size - fresh.unit.size)  # first value with a whole window before it
+        judged = max(0, known.unit.size - first)
+        window.judged(judged)
+        window.missing(f"loss among the first {size} values", fresh.unit.size - judged)
+        if not judged:
+            return
+        value = known.value[first:]
+        before = np.lib.stride_tricks.sliding_window_view(known.value[first - size : -1], size)
+        median = np.median(before, axis=1)
+        level = np.maximum.accumulate(np.append(state.level, median))[1:]
+        state.level = float(level[-1])
+        limit = np.maximum(median + self.min_jump * np.abs(median), median + self.min_share * level)
+        above: Mask = value > limit
+        high = np.flatnonzero(above)  # the spread of the others need not be known
+        spread = _SIGMA_OF_MAD * np.median(np.abs(before[high] - median[high, np.newaxis]), axis=1)
+        limit[high] = np.maximum(limit[high], median[high] + self.factor * spread)
+        above[high] = value[high] > limit[high]
+        runs = _run_lengths(above, state.run)
+        state.run = int(runs[-1])
+        for at in np.flatnonzero((runs == self.consecutive) | (runs == self._step_values)).tolist():
+            kind = "spike" if runs[at] == self.consecutive else "step"
+            numbers: dict[str, float | int | str] = {
+                "kind": kind,
+                "loss": float(value[at]),
+                "median": float(median[at]),
+                "limit": float(limit[at]),
+                "values_above": int(runs[at]),
+                "factor": self.factor,
+                "min_jump": self.min_jump,
+            }
+            yield self._finding(key, known, first + at, numbers)
+
+    def _finding(
+        self,
+        key: tuple[int, str, str, str],
+        points: Points,
+        at: int,
+        numbers: dict[str, float | int | str],
+    ) -> Finding:
+        attempt, worker, name, mode = key
+        stays = " and has not come back" if numbers["kind"] == "step" else ""
+        return Finding(
+            rule=type(self).__name__,
+            code=self.code,
+            step=int(points.step[at]),
+            mode=mode,
+            mode_step=int(points.mode_step[at]),
+            worker=worker,
+            attempt=attempt,
+            tensor=name,
+            numbers=numbers,
+            why=f"the loss is {numbers['loss']:.4g}, its median over the {self.window_values} values before "
+            f"was {numbers['median']:.4g}; it is above {numbers['limit']:.4g} for {numbers['values_above']} "
+            f"values in a row{stays}",
+            do="look at the batches before this step, clip gradients, lower the learning rate or lengthen "
+            "its warm-up, or go back to a checkpoint before the spike",
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Recent:
+    """What the rule remembers of one loss in one mode between windows."""
+
+    points: Points = NO_POINTS  # the last window_values ones
+    phases: PhaseCutter = field(default_factory=PhaseCutter)  # of EVAL
+    level: float = 0.0  # highest median so far
+    run: int = 0  # values above in a row, up to the newest
+
+
+def _run_lengths(above: Mask, before: int) -> npt.NDArray[np.int64]:
+    """For each value, how many in a row up to and with it are above; `before` of them came earlier."""
+    position = np.arange(1, above.size + 1)
+    last_below = np.maximum.accumulate(np.where(above, 0, position))
+    lengths: npt.NDArray[np.int64] = np.where(last_below == 0, position + before, position - last_below)
+    return np.where(above, lengths, 0)

@@ -1,0 +1,181 @@
+"""TDC113: token sequences that consist mostly of one token."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.collection import CollectionConfig
+from tdcore.config import SaveConfig
+from tdcore.errors import ConfigError, RunError
+from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.need import STATISTICS, VALUES, Need
+from tdcore.rules.window import Mask, Window, compile_pattern
+
+__all__ = ["NLPSequenceRatio"]
+
+_NO_TOKENS = re.compile("token_type|segment|position", re.IGNORECASE)
+_Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NLPSequenceRatio:
+    """Batches of token ids of which a token, such as padding, makes up too much.
+
+    What it does:
+        Counts given tokens in the inputs of embeddings, by default token 0, which is padding in most
+        vocabularies.
+
+    Why it matters:
+        Padding is computed like any other token and teaches nothing: with 80 % padding four fifths of the
+        time are spent on it. Many unknown tokens mean a vocabulary that does not fit the text.
+
+    Decides by:
+        100 x (number of the token) / (number of ids in the tensor) > its threshold (strictly), per tensor and
+        step. Token 0 is counted by the statistics in the index; other tokens need the values, which are read
+        only where the smallest and largest id leave room for the token. Inputs are found by the class of
+        their module (Embedding), without those named as positions, segments or token types, or by name.
+
+    Parameters:
+        tensor_regex: regular expressions for tensors of token ids, or one string with commas. None: inputs of
+            Embedding modules of tokens, and the older names (embedding0_input_0).
+        token_values: tokens to count, or one string with commas.
+        token_thresholds_percent: one limit for each of them, in per cent, or one string with commas.
+
+    False alarms:
+        Other embeddings in whose inputs 0 is a value like others (categories, speakers): name the token
+        embedding with tensor_regex. Vocabularies in which 0 is no padding. Batches that are short by nature.
+
+    Do:
+        Sort or bucket sequences by length, pack several into one, or cut the longest; for unknown tokens use
+        a subword vocabulary made from the same kind of text.
+
+    Source:
+        M. M. Krell et al., Efficient sequence packing without cross-contamination, 2021.
+    """
+
+    code: ClassVar[str] = "TDC113"
+
+    tensor_regex: str | Sequence[str] | None = None
+    token_values: str | Sequence[float] = "0"
+    token_thresholds_percent: str | Sequence[float] = "50"
+
+    def __post_init__(self) -> None:
+        for pattern in names_of(self.tensor_regex):
+            compile_pattern(pattern)
+        tokens, limits = self._numbers("token_values"), self._numbers("token_thresholds_percent")
+        require(bool(tokens), self, "token_values", self.token_values, "one token or more")
+        if len(tokens) != len(limits):
+            raise ConfigError(
+                f"NLPSequenceRatio.token_values names {len(tokens)} tokens and token_thresholds_percent "
+                f"{len(limits)} limits; give one limit for each token"
+            )
+        for token in tokens:
+            require(abs(token) < np.inf, self, "token_values", token, "numbers of tokens")
+        for limit in limits:
+            require(0 <= limit <= 100, self, "token_thresholds_percent", limit, "percentages, 0 to 100")
+
+    def needs(self) -> Need:
+        """Token ids: statistics, or values where a token other than 0 is counted."""
+        values, patterns = any(self._numbers("token_values")), names_of(self.tensor_regex)
+        return Need(
+            what=f"token ids ({'the values' if values else 'statistics'} of inputs of an Embedding)",
+            captures=(
+                CollectionConfig(
+                    name="input_sequence",
+                    include_regex=patterns or ("embedding0_input_0",),
+                    module_regex=() if patterns else ("^Embedding_input",),
+                    save_config=SaveConfig(save_interval=100),
+                    reduction_config=VALUES if values else STATISTICS,
+                ),
+            ),
+            payload=values,
+        )
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """One finding per tensor, step and token above its limit."""
+        wanted = self._inputs(window) & window.ok
+        limits = zip(self._numbers("token_values"), self._numbers("token_thresholds_percent"), strict=True)
+        for token, limit in limits:
+            rows, counts = _by_statistics(window, wanted) if token == 0 else _by_values(window, wanted, token)
+            total = window.columns.ints("count")[rows]
+            window.judged(len(rows))
+            percent = 100.0 * counts / total
+            for at in window.listed(np.flatnonzero(percent > limit)):
+                share = float(percent[at])
+                yield window.finding(
+                    self,
+                    int(rows[at]),
+                    numbers={
+                        "kind": f"token {token:.15g}",
+                        "token": token,
+                        "percent": share,
+                        "threshold_percent": limit,
+                        "count": int(counts[at]),
+                        "ids": int(total[at]),
+                    },
+                    why=f"token {token:.15g} makes up {share:.3g} % of {total[at]} ids, above {limit:g} %",
+                    do="bucket sequences by length or pack them; for unknown tokens fit the vocabulary",
+                )
+
+    def _numbers(self, name: str) -> tuple[float, ...]:
+        """A parameter that is a list of numbers. Raises ConfigError."""
+        value = getattr(self, name)
+        if isinstance(value, str):
+            value = names_of(value)
+        values: Any = [value] if isinstance(value, (int, float)) else value
+        try:
+            return tuple(float(each) for each in values)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f'NLPSequenceRatio.{name} must be numbers, such as "0,1", got {value!r}'
+            ) from None
+
+    def _inputs(self, window: Window) -> Mask:
+        patterns = names_of(self.tensor_regex)
+        if patterns:
+            return window.named(patterns)
+        embedding = window.columns.where("origin", lambda origin: origin.rpartition(".")[2] == "Embedding")
+        embedding = embedding & window.kind("input") & window.columns.where("name", _may_be_tokens)
+        found: Mask = embedding | window.named(["embedding0_input_0"])
+        return found
+
+
+def _may_be_tokens(name: str) -> bool:
+    """Whether the name of an input of an Embedding does not say that it is something else."""
+    return not _NO_TOKENS.search(name)
+
+
+def _by_statistics(window: Window, wanted: Mask) -> tuple[_Ints, _Ints]:
+    """(rows that can be judged, zeros in each)."""
+    window.missing("token ids saved without statistics", int(np.sum(wanted & ~window.counted)))
+    rows = np.flatnonzero(wanted & window.counted & (window.columns.ints("count") > 0))
+    return rows, window.columns.ints("zero_count")[rows]
+
+
+def _by_values(window: Window, wanted: Mask, token: float) -> tuple[_Ints, _Ints]:
+    """(rows that can be judged, how often the token is in each); reads where it may be."""
+    columns = window.columns
+    wanted = wanted & ~(window.counted & (columns.ints("count") == 0))  # nothing to count in
+    counted = wanted & window.counted
+    outside = counted & ((columns.floats("min") > token) | (columns.floats("max") < token))
+    there = columns.present("nbytes")
+    lacking = wanted & ~outside & ~(there & counted)
+    window.missing("token ids saved without their values", int(np.sum(lacking)))
+    rows = np.flatnonzero(outside | (counted & there))
+    counts = np.zeros(rows.size, dtype=np.int64)
+    readable = np.ones(rows.size, dtype=np.bool_)
+    for at in np.flatnonzero(~outside[rows]).tolist():
+        try:
+            ((_, values),) = window.read([int(rows[at])])
+        except RunError as error:
+            window.missing(f"token ids could not be read ({type(error).__name__})", 1)
+            readable[at] = False
+            continue
+        counts[at] = int(np.sum(values == token))
+    return rows[readable], counts[readable]

@@ -1,0 +1,141 @@
+"""TDC125: a rank whose gradients are unlike those of all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tdcore.config import SaveConfig
+from tdcore.rules.base import Finding, require
+from tdcore.rules.measures.ranks import Meeting, Ranks, side_by_side
+from tdcore.rules.measures.wording import readable
+from tdcore.rules.need import STATISTICS, Need, captures_of
+from tdcore.rules.window import Window
+
+__all__ = ["OutlierRank"]
+
+_RANKS = 3  # fewer have no median to deviate from
+_SPREAD = 5 * 1.4826  # median absolute deviations that are five standard deviations of a normal distribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutlierRank:
+    """A rank of a distributed training whose gradients are persistently larger or smaller than the others'.
+
+    What it does:
+        Lays the gradients of all workers at the same step side by side, and names a rank that deviates.
+
+    Why it matters:
+        Ranks see samples of the same data, so their gradients are alike. One that deviates step after step
+        has other data (a broken shard, labels shifted, padding), another model (a missed broadcast, a stale
+        checkpoint) or faulty hardware, and spoils the mean of all.
+
+    Decides by:
+        Per gradient and step, d = ln(L2 norm) - median of that over ranks; per rank and step, the median of d
+        over its gradients. Outlier: |d| > ln(factor), and |d| > 5 standard deviations of the ranks' values
+        (estimated from their median absolute deviation), both strictly. Reported at the `patience`-th judged
+        step in a row, once until it has ceased; kind `large` or `small`; the tensor is the one that deviates
+        most. Steps are those of TRAIN (or GLOBAL) mode. A step is judged when all workers known so far have
+        come as far or have ended; at most a hundred saved steps (or four million norms) wait. Not judged:
+        steps with fewer than three ranks, gradients that are not finite, gradients that not all ranks have.
+        After an all-reduce the gradients of all ranks are the same, and only a rank that is out of step with
+        the others shows.
+
+    Parameters:
+        factor: how many times larger or smaller than the median a rank's gradients must be.
+        patience: judged steps in a row.
+        workers: how many workers to wait for. None: those that have saved something so far, three or more.
+
+    False alarms:
+        Ranks with other work on purpose: stages of a pipeline, experts, other batch sizes or data sources.
+
+    Do:
+        Compare the rank's inputs and labels with those of another one; check that weights are broadcast at
+        the start and that seeds differ only where they should; exchange the device.
+
+    Source:
+        S. McCandlish et al., An empirical model of large-batch training, 2018, for gradient noise between
+        batches. P. Rousseeuw and C. Croux, Alternatives to the median absolute deviation, JASA 1993.
+    """
+
+    code: ClassVar[str] = "TDC125"
+
+    factor: float = 4.0
+    patience: int = 5
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        require(1 < self.factor < np.inf, self, "factor", self.factor, "a number above 1")
+        require(self.patience >= 1, self, "patience", self.patience, "1 or more")
+        number = self.workers
+        require(number is None or number >= _RANKS, self, "workers", number, f"{_RANKS} or more, or None")
+
+    def needs(self) -> Need:
+        """Statistics of gradients of several workers."""
+        return Need(
+            what=f'statistics of gradients of {_RANKS} workers or more (include_workers="all")',
+            captures=captures_of(
+                ["gradients"], (), save_config=SaveConfig(save_interval=100), keep=STATISTICS
+            ),
+            kinds=("gradient",),
+        )
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """One finding per rank and stretch of steps."""
+        trained = window.columns.where("mode", lambda mode: mode in ("TRAIN", "GLOBAL"))
+        gradients = window.kind("gradient") & window.ok & trained
+        window.missing("gradient saved without statistics", int(np.sum(gradients & ~window.counted)))
+        gradients &= window.counted
+        finite = window.finite == window.columns.floats("count")
+        window.missing("gradient is not finite", int(np.sum(gradients & ~finite)))
+        for meeting in side_by_side(window, gradients & finite, _RANKS, self.workers):
+            window.judged(meeting.logs.size)
+            if meeting.names:
+                yield from self._judge(window.memory[meeting.attempt, meeting.mode], meeting)
+
+    def _judge(self, ranks: Ranks, meeting: Meeting) -> Iterator[Finding]:
+        deviation = meeting.logs - np.median(meeting.logs, axis=0)
+        own = np.median(deviation, axis=1)
+        spread = _SPREAD * float(np.median(np.abs(own - np.median(own))))
+        limit = max(float(np.log(self.factor)), spread)
+        for at, worker in enumerate(meeting.workers):
+            if not abs(own[at]) > limit:
+                ranks.runs.pop(worker, None)
+                continue
+            ranks.runs[worker] = ranks.runs.get(worker, 0) + 1
+            if ranks.runs[worker] == self.patience:
+                yield self._finding(meeting, at, own, int(np.argmax(np.abs(deviation[at]))))
+
+    def _finding(
+        self, meeting: Meeting, at: int, own: np.ndarray[tuple[int, ...], np.dtype[np.float64]], worst: int
+    ) -> Finding:
+        part, deviation = meeting.parts[at], float(own[at])
+        times = float(np.exp(min(abs(deviation), 700.0)))
+        kind = "large" if deviation > 0 else "small"
+        return Finding(
+            rule=type(self).__name__,
+            code=self.code,
+            step=part.step,
+            mode=part.mode,
+            mode_step=meeting.mode_step,
+            worker=meeting.workers[at],
+            attempt=meeting.attempt,
+            tensor=meeting.names[worst],
+            numbers={
+                "kind": kind,
+                "times": times,
+                "factor": self.factor,
+                "norm": float(np.exp(meeting.logs[at, worst])),
+                "median_norm": float(np.exp(np.median(meeting.logs[:, worst]))),
+                "ranks": len(meeting.workers),
+                "gradients": len(meeting.names),
+                "steps": self.patience,
+            },
+            why=f"the gradients of {meeting.workers[at]} are {readable(times)} times "
+            f"{'larger' if kind == 'large' else 'smaller'} than the median of {len(meeting.workers)} ranks, "
+            f"for {self.patience} judged steps in a row",
+            do="compare its data and weights with those of another rank, or exchange the device",
+        )

@@ -1,0 +1,191 @@
+"""TDC105: a model that fits its training data and not the validation data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import hypot
+from typing import ClassVar
+
+import numpy as np
+
+from tdcore.config import SaveConfig, SaveConfigMode
+from tdcore.modes import ModeKeys
+from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.phases import Phase, PhaseCutter
+from tdcore.rules.measures.series import mixed_series, scalars
+from tdcore.rules.measures.wording import readable
+from tdcore.rules.need import STATISTICS, Need, captures_of
+from tdcore.rules.window import Window, compile_pattern
+
+__all__ = ["Overfit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overfit:
+    """A validation loss well above the training loss that no longer improves.
+
+    What it does:
+        Compares, after each validation phase, its mean loss with that of the training phase before it.
+
+    Why it matters:
+        A model that has begun to learn its training data by heart does worse on everything else with each
+        further step. The best weights are behind, and the loss that most people watch, the training loss,
+        says the opposite.
+
+    Decides by:
+        r = (mean validation loss - mean training loss) / mean training loss, once per validation phase that
+        has ended (a training step follows, or the attempt has ended). The phase counts when r >
+        ratio_threshold (strictly), the difference is more than `standard_errors` standard errors (from the
+        scatter of the saved losses in both phases), and the mean validation loss is not the lowest so far: a
+        gap alone, while the validation loss still falls, is a model that still learns. `patience` counting
+        phases in a row make a finding, and no other comes until a phase did not count; the first phase,
+        the lowest by nature, never counts. Each loss tensor is judged alone. A phase without a training phase
+        right before it, or with a mean training loss of 0 or less, is not judged. compat=True is the older
+        rule: r alone decides, one phase is enough, and each further one is a finding, too.
+
+    Parameters:
+        tensor_regex: losses to judge; regular expressions, or one string with commas. None: the collection
+            `losses`.
+        start_step: global step from which on phases are compared.
+        patience: phases in a row that make a finding. None: 3, or 1 with compat.
+        ratio_threshold: limit of r.
+        standard_errors: how many of them the difference must exceed; 0 takes each difference as it is.
+        compat: True is the older rule.
+
+    False alarms:
+        Dropout and augmentation raise the training loss, so they hide overfitting rather than invent it; a
+        validation set that is harder than the training set has a gap from the start. A model that has
+        converged with a training loss near zero has a large r while its validation loss merely stands still.
+
+    Do:
+        Stop here or go back to the weights of the lowest validation loss. Add data or augmentation, weight
+        decay or dropout, or take a smaller model.
+
+    Source:
+        L. Prechelt, Early stopping - but when?, in: Neural Networks: Tricks of the Trade, 1998. I.
+        Goodfellow, Y. Bengio, A. Courville, Deep Learning, 2016, section 5.2.
+    """
+
+    code: ClassVar[str] = "TDC105"
+
+    tensor_regex: str | Sequence[str] | None = None
+    start_step: int = 0
+    patience: int | None = None
+    ratio_threshold: float = 0.1
+    standard_errors: float = 2.0
+    compat: bool = False
+
+    def __post_init__(self) -> None:
+        for pattern in names_of(self.tensor_regex):
+            compile_pattern(pattern)
+        require(self.start_step >= 0, self, "start_step", self.start_step, "0 or more")
+        require(self._patience >= 1, self, "patience", self.patience, "1 or more, or None")
+        limit = self.ratio_threshold
+        require(0 <= limit < np.inf, self, "ratio_threshold", limit, "0 or more")
+        errors = self.standard_errors
+        require(0 <= errors < np.inf, self, "standard_errors", errors, "0 or more")
+
+    def needs(self) -> Need:
+        """Losses of training and of validation."""
+        patterns = names_of(self.tensor_regex)
+        return Need(
+            what="scalar losses saved in TRAIN and in EVAL mode, phase after phase",
+            captures=captures_of(
+                () if patterns else ("losses",),
+                patterns,
+                save_config=SaveConfig(
+                    save_interval=100,
+                    mode_save_configs={
+                        ModeKeys.TRAIN: SaveConfigMode(save_interval=10),
+                        ModeKeys.EVAL: SaveConfigMode(save_interval=1),
+                    },
+                ),
+                keep=STATISTICS,
+            ),
+            kinds=() if patterns else ("loss",),
+        )
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """One finding per loss and row of counting phases."""
+        patterns = names_of(self.tensor_regex)
+        wanted = window.named(patterns) if patterns else window.in_collections(["losses"])
+        wanted = wanted & window.columns.where("mode", lambda mode: mode in ("TRAIN", "EVAL"))
+        wanted = wanted & (window.columns.ints("step") >= self.start_step)
+        for key, points, is_eval in mixed_series(window, np.flatnonzero(scalars(window, wanted))):
+            state = window.memory.setdefault(key, _Losses())
+            for phase in state.phases.take(points, is_eval):
+                yield from self._take(window, key, state, phase)
+        for key, state in window.memory.items():
+            if key[:2] in window.ended:
+                for phase in state.phases.end():
+                    yield from self._take(window, key, state, phase)
+
+    @property
+    def _patience(self) -> int:
+        if self.patience is None:
+            return 1 if self.compat else 3
+        return self.patience
+
+    def _take(
+        self, window: Window, key: tuple[int, str, str], state: _Losses, phase: Phase
+    ) -> Iterator[Finding]:
+        """Takes in a phase that has ended."""
+        if not phase.is_eval:
+            state.train = phase
+            return
+        train, state.train = state.train, None
+        best, state.best = state.best, min(state.best, phase.mean)
+        if train is None:
+            window.missing("no training loss was saved in the phase before a validation phase", 1)
+        elif train.mean <= 0:
+            window.missing("mean training loss is 0 or less", 1)
+        else:
+            window.judged(1)
+            ratio = (phase.mean - train.mean) / train.mean
+            counts = ratio > self.ratio_threshold
+            if not self.compat:
+                error = hypot(phase.standard_error, train.standard_error)
+                beyond_noise = phase.mean - train.mean > self.standard_errors * error
+                counts = counts and beyond_noise and phase.mean >= best
+            state.strikes = state.strikes + 1 if counts else 0
+            again = self.compat and state.strikes > self._patience
+            if state.strikes == self._patience or again:
+                yield self._finding(key, state, phase, train)
+
+    def _finding(self, key: tuple[int, str, str], state: _Losses, phase: Phase, train: Phase) -> Finding:
+        attempt, worker, name = key
+        ratio = (phase.mean - train.mean) / train.mean
+        return Finding(
+            rule=type(self).__name__,
+            code=self.code,
+            step=phase.step,
+            mode="EVAL",
+            mode_step=phase.mode_step,
+            worker=worker,
+            attempt=attempt,
+            tensor=name,
+            numbers={
+                "validation_loss": phase.mean,
+                "training_loss": train.mean,
+                "ratio": ratio,
+                "ratio_threshold": self.ratio_threshold,
+                "best_validation_loss": state.best,
+                "phases": state.strikes,
+            },
+            why=f"the mean validation loss {phase.mean:.4g} is {readable(100 * ratio)} % above the mean "
+            f"training loss {train.mean:.4g} ({100 * self.ratio_threshold:g} % is tolerated), "
+            f"{state.strikes} phases in a row; its lowest mean was {state.best:.4g}",
+            do="go back to the weights of the lowest validation loss; add data, augmentation, weight decay "
+            "or dropout, or take a smaller model",
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Losses:
+    """What the rule remembers of one loss between windows."""
+
+    phases: PhaseCutter = field(default_factory=PhaseCutter)
+    train: Phase | None = None  # the training phase that has just ended
+    best: float = np.inf  # lowest mean of a validation phase
+    strikes: int = 0

@@ -1,0 +1,253 @@
+"""TDC107: a training that goes on although nothing improves any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from tdcore.config import SaveConfig, SaveConfigMode
+from tdcore.modes import ModeKeys
+from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.phases import PhaseCutter
+from tdcore.rules.measures.series import NO_POINTS, Points, mixed_series, scalars
+from tdcore.rules.need import STATISTICS, Need, captures_of
+from tdcore.rules.window import Window, compile_pattern
+
+__all__ = ["Overtraining"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overtraining:
+    """Training that goes on long after the losses stopped improving.
+
+    What it does:
+        Counts, for the training and for the validation loss, how long ago each last reached a new optimum.
+
+    Why it matters:
+        Steps after the last improvement cost as much as those before it and give nothing; when the
+        validation loss rises meanwhile, they even take away.
+
+    Decides by:
+        A loss reaches a new optimum when best - loss > delta (strictly). Compared are means, because the
+        luckiest of many batches is never beaten again: of the training loss over `smoothing_values` saved
+        values each, of the validation loss over each validation phase. Each mean that is no new optimum adds
+        one to its counter, each new optimum sets it to zero. Fires when the training counter has reached
+        patience_train and the validation counter patience_validation; with require="any", when one of them
+        has. Without any validation loss the training counter decides alone, and the finding says so. delta
+        is absolute; where a loss begins below 1 it is scaled by the first mean, so that small losses can
+        improve at all. One finding, and no other until there was a new optimum. compat=True is the older
+        rule: single saved values of either mode and delta as it is.
+
+    Parameters:
+        tensor_regex: losses to judge; regular expressions, or one string with commas. None: the collection
+            `losses`.
+        patience_train: means of the training loss without a new optimum.
+        patience_validation: validation phases without one.
+        delta: in units of the loss.
+        require: "both" counters, or "any" of them.
+        smoothing_values: saved training losses in one mean.
+        compat: True is the older rule.
+
+    False alarms:
+        Long plateaus that end (schedules that drop the learning rate late, grokking). Losses that are not
+        meant to fall (the two sides of a GAN, reinforcement learning). A training that was planned with some
+        reserve is reported at its end; that is true, and says how much shorter the next one may be.
+
+    Do:
+        Stop, and keep the weights of the lowest validation loss; use early stopping. Lower the learning rate
+        if the loss should still fall.
+
+    Source:
+        L. Prechelt, Early stopping - but when?, in: Neural Networks: Tricks of the Trade, 1998.
+    """
+
+    code: ClassVar[str] = "TDC107"
+
+    tensor_regex: str | Sequence[str] | None = None
+    patience_train: int = 5
+    patience_validation: int = 10
+    delta: float = 0.01
+    require: str = "both"
+    smoothing_values: int = 20
+    compat: bool = False
+
+    def __post_init__(self) -> None:
+        for pattern in names_of(self.tensor_regex):
+            compile_pattern(pattern)
+        for name in ("patience_train", "patience_validation", "smoothing_values"):
+            require(getattr(self, name) >= 1, self, name, getattr(self, name), "1 or more")
+        require(0 <= self.delta < np.inf, self, "delta", self.delta, "0 or more")
+        require(self.require in ("both", "any"), self, "require", self.require, '"both" or "any"')
+
+    def needs(self) -> Need:
+        """Losses over many steps."""
+        patterns = names_of(self.tensor_regex)
+        values = 1 if self.compat else self.smoothing_values
+        return Need(
+            what=f"scalar losses saved in TRAIN mode at {2 * values} steps or more (and in EVAL mode, if the "
+            "training validates)",
+            captures=captures_of(
+                () if patterns else ("losses",),
+                patterns,
+                save_config=SaveConfig(
+                    save_interval=100,
+                    mode_save_configs={
+                        ModeKeys.TRAIN: SaveConfigMode(save_interval=10),
+                        ModeKeys.EVAL: SaveConfigMode(save_interval=1),
+                    },
+                ),
+                keep=STATISTICS,
+            ),
+            kinds=() if patterns else ("loss",),
+        )
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """One finding per loss and stretch without improvement."""
+        patterns = names_of(self.tensor_regex)
+        wanted = window.named(patterns) if patterns else window.in_collections(["losses"])
+        wanted = wanted & window.columns.where("mode", lambda mode: mode in ("TRAIN", "EVAL"))
+        for key, points, is_eval in mixed_series(window, np.flatnonzero(scalars(window, wanted))):
+            state = window.memory.setdefault(key, _Losses())
+            for is_validation, step, mode_step, mean in self._means(state, points, is_eval):
+                yield from self._take(window, key, state, is_validation, step, mode_step, mean)
+        for key, state in window.memory.items():
+            if key[:2] in window.ended and not self.compat:
+                for phase in state.phases.end():
+                    if phase.is_eval:
+                        place = (phase.step, phase.mode_step, phase.mean)
+                        yield from self._take(window, key, state, True, *place)
+
+    def _means(
+        self, state: _Losses, points: Points, is_eval: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    ) -> list[tuple[bool, int, int, float]]:
+        """(is validation, step, mode step, mean) of what these points complete, in order of steps."""
+        late = int(np.searchsorted(points.step, state.phases.newest, side="right"))
+        points, is_eval = points.after(state.phases.newest), is_eval[late:]
+        if self.compat:
+            state.phases.newest = int(points.step[-1]) if points.step.size else state.phases.newest
+            rows = zip(
+                is_eval.tolist(),
+                points.step.tolist(),
+                points.mode_step.tolist(),
+                points.value.tolist(),
+                strict=True,
+            )
+            return list(rows)
+        found = [
+            (True, phase.step, phase.mode_step, phase.mean)
+            for phase in state.phases.take(points, is_eval)
+            if phase.is_eval
+        ]
+        kept = state.kept.joined(points.at(np.flatnonzero(~is_eval)))
+        size = self.smoothing_values
+        whole = kept.step.size // size * size
+        ends = np.arange(size - 1, whole, size)
+        means = kept.value[:whole].reshape(-1, size).mean(axis=1)
+        found += zip(
+            [False] * ends.size,
+            kept.step[ends].tolist(),
+            kept.mode_step[ends].tolist(),
+            means.tolist(),
+            strict=True,
+        )
+        state.kept = kept.at(np.arange(whole, kept.step.size))
+        return sorted(found, key=lambda each: each[1])
+
+    def _take(
+        self,
+        window: Window,
+        key: tuple[int, str, str],
+        state: _Losses,
+        is_validation: bool,
+        step: int,
+        mode_step: int,
+        mean: float,
+    ) -> Iterator[Finding]:
+        """Takes in one mean: of a block of training losses, or of a validation phase."""
+        which = state.validation if is_validation else state.train
+        if which.means == 0:
+            which.first = abs(mean)
+        which.means += 1
+        delta = self._delta_of(which)
+        if which.best - mean > delta:
+            which.best, which.best_step, which.count = mean, step, 0
+        else:
+            which.count += 1
+        window.judged(int(which.means > 1))
+        stale = [
+            state.train.count >= self.patience_train,
+            state.validation.count >= self.patience_validation,
+        ]
+        alone = not state.validation.means
+        over = stale[0] if alone else any(stale) if self.require == "any" else all(stale)
+        again, state.told = state.told, over
+        if over and not again:
+            yield self._finding(key, state, is_validation, step, mode_step)
+
+    def _delta_of(self, which: _Counter) -> float:
+        """The improvement that counts, in units of this loss."""
+        return self.delta if self.compat else self.delta * min(1.0, which.first)
+
+    def _finding(
+        self, key: tuple[int, str, str], state: _Losses, is_validation: bool, step: int, mode_step: int
+    ) -> Finding:
+        attempt, worker, name = key
+        train, validation = state.train, state.validation
+        unit = "saved values" if self.compat else f"means of {self.smoothing_values} saved values"
+        why = f"the training loss has not improved by more than {self._delta_of(train):.2g} on "
+        why += f"{train.best:.4g} for {train.count} {unit} (since step {train.best_step})"
+        numbers: dict[str, float | int | str] = {
+            "training_best": train.best,
+            "training_count": train.count,
+            "patience_train": self.patience_train,
+            "delta": self._delta_of(train),
+        }
+        if validation.means:
+            unit = "saved values" if self.compat else "phases"
+            why += f", the validation loss not on {validation.best:.4g} for {validation.count} {unit} (since "
+            why += f"step {validation.best_step})"
+            numbers |= {
+                "validation_best": validation.best,
+                "validation_count": validation.count,
+                "patience_validation": self.patience_validation,
+            }
+        else:
+            why += "; there is no validation loss, so the training loss decided alone"
+        return Finding(
+            rule=type(self).__name__,
+            code=self.code,
+            step=step,
+            mode="EVAL" if is_validation else "TRAIN",
+            mode_step=mode_step,
+            worker=worker,
+            attempt=attempt,
+            tensor=name,
+            numbers=numbers,
+            why=why,
+            do="stop and keep the weights of the best validation loss, or lower the learning rate",
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Counter:
+    """How one of the two losses stands."""
+
+    means: int = 0
+    first: float = 0.0
+    best: float = np.inf
+    best_step: int = 0
+    count: int = 0  # means since the last optimum
+
+
+@dataclass(slots=True, kw_only=True)
+class _Losses:
+    """What the rule remembers of one loss between windows."""
+
+    phases: PhaseCutter = field(default_factory=PhaseCutter)
+    kept: Points = NO_POINTS  # training losses of a block that is not full
+    train: _Counter = field(default_factory=_Counter)
+    validation: _Counter = field(default_factory=_Counter)
+    told: bool = False  # reported, and still so

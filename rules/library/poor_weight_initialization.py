@@ -1,0 +1,279 @@
+"""TDC117: weights whose start keeps a network from learning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from tdcore.config import SaveConfig
+from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.initial import equal_weights, gradient_ranges, variances
+from tdcore.rules.measures.opening import PROGRESS, Opening
+from tdcore.rules.measures.series import groups
+from tdcore.rules.measures.wording import readable
+from tdcore.rules.need import STATISTICS, VALUES, Need, captures_of
+from tdcore.rules.window import Floats, Ints, Mask, Window, compile_pattern
+
+__all__ = ["PoorWeightInitialization"]
+
+_MODES = ("TRAIN", "GLOBAL")
+_MODULES = frozenset({"ReLU", "ReLU6", "LeakyReLU", "PReLU", "ELU", "GELU", "SiLU"})
+_DO = "use He initialisation for ReLU layers, Xavier for tanh and sigmoid, or add normalisation layers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoorWeightInitialization:
+    """Weights that start too small, too large, or all alike, so that the network does not begin to learn.
+
+    What it does:
+        Looks at activations, gradients, losses and weights of the first saved steps of a training.
+
+    Why it matters:
+        Each layer multiplies the signal by the spread of its weights: if that is off, activations and
+        gradients fade or grow with every layer, and a deep network stands still from the first step on.
+        Neurons that start alike get the same gradients and stay alike for ever.
+
+    Decides by:
+        The first `steps` saved steps of TRAIN (or GLOBAL) mode, per attempt and worker. Kind `variance`:
+        variance of the inputs of activations (ReLU, LeakyReLU, PReLU, ELU, GELU, SiLU modules, in order of
+        execution); the geometric mean over the last quarter of the layers and that over the first quarter
+        differ by more than `threshold` times. Kind `gradient`: per gradient of a weight, r = p95 - p5 of its
+        elements; smallest r / largest r < distribution_range (gradients of fewer than 20 elements, or mostly
+        zeros, are left out). Both are reported once, at the end of these steps, when they held at more than
+        half of them and the loss did not fall by 1 % (mean of the last `patience` values against the first
+        ones): a network that learns was not initialised poorly, and pretrained ones differ widely from layer
+        to layer. Kind `equal_weights`: at the first saved step all weights within each neuron are equal, or
+        all neurons of a layer are; weights of zeros only when they are still zero at the second saved step.
+        Reported at once, whatever the loss does. Values are read where they were saved; else r comes from the
+        histograms in the index (within a factor of two), and only weights that are all the same number are
+        seen. compat=True is the older reading: largest variance > threshold x smallest, smallest r <
+        distribution_range, or no better loss within `patience` saved steps; each is reported at once.
+
+    Parameters:
+        activation_inputs_regex: names of activation inputs; regular expressions, or one string with commas.
+            None: inputs of the modules above, and names with `relu_input`.
+        threshold: largest ratio of variances that is in order.
+        distribution_range: smallest range of gradients that is in order; as a share of that of the layer
+            with the largest one (compat=True: in units of the gradient).
+        patience: saved steps over which losses are averaged (compat=True: without a better loss).
+        steps: saved steps that are looked at.
+        compat: True is the older rule.
+
+    False alarms:
+        A long warm-up of a pretrained network whose layers differ widely. Trainings that do not learn for
+        another reason, with such layers.
+
+    Do:
+        Use He initialisation for ReLU layers and Xavier for tanh and sigmoid, add normalisation layers, and
+        never start a hidden layer with one constant.
+
+    Source:
+        K. He et al., Delving deep into rectifiers, ICCV 2015. X. Glorot and Y. Bengio, Understanding the
+        difficulty of training deep feedforward neural networks, AISTATS 2010.
+    """
+
+    code: ClassVar[str] = "TDC117"
+    columns: ClassVar[tuple[str, ...]] = ("shape", "log2_first", "log2_counts")
+
+    activation_inputs_regex: str | Sequence[str] | None = None
+    threshold: float = 10.0
+    distribution_range: float = 0.001
+    patience: int = 5
+    steps: int = 10
+    compat: bool = False
+
+    def __post_init__(self) -> None:
+        for pattern in names_of(self.activation_inputs_regex):
+            compile_pattern(pattern)
+        require(1 <= self.threshold < np.inf, self, "threshold", self.threshold, "a number of 1 or more")
+        limit = self.distribution_range
+        require(0 <= limit < np.inf, self, "distribution_range", limit, "0 or more")
+        require(self.patience >= 1, self, "patience", self.patience, "1 or more")
+        require(self.steps >= 2, self, "steps", self.steps, "2 or more")
+
+    def needs(self) -> Need:
+        """Statistics of activation inputs, gradients and losses, values of weights, of the first steps."""
+        first = SaveConfig(save_interval=1, end_step=self.steps)
+        patterns = names_of(self.activation_inputs_regex)
+        modules = () if patterns else (f"^({'|'.join(sorted(_MODULES))})_input",)
+        return Need(
+            what="weights, gradients or activation inputs of the first TRAIN steps, and losses",
+            captures=(
+                *captures_of(["gradients", "losses"], (), save_config=first, keep=STATISTICS),
+                *captures_of(["weights"], (), save_config=first, keep=VALUES),
+                *captures_of(
+                    (),
+                    patterns or (".*relu_input",),
+                    save_config=first,
+                    keep=STATISTICS,
+                    name="relu_input",
+                    modules=modules,
+                ),
+            ),
+        )
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """One finding per kind, attempt and worker; one per layer of equal weights; compat=True: per step."""
+        columns = window.columns
+        wanted = window.ok & columns.where("mode", _MODES.__contains__)
+        inputs, losses = self._inputs(window), window.in_collections(["losses"])
+        gradients, weights = window.kind("gradient"), window.kind("weight")
+        wanted &= inputs | losses | gradients | weights
+        for attempt, worker, group in groups(columns, np.flatnonzero(wanted), "attempt", "worker"):
+            opening = window.memory.setdefault((attempt, worker), Opening())
+            if opening.over:
+                continue
+            unit = columns.ints("mode_step")[group]
+            for step in _first_steps(unit, self.steps + 1):
+                if len(opening.steps) == self.steps and step not in opening.steps:
+                    yield from self._close(window, opening)
+                    break
+                rows = group[unit == step]
+                yield from self._step(window, opening, step, rows, (inputs, gradients, weights, losses))
+        for key, opening in window.memory.items():
+            if not opening.over and (key in window.ended or len(opening.steps) == self.steps):
+                yield from self._close(window, opening)
+
+    def _step(
+        self, window: Window, opening: Opening, step: int, rows: Ints, which: tuple[Mask, Mask, Mask, Mask]
+    ) -> Iterator[Finding]:
+        counted = rows[window.counted[rows]]
+        inputs, gradients, weights, losses = (counted[mask[counted]] for mask in which)
+        if step not in opening.steps:
+            opening.steps.append(step)
+        values = scalar_losses(window, losses)
+        if values.size:
+            opening.losses[step] = float(values.mean())
+        evidence = {"variance": self._variance(window, inputs), "gradient": self._gradient(window, gradients)}
+        for kind, (judged, finding) in evidence.items():
+            window.judged(judged)
+            if judged:
+                opening.looked(kind, finding)
+            if self.compat and finding is not None:
+                yield finding
+        if self.compat:
+            if opening.stale(self.patience) and losses.size:
+                yield self._stale(window, int(losses[-1]))
+            return
+        if len(opening.steps) <= 2:
+            for row, alike in equal_weights(window, weights, opening):
+                yield self._equal(window, row, alike)
+            window.judged(weights.size)
+
+    def _close(self, window: Window, opening: Opening) -> Iterator[Finding]:
+        """The first steps are over: evidence is reported when the loss did not fall."""
+        opening.over = True
+        found = [] if self.compat else opening.found()
+        progress = opening.progress(self.patience)
+        if found and progress is None:
+            window.missing("no losses saved that would say whether the training learns", len(found))
+        elif progress is not None and progress < PROGRESS:
+            for finding in found:
+                how = f"{'fell' if progress >= 0 else 'rose'} by {readable(100 * abs(progress))} %"
+                fell = how if progress > -np.inf else "is not finite"
+                numbers = {**finding.numbers, "loss_progress": progress, "saved_steps": len(opening.steps)}
+                why = f"{finding.why}, and the loss {fell} in the first {len(opening.steps)} saved steps"
+                yield replace(finding, numbers=numbers, why=why)
+
+    def _inputs(self, window: Window) -> Mask:
+        patterns = names_of(self.activation_inputs_regex)
+        if patterns:
+            return window.named(patterns)
+        by_module = window.columns.where("origin", lambda origin: origin.rpartition(".")[2] in _MODULES)
+        return window.kind("input") & by_module | window.named([".*relu_input"])
+
+    def _variance(self, window: Window, inputs: Ints) -> tuple[int, Finding | None]:
+        """(layers judged, what is wrong with their variances)."""
+        rows, values = variances(window, inputs)
+        if rows.size < 2:
+            return 0, None
+        if self.compat:
+            small, large = float(values.min()), float(values.max())
+        else:
+            quarter = -(-rows.size // 4)
+            small, large = sorted(
+                float(np.exp(np.log(part).mean())) for part in (values[:quarter], values[-quarter:])
+            )
+        if not large / small > self.threshold:
+            return int(rows.size), None
+        across = "layers" if self.compat else "first and last layers"
+        return int(rows.size), window.finding(
+            self,
+            int(rows[int(values.argmin())]),
+            numbers={
+                "kind": "variance",
+                "ratio": large / small,
+                "threshold": self.threshold,
+                "smallest": small,
+                "largest": large,
+                "layers": int(rows.size),
+            },
+            why=f"variances of activation inputs of {across} differ by a factor of {large / small:.3g} "
+            f"({small:.3g} to {large:.3g}), more than {self.threshold:g}",
+            do=_DO,
+        )
+
+    def _gradient(self, window: Window, gradients: Ints) -> tuple[int, Finding | None]:
+        """(layers judged, what is wrong with the ranges of their gradients)."""
+        rows, ranges = gradient_ranges(window, gradients)
+        if rows.size < (1 if self.compat else 2):
+            return 0, None
+        at, largest = int(ranges.argmin()), float(ranges.max())
+        value = float(ranges[at]) if self.compat else float(ranges[at]) / largest
+        if not value < self.distribution_range:
+            return int(rows.size), None
+        unit = "" if self.compat else " of that of the layer with the widest one"
+        return int(rows.size), window.finding(
+            self,
+            int(rows[at]),
+            numbers={
+                "kind": "gradient",
+                "range": float(ranges[at]),
+                "largest_range": largest,
+                "distribution_range": self.distribution_range,
+                "layers": int(rows.size),
+            },
+            why=f"the middle nine tenths of the gradient span {value:.3g}{unit}, "
+            f"less than {self.distribution_range:g}",
+            do=_DO,
+        )
+
+    def _equal(self, window: Window, row: int, alike: str) -> Finding:
+        return window.finding(
+            self,
+            row,
+            numbers={"kind": "equal_weights", "equal": alike, "elements": int(window.finite[row])},
+            why=f"all {alike} of this layer start alike, so they get the same gradients and stay alike",
+            do="start with random weights",
+        )
+
+    def _stale(self, window: Window, row: int) -> Finding:
+        return window.finding(
+            self,
+            row,
+            numbers={
+                "kind": "loss",
+                "patience": self.patience,
+                "loss": float(window.columns.floats("mean")[row]),
+            },
+            why=f"no better loss within the last {self.patience} saved steps",
+            do=_DO,
+        )
+
+
+def _first_steps(units: Ints, number: int) -> list[int]:
+    """The lowest distinct ones, ascending, at most so many; the others need not be sorted."""
+    found: list[int] = []
+    while units.size and len(found) < number:
+        found.append(int(units.min()))
+        units = units[units > found[-1]]
+    return found
+
+
+def scalar_losses(window: Window, losses: Ints) -> Floats:
+    """Values of the scalar losses among these rows with statistics; NaN for one that is not finite."""
+    rows = losses[window.columns.ints("count")[losses] == 1]
+    return np.where(window.finite[rows] == 1, window.columns.floats("mean")[rows], np.nan)

@@ -1,0 +1,212 @@
+"""TDC114: tensors that differ from those of another run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.config import SaveConfig
+from tdcore.errors import RunError
+from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.other_run import Look, OtherRun, opened
+from tdcore.rules.need import STATISTICS, Need, captures_of
+from tdcore.rules.trace import Trace
+from tdcore.rules.window import Mask, Window, compile_pattern
+
+__all__ = ["SimilarAcrossRuns"]
+
+_COUNTS = ("count", "nan_count", "pos_inf_count", "neg_inf_count")
+_VALUES = ("min", "max", "mean", "abs_sum", "square_sum")
+_Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimilarAcrossRuns:
+    """Tensors that are not the same in this run and in another one.
+
+    What it does:
+        Compares saved tensors with those of one or more other runs, at the same steps.
+
+    Why it matters:
+        Two runs of the same code, data and seed should agree. The first tensor that does not, in order of
+        execution, is where they parted: a seed that was not set, another version of a library, data in
+        another order, a kernel that is not deterministic.
+
+    Decides by:
+        Rows of the same worker, mode, step of the mode, name and call belong together. Where both runs hold
+        the values: shapes differ, or not |a - b| <= atol + rtol x |b| everywhere, b of the other run (equal
+        infinities and NaN at the same place agree). Otherwise the statistics must agree: numbers of elements,
+        NaN and infinities exactly, and minimum, maximum, mean, sum of |x| and of x^2 within the same
+        tolerances; the finding says which way it was. Despite its name the rule fires on difference, as the
+        older one did. A tensor that the other run lacks is counted as not judged. Of the other run numbers
+        are read as they are at the first look; nothing in it is executed.
+
+    Parameters:
+        other_trials: folders or URLs of the other runs, or one string with commas; a Trace stands for a run
+            in memory.
+        other_trial: one more of them, under the older name.
+        collection_names: names of collections, or one string with commas.
+        tensor_regex: regular expressions searched for in names, or one string with commas. Given with
+            collection_names: the union. Neither: every saved tensor.
+        rtol: relative tolerance.
+        atol: absolute tolerance.
+
+    False alarms:
+        GPU kernels that add in any order: differences grow from 1e-7 to visible within some hundred steps of
+        training; compare early steps, or widen rtol. Runs with another batch size or number of workers.
+
+    Do:
+        Take the first finding of the first step: inputs differ: data order or augmentation; weights at step
+        0: seed or initialisation; a gradient first: a kernel that is not deterministic.
+
+    Source:
+        P. Nagarajan, G. Warnell, P. Stone, Deterministic implementations for reproducibility in deep
+        reinforcement learning, 2018.
+    """
+
+    code: ClassVar[str] = "TDC114"
+
+    other_trials: str | Sequence[str | Trace] | None = None
+    other_trial: str | None = None
+    collection_names: str | Sequence[str] | None = None
+    tensor_regex: str | Sequence[str] | None = None
+    rtol: float = 1e-5
+    atol: float = 1e-8
+
+    def __post_init__(self) -> None:
+        for pattern in names_of(self.tensor_regex):
+            compile_pattern(pattern)
+        for name in ("rtol", "atol"):
+            require(0 <= getattr(self, name) < np.inf, self, name, getattr(self, name), "0 or more")
+
+    def needs(self) -> Need:
+        """The same tensors in both runs."""
+        scope = [f"collection {name!r}" for name in names_of(self.collection_names)]
+        scope += [f"tensors matching {pattern!r}" for pattern in names_of(self.tensor_regex)]
+        others = ", ".join(map(_name, self._others())) or "another run (give other_trials)"
+        return Need(
+            what=f"{' and '.join(scope) or 'tensors'} saved at the same steps here and in {others}",
+            captures=captures_of(
+                names_of(self.collection_names) or (() if self.tensor_regex else ("losses",)),
+                names_of(self.tensor_regex),
+                save_config=SaveConfig(save_interval=100),
+                keep=STATISTICS,
+            ),
+        )
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """One finding per tensor, step and other run in which it differs."""
+        wanted = window.selected(names_of(self.collection_names), names_of(self.tensor_regex)) & window.ok
+        rows = np.flatnonzero(wanted)
+        others = self._others()
+        if not others:
+            window.missing("no other run to compare with was given (other_trials)", int(rows.size))
+        if not rows.size or not others:
+            return
+        look = window.memory.setdefault("look", Look())
+        for number, place in enumerate(others):
+            other = opened(place, look) if isinstance(place, str) else OtherRun(place.source())
+            yield from self._compare(window, rows, other, number, _name(place))
+
+    def _others(self) -> tuple[str | Trace, ...]:
+        given = self.other_trials
+        several = names_of(given) if given is None or isinstance(given, str) else tuple(given)
+        return (*several, *names_of(self.other_trial))
+
+    def _compare(
+        self, window: Window, rows: _Ints, other: OtherRun, number: int, place: str
+    ) -> Iterator[Finding]:
+        partner = other.rows_like(window, rows)
+        there = partner >= 0
+        there[there] = other.ok(partner[there])
+        window.missing(f"not saved by {place} at this step", int(np.sum(~there)))
+        rows, partner = rows[there], partner[there]
+        whole = window.columns.present("nbytes")[rows] & other.columns.present("nbytes")[partner]
+        counted = ~whole & window.counted[rows] & other.columns.present("count")[partner]
+        window.missing(
+            "tensor saved without values in one run and without statistics in one",
+            int(np.sum(~whole & ~counted)),
+        )
+        differs = np.zeros(rows.size, dtype=np.bool_)
+        differs[counted] = self._statistics_differ(window, rows[counted], other, partner[counted])
+        window.judged(int(np.sum(counted)))
+        told = set(window.listed(np.flatnonzero(differs)))
+        for at in np.flatnonzero(whole | differs).tolist():
+            row, twin = int(rows[at]), int(partner[at])
+            if whole[at]:
+                numbers, why = self._values_differ(window, row, other, twin)
+            elif at in told:
+                numbers, why = self._statistics_in_words(window, row, other, twin)
+            else:
+                continue
+            if numbers:
+                kind = f"{numbers.pop('kind')}, other run {number}"
+                yield window.finding(
+                    self,
+                    row,
+                    numbers={"kind": kind, **numbers, "rtol": self.rtol, "atol": self.atol},
+                    why=f"{why}, compared with {place}",
+                    do="look at the first difference of the first step: seed, data order, versions, kernels",
+                )
+
+    def _statistics_differ(self, window: Window, rows: _Ints, other: OtherRun, partner: _Ints) -> Mask:
+        found = np.zeros(rows.size, dtype=np.bool_)
+        for name in _COUNTS:
+            found |= window.columns.ints(name)[rows] != other.columns.ints(name)[partner]
+        for name in _VALUES:
+            here, there = window.columns.floats(name)[rows], other.columns.floats(name)[partner]
+            found |= ~np.isclose(here, there, rtol=self.rtol, atol=self.atol, equal_nan=True)
+        return found
+
+    def _statistics_in_words(
+        self, window: Window, row: int, other: OtherRun, partner: int
+    ) -> tuple[dict[str, float | int | str], str]:
+        for name in (*_COUNTS, *_VALUES):
+            here, there = (
+                float(window.columns.floats(name)[row]),
+                float(other.columns.floats(name)[partner]),
+            )
+            if not np.isclose(here, there, rtol=self.rtol, atol=self.atol, equal_nan=True):
+                break
+        numbers: dict[str, float | int | str] = {"kind": "statistics", "statistic": name}
+        numbers |= {"here": here, "there": there}
+        return numbers, f"{name} is {here:.8g} here and {there:.8g} there (by statistics)"
+
+    def _values_differ(
+        self, window: Window, row: int, other: OtherRun, partner: int
+    ) -> tuple[dict[str, float | int | str], str]:
+        """What differs, empty when nothing does or the values could not be read."""
+        try:
+            ((_, here),) = window.read([row])
+            there = other.payload(partner)
+        except RunError as error:
+            window.missing(f"values could not be read ({type(error).__name__})", 1)
+            return {}, ""
+        window.judged(1)
+        if here.shape != there.shape:
+            shapes = f"the shape is {list(here.shape)} here and {list(there.shape)} there"
+            return {"kind": "shape", "here": str(here.shape), "there": str(there.shape)}, shapes
+        a, b = _wide(here), _wide(there)
+        close = np.isclose(a, b, rtol=self.rtol, atol=self.atol, equal_nan=True)
+        far = int(np.sum(~close))
+        if not far:
+            return {}, ""
+        with np.errstate(invalid="ignore"):
+            gaps = np.abs(a - b)[~close]
+        largest = float(np.max(gaps)) if np.all(np.isfinite(gaps)) else np.inf
+        numbers: dict[str, float | int | str] = {"kind": "values", "different": far, "elements": int(a.size)}
+        numbers["largest_difference"] = largest
+        return numbers, f"{far} of {a.size} values differ, by up to {largest:.3g}"
+
+
+def _wide(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """In double precision, so that differences of narrow types do not overflow."""
+    return values if values.dtype.kind == "c" else values.astype(np.float64)
+
+
+def _name(place: str | Trace) -> str:
+    return place if isinstance(place, str) else "a trace"

@@ -1,0 +1,183 @@
+"""TDC108: a run to which nothing was added for a long time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.collection import CollectionConfig
+from tdcore.config import SaveConfig
+from tdcore.errors import ConfigError
+from tdcore.rules.base import Finding, require
+from tdcore.rules.measures.series import groups
+from tdcore.rules.need import STATISTICS, Need
+from tdcore.rules.window import Columns, Window
+
+__all__ = ["StalledTrainingRule"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StalledTrainingRule:
+    """A training that saves nothing for longer than a threshold.
+
+    What it does:
+        Watches the time between one captured tensor and the next, on each worker. Live, it also compares the
+        newest with the time of day, so that a stall is seen while it lasts.
+
+    Why it matters:
+        A training that hangs (a collective operation that waits for a lost rank, a data loader that waits for
+        storage) looks like one that is busy: the process lives, and the machines cost what they always do.
+
+    Decides by:
+        seconds without a new tensor >= threshold, between two tensors of a worker, or since the newest one
+        while that worker's part of the attempt has not ended. Each stall of a worker is one finding, at the
+        step after which nothing came; workers that are found silent at the same look make one, about the
+        first of them. The clock starts with the first tensor. Nothing is reported about the time after a
+        worker has ended, well or not. A rule reports and does not act: what the older library did with
+        stop_training_on_fire is done by an action, which goes with any rule.
+
+    Parameters:
+        threshold: seconds. The save interval must take well under it; a scalar saved now and then
+            (save_scalar) serves as a heartbeat.
+        stop_training_on_fire: accepted as False only; use the action StopTraining.
+        training_job_name_prefix: accepted as None only; the action knows the job.
+
+    False alarms:
+        Long pauses that are meant: a validation that saves nothing, checkpoints of large models, compilation,
+        a suspended machine. A clock that is set while the run goes on, or that differs between the training's
+        machine and the one that watches.
+
+    Do:
+        Look at the stacks of all ranks (py-spy dump), at the data loader and at storage; give collective
+        operations a time-out.
+
+    Source:
+        Y. Jiang et al., MegaScale: scaling large language model training to more than 10,000 GPUs, NSDI 2024,
+        on hangs and heartbeats.
+    """
+
+    code: ClassVar[str] = "TDC108"
+    each_look: ClassVar[bool] = True
+
+    threshold: float = 1800.0
+    stop_training_on_fire: bool = False
+    training_job_name_prefix: str | None = None
+
+    def __post_init__(self) -> None:
+        require(0 < self.threshold < np.inf, self, "threshold", self.threshold, "seconds above 0")
+        if self.stop_training_on_fire or self.training_job_name_prefix:
+            raise ConfigError(
+                "StalledTrainingRule does not stop a training itself: leave stop_training_on_fire and "
+                "training_job_name_prefix out, and give the action StopTraining beside the rule"
+            )
+
+    def needs(self) -> Need:
+        """Anything that is saved again and again."""
+        return Need(
+            what="any tensor or scalar that is saved again and again, well within the threshold of "
+            f"{self.threshold:g} s",
+            captures=(
+                CollectionConfig(
+                    name="losses", save_config=SaveConfig(save_interval=10), reduction_config=STATISTICS
+                ),
+            ),
+        )
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """One finding per stall and worker."""
+        columns = window.columns
+        timed = np.flatnonzero(columns.ints("time_ns") > 0)
+        for attempt, worker, rows in groups(columns, timed, "attempt", "worker"):
+            state = window.memory.get((attempt, worker))
+            if state is None:
+                state = window.memory[attempt, worker] = _Newest()
+            else:
+                window.judged(1)
+            yield from self._gaps(window, (attempt, worker), state, rows)
+        yield from self._now(window)
+
+    def _gaps(
+        self, window: Window, place: tuple[int, str], state: _Newest, rows: npt.NDArray[np.int64]
+    ) -> Iterator[Finding]:
+        """Stalls that are over: gaps between rows."""
+        seen = state.time_ns > 0
+        times = np.append(state.time_ns if seen else 0, window.columns.ints("time_ns")[rows])
+        times = np.maximum.accumulate(times)
+        gaps = np.diff(times)
+        if not seen:
+            gaps[0] = 0
+        window.judged(len(rows) - 1)
+        for at in np.flatnonzero(gaps >= self.threshold * 1e9).tolist():
+            if at > 0:
+                state.move(window.columns, int(rows[at - 1]), int(times[at]))
+            if not state.told:
+                yield self._finding(place, state, int(gaps[at]) / 1e9, "then it went on")
+        state.move(window.columns, int(rows[-1]), int(times[-1]))
+
+    def _now(self, window: Window) -> Iterator[Finding]:
+        """Stalls that last: of all workers of an attempt that are silent, the one that fell silent first."""
+        silent = {
+            place: state
+            for place, state in window.memory.items()
+            if not state.told
+            and place not in window.ended
+            and window.now_ns - state.time_ns >= self.threshold * 1e9
+        }
+        for attempt in sorted({attempt for attempt, _ in silent}):
+            workers = sorted(
+                (state.time_ns, worker) for (each, worker), state in silent.items() if each == attempt
+            )
+            place = (attempt, workers[0][1])
+            seconds = (window.now_ns - workers[0][0]) / 1e9
+            others = f"; {len(workers) - 1} other workers are silent, too" if len(workers) > 1 else ""
+            then = f"and nothing says that it has ended{others}"
+            yield self._finding(place, silent[place], seconds, then, workers=len(workers))
+        for state in silent.values():
+            state.told = True
+
+    def _finding(
+        self, place: tuple[int, str], state: _Newest, seconds: float, then: str, *, workers: int = 1
+    ) -> Finding:
+        attempt, worker = place
+        return Finding(
+            rule=type(self).__name__,
+            code=self.code,
+            step=state.step,
+            mode=state.mode,
+            mode_step=state.mode_step,
+            worker=worker,
+            attempt=attempt,
+            tensor="",
+            numbers={
+                "seconds": seconds,
+                "threshold": self.threshold,
+                "last_time_ns": state.time_ns,
+                "workers": workers,
+            },
+            why=f"nothing was saved for {seconds:.0f} s after step {state.step} "
+            f"({self.threshold:g} s are tolerated), {then}",
+            do="look at the stacks of all ranks, the data loader and storage; save a scalar as a heartbeat "
+            "if the pause is meant",
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Newest:
+    """The newest row of one worker, and whether the stall after it was reported."""
+
+    time_ns: int = 0
+    step: int = 0
+    mode: str = ""
+    mode_step: int = 0
+    told: bool = False
+
+    def move(self, columns: Columns, row: int, time_ns: int) -> None:
+        """Goes on to a later row."""
+        self.told = self.told and time_ns == self.time_ns
+        self.time_ns = time_ns
+        self.step, self.mode_step = int(columns.ints("step")[row]), int(columns.ints("mode_step")[row])
+        self.mode = columns.text("mode", row)

@@ -1,0 +1,107 @@
+"""TDC120: tensors whose variance is out of bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from tdcore.rules.base import Finding, require
+from tdcore.rules.measures.scope import checked, need_of, with_statistics
+from tdcore.rules.need import STATISTICS, Need
+from tdcore.rules.window import Window
+
+__all__ = ["TensorVariance"]
+
+_DEFAULT = ("weights",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorVariance:
+    """Tensors whose variance is above or below limits that you give.
+
+    What it does:
+        Compares the variance of every saved weight, or of the tensors you name, with two limits.
+
+    Why it matters:
+        Weights or activations that spread too far saturate what comes after them and make steps unstable;
+        those that hardly differ from each other carry no information and learn alike.
+
+    Decides by:
+        Population variance of the finite elements, m2 / (number of them), from the statistics in the index:
+        kind `high` when it is > max_threshold, kind `low` when it is < min_threshold (both strictly), per
+        tensor and saved step. Not judged: tensors with fewer than two finite elements. There is no variance
+        that is wrong for every tensor (that of a weight goes with one over the layer's width), so neither
+        limit has a default; without any, the verdict is `not evaluable` and says so.
+
+    Parameters:
+        collection_names: names of collections, or one string with commas.
+        tensor_regex: regular expressions searched for in names, or one string with commas. Given with
+            collection_names: the union. Neither: the collection `weights`.
+        max_threshold: upper limit; None for no such limit.
+        min_threshold: lower limit; None for no such limit.
+
+    False alarms:
+        Weights of normalisation layers, which all start at 1: variance 0. Very wide layers, whose weights
+        have a small variance by design. One limit for tensors of different kinds.
+
+    Do:
+        Compare with the layers beside it. High: lower the learning rate, add weight decay or normalisation,
+        check the initialisation. Low: check the initialisation and that gradients arrive.
+
+    Source:
+        X. Glorot and Y. Bengio, Understanding the difficulty of training deep feedforward neural networks,
+        AISTATS 2010.
+    """
+
+    code: ClassVar[str] = "TDC120"
+
+    collection_names: str | Sequence[str] | None = None
+    tensor_regex: str | Sequence[str] | None = None
+    max_threshold: float | None = None
+    min_threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        checked(self)
+        for name in ("max_threshold", "min_threshold"):
+            limit = getattr(self, name)
+            require(limit is None or 0 <= limit < np.inf, self, name, limit, "0 or more, or None")
+        low, high = self.min_threshold, self.max_threshold
+        ordered = low is None or high is None or low <= high
+        require(ordered, self, "min_threshold", low, f"at most max_threshold = {high}")
+
+    def needs(self) -> Need:
+        """Statistics of the tensors it was pointed at, and a limit."""
+        need = need_of(self, _DEFAULT, interval=100, keep=STATISTICS, form="statistics")
+        if self.max_threshold is None and self.min_threshold is None:
+            return replace(need, what=f"max_threshold or min_threshold, and {need.what}")
+        return need
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """One finding per tensor and step beyond a limit."""
+        rows = with_statistics(self, window, _DEFAULT) & (window.finite >= 2)
+        if self.max_threshold is None and self.min_threshold is None:
+            window.missing("neither max_threshold nor min_threshold is given", int(np.sum(rows)))
+            return
+        window.judged(int(np.sum(rows)))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            variance = window.columns.floats("m2") / window.finite
+        high = rows & (variance > (np.inf if self.max_threshold is None else self.max_threshold))
+        low = rows & (variance < (-np.inf if self.min_threshold is None else self.min_threshold))
+        for row in window.listed(np.flatnonzero(high | low)):
+            value, kind = float(variance[row]), "high" if high[row] else "low"
+            limit = float((self.max_threshold if high[row] else self.min_threshold) or 0.0)
+            yield window.finding(
+                self,
+                row,
+                numbers={
+                    "kind": kind,
+                    "variance": value,
+                    "limit": limit,
+                    "elements": int(window.finite[row]),
+                },
+                why=f"variance is {value:.3g}, {'above' if high[row] else 'below'} {limit:.3g}",
+                do="check initialisation and learning rate of this layer; compare with the layers beside it",
+            )

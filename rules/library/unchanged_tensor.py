@@ -1,0 +1,203 @@
+"""TDC121: tensors that stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.rules.base import Finding, require
+from tdcore.rules.measures.previous import Pairs, forget, pairs
+from tdcore.rules.measures.reading import read_values
+from tdcore.rules.measures.scope import checked, need_of, with_statistics
+from tdcore.rules.measures.streaks import streaks
+from tdcore.rules.need import STATISTICS, Need
+from tdcore.rules.window import Mask, Window
+
+__all__ = ["UnchangedTensor"]
+
+_DEFAULT = ("losses", "gradients")
+_COUNTS = ("count", "nan_count", "pos_inf_count", "neg_inf_count")
+_SIZES = ("min", "max", "mean", "m2", "abs_sum", "square_sum", "abs_min", "abs_max")
+_COLUMNS = (*_COUNTS, "zero_count", *_SIZES)
+_SLACK = 1e-9  # relative, for sums that were added up in another order
+_NOISE = 10  # a tensor within so many atol of zero is close to any other such one
+_UNDECIDED = "statistics agree within the tolerance, and the values were not saved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnchangedTensor:
+    """Tensors that do not change over several saved steps.
+
+    What it does:
+        Compares every saved loss and gradient, or the tensors you name, with the same tensor at the saved
+        step before.
+
+    Why it matters:
+        A loss or a gradient that repeats itself means that nothing is learned: the learning rate is zero, the
+        optimizer holds other parameters, one batch is fed again and again, or the graph is cut.
+
+    Decides by:
+        `num_steps` saved steps, the current one included; every consecutive pair is close in the sense of
+        numpy.allclose(older, newer, rtol, atol, equal_nan). Reported once, until the tensor has changed. The
+        statistics in the index decide nearly always: if minimum, maximum, mean or a norm differ by more than
+        the tolerance allows, the tensor has changed; if all of them are the same bit for bit, it has not
+        (kind `statistics`: "unchanged by its statistics"); of scalars they are the value. Only in between,
+        and for integers, which keep their statistics when they are shuffled, are the values compared (kind
+        `values`), from the second such pair in a row on, because the first shows that they will be needed.
+        Without values such a pair is not judged. A tensor whose largest magnitude is below 10 atol is
+        unchanged only when it is the same bit for bit: else all tensors of rounding errors, such as the
+        gradient of a bias in front of a normalisation layer, would be. compat=True is the older rule, for
+        which those are unchanged. Not judged: tensors without elements.
+
+    Parameters:
+        collection_names: names of collections, or one string with commas.
+        tensor_regex: regular expressions searched for in names, or one string with commas. Given with
+            collection_names: the union. Neither: collections `losses` and `gradients`.
+        num_steps: saved steps over which a tensor must be the same.
+        rtol: relative tolerance, of the newer value.
+        atol: absolute tolerance.
+        equal_nan: whether NaN equals NaN.
+        compat: True compares tensors of rounding errors by numpy.allclose, too.
+
+    False alarms:
+        Layers that are frozen on purpose, when `weights` are named. Gradients of zeros of unused branches
+        (AllZero says so too). A loss that has reached exactly zero.
+
+    Do:
+        Check the learning rate and which parameters the optimizer holds; check that the data loader moves on
+        and shuffles; look for a detach() or a no_grad() around the forward pass.
+
+    Source:
+        Documentation of numpy.allclose for the comparison.
+    """
+
+    code: ClassVar[str] = "TDC121"
+
+    collection_names: str | Sequence[str] | None = None
+    tensor_regex: str | Sequence[str] | None = None
+    num_steps: int = 3
+    rtol: float = 1e-5
+    atol: float = 1e-8
+    equal_nan: bool = False
+    compat: bool = False
+
+    def __post_init__(self) -> None:
+        checked(self)
+        require(self.num_steps >= 2, self, "num_steps", self.num_steps, "2 or more")
+        for name in ("rtol", "atol"):
+            require(0 <= getattr(self, name) < np.inf, self, name, getattr(self, name), "0 or more")
+
+    def needs(self) -> Need:
+        """Statistics of the tensors it was pointed at."""
+        return need_of(
+            self,
+            _DEFAULT,
+            interval=100,
+            keep=STATISTICS,
+            form=f"statistics at {self.num_steps} steps or more",
+        )
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """One finding per tensor and stretch of steps without a change."""
+        wanted = with_statistics(self, window, _DEFAULT) & (window.columns.ints("count") > 0)
+        found = pairs(window, wanted, _COLUMNS, "before")
+        same, maybe = self._by_statistics(window, found)
+        by_values = self._by_values(window, found, same, maybe)
+        close = np.zeros(len(window), dtype=np.bool_)
+        close[found.rows[same | by_values]] = True
+        run = streaks(window, wanted, close, "same")
+        values_read = np.zeros(len(window), dtype=np.bool_)
+        values_read[found.rows[by_values]] = True
+        for row in window.listed(np.flatnonzero(run == self.num_steps - 1)):
+            kind = "values" if values_read[row] else "statistics"
+            how = "" if kind == "values" else " by its statistics"
+            yield window.finding(
+                self,
+                row,
+                numbers={
+                    "kind": kind,
+                    "saved_steps": self.num_steps,
+                    "rtol": self.rtol,
+                    "atol": self.atol,
+                    "elements": int(window.columns.ints("count")[row]),
+                },
+                why=f"unchanged{how} over {self.num_steps} saved steps",
+                do="check the learning rate, what the optimizer holds, and that the data moves on",
+            )
+
+    def _by_statistics(self, window: Window, found: Pairs) -> tuple[Mask, Mask]:
+        """(pairs that are the same, pairs that may be close), by statistics alone."""
+        now, before = found.now, found.before
+        with np.errstate(invalid="ignore", over="ignore"):
+            counts = np.all([now[name] == before[name] for name in _COUNTS], axis=0)
+            possible = found.known & counts & (self.equal_nan | (now["nan_count"] == 0))
+            same = np.all([_same(now[name], before[name]) for name in _COLUMNS], axis=0)
+            noise = np.maximum(now["abs_max"], before["abs_max"]) < _NOISE * self.atol
+            near = self._within(now, before) & (same | ~noise | self.compat)
+        scalar = (now["count"] == 1) & (now["nan_count"] + now["pos_inf_count"] + now["neg_inf_count"] == 0)
+        shuffled = window.columns.where("dtype", _is_integer)[found.rows] & (now["min"] != now["max"])
+        decided = np.where(scalar, near, same & ~shuffled)
+        return possible & decided, possible & near & ~decided & ~scalar
+
+    def _within(self, now: dict[str, Any], before: dict[str, Any]) -> Mask:
+        """Where the statistics do not rule out that all elements are within the tolerance.
+
+        |a - b| <= atol + rtol |b| for all elements bounds the difference of every statistic below.
+        """
+        n, largest = now["count"], np.nan_to_num(now["abs_max"])
+        tight = self.atol + self.rtol * largest
+        slack = _SLACK * largest
+        close = np.ones(n.size, dtype=np.bool_)
+        for name in ("min", "max", "abs_min", "abs_max"):
+            close &= ~(np.abs(now[name] - before[name]) > tight)
+        total = n * self.atol + self.rtol * now["abs_sum"] + n * slack
+        close &= ~(np.abs(now["mean"] - before["mean"]) * n > total)
+        close &= ~(np.abs(now["abs_sum"] - before["abs_sum"]) > total)
+        norm, norm_before = np.sqrt(now["square_sum"]), np.sqrt(before["square_sum"])
+        limit = np.sqrt(n) * (self.atol + slack) + self.rtol * norm
+        close &= ~(np.abs(norm - norm_before) > limit)
+        return close
+
+    def _by_values(self, window: Window, found: Pairs, same: Mask, maybe: Mask) -> Mask:
+        """Where reading shows that a pair is close. Counts what was judged on the way."""
+        close = np.zeros(found.rows.size, dtype=np.bool_)
+        anchors: dict[tuple[object, ...], npt.NDArray[Any]] = window.memory.setdefault("values", {})
+        saved = window.columns.present("nbytes")[found.rows]
+        undecided = maybe & ~saved
+        window.missing(_UNDECIDED, int(np.sum(undecided)))
+        window.judged(int(np.sum(~undecided)))
+        followed = {layer[3] for layer in anchors}
+        codes, texts = window.columns.codes("name")
+        in_play = np.array([text in followed for text in texts], dtype=np.bool_)
+        in_play[codes[found.rows[maybe & saved]]] = True
+        for at in np.flatnonzero(in_play[codes[found.rows]]).tolist():
+            row = int(found.rows[at])
+            layer = window.layer(row)
+            if same[at]:
+                continue
+            older = anchors.pop(layer, None)
+            values = read_values(window, row, "tensor", complex_too=True) if maybe[at] and saved[at] else None
+            if values is None:
+                continue
+            anchors[layer] = np.array(values)
+            close[at] = older is not None and older.shape == values.shape and self._close(older, values)
+        forget(window, anchors)
+        return close
+
+    def _close(self, older: npt.NDArray[Any], newer: npt.NDArray[Any]) -> bool:
+        kind = np.complex128 if older.dtype.kind == "c" else np.float64
+        old, new = older.astype(kind), newer.astype(kind)
+        return bool(np.allclose(old, new, rtol=self.rtol, atol=self.atol, equal_nan=self.equal_nan))
+
+
+def _same(now: npt.NDArray[np.float64], before: npt.NDArray[np.float64]) -> Mask:
+    same: Mask = (now == before) | (np.isnan(now) & np.isnan(before))
+    return same
+
+
+def _is_integer(dtype: str) -> bool:
+    return dtype == "BOOL" or dtype.startswith(("I", "U"))

@@ -1,0 +1,258 @@
+"""TDC106: a model that does not even fit its training data."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from tdcore.config import SaveConfig, SaveConfigMode
+from tdcore.modes import ModeKeys
+from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.phases import PhaseCutter
+from tdcore.rules.measures.series import NO_POINTS, Points, mixed_series, scalars
+from tdcore.rules.measures.wording import readable
+from tdcore.rules.need import STATISTICS, Need, captures_of
+from tdcore.rules.window import Mask, Window, compile_pattern
+
+__all__ = ["Underfit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Underfit:
+    """A training and validation loss that both stay high.
+
+    What it does:
+        Follows the training loss, and the validation loss if there is one, from the level at which they
+        began, and reports a training that stays near that level.
+
+    Why it matters:
+        A model that explains little more than it did untrained is too small for its task, cannot learn (dead
+        units, frozen weights, a learning rate far off), or is shown inputs that do not tell the labels apart.
+        More steps do not help.
+
+    Decides by:
+        The definition is ours. The training loss is taken in blocks of `window_values` saved values, each as
+        its mean; the validation loss as the mean of each validation phase. The starting level is the mean of
+        the first 3 values (2 or 1 in blocks so short) or of the first block, whichever is higher. After each
+        block whose last step is at least `warmup_steps` (of the mode): flat, when `patience` blocks in a row,
+        and all validation phases that ended among them, lowered neither loss by `min_fall_percent` below its
+        mean at the last such fall, while both losses are above flat_fraction x starting level. Or high, when
+        the step is at least `high_steps` and both are above high_fraction x starting level, even if they
+        still creep down. A training that has converged is flat but low, and a training that learns is high
+        but falling; neither is reported. Where there is no validation loss, the training loss decides alone,
+        and the finding says so. Flat is reported once until there is progress, high once. Losses that begin
+        at 0 or below are not judged.
+
+    Parameters:
+        tensor_regex: losses to judge; regular expressions, or one string with commas. None: the collection
+            `losses`.
+        warmup_steps: steps of the training before which nothing is reported.
+        window_values: saved values of the training loss in one block.
+        patience: blocks in a row without a fall.
+        min_fall_percent: what counts as a fall.
+        flat_fraction: share of the starting level above which a loss that stands still is too high.
+        high_steps: steps after which a loss should be well below its starting level.
+        high_fraction: share of the starting level above which it is not.
+        start_level: the loss of an untrained model, such as ln(number of classes). None: measured.
+
+    False alarms:
+        Training that goes on from weights that fit already: its starting level is low; give start_level.
+        Data in which little can be learned (a loss that no model brings below 75 % of its start). Very slow
+        schedules: raise high_steps. Losses that are not meant to fall (GANs, reinforcement learning).
+
+    Do:
+        Take a larger model or train features that were frozen, raise the learning rate, lessen
+        regularisation, check that inputs are normalised and belong to their labels. Try to fit one single
+        batch first.
+
+    Source:
+        I. Goodfellow, Y. Bengio, A. Courville, Deep Learning, 2016, sections 5.2 and 11.5.
+    """
+
+    code: ClassVar[str] = "TDC106"
+
+    tensor_regex: str | Sequence[str] | None = None
+    warmup_steps: int = 100
+    window_values: int = 10
+    patience: int = 10
+    min_fall_percent: float = 1.0
+    flat_fraction: float = 0.75
+    high_steps: int = 2000
+    high_fraction: float = 0.9
+    start_level: float | None = None
+
+    def __post_init__(self) -> None:
+        for pattern in names_of(self.tensor_regex):
+            compile_pattern(pattern)
+        for name in ("warmup_steps", "high_steps"):
+            require(getattr(self, name) >= 0, self, name, getattr(self, name), "0 or more")
+        for name in ("window_values", "patience"):
+            require(getattr(self, name) >= 1, self, name, getattr(self, name), "1 or more")
+        for name in ("flat_fraction", "high_fraction"):
+            require(0 < getattr(self, name) < np.inf, self, name, getattr(self, name), "a number above 0")
+        fall = self.min_fall_percent
+        require(0 <= fall < 100, self, "min_fall_percent", fall, "from 0 to below 100")
+        level = self.start_level
+        require(level is None or 0 < level < np.inf, self, "start_level", level, "a number above 0, or None")
+
+    def needs(self) -> Need:
+        """Losses over many steps."""
+        patterns = names_of(self.tensor_regex)
+        return Need(
+            what=f"scalar losses saved in TRAIN mode at {self.window_values} steps or more, up to step "
+            f"{self.warmup_steps} or later (and in EVAL mode, if the training validates)",
+            captures=captures_of(
+                () if patterns else ("losses",),
+                patterns,
+                save_config=SaveConfig(
+                    save_interval=100,
+                    mode_save_configs={
+                        ModeKeys.TRAIN: SaveConfigMode(save_interval=10),
+                        ModeKeys.EVAL: SaveConfigMode(save_interval=1),
+                    },
+                ),
+                keep=STATISTICS,
+            ),
+            kinds=() if patterns else ("loss",),
+        )
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """One finding per loss and kind, "flat" or "high"; flat again after progress."""
+        patterns = names_of(self.tensor_regex)
+        wanted = window.named(patterns) if patterns else window.in_collections(["losses"])
+        wanted = wanted & window.columns.where("mode", lambda mode: mode in ("TRAIN", "EVAL"))
+        for key, points, is_eval in mixed_series(window, np.flatnonzero(scalars(window, wanted))):
+            state = window.memory.setdefault(key, _Losses())
+            for block in self._blocks(state, points, is_eval):
+                yield from self._judge(window, key, state, block)
+
+    def _blocks(self, state: _Losses, points: Points, is_eval: Mask) -> Iterator[_Block]:
+        """The blocks of training losses that these points fill.
+
+        Each comes after the validation phases that ended before its last step were taken in.
+        """
+        late = int(np.searchsorted(points.step, state.phases.newest, side="right"))
+        points, is_eval = points.after(state.phases.newest), is_eval[late:]
+        phases = [phase for phase in state.phases.take(points, is_eval) if phase.is_eval]
+        kept = state.kept.joined(points.at(np.flatnonzero(~is_eval)))
+        size = self.window_values
+        filled = kept.step.size // size
+        if self.start_level is not None:
+            state.start = self.start_level
+        elif state.start is None and filled:
+            state.start = max(float(kept.value[: min(3, size)].mean()), float(kept.value[:size].mean()))
+        means = kept.value[: filled * size].reshape(filled, size).mean(axis=1).tolist()
+        last = slice(size - 1, filled * size, size)
+        steps, mode_steps = kept.step[last].tolist(), kept.mode_step[last].tolist()
+        waiting = deque(phases)
+        for step, mode_step, mean in zip(steps, mode_steps, means, strict=True):
+            while waiting and waiting[0].step < step:
+                state.validated(waiting.popleft().mean, self.min_fall_percent)
+            yield _Block(step=step, mode_step=mode_step, mean=mean)
+        for phase in waiting:
+            state.validated(phase.mean, self.min_fall_percent)
+        state.kept = kept.at(np.arange(filled * size, kept.step.size))
+
+    def _judge(
+        self, window: Window, key: tuple[int, str, str], state: _Losses, block: _Block
+    ) -> Iterator[Finding]:
+        fell = block.mean < state.baseline * (1 - self.min_fall_percent / 100)
+        if fell:
+            state.baseline = block.mean
+        fell, state.validation_fell = fell or state.validation_fell, False
+        if state.start is None or state.start <= 0:
+            window.missing("the loss begins at 0 or below", 1)
+            return
+        if block.mode_step < self.warmup_steps:
+            window.missing(f"block of losses before step {self.warmup_steps} of the training", 1)
+            return
+        window.judged(1)
+        level = block.mean / state.start
+        if state.validation is not None:
+            level = min(level, state.validation / state.start)
+        state.strikes = 0 if fell else state.strikes + 1
+        state.told_flat = state.told_flat and not fell
+        if state.strikes >= self.patience and level > self.flat_fraction and not state.told_flat:
+            state.told_flat = True
+            yield self._finding(key, state, state.start, block, "flat", self.flat_fraction)
+        if block.mode_step >= self.high_steps and level > self.high_fraction and not state.told_high:
+            state.told_high = True
+            yield self._finding(key, state, state.start, block, "high", self.high_fraction)
+
+    def _finding(
+        self,
+        key: tuple[int, str, str],
+        state: _Losses,
+        start: float,
+        block: _Block,
+        kind: str,
+        fraction: float,
+    ) -> Finding:
+        attempt, worker, name = key
+        numbers: dict[str, float | int | str] = {
+            "kind": kind,
+            "training_loss": block.mean,
+            "start_level": start,
+            "share_of_start": block.mean / start,
+            "limit": fraction,
+            "blocks_without_fall": state.strikes,
+        }
+        why = f"the training loss is {block.mean:.4g}, {readable(100 * block.mean / start)} % of the "
+        why += f"{start:.4g} that it began with (above {100 * fraction:g} % is too high)"
+        if state.validation is None:
+            why += "; there is no validation loss, so the training loss decided alone"
+        else:
+            numbers["validation_loss"] = state.validation
+            why += f", and the validation loss is {state.validation:.4g}"
+        if kind == "flat":
+            why += f"; no fall by {self.min_fall_percent:g} % for {state.strikes} blocks of "
+            why += f"{self.window_values} saved values"
+        return Finding(
+            rule=type(self).__name__,
+            code=self.code,
+            step=block.step,
+            mode="TRAIN",
+            mode_step=block.mode_step,
+            worker=worker,
+            attempt=attempt,
+            tensor=name,
+            numbers=numbers,
+            why=why,
+            do="take a larger model, raise the learning rate, lessen regularisation, and check that inputs "
+            "belong to their labels",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """Mean of a block of training losses; steps of its last value."""
+
+    step: int
+    mode_step: int
+    mean: float
+
+
+@dataclass(slots=True, kw_only=True)
+class _Losses:
+    """What the rule remembers of one loss between windows."""
+
+    phases: PhaseCutter = field(default_factory=PhaseCutter)
+    kept: Points = NO_POINTS  # training losses of a block that is not full
+    start: float | None = None  # starting level, once known
+    baseline: float = np.inf  # mean of the block that fell last
+    validation: float | None = None  # mean of the last validation phase
+    validation_baseline: float = np.inf
+    validation_fell: bool = False  # since the last block
+    strikes: int = 0
+    told_flat: bool = False
+    told_high: bool = False
+
+    def validated(self, mean: float, min_fall_percent: float) -> None:
+        """Takes in the mean of a validation phase."""
+        self.validation = mean
+        if mean < self.validation_baseline * (1 - min_fall_percent / 100):
+            self.validation_baseline, self.validation_fell = mean, True

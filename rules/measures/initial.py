@@ -1,0 +1,87 @@
+"""Initial: measures of weights, activations and gradients that tell how a network was initialised.
+
+Any thread that owns the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.rules.measures.opening import Opening
+from tdcore.rules.measures.reading import read_values
+from tdcore.rules.window import Floats, Ints, Window
+
+__all__ = ["equal_weights", "gradient_ranges", "variances"]
+
+_MIN_ELEMENTS = 20
+
+
+def variances(window: Window, rows: Ints) -> tuple[Ints, Floats]:
+    """(rows, population variance of each), in order; rows without a variance above 0 are left out."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = window.columns.floats("m2")[rows] / window.finite[rows]
+    some = np.isfinite(values) & (values > 0)
+    return rows[some], values[some]
+
+
+def gradient_ranges(window: Window, rows: Ints) -> tuple[Ints, Floats]:
+    """(rows, p95 - p5 of the elements of each); of weights with 20 elements or more, most of them not zero.
+
+    From values where they were saved; else twice the upper edge of the bin of the histogram in which p95 of
+    the magnitudes lies, which is an upper bound.
+    """
+    columns = window.columns
+    count, zeros = columns.floats("count")[rows], columns.floats("zero_count")[rows]
+    bias = columns.where("name", lambda name: name.endswith("bias"))[rows]
+    rows = rows[~bias & (count >= _MIN_ELEMENTS) & (window.finite[rows] == count) & (2 * zeros <= count)]
+    edges = 2.0 ** (columns.histograms(rows).quantile(0.95) + 1)
+    ranges = 2.0 * np.minimum(edges, columns.floats("abs_max")[rows])
+    saved = columns.present("nbytes")[rows]
+    for at in np.flatnonzero(saved).tolist():
+        values = read_values(window, int(rows[at]), "gradient")
+        if values is not None:
+            low, high = np.percentile(values.astype(np.float64), [5, 95])
+            ranges[at] = high - low
+    return rows, ranges
+
+
+def equal_weights(window: Window, rows: Ints, opening: Opening) -> Iterator[tuple[int, str]]:
+    """(row, what of it is alike) for weights with two axes or more that start alike.
+
+    Looks at the first saved step, and at the second for those that were zero at the first.
+    """
+    columns = window.columns
+    for row in rows.tolist():
+        name = columns.text("name", row)
+        shape = columns.table.column("shape")[row].as_py() or []
+        if len(shape) < 2 or shape[0] < 2 or window.finite[row] <= shape[0]:
+            continue
+        zero = columns.floats("abs_max")[row] == 0
+        if len(opening.steps) == 1:
+            if zero:
+                opening.zeros.add(name)
+                continue
+            alike = _alike(window, row, shape)
+        else:
+            alike = "weights" if zero and name in opening.zeros else ""
+        if alike:
+            yield row, alike
+
+
+def _alike(window: Window, row: int, shape: list[int]) -> str:
+    if window.columns.floats("min")[row] == window.columns.floats("max")[row]:
+        return "weights"
+    if not window.columns.present("nbytes")[row]:
+        return ""
+    values: npt.NDArray[Any] | None = read_values(window, row, "weight")
+    if values is None:
+        return ""
+    neurons = np.reshape(values, (shape[0], -1))
+    if bool(np.all(neurons == neurons[:, :1])):
+        return "weights within each neuron"
+    depthwise = len(shape) > 2 and shape[1] == 1  # each sees a channel of its own
+    return "neurons" if not depthwise and bool(np.all(neurons == neurons[:1])) else ""

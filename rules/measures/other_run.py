@@ -1,0 +1,102 @@
+"""OtherRun: a finished run that a rule compares its own with, found row by row.
+
+Only numbers and names are read of it; nothing in it is executed. Threads: belongs to one rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.errors import RunNotFound
+from tdcore.rules.source import COLUMNS, RunSource, Source
+from tdcore.rules.window import Columns, Mask, Window
+
+__all__ = ["Look", "OtherRun", "opened"]
+
+_Ints = npt.NDArray[np.int64]
+_TEXTS = ("worker", "mode", "name")
+_NUMBERS = ("mode_step", "call")
+
+
+class OtherRun:
+    """What a source hands out at its first call.
+
+    Raises RunNotFound when there is no run, RunCorrupt and SinkError when it cannot be read.
+    """
+
+    def __init__(self, source: Source) -> None:
+        if not source.begun():
+            raise RunNotFound(f"there is no run at {source.where} to compare with; give a hook's out_dir")
+        batch = source.next(COLUMNS, everything=True)
+        self.columns = Columns(batch.table)
+        self.payload: Callable[[int], npt.NDArray[Any]] = batch.payload
+        rows = np.arange(batch.table.num_rows)
+        self._codes = {each: _code_of(self.columns.codes(each)[1]) for each in _TEXTS}
+        self._sizes = {each: len(codes) + 1 for each, codes in self._codes.items()}
+        self._sizes |= {each: int(self.columns.ints(each).max(initial=0)) + 1 for each in _NUMBERS}
+        key = self._key(self.columns, rows)
+        self._order = np.argsort(key, kind="stable")
+        self._sorted = key[self._order]
+
+    def rows_like(self, window: Window, rows: _Ints) -> _Ints:
+        """For each row of the window the row here of the same worker, mode, step of the mode, name and call.
+
+        -1 where there is none.
+        """
+        if not self._sorted.size or not rows.size:
+            return np.full(rows.size, -1, dtype=np.int64)
+        key = self._key(window.columns, rows)
+        at = np.minimum(np.searchsorted(self._sorted, key), self._sorted.size - 1)
+        return np.where((key >= 0) & (self._sorted[at] == key), self._order[at], -1)
+
+    def ok(self, rows: _Ints) -> Mask:
+        """Which of these rows hold a value."""
+        found: Mask = self.columns.where("status", lambda status: status in ("ok", "lost"))[rows]
+        return found
+
+    def _key(self, columns: Columns, rows: _Ints) -> _Ints:
+        """One number per row for all that must agree; -1 for what does not occur here."""
+        key = np.zeros(rows.size, dtype=np.int64)
+        known = np.ones(rows.size, dtype=np.bool_)
+        room = 1
+        for each in (*_TEXTS, *_NUMBERS):
+            size = self._sizes[each]
+            room *= size
+            if each in _TEXTS:
+                codes, texts = columns.codes(each)
+                part = np.array([self._codes[each].get(text, -1) for text in texts], dtype=np.int64)[
+                    codes[rows]
+                ]
+            else:
+                part = columns.ints(each)[rows]
+            known &= (part >= 0) & (part < size)
+            key = key * size + np.clip(part, 0, size - 1)
+        if room >= 2**63:
+            raise ValueError("the other run has too many names and steps to compare with")
+        return np.where(known, key, -1)
+
+
+@dataclass(eq=False)  # without slots, so that it can be referred to weakly
+class Look:
+    """One judgement's look at other runs, for its memory. What was read lives as long as it, unsaved."""
+
+
+def opened(place: str, look: Look) -> OtherRun:
+    """The newest attempt of the run at `place`, a folder or URL, read once per `look`."""
+    runs = _read.setdefault(look, {})
+    if place not in runs:
+        runs[place] = OtherRun(RunSource(place))
+    return runs[place]
+
+
+_read: WeakKeyDictionary[Look, dict[str, OtherRun]] = WeakKeyDictionary()
+
+
+def _code_of(texts: list[str | None]) -> dict[str | None, int]:
+    return {text: code for code, text in enumerate(texts) if text is not None}

@@ -1,0 +1,104 @@
+"""Phases: a training alternates between TRAIN and EVAL; one phase of either, and what its losses were.
+
+Within a phase the global step and the step of its mode advance together, so their difference, with the mode,
+names it. Plain values; any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.rules.measures.series import Points
+from tdcore.rules.window import Mask
+
+__all__ = ["Phase", "PhaseCutter", "as_points"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Phase:
+    """The losses of one phase. Sums go from value to value, so they do not depend on how windows are cut.
+
+    step, mode_step: of its last saved value. first: its first value; total, squares: sums of the values minus
+    `first`, and of their squares.
+    """
+
+    is_eval: bool
+    offset: int  # step - mode_step
+    first: float
+    step: int = 0
+    mode_step: int = 0
+    count: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """Mean of the values."""
+        return self.first + self.total / self.count
+
+    @property
+    def standard_error(self) -> float:
+        """Of the mean, from the scatter of the values; 0.0 for a single one."""
+        if self.count < 2:
+            return 0.0
+        variance = max(0.0, self.squares - self.total**2 / self.count) / (self.count - 1)
+        return float(np.sqrt(variance / self.count))
+
+    def take(self, points: Points, rows: slice) -> None:
+        """Adds values of this phase."""
+        values = points.value[rows] - self.first
+        self.total = float(np.cumsum(np.append(self.total, values))[-1])
+        self.squares = float(np.cumsum(np.append(self.squares, values**2))[-1])
+        self.count += values.size
+        self.step, self.mode_step = int(points.step[rows][-1]), int(points.mode_step[rows][-1])
+
+
+@dataclass(slots=True, kw_only=True)
+class PhaseCutter:
+    """Cuts a series into phases as it comes in; keeps the one that is still open."""
+
+    open: Phase | None = None
+    newest: int = -1  # global step of the last value taken in
+
+    def take(self, points: Points, is_eval: Mask) -> list[Phase]:
+        """The phases that these points end: a phase ends when another one begins.
+
+        A point that came late, for a step already taken in, changes nothing.
+        """
+        late = int(np.searchsorted(points.step, self.newest, side="right"))
+        points, is_eval = points.after(int(points.unit[late - 1])) if late else points, is_eval[late:]
+        if not points.step.size:
+            return []
+        self.newest = int(points.step[-1])
+        ended: list[Phase] = []
+        for rows in _cuts(points.step - points.mode_step, is_eval):
+            offset = int(points.step[rows.start] - points.mode_step[rows.start])
+            kind = bool(is_eval[rows.start])
+            if self.open is None or (self.open.offset, self.open.is_eval) != (offset, kind):
+                ended += self.end()
+                self.open = Phase(is_eval=kind, offset=offset, first=float(points.value[rows.start]))
+            self.open.take(points, rows)
+        return ended
+
+    def end(self) -> list[Phase]:
+        """The open phase, ended; none when there is none."""
+        ended, self.open = self.open, None
+        return [] if ended is None else [ended]
+
+
+def as_points(phases: list[Phase]) -> Points:
+    """One point per phase: its mean, at its last step, by the step of its mode."""
+    unit = np.array([phase.mode_step for phase in phases], dtype=np.int64)
+    step = np.array([phase.step for phase in phases], dtype=np.int64)
+    return Points(unit=unit, step=step, mode_step=unit, value=np.array([phase.mean for phase in phases]))
+
+
+def _cuts(offset: npt.NDArray[np.int64], is_eval: Mask) -> list[slice]:
+    """Rows of each phase."""
+    changes = (np.diff(offset) != 0) | (np.diff(is_eval.astype(np.int8)) != 0)
+    bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), offset.size]
+    return [slice(begin, end) for begin, end in pairwise(bounds)]

@@ -1,0 +1,204 @@
+"""Rates: how far one step moves each weight relative to its size, measured or estimated.
+
+Measured from saved values; else bounded by statistics, and estimated from the learning rate, the gradient and
+the weight where the optimizer's hyperparameters are captured. Any thread that owns the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.rules.measures.series import group_codes
+from tdcore.rules.measures.updates import Updates, trained_weights, updates
+from tdcore.rules.window import Columns, Floats, Ints, Mask, Window
+
+__all__ = ["StepRate", "step_rates"]
+
+_SMALLEST_NORM = 1e-12
+_ADAM_LARGEST = 3.2  # (1 - beta1) / sqrt(1 - beta2) of the usual betas: the largest |m| / sqrt(v)
+_PREFIX = "gradient/"
+_PLACE = ("attempt", "worker", "mode_step")
+_Place: TypeAlias = tuple[int, str, int]
+_SGD, _ADAM = 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRate:
+    """The middle one of all weights at one saved step: it lies between `low` and `high`.
+
+    row: of one of the weights. weights: how many. how: "measured", "estimated" or "bounded".
+    """
+
+    attempt: int
+    worker: str
+    step: int
+    row: int
+    low: float
+    high: float
+    weights: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """Hyperparameters of one step: smallest and largest learning rate, momentum, class of the optimizer."""
+
+    smallest: float
+    largest: float
+    momentum: float
+    optimizer: str
+
+
+def step_rates(window: Window) -> Iterator[StepRate]:
+    """Of each attempt, worker and saved step with weights that can be compared, in order of steps.
+
+    Weights that did not change are left out when others did: they are frozen or unused.
+    """
+    found = updates(window, trained_weights(window))
+    exact = found.least == found.most
+    low, high, estimated = _intervals(window, found, exact)
+    at = np.flatnonzero(found.norm > _SMALLEST_NORM)
+    if not at.size:
+        return
+    columns = window.columns
+    place = group_codes(columns, found.rows[at], *_PLACE)
+    order = np.argsort(place, kind="stable")
+    at, place = at[order], place[order]
+    moved = found.most[at] > 0
+    starts, sizes = _runs(place)
+    used = moved | np.repeat(~np.logical_or.reduceat(moved, starts), sizes)
+    at = at[used]
+    starts, sizes = _runs(place[used])
+    lows, highs = (_medians(values[at], starts, sizes).tolist() for values in (low, high))
+    measured, guessed = (np.logical_and.reduceat(each[at], starts).tolist() for each in (exact, estimated))
+    attempts, (workers, texts) = columns.ints("attempt"), columns.codes("worker")
+    for number, row in enumerate(found.rows[at[starts]].tolist()):
+        yield StepRate(
+            attempt=int(attempts[row]),
+            worker=texts[workers[row]] or "",
+            step=int(columns.ints("step")[row]),
+            row=row,
+            low=lows[number],
+            high=highs[number],
+            weights=int(sizes[number]),
+            how="measured" if measured[number] else "estimated" if guessed[number] else "bounded",
+        )
+
+
+def _runs(sorted_: npt.NDArray[Any]) -> tuple[Ints, Ints]:
+    """(start, length) of each stretch of equal numbers."""
+    starts = np.flatnonzero(np.append(True, sorted_[1:] != sorted_[:-1]))
+    return starts, np.diff(np.append(starts, sorted_.size))
+
+
+def _medians(values: Floats, starts: Ints, sizes: Ints) -> Floats:
+    """The median of each run of values; those of the same length at once."""
+    found = np.empty(starts.size)
+    for size in np.unique(sizes).tolist():
+        these = np.flatnonzero(sizes == size)
+        found[these] = np.median(values[starts[these, np.newaxis] + np.arange(size)], axis=1)
+    return found
+
+
+def _intervals(window: Window, found: Updates, exact: Mask) -> tuple[Floats, Floats, Mask]:
+    """(lower, upper, whether estimated) of the relative change per step of each weight."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        low = found.least / (found.norm * found.steps)
+        high = found.most / (found.norm * np.sqrt(found.steps))
+    estimated = np.zeros(found.rows.size, dtype=np.bool_)
+    settings = {} if exact.all() else _settings(window)
+    if not settings:
+        return low, high, estimated
+    columns = window.columns
+    weight, norm = np.sqrt(columns.floats("square_sum")[found.rows]), _gradient_norms(window, found.rows)
+    smallest, largest, momentum, kind = _at_rows(window, found.rows, settings)
+    open_ = ~exact & (weight > _SMALLEST_NORM)
+    at = np.flatnonzero(open_ & (kind == _SGD) & np.isfinite(norm))
+    low[at] = _larger(low[at], smallest[at] * norm[at] / weight[at])
+    high[at] = _larger(low[at], largest[at] * norm[at] / weight[at] / (1 - momentum[at]))
+    estimated[at] = True
+    at = np.flatnonzero(open_ & (kind == _ADAM))
+    limit = _ADAM_LARGEST * largest[at] * np.sqrt(columns.floats("count")[found.rows[at]]) / weight[at]
+    high[at] = np.fmin(high[at], _larger(low[at], limit))
+    estimated[at] = True
+    return low, high, estimated
+
+
+def _larger(known: Floats, other: Floats) -> Floats:
+    """The larger one; `known` where the other is not a number."""
+    return np.where(other > known, other, known)
+
+
+def _at_rows(window: Window, rows: Ints, settings: Mapping[_Place, _Setting]) -> tuple[Any, ...]:
+    """Of each row: smallest and largest learning rate, momentum, kind of optimizer (0: not known)."""
+    columns = window.columns
+    place = group_codes(columns, rows, *_PLACE)
+    distinct, first = np.unique(place, return_index=True)
+    table = np.zeros((4, int(distinct.max(initial=0)) + 1))
+    for code, row in zip(distinct.tolist(), rows[first].tolist(), strict=True):
+        setting = settings.get(_place(columns, row))
+        if setting is not None:
+            kind = _SGD if setting.optimizer == "SGD" else _ADAM if "Adam" in setting.optimizer else 0
+            table[:, code] = setting.smallest, setting.largest, setting.momentum, kind
+    return tuple(table[:, place])
+
+
+def _settings(window: Window) -> dict[_Place, _Setting]:
+    """What is captured of hyperparameters, by attempt, worker and step of the mode."""
+    columns = window.columns
+    rows = np.flatnonzero(window.kind("hyperparameter") & window.counted & (window.finite == 1))
+    rates: dict[_Place, list[float]] = {}
+    momenta: dict[_Place, float] = {}
+    names: dict[_Place, str] = {}
+    for row, value in zip(rows.tolist(), columns.floats("mean")[rows].tolist(), strict=True):
+        place, key = _place(columns, row), columns.text("name", row).rpartition("/")[2]
+        if key == "lr":
+            rates.setdefault(place, []).append(value)
+            names[place] = columns.text("origin", row).rpartition(".")[2]
+        elif key == "momentum":
+            momenta[place] = max(momenta.get(place, 0.0), min(value, 0.999))
+    return {
+        place: _Setting(
+            smallest=min(values),
+            largest=max(values),
+            momentum=momenta.get(place, 0.0),
+            optimizer=names[place],
+        )
+        for place, values in rates.items()
+    }
+
+
+def _place(columns: Columns, row: int) -> _Place:
+    return int(columns.ints("attempt")[row]), columns.text("worker", row), int(columns.ints("mode_step")[row])
+
+
+def _gradient_norms(window: Window, rows: Ints) -> Floats:
+    """L2 norm of the gradient of each weight at its own step; NaN where there is none."""
+    columns = window.columns
+    codes, texts = columns.codes("name")
+    position = {text: code for code, text in enumerate(texts)}
+    own = np.array([position.get(f"{_PREFIX}{text}", -1) for text in texts], dtype=np.int64)
+    gradients = np.flatnonzero(window.kind("gradient") & window.counted & (window.finite > 0))
+    if not gradients.size:
+        return np.full(rows.size, np.nan)
+    keys = _places(window, gradients, codes[gradients])
+    order = np.argsort(keys, kind="stable")
+    wanted = _places(window, rows, own[codes[rows]])
+    at = order[np.minimum(np.searchsorted(keys[order], wanted), order.size - 1)]
+    norms = np.sqrt(columns.floats("square_sum")[gradients[at]])
+    return np.where((keys[at] == wanted) & (own[codes[rows]] >= 0), norms, np.nan)
+
+
+def _places(window: Window, rows: Ints, names: Ints) -> Ints:
+    """One number for attempt, worker, step of the mode and name."""
+    columns = window.columns
+    workers, texts = columns.codes("worker")
+    span = int(columns.ints("mode_step").max()) + 1
+    number = columns.ints("attempt")[rows] * len(texts) + workers[rows]
+    number = number * span + columns.ints("mode_step")[rows]
+    return number * (len(columns.codes("name")[1]) + 1) + names

@@ -1,0 +1,58 @@
+"""Units of a layer: which index of its output is one, and how often each is active.
+
+Pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["channels", "pooled", "unit_activity"]
+
+Activity = tuple[npt.NDArray[np.int64], int]
+
+
+def unit_activity(active: npt.NDArray[np.bool_], unit_axis: int | None = None) -> Activity:
+    """(in how many places each unit is active, how many places each unit has).
+
+    active: at least one axis, not empty; axis 0 is the batch, unless it is the only one. A unit is an index
+    over all axes but the batch; with 4 or 5 axes (batch, channel, space) it is the channel, pooled over batch
+    and space. unit_axis names the axis instead. Raises ValueError when there is no such axis.
+    """
+    if active.ndim == 1:
+        active = active[np.newaxis]
+    if unit_axis is None and active.ndim in (4, 5):
+        unit_axis = 1
+    if unit_axis is None:
+        counts = active.reshape(active.shape[0], -1).sum(axis=0, dtype=np.int64)
+        return counts, int(active.shape[0])
+    if not -active.ndim <= unit_axis < active.ndim:
+        raise ValueError(f"unit_axis {unit_axis} does not exist in a tensor of {active.ndim} axes")
+    units = channels(active, unit_axis)
+    return units.sum(axis=1, dtype=np.int64), int(units.shape[1])
+
+
+def channels(values: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
+    """(channels, everything else): the values with one axis in front and the others flattened."""
+    return np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+
+
+def pooled(memory: MutableMapping[Any, Any], key: object, activity: Activity, steps: int) -> Activity | None:
+    """Activity summed over the last `steps` saved steps of a layer; None before there are that many.
+
+    key: names the layer in `memory`, where the steps before are kept.
+    """
+    if steps == 1:
+        return activity
+    kept: list[Activity] = memory.setdefault(key, [])
+    if kept and kept[-1][0].size != activity[0].size:
+        kept.clear()  # another shape: the units are not the same ones
+    kept.append(activity)
+    del kept[:-steps]
+    if len(kept) < steps:
+        return None
+    return np.sum([counts for counts, _ in kept], axis=0), sum(share for _, share in kept)

@@ -1,0 +1,183 @@
+"""Planning: the capture configuration that a set of rules needs, together.
+
+    plan([VanishingGradient(), DeadRelu()])        collections that give both rules what they need
+
+Collections of the same name become one that satisfies every rule: every step that one of them wants is saved,
+and values are saved where one of them wants values. Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tdcore.collection import CollectionConfig
+from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode
+from tdcore.modes import ModeKeys
+from tdcore.rules.base import Rule
+from tdcore.rules.need import arguments, as_code
+
+__all__ = ["joined", "merged", "plan", "plan_as_code", "united"]
+
+_MAX_LISTED = 100  # regular steps that are written as save_steps
+_NAMES = ("CollectionConfig", "ReductionConfig", "SaveConfig", "SaveConfigMode", "modes")
+
+
+def plan(rules: Iterable[Rule]) -> tuple[CollectionConfig, ...]:
+    """Collections that give every rule what it needs, in the order in which they are first asked for."""
+    return merged(capture for rule in rules for capture in rule.needs().captures)
+
+
+def merged(captures: Iterable[CollectionConfig]) -> tuple[CollectionConfig, ...]:
+    """Collections, one of each name, that give what all of these give.
+
+    Two rules may give different tensors, named by patterns, the same collection's name and want them in
+    different ways (one all activations' statistics, one a few layers' values). Such collections are kept
+    apart, the second as "name_2": as one they would save the values of everything.
+    """
+    found: dict[str, CollectionConfig] = {}
+    for capture in captures:
+        name = _place(found, capture)
+        here = found.get(name)
+        found[name] = replace(capture, name=name) if here is None else joined(here, capture)
+    return tuple(found.values())
+
+
+def joined(one: CollectionConfig, other: CollectionConfig) -> CollectionConfig:
+    """One collection, named as the first, for the tensors of both, in the forms and at the steps of both.
+
+    A setting that one of them leaves open (None) is that of the other.
+    """
+    return CollectionConfig(
+        name=one.name,
+        include_regex=_both(one.include_regex, other.include_regex),
+        tensor_names=_both(one.tensor_names, other.tensor_names),
+        module_regex=_both(one.module_regex, other.module_regex),
+        save_config=_either(one.save_config, other.save_config, united),
+        reduction_config=_either(one.reduction_config, other.reduction_config, _reductions),
+    )
+
+
+def united(one: SaveConfig, other: SaveConfig) -> SaveConfig:
+    """A SaveConfig that saves every step that one of the two saves, in every mode, and few others.
+
+    A few steps up to an end are listed one by one. Of intervals that go on the finer one stays, or, where
+    they do not divide each other, their greatest common divisor.
+    """
+    rest = _steps_of_both(_rest(one), _rest(other))
+    modes = {
+        mode: _steps_of_both(one.get_save_config(mode), other.get_save_config(mode)) for mode in ModeKeys
+    }
+    return SaveConfig(
+        save_interval=rest.save_interval,
+        start_step=rest.start_step,
+        end_step=rest.end_step,
+        save_steps=rest.save_steps,
+        mode_save_configs={mode: when for mode, when in modes.items() if when != rest},
+    )
+
+
+def plan_as_code(captures: Sequence[CollectionConfig], out_dir: str, specs: Sequence[str] = ()) -> str:
+    """A Python text that makes a PyTorch hook which saves these collections.
+
+    specs: the rules as text; the short form, Hook(rules=...), is put into a comment.
+    """
+    text = " ".join(as_code(capture) for capture in captures)
+    names = [name for name in _NAMES if re.search(rf"\b{name}[(.]", text)]
+    lines = [f"from tdcore import {', '.join(names)}"] if names else []
+    lines += ["from tdcore.hooks.pytorch import Hook", ""]
+    if specs:
+        lines += [f"# In short: Hook({as_code(out_dir)}, rules={as_code(list(specs))})"]
+    lines += [f"hook = Hook({as_code(out_dir)})"]
+    for capture in captures:
+        lines += ["hook.add_collection(", f"    {type(capture).__name__}("]
+        lines += [*(f"        {argument}," for argument in arguments(capture)), "    )", ")"]
+    return "\n".join(lines) + "\n"
+
+
+def _place(found: dict[str, CollectionConfig], capture: CollectionConfig) -> str:
+    """The name under which the capture goes into the plan."""
+    name, number = capture.name, 1
+    while name in found and not _may_join(found[name], capture):
+        number += 1
+        name = f"{capture.name}_{number}"
+    return name
+
+
+def _may_join(one: CollectionConfig, other: CollectionConfig) -> bool:
+    same_form = (one.save_config, one.reduction_config) == (other.save_config, other.reduction_config)
+    (mine, theirs) = ((each.include_regex, each.module_regex) for each in (one, other))
+    different = any(mine) and any(theirs) and mine != theirs
+    return same_form or not different
+
+
+def _rest(when: SaveConfig) -> SaveConfigMode:
+    """What holds in modes that are not named."""
+    return SaveConfigMode(
+        save_interval=when.save_interval,
+        start_step=when.start_step,
+        end_step=when.end_step,
+        save_steps=when.save_steps,
+    )
+
+
+def _steps_of_both(one: SaveConfigMode, other: SaveConfigMode) -> SaveConfigMode:
+    steps = _both(one.save_steps, other.save_steps)
+    for many, few in ((one, other), (other, one)):
+        if _covers(many, few):
+            return _with_steps(many, steps)
+    for many, few in ((one, other), (other, one)):
+        listed = _listed(few)
+        if listed is not None:
+            return _with_steps(many, _both(steps, listed))
+    ends = (one.end_step, other.end_step)
+    return SaveConfigMode(
+        save_interval=math.gcd(one.save_interval, other.save_interval),
+        start_step=min(one.start_step, other.start_step),
+        end_step=None if None in ends else max(end for end in ends if end is not None),
+        save_steps=steps,
+    )
+
+
+def _covers(many: SaveConfigMode, few: SaveConfigMode) -> bool:
+    """Whether the regular steps of `few` are among those of `many`."""
+    starts = many.start_step <= few.start_step and few.save_interval % many.save_interval == 0
+    return starts and (many.end_step is None or (few.end_step is not None and few.end_step <= many.end_step))
+
+
+def _listed(when: SaveConfigMode) -> list[int] | None:
+    """The regular steps one by one; None when they are many or have no end."""
+    if when.end_step is None:
+        return None
+    first = when.start_step + (-when.start_step) % when.save_interval
+    steps = range(first, when.end_step, when.save_interval)
+    return list(steps) if len(steps) <= _MAX_LISTED else None
+
+
+def _with_steps(when: SaveConfigMode, steps: Sequence[int]) -> SaveConfigMode:
+    """With these steps too, but for those that are regular ones."""
+    regular = replace(when, save_steps=())
+    return replace(when, save_steps=[step for step in steps if not regular.should_save_step(step)])
+
+
+def _reductions(one: ReductionConfig, other: ReductionConfig) -> ReductionConfig:
+    return ReductionConfig(
+        reductions=_both(one.reductions, other.reductions),
+        abs_reductions=_both(one.abs_reductions, other.abs_reductions),
+        norms=_both(one.norms, other.norms),
+        abs_norms=_both(one.abs_norms, other.abs_norms),
+        save_raw_tensor=one.save_raw_tensor or other.save_raw_tensor,
+    )
+
+
+def _either(one: Any, other: Any, both: Any) -> Any:
+    if one is None or other is None:
+        return other if one is None else one
+    return both(one, other)
+
+
+def _both(one: Sequence[Any], other: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys([*one, *other]))

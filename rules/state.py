@@ -1,0 +1,275 @@
+"""State: what a runner knows, kept in a file, so that one that was killed goes on where it was.
+
+    run("runs/demo", rules, live=True, until_end=True, state="demo.state")
+
+The file holds which rows were judged, what each rule found and remembers, and which findings were handed to
+actions. It is saved after looks that changed something, at most about once a second, at once when there is
+something for actions, and at the end; each time whole or not at all. Started again with it, a runner judges
+the rows that came since (those of the last second maybe once more, from the state before them), so that
+verdicts and findings are those of one uninterrupted run. Findings are saved before actions see them and once
+more after, and with them which action has yet to tell what: a message that was under way when the runner was
+killed is repeated, one that failed is tried again, and none is left out. What was found when no action was
+given stays so. A rule of the older kind keeps its place; what it holds in
+attributes of its own begins anew.
+
+The file is the user's own, but it may come from somebody else: reading it makes numbers, texts, containers,
+arrays and dataclasses of rules, and calls nothing but what builds these. Threads: belongs to one engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tdcore._version import __version__
+from tdcore.errors import ConfigError
+from tdcore.rules.base import Rule
+from tdcore.rules.bounds import bounds_of, unbounded
+from tdcore.rules.legacy import LegacyRule
+from tdcore.rules.plain_pickle import UnreadableError, UnsaveableError, dump, load
+
+__all__ = ["Keeper", "Resumable"]
+
+_MAGIC = b"tdcore rules state 1\n"
+_DIGEST_BYTES = 32
+_SAVE_EVERY_SECONDS = 1.0
+_COST = 20  # times as long as it takes to save, at least, until it is saved again
+
+
+class Resumable(Protocol):
+    """A source that can say where it is and go on from there (rules/source.py:RunSource)."""
+
+    where: str
+
+    @property
+    def run_id(self) -> str | None:
+        """Of the run; None before it has begun."""
+        ...
+
+    def position(self) -> dict[str, Any]:
+        """Which rows were handed out, in plain values."""
+        ...
+
+    def resume(self, position: dict[str, Any]) -> None:
+        """Hands out only the others. Before the first `next`."""
+        ...
+
+
+class Saved(Protocol):
+    """What is kept beside the source's position: the engine."""
+
+    problems: list[str]
+    before_acting: Callable[[], None]
+
+    @property
+    def labels(self) -> list[tuple[str, Rule]]:
+        """The rules by the names they run under."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What was found and remembered so far, in plain values and dataclasses of rules."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes such a state over."""
+        ...
+
+
+class Keeper:
+    """Saves an engine and its source to `path`, and restores them.
+
+    A state of other rules than the engine's is refused. attempt: as given to the source.
+    clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        engine: Saved,
+        source: Resumable,
+        *,
+        attempt: int | str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = Path(path)
+        self._engine = engine
+        self._source = source
+        rules = engine.labels
+        self._modules = {_class_of(rule).__module__ for _, rule in rules}
+        self._identity = {
+            "attempt": attempt,
+            "rules": [[label, _class_of(rule).__qualname__, _parameters(rule)] for label, rule in rules],
+        }
+        self._clock = clock
+        self._run_id: str | None = None  # of the state that was read
+        self._pause = _SAVE_EVERY_SECONDS
+        self._saved_at = -self._pause
+        self._changed = False  # since it was saved
+        self._at_rest = True  # not in the middle of a look
+        self._urgent = False
+        engine.before_acting = self._before_acting
+        if not self.path.parent.is_dir():
+            raise ConfigError(f"state {self.path}: there is no folder {self.path.parent}; make it first")
+
+    def resume(self) -> None:
+        """Reads the file, if there is one, and takes it over. Before the first look.
+
+        A damaged file, or one of another version of tdcore, is a problem, and the run is judged anew. Raises
+        ConfigError when the file is no state, is of other rules or of another attempt, or cannot be read.
+        """
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise ConfigError(f"state {self.path} cannot be read: {error}") from error
+        state = self._decoded(data)
+        if state is None:
+            return
+        if state["identity"] != self._identity:
+            raise ConfigError(
+                f"state {self.path} is of other rules or parameters: it has {_text(state['identity'])}, this "
+                f"call has {_text(self._identity)}; give another file, or delete it to judge the run anew"
+            )
+        self._run_id = state["run_id"]
+        self._source.resume(state["position"])
+        self._engine.restore(state["engine"])
+
+    def check(self) -> None:
+        """Before each look; `looked` comes after it.
+
+        Raises ConfigError when the run at this place is not the one of the state.
+        """
+        self._at_rest = False
+        if self._run_id is None:
+            return
+        there = self._source.run_id
+        if there is not None and there != self._run_id:
+            raise ConfigError(
+                f"state {self.path} is of run {self._run_id}, and {self._source.where} is run {there}; give "
+                "another file, or delete it to judge the run anew"
+            )
+
+    def looked(self, changed: bool) -> None:
+        """After a look: saves when something changed and the last time was a while ago, or actions ran."""
+        self._at_rest = True
+        self._changed = self._changed or changed
+        due = self._urgent or self._clock() - self._saved_at >= self._pause
+        if self._changed and due:
+            self.save()
+            self._urgent = False
+
+    def _before_acting(self) -> None:
+        """All rows of the look are judged; its findings are saved as not delivered."""
+        self.save()
+        self._urgent = True
+
+    def save(self) -> None:
+        """Saves now. What stands in the way is a problem of the engine's; judging goes on."""
+        start = self._clock()
+        content = {
+            "version": __version__,
+            "run_id": self._source.run_id,
+            "identity": self._identity,
+            "position": self._source.position(),
+            "engine": self._engine.state(),
+        }
+        try:
+            body = dump(content)
+            _write(self.path, [_MAGIC, hashlib.sha256(body).digest(), body])
+        except (OSError, UnsaveableError) as error:
+            self._problem(f"state could not be saved to {self.path}: {error}")
+        self._changed = False
+        self._saved_at = self._clock()
+        self._pause = max(_SAVE_EVERY_SECONDS, _COST * (self._saved_at - start))
+
+    def acted(self) -> None:
+        """After actions had time to tell all: saves what they have not told, for the next start."""
+        if self._at_rest:
+            self.save()
+
+    def close(self) -> None:
+        """Saves what is not saved. A look that was broken off is not: it is made again the next time."""
+        if self._changed and self._at_rest:
+            self.save()
+
+    def _decoded(self, data: bytes) -> dict[str, Any] | None:
+        """What the file says; None, and a problem, when it is damaged or of another version."""
+        if not data.startswith(_MAGIC[:19]):
+            raise ConfigError(f"{self.path} is no state of tdcore's rules; give another file")
+        head = len(_MAGIC) + _DIGEST_BYTES
+        body = data[head:]
+        if not data.startswith(_MAGIC):
+            return self._nothing("is of another format")
+        if hashlib.sha256(body).digest() != data[len(_MAGIC) : head]:
+            return self._nothing("is damaged (its checksum does not match)")
+        try:
+            state = load(body, self._modules)
+            version = state["version"]
+            if not {"identity", "run_id", "position", "engine"} <= set(state):
+                raise UnreadableError("it lacks a part")
+        except (UnreadableError, KeyError, TypeError) as error:
+            return self._nothing(f"cannot be taken over ({error})")
+        if version != __version__:
+            return self._nothing(f"is of tdcore {version}, this is {__version__}")
+        return dict(state)
+
+    def _nothing(self, why: str) -> dict[str, Any] | None:
+        self._problem(f"state {self.path} {why}: the run is judged anew, and actions may be repeated")
+        return None
+
+    def _problem(self, text: str) -> None:
+        if text not in self._engine.problems:
+            self._engine.problems.append(text)
+
+
+def _write(path: Path, parts: list[bytes]) -> None:
+    """The file is replaced whole, and durable on return."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _class_of(rule: Any) -> type[Any]:
+    """The class that decides: the user's, for a rule of the older kind."""
+    rule = unbounded(rule)
+    return rule.kind if isinstance(rule, LegacyRule) else type(rule)
+
+
+def _parameters(rule: Any) -> list[list[str]]:
+    """All parameters as text."""
+    if bounds_of(rule):
+        return [*_parameters(unbounded(rule)), *map(list, bounds_of(rule).items())]
+    if isinstance(rule, LegacyRule):
+        return [[name, value] for name, value in sorted(rule.parameters.items())]
+    if not is_dataclass(rule):
+        return []
+    return [[field.name, repr(getattr(rule, field.name))] for field in fields(rule) if field.init]
+
+
+def _text(identity: dict[str, Any]) -> str:
+    rules = ", ".join(
+        label + (f" ({', '.join(f'{name}={value}' for name, value in given)})" if given else "")
+        for label, _, given in identity["rules"]
+    )
+    attempt = identity["attempt"]
+    return rules if attempt is None else f"{rules}, attempt {attempt}"

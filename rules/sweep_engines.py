@@ -1,0 +1,181 @@
+"""Where the tasks of a sweep run: in this process, in processes of this machine, on Ray or on Dask.
+
+An engine is a function (task, places, workers, cluster) -> iterator of (position of the place, Entry), in the
+order of arrival. Scheduling is theirs: Ray and Dask get one task per run. A worker that dies with a run is
+that run's error. Threads: the caller's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import get_context
+from typing import Any, TypeAlias
+
+from tdcore.errors import ConfigError
+from tdcore.rules.sweep_task import Entry, Task
+
+__all__ = ["ENGINES", "Engine"]
+
+Entries: TypeAlias = "Iterator[tuple[int, Entry]]"
+Engine: TypeAlias = "Callable[[Task, list[str], int | None, Any], Entries]"
+
+
+def serial(task: Task, places: list[str], workers: int | None, cluster: Any) -> Entries:
+    """One after the other, here."""
+    _no_cluster("serial", cluster)
+    for at, place in enumerate(places):
+        yield at, task(place)
+
+
+def processes(task: Task, places: list[str], workers: int | None, cluster: Any) -> Entries:
+    """Spawned processes, which take one run after the other."""
+    _no_cluster("processes", cluster)
+    number = min(workers or os.cpu_count() or 1, len(places))
+    left = list(enumerate(places))
+    while left:
+        under_way: dict[Future[Entry], tuple[int, str]] = {}
+        with _pool(number) as pool:
+            try:
+                while left or under_way:
+                    while left and len(under_way) < number:
+                        under_way[pool.submit(task, left[0][1])] = left[0]
+                        del left[0]
+                    done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        entry = future.result()
+                        yield under_way.pop(future)[0], entry
+            except BrokenProcessPool:
+                pass  # one of those under way has killed its process: each again, alone
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        for at, place in under_way.values():
+            yield at, _alone(task, place)
+
+
+def _alone(task: Task, place: str) -> Entry:
+    with _pool(1) as pool:
+        try:
+            return pool.submit(task, place).result()
+        except BrokenProcessPool:
+            return Entry(place=place, error="the process that judged it died (out of memory, or a crash)")
+
+
+def _pool(number: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(number, mp_context=get_context("spawn"), initializer=one_thread)
+
+
+def one_thread() -> None:
+    """There is a process for each CPU already."""
+    import pyarrow as pa
+
+    pa.set_cpu_count(1)
+
+
+def ray(task: Task, places: list[str], workers: int | None, cluster: Any) -> Entries:
+    """Tasks of Ray, one CPU each."""
+    ray = _module("ray", "ray")
+    own = not ray.is_initialized()
+    address = cluster or os.environ.get("RAY_ADDRESS") or "local"
+    if own:
+        ray.init(
+            address=address,
+            num_cpus=workers if address == "local" else None,
+            include_dashboard=False if address == "local" else None,
+            log_to_driver=False,
+        )
+    elif cluster is not None:
+        raise ConfigError("this process is connected to a Ray cluster already; leave cluster out to use it")
+    try:
+        judge = ray.remote(num_cpus=1, max_retries=1)(_judge)
+        shared = ray.put(task)
+        left = list(enumerate(places))
+        under_way: dict[Any, tuple[int, str]] = {}
+        while left or under_way:
+            while left and (workers is None or len(under_way) < workers):
+                at, place = left.pop(0)
+                under_way[judge.remote(shared, place)] = (at, place)
+            done, _ = ray.wait(list(under_way), num_returns=1)
+            for reference in done:
+                at, place = under_way.pop(reference)
+                yield at, _entry(place, partial(ray.get, reference))
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def dask(task: Task, places: list[str], workers: int | None, cluster: Any) -> Entries:
+    """Futures of Dask's distributed scheduler."""
+    distributed = _module("distributed", "dask")
+    own = not isinstance(cluster, distributed.Client)
+    client = _dask_client(distributed, cluster, workers, len(places)) if own else cluster
+    own = own and client is not _known_client(distributed)
+    try:
+        futures = {client.submit(_judge, task, place, pure=False): at for at, place in enumerate(places)}
+        for future in distributed.as_completed(futures, loop=client.loop):
+            at = futures[future]
+            yield at, _entry(places[at], future.result)
+    finally:
+        if own:
+            local = client.cluster
+            client.close()
+            if local is not None:
+                local.close()
+
+
+def _dask_client(distributed: Any, cluster: Any, workers: int | None, places: int) -> Any:
+    """The client that is there, one of the cluster at an address, or one of processes of this machine."""
+    if cluster is not None:
+        return distributed.Client(cluster, set_as_default=False)
+    known = _known_client(distributed)
+    if known is not None:
+        return known
+    number = min(workers or os.cpu_count() or 1, places)
+    local = distributed.LocalCluster(
+        n_workers=number, threads_per_worker=1, processes=True, dashboard_address=":0"
+    )
+    return distributed.Client(local, set_as_default=False)
+
+
+def _known_client(distributed: Any) -> Any:
+    try:
+        return distributed.default_client()
+    except ValueError:
+        return None
+
+
+def _judge(task: Task, place: str) -> Entry:
+    """The task as a function of a module, which clusters send by name."""
+    return task(place)
+
+
+def _entry(place: str, result: Callable[[], Entry]) -> Entry:
+    try:
+        return result()
+    except Exception as error:  # of the cluster: a worker that died, a task that could not be sent
+        return Entry(place=place, error=f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+def _module(name: str, extra: str) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of what they import
+            return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f'engine="{extra}" needs {name}, which is not installed: pip install "tdcore-capture[{extra}]"'
+        ) from error
+
+
+def _no_cluster(engine: str, cluster: Any) -> None:
+    if cluster is not None:
+        raise ConfigError(f"cluster is for Ray and Dask; engine={engine!r} has none")
+
+
+ENGINES: Mapping[str, Engine] = {"processes": processes, "ray": ray, "dask": dask, "serial": serial}

@@ -1,0 +1,64 @@
+"""One task of a sweep: one run judged, whatever happens; what travels to a worker and back.
+
+Plain values that pickle can store. A task may run in any process that has tdcore.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tdcore.errors import TdcoreError
+from tdcore.rules.base import Rule
+from tdcore.rules.loading import load_rule
+from tdcore.rules.runner import Report, run
+
+__all__ = ["Entry", "Task"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What came of one run: its report, or why there is none."""
+
+    place: str
+    report: Report | None = None
+    error: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """Of the report; 3 without one."""
+        return 3 if self.report is None else self.report.exit_code
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        found = {} if self.report is None else self.report.to_json()
+        return {**found, "run": self.place, "error": self.error, "exit_code": self.exit_code}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What to do with each run. rules: text stays text, so that files of rules are loaded where it runs."""
+
+    rules: Sequence[str | Rule | type[Rule]]
+    attempt: int | str | None
+    ended: bool
+    write_findings: bool
+    max_findings: int
+
+    def __call__(self, place: str) -> Entry:
+        """Judges the run. Never raises for what the run or the rules do."""
+        try:
+            rules = [load_rule(rule) if isinstance(rule, str) else rule for rule in self.rules]
+            report = run(
+                place,
+                rules,
+                attempt=self.attempt,
+                ended=self.ended,
+                write_findings=self.write_findings,
+                max_findings=self.max_findings,
+            )
+        except TdcoreError as error:
+            return Entry(place=place, error=str(error))
+        except Exception as error:  # one run must not end the sweep
+            return Entry(place=place, error=f"{type(error).__name__}: {error}")
+        return Entry(place=place, report=report)

@@ -1,0 +1,192 @@
+"""Command: runs a program for new findings, with all about them on its standard input and in its environment.
+
+The input is one JSON object: {"run": ..., "count": ..., "findings": [...]}. The environment has TDCORE_RUN,
+TDCORE_COUNT, and of the first finding TDCORE_RULE, _CODE, _STEP, _ATTEMPT, _WORKER, _TENSOR and _WHY.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from tdcore.actions.base import Notice, Notifier, printable, redacted, seconds_of
+from tdcore.errors import ActionError, ConfigError
+
+__all__ = ["Command"]
+
+_PIPE_BYTES = 1 << 20  # at least what a pipe holds
+_MAX_SAID = 4096  # of the program's last words
+_LOOK_SECONDS = 0.05  # between two looks whether the program has ended
+_LONG_PART = 16  # characters
+_MAX_VALUE = 10_000  # characters of a variable
+
+
+class Command(Notifier):
+    """Runs argv once per look that has new findings. No shell: one string is split as a shell would split it,
+    and nothing in it is expanded.
+
+    shell: run one string through /bin/sh after all; nothing of the run's is put into it, the environment
+    holds it. timeout: after it the program and all that it started (its process group) are killed. Not tried
+    again: a program may do half of its work. Arguments are never shown, only the program's name; the output
+    is thrown away, of the error output the last line of a program that fails is in the report. Raises
+    ConfigError.
+    """
+
+    name = "command"
+    repeats: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        argv: str | Sequence[str],
+        *,
+        shell: bool = False,
+        timeout: timedelta = timedelta(seconds=60),
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self._timeout = seconds_of("Command.timeout", timeout)
+        self._argv = _checked(argv, shell=shell)
+        self._shell = shell
+        self._shown = "/bin/sh" if shell else os.path.basename(self._argv[0]) or self._argv[0]
+        self._secrets = _secrets(self._argv[not shell :])
+        self._cancelled = False
+
+    def __repr__(self) -> str:
+        return f"Command({self._shown!r}, ...)"
+
+    def send(self, notice: Notice) -> bool:
+        """See Notifier.send."""
+        with tempfile.TemporaryFile() as given, LastWords() as said:
+            given.write(json.dumps(notice.to_json()).encode())
+            given.seek(0)
+            try:
+                process = subprocess.Popen(
+                    self._argv[0] if self._shell else self._argv,
+                    shell=self._shell,
+                    stdin=given,
+                    stdout=subprocess.DEVNULL,
+                    stderr=said.write_end,
+                    env={**os.environ, **_environment(notice)},
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "it cannot be run"
+                raise ActionError(f"{self._shown} could not be started: {reason}") from None
+            code = self._wait(process, said)
+            if code:
+                raise ActionError(self._failure(code, said.text))
+        return True
+
+    def cancel(self) -> None:
+        """See Action: has the program that runs, or is about to, killed with all that it started."""
+        self._cancelled = True
+
+    def _wait(self, process: subprocess.Popen[bytes], said: LastWords) -> int:
+        """Its status. Its output is taken meanwhile, so that it neither stops nor fills a disk."""
+        deadline = time.monotonic() + self._timeout
+        try:
+            while process.poll() is None:
+                if time.monotonic() >= deadline:
+                    raise ActionError(
+                        f"{self._shown} was killed: it took longer than {self._timeout:g} s; raise timeout"
+                    )
+                if self._cancelled:
+                    raise ActionError(
+                        f"{self._shown} was killed: the rules have ended and do not wait for it"
+                    )
+                said.take(_LOOK_SECONDS)
+            said.take(0.0)
+            return process.wait()
+        except BaseException:
+            _kill_group(process)  # not reaped yet, so the number is still its own
+            process.wait()
+            raise
+
+    def _failure(self, code: int, said: str) -> str:
+        how = f"ended with status {code}" if code > 0 else f"was killed by signal {-code}"
+        lines = said.strip().splitlines()
+        return f"{self._shown} {how}" + (f": {redacted(lines[-1], self._secrets)}" if lines else "")
+
+
+class LastWords:
+    """A pipe, of which the last that was written is kept. A child of the program's that lives on with the
+    other end is not waited for: writing to it then fails.
+    """
+
+    def __init__(self) -> None:
+        self._read_end, self.write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        self._ready = select.poll()
+        self._ready.register(self._read_end, select.POLLIN)
+        self._kept = b""
+
+    def __enter__(self) -> LastWords:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._read_end)
+        os.close(self.write_end)
+
+    @property
+    def text(self) -> str:
+        """What is kept."""
+        return self._kept.decode("utf-8", "replace")
+
+    def take(self, seconds: float) -> None:
+        """Takes what is there; waits for it at most so long. Never more than a pipe holds."""
+        if self._ready.poll(seconds * 1000):
+            self._kept = (self._kept + os.read(self._read_end, _PIPE_BYTES))[-_MAX_SAID:]
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _checked(argv: object, *, shell: bool) -> list[str]:
+    if shell:
+        if not isinstance(argv, str) or not argv.strip():
+            raise ConfigError("Command.argv must be one string with shell=True")
+        return [argv]
+    if isinstance(argv, str):
+        try:
+            argv = shlex.split(argv)
+        except ValueError as error:
+            raise ConfigError(f"Command.argv cannot be split into words: {error}") from None
+    words = list(argv) if isinstance(argv, Sequence) else []
+    if not words or not all(isinstance(word, str) and "\0" not in word for word in words) or not words[0]:
+        raise ConfigError("Command.argv must be a program and its arguments: a string, or a list of strings")
+    return words
+
+
+def _secrets(words: Sequence[str]) -> list[str]:
+    """Arguments whole, and in parts that do not look like words of a language."""
+    parts = (part for word in words for part in re.split(r"[\s'\"=;|&<>()]+", word))
+    return [*words, *(part for part in parts if len(part) >= _LONG_PART or re.search("[0-9]", part))]
+
+
+def _environment(notice: Notice) -> dict[str, str]:
+    first = notice.findings[0]
+    values = {
+        "RUN": notice.run,
+        "COUNT": len(notice.findings),
+        "RULE": first.rule,
+        "CODE": first.code,
+        "STEP": first.step,
+        "ATTEMPT": first.attempt,
+        "WORKER": first.worker,
+        "TENSOR": first.tensor,
+        "WHY": first.why,
+    }
+    return {f"TDCORE_{name}": printable(str(value))[:_MAX_VALUE] for name, value in values.items()}

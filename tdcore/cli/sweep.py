@@ -1,0 +1,143 @@
+"""tdcore rules sweep: many runs judged by the same rules, in parallel."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tdcore.cli.output import console, print_json
+from tdcore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tdcore.rules.base import Verdict
+    from tdcore.rules.sweep import Entry, SweepReport
+
+__all__ = ["EXIT_CODES", "command"]
+
+EXIT_CODES = (
+    "Exit codes: that of the worst run. 1 an issue was found. 3 a rule could not be evaluated or failed, or "
+    "a run cannot be read. 4 no issue so far, and a run has not ended. 0 no issue. 2 wrong usage."
+)
+
+
+class _Engine(str, Enum):
+    processes = "processes"
+    ray = "ray"
+    dask = "dask"
+    serial = "serial"
+
+
+def command(
+    places: Annotated[
+        list[str],
+        typer.Argument(
+            help='Runs, folders or s3:// prefixes with runs below them, or patterns: "runs/lr-*".'
+        ),
+    ],
+    rule: Annotated[
+        list[str],
+        typer.Option(
+            "--rule",
+            "-r",
+            metavar="NAME[:k=v,...]",
+            help="A rule: a name or code of the list, file.py::Class or module:Class. Repeat for more.",
+        ),
+    ],
+    engine: Annotated[
+        _Engine, typer.Option(help="Where the runs are judged; ray and dask run one task per run.")
+    ] = _Engine.processes,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time; default: one for each CPU.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A Ray or Dask cluster that is there already.")
+    ] = None,
+    attempt: Annotated[
+        str | None, typer.Option(help="A number, or all; default: the newest attempt.")
+    ] = None,
+    ended: Annotated[
+        bool, typer.Option("--ended", help="Judge the newest steps too: the runs will not go on.")
+    ] = False,
+    no_write: Annotated[
+        bool, typer.Option("--no-write", help="Do not keep findings in the runs' findings/ folders.")
+    ] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the reports as JSON.")] = False,
+) -> None:
+    """Judge many runs by the same rules, in parallel.
+
+    Examples:
+
+      [bold]tdcore rules sweep runs -r vanishing_gradient -r exploding_tensor[/]
+
+      [bold]tdcore rules sweep "runs/lr-*" s3://bucket/sweep -r exploding_tensor --jobs 8 --json[/]
+    """
+    from tdcore.rules.sweep import sweep
+
+    if attempt is not None and attempt != "all" and not attempt.isdecimal():
+        raise ConfigError(f"--attempt must be a number or all, got {attempt!r}")
+    report = sweep(
+        places,
+        rule,
+        engine=engine.value,
+        workers=jobs,
+        cluster=cluster,
+        attempt=int(attempt) if attempt is not None and attempt.isdecimal() else attempt,
+        ended=ended,
+        write_findings=not no_write,
+        on_run=None if json_output else _Progress(),
+    )
+    if json_output:
+        print_json(report.to_json())
+    else:
+        _print(report)
+    raise typer.Exit(report.exit_code)
+
+
+class _Progress:
+    """Says on a terminal how many runs are done; nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def __call__(self, entry: Entry) -> None:
+        self.done += 1
+        out = console()
+        if out.is_terminal:
+            out.print(f"{self.done} runs judged", end="\r")
+
+
+def _print(report: SweepReport) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from tdcore.sinks import shown_place
+
+    out = console()
+    names = list(dict.fromkeys(verdict.rule for each in report.reports for verdict in each.verdicts))
+    table = Table()
+    for column in ("run", *names):
+        table.add_column(column, justify="left" if column == "run" else "right", overflow="fold")
+    for entry in report.entries:
+        verdicts = {} if entry.report is None else {each.rule: each for each in entry.report.verdicts}
+        table.add_row(escape(shown_place(entry.place)), *(_cell(verdicts.get(name)) for name in names))
+    out.print(table)
+    for entry in report.entries:
+        if entry.error:
+            out.print(f"[red]{escape(shown_place(entry.place))}: {escape(entry.error)}[/]")
+    out.print(report.summary)
+
+
+def _cell(verdict: Verdict | None) -> str:
+    """How many findings there are, or how else the rule stands."""
+    if verdict is None:
+        return "[red]-[/]"
+    cells = {
+        "no issue": "[green]0[/]",
+        "issue": f"[red]{verdict.finding_count:,}[/]",
+        "error": "[red]error[/]",
+        "not evaluable": "[yellow]n/e[/]",
+        "in progress": "[cyan]0 so far[/]",
+    }
+    return cells[verdict.status.value]

@@ -1,0 +1,216 @@
+"""Command: what a program is given, how it ends, and that nothing of it survives a time-out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tdcore.actions import Command, Outbox
+from tdcore.actions.command import LastWords
+from tdcore.errors import ActionError, ConfigError
+from tests.actions.findings import Running, finding
+
+KEEP = """
+import json, os, sys
+given = {"stdin": json.load(sys.stdin), "argv": sys.argv[2:],
+         "env": {n: v for n, v in os.environ.items() if n.startswith("TDCORE_")}}
+open(sys.argv[1], "w").write(json.dumps(given))
+"""
+
+
+def test_the_findings_are_on_standard_input_and_in_the_environment(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    Command([sys.executable, "-c", KEEP, str(out), "$HOME", "a b"]).act(
+        [finding(), finding(tensor="b")], Running(), None
+    )
+    given = json.loads(out.read_text())
+    assert given["argv"] == ["$HOME", "a b"]
+    assert (given["stdin"]["run"], given["stdin"]["count"]) == ("runs/demo", 2)
+    assert [each["tensor"] for each in given["stdin"]["findings"]] == ["gradient/w", "b"]
+    assert given["env"] | {
+        "TDCORE_RUN": "runs/demo", "TDCORE_COUNT": "2", "TDCORE_RULE": "VanishingGradient",
+        "TDCORE_CODE": "TDC101", "TDCORE_STEP": "7", "TDCORE_ATTEMPT": "0", "TDCORE_WORKER": "worker_0",
+        "TDCORE_TENSOR": "gradient/w", "TDCORE_WHY": "too small",
+    } == given["env"]  # fmt: skip
+
+
+def test_a_string_is_split_and_no_shell_sees_it(tmp_path: Path) -> None:
+    marker = tmp_path / "made by a shell"
+    Command(f"{sys.executable} -c 'pass' ; touch '{marker}' $(touch '{marker}')").act(
+        [finding()], Running(), None
+    )
+    assert not marker.exists()
+
+
+def test_a_shell_runs_when_it_is_asked_for_and_names_of_the_run_are_not_its_code(tmp_path: Path) -> None:
+    out, marker = tmp_path / "out", tmp_path / "marker"
+    action = Command(f'printf %s "$TDCORE_TENSOR" > {out}', shell=True)
+    action.act([finding(tensor=f"$(touch {marker})\0`touch {marker}`")], Running(), None)
+    assert out.read_text() == f"$(touch {marker}) `touch {marker}`"
+    assert not marker.exists()
+
+
+def test_a_status_other_than_zero_is_a_failure_with_the_programs_last_words() -> None:
+    code = "import sys; print('first\\nit is broken: hunter2-password', file=sys.stderr); sys.exit(3)"
+    action = Command([sys.executable, "-c", code, "hunter2-password"])
+    with pytest.raises(ActionError) as raised:
+        action.act([finding()], Running(), None)
+    program = os.path.basename(sys.executable)
+    assert str(raised.value) == f"{program} ended with status 3: it is broken: ***"
+    assert "hunter2" not in repr(action)
+
+
+def test_parts_of_arguments_are_not_shown_either() -> None:
+    code = "import sys; sys.exit('not a token: ' + sys.argv[1].split('=')[1])"
+    for action in (
+        Command([sys.executable, "-c", code, "--token=hunter2-password"]),
+        Command("echo 'Bearer hunter2-password' | grep -q x; hunter2-password", shell=True),
+    ):
+        with pytest.raises(ActionError, match=r"\*\*\*") as raised:
+            action.act([finding()], Running(), None)
+        assert "hunter2" not in str(raised.value)
+
+
+def test_a_program_that_fails_is_not_run_again_for_the_same_fault(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    action = Command(f"echo x >> {out}; exit 1", shell=True)
+    with pytest.raises(ActionError):
+        action.act([finding(step=0)], Running(), None)
+    for step in range(1, 4):
+        action.act([finding(step=step)], Running(), None)
+    assert out.read_text() == "x\n"
+
+
+def test_a_flood_of_output_is_neither_kept_nor_waited_for() -> None:
+    code = (
+        "import sys, subprocess\n"
+        "[sys.stderr.write('x' * 99 + '\\n') for _ in range(200_000)]\n"
+        "print('the end', file=sys.stderr, flush=True)\n"
+        "sys.exit(5)\n"
+    )
+    action = Command([sys.executable, "-c", code])
+    with pytest.raises(ActionError, match=r"ended with status 5: the end$"):
+        action.act([finding()], Running(), None)
+
+
+def test_of_the_error_output_only_the_last_is_kept() -> None:
+    with LastWords() as said:
+        for number in range(100):
+            os.write(said.write_end, b"%05d" % number * 1000)
+            said.take(1.0)
+        assert len(said.text) == 4096
+        assert said.text.endswith("00099")
+
+
+def test_a_signal_is_named() -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
+    with pytest.raises(ActionError, match="was killed by signal 15"):
+        Command([sys.executable, "-c", code]).act([finding()], Running(), None)
+
+
+def test_a_time_out_kills_the_program_and_all_that_it_started(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    action = Command(f"sleep 600 & echo $! > {pid_file}; wait", shell=True, timeout=timedelta(seconds=3))
+    with pytest.raises(ActionError, match="it took longer than 3 s"):
+        action.act([finding()], Running(), None)
+    grandchild = int(pid_file.read_text())
+    deadline = time.monotonic() + 60
+    while alive(grandchild):
+        assert time.monotonic() < deadline, "the grandchild lives on"
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_a_program_that_nobody_waits_for_any_more_is_killed(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    outbox = Outbox(
+        [Command(f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; sleep 600", shell=True)]
+    )
+    outbox.give([finding()], Running(), None)
+    deadline = time.monotonic() + 60
+    while not pid_file.exists():
+        assert time.monotonic() < deadline, "it did not begin"
+        time.sleep(0.01)
+    outbox.close(timedelta())
+    problems = outbox.take_problems()
+    while len(problems) < 2:
+        assert time.monotonic() < deadline, "it was not killed"
+        time.sleep(0.01)
+        problems += outbox.take_problems()
+    assert sorted(problems) == [
+        "action command failed: /bin/sh was killed: the rules have ended and do not wait for it",
+        "action command: 1 finding was not told within 0 s",
+    ]
+    assert not alive(int(pid_file.read_text()))
+
+
+def test_a_wait_for_the_end_that_was_broken_off_does_not_keep_a_program_alive(
+    tmp_path: Path,
+) -> None:
+    """As by two times Ctrl-C."""
+    pid_file = tmp_path / "pid"
+    outbox = Outbox(
+        [Command(f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; sleep 600", shell=True)]
+    )
+    outbox.give([finding()], Running(), None)
+    deadline = time.monotonic() + 60
+    while not pid_file.exists():
+        assert time.monotonic() < deadline, "it did not begin"
+        time.sleep(0.01)
+    here = threading.get_ident()
+    timer = threading.Timer(0.2, lambda: signal.pthread_kill(here, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        outbox.close(timedelta(seconds=5))
+    timer.join()
+    outbox.close(timedelta())
+    assert not alive(int(pid_file.read_text()))
+
+
+def test_a_child_that_lives_on_does_not_hold_up_the_action(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    code = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(pid_file)!r}, 'w').write(str(child.pid))\n"
+    )
+    Command([sys.executable, "-c", code]).act([finding()], Running(), None)
+    child = int(pid_file.read_text())
+    assert alive(child)
+    os.kill(child, 9)
+
+
+def test_a_program_that_is_not_there_is_a_failure() -> None:
+    with pytest.raises(ActionError, match="no-such-program could not be started: No such file"):
+        Command("/nowhere/no-such-program --token hunter2-password").act([finding()], Running(), None)
+
+
+@pytest.mark.parametrize("argv", ["", "  ", [], ["a", 3], ["a\0b"], "'open", 5, [""]])
+def test_a_command_that_is_none_is_refused(argv: object) -> None:
+    with pytest.raises(ConfigError, match=r"Command\.argv"):
+        Command(argv)  # type: ignore[arg-type]
+
+
+def test_a_shell_takes_one_string() -> None:
+    with pytest.raises(ConfigError, match="one string"):
+        Command(["a", "b"], shell=True)
+
+
+def test_a_time_out_of_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="timeout"):
+        Command("true", timeout=timedelta())

@@ -1,0 +1,15 @@
+"""The campaign of false alarms, with the seeds that CI can afford."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.healthy.__main__ import main
+
+
+@pytest.mark.slow
+def test_no_rule_fires_on_a_healthy_training_without_a_reason_that_we_know(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status = main([])
+    assert status == 0, capsys.readouterr().out

@@ -1,0 +1,37 @@
+"""A user's module of rules, for tests: a rule with a memory of its own kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tdcore.rules import Finding, Need, Window
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the rule remembers."""
+
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EveryNth:
+    """Fires at every nth row that it is shown, over all calls: each row must come exactly once."""
+
+    code: ClassVar[str] = "mine"
+    nth: int = 10
+
+    def needs(self) -> Need:
+        return Need(what="rows")
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        seen: Seen = window.memory.setdefault("seen", Seen())
+        window.judged(len(window))
+        for row in np.argsort(window.columns.ints("step"), kind="stable").tolist():
+            seen.count += 1
+            if seen.count % self.nth == 0:
+                yield window.finding(self, row, numbers={"count": seen.count}, why="nth", do="nothing")

@@ -1,0 +1,123 @@
+"""A look at a long run costs what is new in it: counted in objects, bytes and rows, not in time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tdcore.rules import Engine, ExplodingTensor, LossNotDecreasing, Rule, VanishingGradient
+from tdcore.rules.source import RunSource
+from tdcore.sinks import LocalSink
+from tests.trial.writer import RunWriter
+
+
+class CountingSink(LocalSink):
+    """Counts what is read."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.reads = 0
+        self.bytes = 0
+        self.written = 0
+
+    def _count(self, data: Any) -> Any:
+        self.reads += 1
+        self.bytes += len(data)
+        return data
+
+    def get(self, key: str) -> bytes:
+        return bytes(self._count(super().get(key)))
+
+    def tail(self, key: str, length: int) -> bytes:
+        return bytes(self._count(super().tail(key, length)))
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> Any:
+        pieces = super().get_ranges(key, ranges)
+        self._count(b"".join(pieces))
+        return pieces
+
+    def put(self, key: str, parts: Sequence[Any]) -> None:
+        self.written += 1
+        super().put(key, parts)
+
+
+def written(place: Path, steps: int) -> RunWriter:
+    """As a flusher leaves it: all but the newest rows merged."""
+    writer = RunWriter(place)
+    for step in range(steps):
+        add(writer, step)
+    writer.flush()
+    return writer
+
+
+def add(writer: RunWriter, step: int) -> None:
+    for tensor in range(4):
+        writer.add(f"gradient/{tensor}", np.ones(2), step=step, kind="gradient", payload=False)
+    writer.add("loss", 1.0 / (step + 1), step=step, kind="loss", payload=False)
+
+
+def cost_of_a_look(place: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Of the fifth look, each with one new step, at a run that had so many before."""
+    writer = written(place, steps)
+    sink = CountingSink(str(place))
+    source = RunSource(place, sink=sink, clock=lambda: 0.0)
+    rules: list[Rule] = [ExplodingTensor(), VanishingGradient(), LossNotDecreasing()]
+    engine = Engine(source, rules, sink=sink)
+    engine.step()
+    touched = [0]
+    column = type(source._index).column
+
+    def counted(index: Any, name: str) -> Any:
+        return Counted(column(index, name), touched)
+
+    for step in range(steps, steps + 5):
+        add(writer, step)
+        writer.flush()
+        sink.reads = sink.bytes = sink.written = touched[0] = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(type(source._index), "column", counted)
+            engine.step()
+    assert engine.rows == (steps + 4) * 5
+    return {"reads": sink.reads, "written": sink.written, "touched": touched[0], "bytes": sink.bytes}
+
+
+class Counted:
+    """A column that counts the elements which are taken out of it."""
+
+    def __init__(self, array: Any, touched: list[int]) -> None:
+        self.array = array
+        self.touched = touched
+
+    def __getitem__(self, rows: Any) -> Any:
+        found = self.array[rows]
+        self.touched[0] += np.size(found)
+        return found
+
+
+def test_a_look_at_a_long_run_reads_and_touches_as_much_as_one_at_a_short_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = cost_of_a_look(tmp_path / "short", 20, monkeypatch)
+    long = cost_of_a_look(tmp_path / "long", 2000, monkeypatch)
+    assert 0 < short["touched"] < 50 * 5 * 2
+    assert long["bytes"] == pytest.approx(short["bytes"], abs=64)  # numbers of more digits
+    assert {**long, "bytes": 0} == {**short, "bytes": 0}
+
+
+def test_a_look_at_which_nothing_came_reads_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = written(tmp_path, 50)
+    sink = CountingSink(str(tmp_path))
+    source = RunSource(tmp_path, sink=sink, clock=lambda: 0.0)
+    engine = Engine(source, [ExplodingTensor()])
+    engine.step()
+    sink.reads = 0
+    engine.step()
+    engine.step()
+    assert sink.reads == 0
+    writer.end()
+    engine.step()
+    assert sink.reads == 1  # the end file

@@ -1,0 +1,73 @@
+"""Requests in control/: whatever a file holds becomes a request or a ConfigError, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tdcore.control import LEVELS, MAX_REQUEST_BYTES, CaptureRequest
+from tdcore.errors import ConfigError
+
+GOOD = {"format": 1, "attempt": 0, "tensors": ["a"], "steps": 3}
+
+
+def test_a_request_survives_its_document() -> None:
+    request = CaptureRequest(
+        tensors=("gradient/ü", "b"), steps=7, level="statistics", modes=("EVAL",), by="rule X", reason="why"
+    )
+    assert CaptureRequest.parse(request.document(attempt=2).decode()) == request
+
+
+def test_what_is_left_out_has_a_default() -> None:
+    assert CaptureRequest.parse(json.dumps(GOOD)) == CaptureRequest(tensors=("a",), steps=3, level="values")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "format is 2"), ({"format": None}, "format"), ({"tensors": "a"}, "list of strings"),
+        ({"tensors": []}, "1 to 64"), ({"tensors": [1]}, "list of strings"), ({"tensors": [""]}, "name"),
+        ({"tensors": [str(n) for n in range(65)]}, "1 to 64"), ({"tensors": ["x" * 1025]}, "1024"),
+        ({"steps": 0}, "steps"), ({"steps": True}, "steps"), ({"steps": 1e9}, "steps"),
+        ({"steps": 1001}, "steps"),
+        ({"level": "everything"}, "level"), ({"level": ["values"]}, "level"), ({"modes": ["train"]}, "modes"),
+        ({"modes": {}}, "modes"), ({"too_large": 9000}, "9000 bytes"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_followed_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        CaptureRequest.parse(json.dumps(GOOD | change))
+
+
+@pytest.mark.parametrize("text", ["", "stop!", "[]", "3", "null", "[" * 100_000, '"' + "x" * 10_000 + '"'])
+def test_a_foreign_file_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        CaptureRequest.parse(text)
+    assert len(str(raised.value)) < 300
+
+
+_ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(LEVELS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys([*GOOD, "level", "modes", "by", "reason"], _ANY)))
+def test_any_object_is_a_request_or_refused(document: dict[str, Any]) -> None:
+    try:
+        request = CaptureRequest.parse(json.dumps({**GOOD, **document}))
+    except ConfigError as error:
+        assert len(str(error)) < 300  # noqa: PT017 -- either may come
+    else:
+        assert 1 <= request.steps <= 1000
+        assert len(request.document(attempt=0)) <= MAX_REQUEST_BYTES
+
+
+def test_a_document_that_would_not_be_passed_on_is_refused() -> None:
+    with pytest.raises(ConfigError, match="name fewer tensors"):
+        CaptureRequest(tensors=tuple(f"{n}" + "x" * 500 for n in range(30)), steps=1).document(attempt=0)
