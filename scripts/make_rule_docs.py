@@ -1,6 +1,6 @@
 """Makes docs/rules/ from the docstrings of the rules. --check only fails when a page is not fresh.
 
-running.md, written by hand, and proofs.md, made by the tests, are left alone.
+running.md and false-alarms.md, written by hand, and proofs.md, made by the tests, are left alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tdcore.rules.explain import explain, page
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "rules"
 BY_HAND = "running.md"
-OTHERS = (BY_HAND, "proofs.md")
+OTHERS = (BY_HAND, "false-alarms.md", "proofs.md")
 
 
 def pages() -> dict[str, str]:
@@ -22,7 +22,9 @@ def pages() -> dict[str, str]:
         "<!-- Made by scripts/make_rule_docs.py. -->",
         "# Rules",
         "",
-        f"How to judge a run by them: [{BY_HAND}]({BY_HAND}).",
+        f"[{BY_HAND}]({BY_HAND}): how to judge a run by them.",
+        "[proofs.md](proofs.md): what the tests show of each.",
+        "[false-alarms.md](false-alarms.md): all of them on healthy trainings.",
         "",
         "| code | rule | finds |",
         "|---|---|---|",
