@@ -120,7 +120,8 @@ def test_dask_judges_them_on_a_local_cluster_and_on_one_that_is_there(runs: Path
 
 
 @pytest.mark.slow
-def test_ray_judges_them_on_a_local_cluster(runs: Path) -> None:
+def test_ray_judges_them_on_a_local_cluster(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     ray = pytest.importorskip("ray")
     report = sweep(runs, RULES, engine="ray", workers=1, write_findings=False)
     expect_all(report, runs)
