@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from tdcore.config import ReductionConfig
 from tdcore.errors import ConfigError
 from tdcore.rules import CheckInputImages, Engine, Status
 from tdcore.rules.loading import load_rule
@@ -76,8 +78,12 @@ def test_normalised_pictures_stay_quiet(tmp_path: Path) -> None:
 def test_a_run_without_inputs_is_not_evaluable_and_the_fix_saves_them(losses_run: Path) -> None:
     _, verdict = judge_run(CheckInputImages(), losses_run)
     assert verdict.status is Status.NOT_EVALUABLE
-    assert 'CollectionConfig(name="input_image", include_regex=[' in verdict.fix
-    assert "save_raw_tensor=True" in verdict.fix
+    (capture,) = verdict.captures
+    assert capture.name == "input_image"
+    (pattern,) = capture.include_regex
+    inputs_of = [f"{module}_input_0" for module in ("Net", "Sequential", "features.conv", "CrossEntropyLoss")]
+    assert [bool(re.search(pattern, name)) for name in inputs_of] == [True, True, False, False]
+    assert capture.reduction_config == ReductionConfig(save_raw_tensor=True)
 
 
 def test_statistics_alone_and_inputs_that_are_no_images_are_not_evaluable(healthy_run: Path) -> None:
