@@ -9,13 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from tdcore.config import SaveConfig, SaveConfigMode
-from tdcore.modes import ModeKeys
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.losses import in_both_modes, loss_captures
 from tdcore.rules.measures.phases import PhaseCutter
 from tdcore.rules.measures.series import NO_POINTS, Points, mixed_series, scalars
 from tdcore.rules.measures.wording import readable
-from tdcore.rules.need import STATISTICS, Need, captures_of
+from tdcore.rules.need import Need
 from tdcore.rules.window import Mask, Window, compile_pattern
 
 __all__ = ["Underfit"]
@@ -105,26 +104,14 @@ class Underfit:
         return Need(
             what=f"scalar losses saved in TRAIN mode at {self.window_values} steps or more, up to step "
             f"{self.warmup_steps} or later (and in EVAL mode, if the training validates)",
-            captures=captures_of(
-                () if patterns else ("losses",),
-                patterns,
-                save_config=SaveConfig(
-                    save_interval=100,
-                    mode_save_configs={
-                        ModeKeys.TRAIN: SaveConfigMode(save_interval=10),
-                        ModeKeys.EVAL: SaveConfigMode(save_interval=1),
-                    },
-                ),
-                keep=STATISTICS,
-            ),
+            captures=loss_captures(patterns),
             kinds=() if patterns else ("loss",),
         )
 
     def check(self, window: Window) -> Iterator[Finding]:
         """One finding per loss and kind, "flat" or "high"; flat again after progress."""
         patterns = names_of(self.tensor_regex)
-        wanted = window.named(patterns) if patterns else window.in_collections(["losses"])
-        wanted = wanted & window.columns.where("mode", lambda mode: mode in ("TRAIN", "EVAL"))
+        wanted = in_both_modes(window, patterns)
         for key, points, is_eval in mixed_series(window, np.flatnonzero(scalars(window, wanted))):
             state = window.memory.setdefault(key, _Losses())
             for block in self._blocks(state, points, is_eval):

@@ -14,8 +14,9 @@ from tests.healthy.job import Data, Job
 __all__ = ["TABULAR"]
 
 
-def _split(inputs: Any, targets: Any, kind: torch.dtype) -> tuple[Data, Data]:
-    """Three quarters and the rest, shuffled; inputs are standardised."""
+def _split(rows: Any, kind: torch.dtype) -> tuple[Data, Data]:
+    """Three quarters and the rest, shuffled; inputs are standardised. rows: inputs and targets."""
+    inputs, targets = rows
     table = torch.tensor(np.asarray(inputs), dtype=torch.float32)
     table = (table - table.mean(0)) / table.std(0)
     wanted = torch.tensor(np.asarray(targets), dtype=kind)
@@ -33,92 +34,53 @@ def _perceptron(inputs: int, outputs: int, act: type[nn.Module], width: int = 32
     )
 
 
+def _classes(model: nn.Module, optimizer: torch.optim.Optimizer, table: Any, **settings: Any) -> Job:
+    """A training on classes. table: inputs and targets."""
+    data, held_out = _split(table, torch.int64)
+    defaults: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "batch": 16, "limit": 0.3}
+    chosen = {**defaults, **settings}
+    return Job(model=model, optimizer=optimizer, data=data, held_out=held_out, classes=True, **chosen)
+
+
+def _numbers(model: nn.Module, optimizer: torch.optim.Optimizer, table: Any, **settings: Any) -> Job:
+    """A training on numbers. table: inputs and targets."""
+    data, held_out = _split(table, torch.float32)
+    return Job(model=model, optimizer=optimizer, data=data, held_out=held_out, **settings)
+
+
 def cancer() -> Job:
-    loaded = sklearn.datasets.load_breast_cancer()
-    data, held_out = _split(loaded.data, loaded.target, torch.int64)
     model = _perceptron(30, 2, nn.ReLU)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=1e-3)
-    return Job(
-        model=model,
-        loss=nn.CrossEntropyLoss(),
-        optimizer=optimizer,
-        data=data,
-        held_out=held_out,
-        batch=16,
-        epochs=10,
-        classes=True,
-        limit=0.3,
-    )
+    return _classes(model, optimizer, sklearn.datasets.load_breast_cancer(return_X_y=True), epochs=10)
 
 
 def wine() -> Job:
-    loaded = sklearn.datasets.load_wine()
-    data, held_out = _split(loaded.data, loaded.target, torch.int64)
     model = _perceptron(13, 3, nn.Tanh, width=16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    return Job(
-        model=model,
-        loss=nn.CrossEntropyLoss(label_smoothing=0.05),
-        optimizer=optimizer,
-        data=data,
-        held_out=held_out,
-        batch=16,
-        epochs=15,
-        classes=True,
-        limit=0.5,
-    )
-
-
-def diabetes() -> Job:
-    loaded = sklearn.datasets.load_diabetes()
-    data, held_out = _split(loaded.data, loaded.target, torch.float32)
-    model = _perceptron(10, 1, nn.ReLU, width=16)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.1)
-    return Job(
-        model=model,
-        loss=nn.HuberLoss(),
-        optimizer=optimizer,
-        data=data,
-        held_out=held_out,
-        batch=32,
-        epochs=15,
-        limit=0.4,
-    )
-
-
-def friedman() -> Job:
-    inputs, targets = sklearn.datasets.make_friedman1(n_samples=2000, noise=0.5, random_state=0)
-    data, held_out = _split(inputs, targets, torch.float32)
-    model = _perceptron(10, 1, nn.SiLU, width=64)
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    return Job(
-        model=model,
-        loss=nn.MSELoss(),
-        optimizer=optimizer,
-        data=data,
-        held_out=held_out,
-        batch=64,
-        epochs=12,
-        limit=0.3,
-    )
+    table = sklearn.datasets.load_wine(return_X_y=True)
+    loss = nn.CrossEntropyLoss(label_smoothing=0.05)
+    return _classes(model, optimizer, table, loss=loss, epochs=15, limit=0.5)
 
 
 def moons() -> Job:
-    inputs, targets = sklearn.datasets.make_moons(n_samples=1200, noise=0.15, random_state=0)
-    data, held_out = _split(inputs, targets, torch.int64)
     model = _perceptron(2, 2, nn.ReLU, width=16)
     optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-3)
-    return Job(
-        model=model,
-        loss=nn.CrossEntropyLoss(),
-        optimizer=optimizer,
-        data=data,
-        held_out=held_out,
-        batch=32,
-        epochs=12,
-        classes=True,
-        limit=0.3,
-    )
+    table = sklearn.datasets.make_moons(n_samples=1200, noise=0.15, random_state=0)
+    return _classes(model, optimizer, table, batch=32, epochs=12)
+
+
+def diabetes() -> Job:
+    model = _perceptron(10, 1, nn.ReLU, width=16)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.1)
+    table = sklearn.datasets.load_diabetes(return_X_y=True)
+    return _numbers(model, optimizer, table, loss=nn.HuberLoss(), batch=32, epochs=15, limit=0.4)
+
+
+def friedman() -> Job:
+    model = _perceptron(10, 1, nn.SiLU, width=64)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    table = sklearn.datasets.make_friedman1(n_samples=2000, noise=0.5, random_state=0)
+    return _numbers(model, optimizer, table, loss=nn.MSELoss(), batch=64, epochs=12, limit=0.3)
 
 
 class Categories(nn.Module):
