@@ -12,8 +12,7 @@ import numpy.typing as npt
 from tdcore.config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.measures.previous import forget
-from tdcore.rules.measures.reading import read_values
-from tdcore.rules.measures.units import pooled, unit_activity
+from tdcore.rules.measures.units import pooled, read_activity
 from tdcore.rules.need import VALUES, Need, captures_of
 from tdcore.rules.window import Mask, Window, compile_pattern
 
@@ -131,16 +130,8 @@ class DeadRelu:
         return too_few
 
     def _judge(self, window: Window, row: int) -> Finding | None:
-        values = read_values(window, row, "ReLU output")
-        if values is None:
-            return None
-        if values.ndim == 0 or values.size == 0:
-            window.missing("ReLU output is empty or has no axes", 1)
-            return None
-        try:
-            activity = unit_activity(_positive(values), self.unit_axis)
-        except ValueError as error:
-            window.missing(str(error), 1)
+        activity = read_activity(window, row, "ReLU output", active=_positive, unit_axis=self.unit_axis)
+        if activity is None:
             return None
         summed = pooled(window.memory, window.layer(row), activity, self.pool_steps)
         if summed is None:

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from tdcore.config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
-from tdcore.rules.measures.reading import read_values, readable
-from tdcore.rules.measures.units import unit_activity
+from tdcore.rules.measures.reading import readable
+from tdcore.rules.measures.units import read_activity
 from tdcore.rules.need import VALUES, Need, captures_of
 from tdcore.rules.window import Mask, Window, compile_pattern
 
@@ -149,17 +149,12 @@ class SaturatedActivation:
         return wanted & known, tanh
 
     def _judge(self, window: Window, row: int, low: float, high: float) -> Finding | None:
-        values = read_values(window, row, _WHAT)
-        if values is None:
+        activity = read_activity(
+            window, row, _WHAT, active=lambda values: _between(values, low, high), unit_axis=self.unit_axis
+        )
+        if activity is None:
             return None
-        if values.ndim == 0 or values.size == 0:
-            window.missing(f"{_WHAT} is empty or has no axes", 1)
-            return None
-        try:
-            active, total = unit_activity(_between(values, low, high), self.unit_axis)
-        except ValueError as error:
-            window.missing(str(error), 1)
-            return None
+        active, total = activity
         window.judged(1)
         saturated = int(np.sum(100.0 * active < self.threshold_inactivity * total))
         percent = 100.0 * saturated / active.size

@@ -1,19 +1,47 @@
 """Units of a layer: which index of its output is one, and how often each is active.
 
-Pure functions, any thread.
+Plain functions; any thread that owns the window.
 """
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["channels", "pooled", "unit_activity"]
+from tdcore.rules.measures.reading import read_values
+from tdcore.rules.window import Mask, Window
+
+__all__ = ["channels", "pooled", "read_activity", "unit_activity"]
 
 Activity = tuple[npt.NDArray[np.int64], int]
+
+
+def read_activity(
+    window: Window,
+    row: int,
+    what: str,
+    *,
+    active: Callable[[npt.NDArray[Any]], Mask],
+    unit_axis: int | None,
+) -> Activity | None:
+    """unit_activity() of the values at one row; None, counted in the window, where there is none.
+
+    what: the tensor in words, for the count. active: where values are active.
+    """
+    values = read_values(window, row, what)
+    if values is None:
+        return None
+    if values.ndim == 0 or values.size == 0:
+        window.missing(f"{what} is empty or has no axes", 1)
+        return None
+    try:
+        return unit_activity(active(values), unit_axis)
+    except ValueError as error:
+        window.missing(str(error), 1)
+        return None
 
 
 def unit_activity(active: npt.NDArray[np.bool_], unit_axis: int | None = None) -> Activity:
