@@ -216,8 +216,8 @@ def test_a_server_that_is_not_there_resets() -> None:
         unused.bind(("127.0.0.1", 0))
         with (
             FaultProxy(unused.getsockname()[1]) as proxy,
+            pytest.raises(ConnectionResetError),  # at once, or only when read
             socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as client,
-            pytest.raises(ConnectionResetError),
         ):
             client.recv(1)
 
