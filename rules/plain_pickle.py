@@ -1,19 +1,21 @@
 """Plain pickle: plain values, NumPy arrays and dataclasses of rules as bytes and back, without running code.
 
-A pickle may name any function for the reader to call. Here the reader takes four names, all of this module's
-own making: an array, a number of NumPy's, a dataclass without its __init__, and a container of the standard
-library. Whatever else a file names is refused before anything is called. Any thread.
+A pickle is a program, which may call what it names and what it has made. Here the reader knows three names,
+all of this module's own making: an array (or a number of NumPy's), a dataclass without its __init__, and a
+container of the standard library. It calls these alone, has no operation but those that dump() writes, and
+takes memory in proportion to the file. Anything else is refused. Any thread.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import struct
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,14 @@ __all__ = ["UnreadableError", "UnsaveableError", "dump", "load"]
 
 _PLAIN_KINDS = "biufcSUmM"  # of arrays: numbers, texts and times; never objects
 _HOME = "tdcore.rules"
+_OPERATIONS = (
+    *(pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.POP, pickle.POP_MARK),
+    *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT, pickle.BININT1, pickle.BININT2),
+    *(pickle.LONG1, pickle.LONG4, pickle.BINFLOAT, pickle.SHORT_BINBYTES, pickle.BINBYTES, pickle.BINBYTES8),
+    *(pickle.SHORT_BINUNICODE, pickle.BINUNICODE, pickle.BINUNICODE8, pickle.EMPTY_LIST, pickle.EMPTY_DICT),
+    *(pickle.EMPTY_SET, pickle.FROZENSET, pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2),
+    *(pickle.TUPLE3, pickle.STACK_GLOBAL, pickle.MEMOIZE, pickle.BINGET, pickle.LONG_BINGET),
+)
 _FACTORIES = {"": None, "int": int, "float": float, "list": list, "dict": dict, "set": set, "str": str}
 
 
@@ -49,7 +59,7 @@ def load(data: bytes, modules: Collection[str] = ()) -> Any:
     Only classes of modules that are loaded already are found. Raises UnreadableError.
     """
     try:
-        return _Reader(io.BytesIO(data), modules).load()
+        return _Reader(data, modules).load()
     except UnreadableError:
         raise
     except Exception as error:  # a file of somebody else's: any error is one of the file's
@@ -61,6 +71,8 @@ class _Writer(pickle.Pickler):
         """For everything but the built-in plain types, which pickle writes as they are."""
         kind = type(value)
         if kind in (np.ndarray, *_NUMPY_SCALARS) and value.dtype.kind in _PLAIN_KINDS:
+            if not value.dtype.itemsize:  # an empty text, which has no bytes to tell how many there are
+                value = np.asarray(value).astype(value.dtype.kind + "1")
             return _array, (value.dtype.str, value.shape, value.tobytes(), kind is not np.ndarray)
         if is_dataclass(kind) and "." not in kind.__qualname__:
             values = {field.name: getattr(value, field.name) for field in fields(value)}
@@ -75,18 +87,65 @@ class _Writer(pickle.Pickler):
         )
 
 
-class _Reader(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, modules: Collection[str]) -> None:
-        super().__init__(file)
+def _into(operation: bytes, kind: type, at: int | None = None) -> Callable[[Any], None]:
+    """An operation that puts items into a container. at: where it is on the stack; None: before the mark.
+
+    Anything else that it were used on would have methods of its own called.
+    """
+    put = pickle._Unpickler.dispatch[operation[0]]
+
+    def checked(reader: Any) -> None:
+        container = reader.metastack[-1][-1] if at is None else reader.stack[at]
+        if type(container) is not kind:
+            raise UnreadableError(f"it puts items into a {type(container).__name__}")
+        put(reader)
+
+    return checked
+
+
+class _Reader(pickle._Unpickler):
+    """The reader that the standard library has in Python: there its operations can be chosen."""
+
+    stack: list[Any]
+    append: Callable[[Any], None]
+    read: Callable[[int], bytes]
+
+    def __init__(self, data: bytes, modules: Collection[str]) -> None:
+        super().__init__(io.BytesIO(data))
         self._modules = frozenset(modules)
+        self._room = len(data)  # so many items and bytes may be copied: what dump() writes is copied once
+        self._makers = {"_array": _array, "_instance": self._instance, "_container": _container}
 
     def find_class(self, module: str, name: str) -> Any:
         """The only names that a file may use."""
-        if module == __name__ and name == "_instance":
-            return self._instance
-        if module == __name__ and name in ("_array", "_container"):
-            return globals()[name]
+        if module == __name__ and name in self._makers:
+            return self._makers[name]
         raise UnreadableError(f"it names {module}.{name}, which no state holds")
+
+    def _reduce(self) -> None:
+        arguments = self.stack.pop()
+        maker = self.stack.pop()
+        if not any(maker is known for known in self._makers.values()):
+            raise UnreadableError(f"it calls a {type(maker).__name__}")
+        self._room -= sum(len(each) for each in arguments if type(each) in (bytes, list, dict))
+        if self._room < 0:
+            raise UnreadableError("it holds copies of its own parts")
+        self.append(maker(*arguments))
+
+    def _bytearray(self) -> None:
+        (length,) = struct.unpack("<Q", self.read(8))
+        self.append(bytearray(self.read(length)))  # first what is there, whatever `length` says
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **{operation[0]: pickle._Unpickler.dispatch[operation[0]] for operation in _OPERATIONS},
+        pickle.REDUCE[0]: _reduce,
+        pickle.BYTEARRAY8[0]: _bytearray,
+        pickle.APPEND[0]: _into(pickle.APPEND, list, -2),
+        pickle.APPENDS[0]: _into(pickle.APPENDS, list),
+        pickle.SETITEM[0]: _into(pickle.SETITEM, dict, -3),
+        pickle.SETITEMS[0]: _into(pickle.SETITEMS, dict),
+        pickle.ADDITEMS[0]: _into(pickle.ADDITEMS, set),
+    }
 
     def _instance(self, module: str, name: str, values: dict[str, Any]) -> Any:
         """A dataclass with these values, without calling anything of its own."""

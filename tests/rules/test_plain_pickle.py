@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 from collections import Counter, OrderedDict, defaultdict, deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +115,23 @@ def test_a_file_that_names_a_function_is_refused_before_it_is_called(call: Any) 
         load(pickle.dumps({"a": _Calls(*call)}))
 
 
+def _part(value: object) -> bytes:
+    """The operations that make a value, without those around them."""
+    buffer = io.BytesIO()
+    pickler = pickle.Pickler(buffer, protocol=3)
+    pickler.fast = True
+    pickler.dump(value)
+    return buffer.getvalue()[2:-1]
+
+
+def _made(name: str, *arguments: object) -> bytes:
+    """Operations that call one of the reader's own makers."""
+    return _part("tdcore.rules.plain_pickle") + _part(name) + b"\x93" + _part(arguments) + b"R"
+
+
 def _forged(name: str, *arguments: object) -> bytes:
     """A pickle that calls one of the reader's own makers."""
-    called = pickle.dumps(arguments, protocol=2)[2:-1]
-    return b"\x80\x02ctdcore.rules.plain_pickle\n" + name.encode() + b"\n" + called + b"R."
+    return b"\x80\x05" + _made(name, *arguments) + b"."
 
 
 @pytest.mark.parametrize(
@@ -138,6 +152,84 @@ def _forged(name: str, *arguments: object) -> bytes:
 def test_the_makers_refuse_what_is_none_of_theirs(name: str, arguments: tuple[object, ...]) -> None:
     with pytest.raises(UnreadableError):
         load(_forged(name, *arguments))
+
+
+def test_the_makers_make_what_is_theirs() -> None:
+    np.testing.assert_array_equal(load(_forged("_array", "<i8", (1,), bytes(8), False)), [0])
+    assert load(_forged("_container", "Counter", {"a": 2}, None)) == Counter("aa")
+
+
+def test_what_a_file_has_made_cannot_be_called(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Mine: ...\n")
+    settings = {"attempt": None, "ended": False, "write_findings": False, "max_findings": 1}
+    task = _made("_instance", "tdcore.rules.sweep_task", "Task", {"rules": [f"{module}::Mine"], **settings})
+    with pytest.raises(UnreadableError, match="it calls a Task"):
+        load(b"\x80\x05" + task + _part((str(tmp_path),)) + b"R.")
+    assert not (tmp_path / "ran").exists()
+
+
+@dataclass
+class _Greedy:
+    """Says when one of its methods is called."""
+
+    items: list[object]
+
+    def append(self, item: object) -> None:
+        raise AssertionError("append was called")
+
+    extend = add = __setstate__ = append
+
+    def __setitem__(self, key: object, value: object) -> None:
+        raise AssertionError("__setitem__ was called")
+
+
+@pytest.mark.parametrize(
+    ("operations", "message"),
+    [
+        (b"Na", "puts items into a _Greedy"), (b"(Ne", "puts items into a _Greedy"),
+        (b"NNs", "puts items into a _Greedy"), (b"(NNu", "puts items into a _Greedy"),
+        (b"(N\x90", "puts items into a _Greedy"), (b"Nb", "KeyError"), (b")\x81", "KeyError"),
+    ],
+)  # fmt: skip
+def test_no_method_of_what_a_file_has_made_is_called(operations: bytes, message: str) -> None:
+    greedy = _made("_instance", __name__, "_Greedy", {"items": []})
+    assert load(b"\x80\x05" + greedy + b".", {__name__}) == _Greedy([])
+    with pytest.raises(UnreadableError, match=message):
+        load(b"\x80\x05" + greedy + operations + b".", {__name__})
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (b"Nr\xff\xff\xff\xff.", "KeyError"),  # place 2**32 - 1 of the memo
+        (b"\x96" + (1 << 40).to_bytes(8, "little") + b"x.", "EOFError"),
+        (b"\x8e" + (1 << 40).to_bytes(8, "little") + b"x.", "EOFError"),
+        (
+            _part(bytes(800)) + b"\x94" + (_part("tdcore.rules.plain_pickle") + _part("_array") + b"\x93("
+            + _part("<i8") + _part((100,)) + b"h\x00\x89tR") * 20 + b".",
+            "copies of its own parts",
+        ),
+    ],
+)  # fmt: skip
+def test_a_small_file_takes_little_memory(program: bytes, message: str) -> None:
+    with pytest.raises(UnreadableError, match=message):
+        load(b"\x80\x05" + program)
+
+
+def test_values_that_stand_in_several_places_are_one_value_again() -> None:
+    shared: list[object] = [np.arange(100)]
+    shared.append((shared,))
+    back = load(dump({"a": shared, "b": shared, "c": bytearray(b"abc")}))
+    assert back["a"] is back["b"] is back["a"][1][0]
+    assert back["c"] == bytearray(b"abc")
+
+
+@pytest.mark.parametrize("empty", [np.str_(), np.bytes_()])
+def test_empty_texts_of_numpy_come_back(empty: np.generic) -> None:
+    back = load(dump([empty]))
+    assert back == [empty]
+    assert type(back[0]) is type(empty)
 
 
 @given(st.binary(max_size=200))
