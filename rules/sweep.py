@@ -13,11 +13,12 @@ import glob
 import os
 import pickle
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from tdcore.errors import ConfigError
+from tdcore.errors import ConfigError, SinkError
 from tdcore.layout import RUN_KEY
 from tdcore.rules.base import Rule
 from tdcore.rules.engine import MAX_FINDINGS
@@ -114,10 +115,11 @@ def sweep(
         max_findings=max_findings,
     )
     entries: dict[int, Entry] = {}
-    for at, entry in ENGINES[engine](task, found, workers, cluster):
-        entries[at] = entry
-        if on_run is not None:
-            on_run(entry)
+    with closing(ENGINES[engine](task, found, workers, cluster)) as arrivals:
+        for at, entry in arrivals:
+            entries[at] = entry
+            if on_run is not None:
+                on_run(entry)
     return SweepReport(entries=tuple(entries[at] for at in range(len(found))))
 
 
@@ -125,7 +127,8 @@ def find_runs(places: Place | Iterable[Place]) -> list[str]:
     """The runs that places name, each once, in order.
 
     A place is a run; a folder or a prefix of a bucket with runs up to three levels below it; or a pattern of
-    folders such as "runs/lr-*". One that is given as it is and holds no run is kept, so that it is reported.
+    folders such as "runs/lr-*". One that is given as it is and holds no run, or cannot be looked into, is
+    kept, so that it is reported.
     Raises ConfigError when there is nothing at all.
     """
     given = [places] if isinstance(places, (str, os.PathLike)) else list(places)
@@ -135,10 +138,17 @@ def find_runs(places: Place | Iterable[Place]) -> list[str]:
             for match in sorted(glob.glob(place)):
                 found.update(dict.fromkeys([match] if Path(match, RUN_KEY).exists() else runs_below(match)))
         else:
-            found.update(dict.fromkeys(runs_below(place) or [place]))
+            found.update(dict.fromkeys(_below(place) or [place]))
     if not found:
         raise ConfigError(f"there are no runs at {', '.join(map(str, given)) or 'no place'}")
     return list(found)
+
+
+def _below(place: str) -> list[str]:
+    try:
+        return runs_below(place)
+    except SinkError:
+        return []
 
 
 def _checked(rules: Iterable[str | Rule | type[Rule]], *, sent: bool) -> Sequence[str | Rule | type[Rule]]:

@@ -1,8 +1,8 @@
 """Where the tasks of a sweep run: in this process, in processes of this machine, on Ray or on Dask.
 
-An engine is a function (task, places, workers, cluster) -> iterator of (position of the place, Entry), in the
-order of arrival. Scheduling is theirs: Ray and Dask get one task per run. A worker that dies with a run is
-that run's error. Threads: the caller's.
+An engine is a function (task, places, workers, cluster) -> generator of (position of the place, Entry), in
+the order of arrival; closing it ends what it has started. Scheduling is theirs: Ray and Dask get one task per
+run. A worker that dies with a run is that run's error. Threads: the caller's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -22,7 +22,7 @@ from tdcore.rules.sweep_task import Entry, Task
 
 __all__ = ["ENGINES", "Engine"]
 
-Entries: TypeAlias = "Iterator[tuple[int, Entry]]"
+Entries: TypeAlias = "Generator[tuple[int, Entry], None, None]"
 Engine: TypeAlias = "Callable[[Task, list[str], int | None, Any], Entries]"
 
 
@@ -48,7 +48,7 @@ def processes(task: Task, places: list[str], workers: int | None, cluster: Any) 
                         del left[0]
                     done, _ = wait(under_way, return_when=FIRST_COMPLETED)
                     for future in done:
-                        entry = future.result()
+                        entry = _entry(under_way[future][1], future.result)
                         yield under_way.pop(future)[0], entry
             except BrokenProcessPool:
                 pass  # one of those under way has killed its process: each again, alone
@@ -62,7 +62,7 @@ def processes(task: Task, places: list[str], workers: int | None, cluster: Any) 
 def _alone(task: Task, place: str) -> Entry:
     with _pool(1) as pool:
         try:
-            return pool.submit(task, place).result()
+            return _entry(place, pool.submit(task, place).result)
         except BrokenProcessPool:
             return Entry(place=place, error="the process that judged it died (out of memory, or a crash)")
 
@@ -117,10 +117,18 @@ def dask(task: Task, places: list[str], workers: int | None, cluster: Any) -> En
     client = _dask_client(distributed, cluster, workers, len(places)) if own else cluster
     own = own and client is not _known_client(distributed)
     try:
-        futures = {client.submit(_judge, task, place, pure=False): at for at, place in enumerate(places)}
-        for future in distributed.as_completed(futures, loop=client.loop):
-            at = futures[future]
-            yield at, _entry(places[at], future.result)
+        left = list(enumerate(places))
+        under_way: dict[Any, tuple[int, str]] = {}
+        arrivals = distributed.as_completed(loop=client.loop)
+        while left or under_way:
+            while left and (workers is None or len(under_way) < workers):
+                at, place = left.pop(0)
+                future = client.submit(_judge, task, place, pure=False)
+                under_way[future] = (at, place)
+                arrivals.add(future)
+            future = next(arrivals)
+            at, place = under_way.pop(future)
+            yield at, _entry(place, future.result)
     finally:
         if own:
             local = client.cluster
@@ -158,7 +166,9 @@ def _judge(task: Task, place: str) -> Entry:
 def _entry(place: str, result: Callable[[], Entry]) -> Entry:
     try:
         return result()
-    except Exception as error:  # of the cluster: a worker that died, a task that could not be sent
+    except BrokenProcessPool:  # not of this run alone
+        raise
+    except Exception as error:  # a worker of the cluster that died, a task or a report that cannot be sent
         return Entry(place=place, error=f"{type(error).__name__}: {error}".splitlines()[0])
 
 

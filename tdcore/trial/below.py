@@ -16,7 +16,8 @@ _DEPTH = 3  # how many levels below a place runs are looked for
 
 
 def runs_below(place: str | os.PathLike[str]) -> list[str]:
-    """Places of the runs below, sorted; none when it is a run itself, or holds none.
+    """Places of the runs below, sorted; none when it is a run itself, or holds none. Folders that may not be
+    read are passed over.
 
     In a bucket this lists all keys under the prefix: a request for every thousand of them. Raises SinkError
     when the bucket refuses.
@@ -26,15 +27,26 @@ def runs_below(place: str | os.PathLike[str]) -> list[str]:
 
 
 def _below_folder(folder: Path) -> list[str]:
-    if not folder.is_dir() or (folder / RUN_KEY).exists():
+    if not folder.is_dir() or _is_run(folder):
         return []
-    found = []
+    found: list[Path] = []
     level = [folder]
     for _ in range(_DEPTH):
-        inside = [child for parent in level for child in sorted(parent.iterdir()) if child.is_dir()]
-        found += [child for child in inside if (child / RUN_KEY).exists()]
-        level = [child for child in inside if not (child / RUN_KEY).exists()]
+        inside = [child for parent in level for child in _folders_in(parent)]
+        found += filter(_is_run, inside)
+        level = [child for child in inside if not _is_run(child)]
     return [str(place) for place in sorted(found)]
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    try:
+        return [child for child in folder.iterdir() if os.path.isdir(child)]
+    except OSError:
+        return []
+
+
+def _is_run(folder: Path) -> bool:
+    return os.path.exists(folder / RUN_KEY)  # False where it may not be looked, unlike Path.exists
 
 
 def _below_prefix(url: str) -> list[str]:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from tdcore.errors import ConfigError
+from tdcore.errors import ConfigError, SinkError
 from tdcore.rules import ExplodingTensor, Rule, VanishingGradient, sweep
 from tdcore.rules.loading import load_rule
 from tdcore.rules.sweep import Entry, SweepReport, find_runs
+from tdcore.rules.sweep_engines import ENGINES
+from tdcore.rules.sweep_task import Task
 from tests.rules.a_rule_of_mine import EveryNth
 from tests.trial.writer import RunWriter
 
@@ -97,6 +102,74 @@ def test_a_run_that_kills_its_process_is_an_error_and_the_others_are_judged(tmp_
     assert [entry.exit_code for entry in report.entries] == [1, 3, 1, 1, 1, 1]
 
 
+class Unsendable(EveryNth):
+    """Finds something that pickle cannot store, at a run of one name."""
+
+    def check(self, window: Any) -> Any:
+        for finding in EveryNth.check(self, window):
+            if (window.columns.floats("max") == 2.0).any():
+                why = type("Local", (str,), {})("nth")
+                yield replace(finding, why=why)
+
+
+def test_a_report_that_cannot_be_sent_back_is_an_error_and_the_others_are_judged(tmp_path: Path) -> None:
+    for number in range(4):
+        small_run(tmp_path / f"run-{number}", 2.0 if number == 1 else 1.0)
+    report = sweep(tmp_path, [f"{Path(__file__)}::Unsendable:nth=3"], workers=2, write_findings=False)
+    assert [entry.exit_code for entry in report.entries] == [0, 3, 0, 0]
+    assert "pickle" in report.entries[1].error.lower()
+
+
+def test_what_an_engine_has_started_is_ended_when_the_caller_gives_up(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = []
+
+    def engine(task: Task, places: list[str], *_: object) -> Iterator[tuple[int, Entry]]:
+        try:
+            yield 0, task(places[0])
+        finally:
+            ended.append(True)
+
+    def give_up(entry: Entry) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(cast("dict[str, object]", ENGINES), "serial", engine)
+    with pytest.raises(KeyboardInterrupt) as error:
+        sweep(runs, RULES, engine="serial", write_findings=False, on_run=give_up)
+    assert ended  # not only when the error, which holds it, is forgotten
+    del error
+
+
+def test_places_that_cannot_be_looked_into_are_entries_and_the_others_are_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_run(tmp_path / "good")
+
+    def below(place: str) -> list[str]:
+        raise SinkError("Access denied")
+
+    monkeypatch.setattr(sys.modules[find_runs.__module__], "runs_below", below)
+    report = sweep([tmp_path / "good", tmp_path / "bad"], RULES, engine="serial", write_findings=False)
+    assert [entry.exit_code for entry in report.entries] == [0, 3]
+
+
+def test_folders_that_may_not_be_read_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_run(tmp_path / "a" / "good")
+    (tmp_path / "lost+found").mkdir()
+    listing = Path.iterdir
+
+    def refusing(folder: Path) -> Any:
+        if folder.name == "lost+found":
+            raise PermissionError(13, "Permission denied")
+        return listing(folder)
+
+    monkeypatch.setattr(Path, "iterdir", refusing)
+    assert find_runs(tmp_path) == [str(tmp_path / "a" / "good")]
+
+
 def test_an_error_of_a_rule_is_a_verdict_of_that_run(runs: Path) -> None:
     report = sweep(runs / "run-00", [EveryNth(nth=0)], engine="serial", write_findings=False)
     assert report.exit_code == 3
@@ -105,7 +178,9 @@ def test_an_error_of_a_rule_is_a_verdict_of_that_run(runs: Path) -> None:
 
 
 @pytest.mark.slow
-def test_dask_judges_them_on_a_local_cluster_and_on_one_that_is_there(runs: Path) -> None:
+def test_dask_judges_them_on_a_local_cluster_and_on_one_that_is_there(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     distributed = pytest.importorskip("distributed")
     expect_all(sweep(runs, RULES, engine="dask", workers=1, write_findings=False), runs)
     with (
@@ -117,6 +192,19 @@ def test_dask_judges_them_on_a_local_cluster_and_on_one_that_is_there(runs: Path
         address = cluster.scheduler_address
         expect_all(sweep(runs, RULES, engine="dask", cluster=address, write_findings=False), runs)
         assert client.status == "running"
+        submit = client.submit
+        started: list[Any] = []
+        waiting: list[int] = []
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            waiting.append(sum(future.status == "pending" for future in started))
+            started.append(submit(*arguments, **options))
+            return started[-1]
+
+        monkeypatch.setattr(client, "submit", counted)
+        expect_all(sweep(runs, RULES, engine="dask", cluster=client, workers=2, write_findings=False), runs)
+        assert len(started) == RUNS
+        assert max(waiting) == 1
 
 
 @pytest.mark.slow
