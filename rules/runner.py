@@ -28,7 +28,7 @@ from tdcore.rules.chosen import chosen_rules
 from tdcore.rules.engine import MAX_FINDINGS, Engine
 from tdcore.rules.loading import load_rules
 from tdcore.rules.source import RunSource, Source
-from tdcore.rules.state import Keeper
+from tdcore.rules.state import Keeper, alone
 
 if TYPE_CHECKING:
     from tdcore.actions import Action
@@ -137,7 +137,7 @@ def run(
     sink = source.sink
     pause = source.pause if poll_interval is None else poll_interval
     following = live or until_end
-    with closing(sink):
+    with closing(sink), alone(state):
         if rules is None and not source.begun():
             _await(source, following, pause, start_timeout)
         chosen, left_out = chosen_rules(sink) if rules is None else (load_rules(rules), [])
@@ -284,7 +284,7 @@ def _tell(engine: Engine, said: set[str], on_lacking: Callable[[Verdict], None])
 
 def _look(engine: Engine, keeper: Keeper | None, *, everything: bool = False) -> list[Finding]:
     if keeper is not None:
-        keeper.check()
+        keeper.looks()
     found = engine.step(everything=everything)
     if keeper is not None:
         keeper.looked(engine.changed)

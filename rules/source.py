@@ -124,6 +124,7 @@ class RunSource:
         self._payloads: Payloads | None = None  # made when the first payload is read
         self._progress: Progress | None = None  # made when there is a run.json
         self._attempt = attempt
+        self._run_id: str | None = None  # of what was handed out
         self._first_attempt: int | None = None  # fixed at the first look that finds one
         self._settle = settle
         self._clock = clock
@@ -135,19 +136,14 @@ class RunSource:
         self._members: dict[str, Members] = {}
 
     @property
-    def run_id(self) -> str | None:
-        """Of the run; None before it has begun."""
-        return self._progress.run.run_id if self.begun() and self._progress is not None else None
-
-    @property
     def attempts(self) -> list[int]:
         """Numbers of all attempts so far, ascending."""
         return sorted(self._progress.attempts) if self.begun() and self._progress is not None else []
 
     def position(self) -> dict[str, Any]:
-        """Which rows were handed out, as ranges of tickets by worker and attempt, in plain values.
+        """Which run this is, and which rows were handed out: ranges of tickets by worker and attempt.
 
-        Rows of steps that are not complete yet are not among them.
+        Plain values. Rows of steps that are not complete yet are not among them.
         """
         from tdcore.trial.intervals import Intervals
 
@@ -163,13 +159,15 @@ class RunSource:
             read = index.tickets(*home)
             done[home] = [part for first, last in read for part in open_tickets.missing(first, last)]
         telling = self._completeness.position()
-        return {"tickets": done, "first_attempt": self._first_attempt, "telling": telling}
+        first = self._first_attempt
+        return {"run_id": self._run_id, "tickets": done, "first_attempt": first, "telling": telling}
 
     def resume(self, position: Mapping[str, Any]) -> None:
         """Hands out only what `position` of another source of this run did not. Before the first `next`.
 
         What it did is not read again either.
         """
+        self._run_id = position["run_id"]
         self._first_attempt = position["first_attempt"]
         for (worker, attempt), ranges in position["tickets"].items():
             self._index.skip(worker, attempt, ranges)
@@ -179,7 +177,8 @@ class RunSource:
     def next(self, columns: Sequence[str], *, everything: bool = False) -> Batch:
         """See Source.next.
 
-        Raises RunCorrupt for a damaged index, SinkError when the place does not answer.
+        Raises RunCorrupt for a damaged index, SinkError when the place does not answer, ConfigError when
+        another run is there now.
         """
         from tdcore.trial.captures import resolve
         from tdcore.trial.statistics import stats_table
@@ -239,6 +238,13 @@ class RunSource:
             except SinkKeyError:
                 return  # not begun
         self._progress.read_documents()
+        run_id = self._progress.run.run_id
+        if self._run_id not in (None, run_id):
+            raise ConfigError(
+                f"what was judged so far is of run {self._run_id}, and {self.where} is run {run_id}; begin "
+                "anew for that one, with another state file or without the old one"
+            )
+        self._run_id = run_id
         self._over = self._progress.status != "running"
 
     def _ended(self) -> Ended:

@@ -10,7 +10,7 @@ verdicts and findings are those of one uninterrupted run. Findings are saved bef
 more after, and with them which action has yet to tell what: a message that was under way when the runner was
 killed is repeated, one that failed is tried again, and none is left out. What was found when no action was
 given stays so. A rule of the older kind keeps its place; what it holds in
-attributes of its own begins anew.
+attributes of its own begins anew. One runner at a time has the file; another is refused.
 
 The file is the user's own, but it may come from somebody else: reading it makes numbers, texts, containers,
 arrays and dataclasses of rules, and calls nothing but what builds these. Threads: belongs to one engine.
@@ -18,11 +18,12 @@ arrays and dataclasses of rules, and calls nothing but what builds these. Thread
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,7 +35,7 @@ from tdcore.rules.bounds import bounds_of, unbounded
 from tdcore.rules.legacy import LegacyRule
 from tdcore.rules.plain_pickle import UnreadableError, UnsaveableError, dump, load
 
-__all__ = ["Keeper", "Resumable"]
+__all__ = ["Keeper", "Resumable", "alone"]
 
 _MAGIC = b"tdcore rules state 1\n"
 _DIGEST_BYTES = 32
@@ -45,20 +46,42 @@ _COST = 20  # times as long as it takes to save, at least, until it is saved aga
 class Resumable(Protocol):
     """A source that can say where it is and go on from there (rules/source.py:RunSource)."""
 
-    where: str
-
-    @property
-    def run_id(self) -> str | None:
-        """Of the run; None before it has begun."""
-        ...
-
     def position(self) -> dict[str, Any]:
-        """Which rows were handed out, in plain values."""
+        """Which run this is and which of its rows were handed out, in plain values."""
         ...
 
     def resume(self, position: dict[str, Any]) -> None:
-        """Hands out only the others. Before the first `next`."""
+        """Hands out only the others. Before the first `next`, which refuses another run."""
         ...
+
+
+@contextmanager
+def alone(path: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Keeps other runners from the state meanwhile: two would both act, and save over each other's work.
+
+    None: there is no state. Raises ConfigError when another has it, or there is no folder for it.
+    """
+    if path is None:
+        yield
+        return
+    place = Path(path)
+    if not place.parent.is_dir():
+        raise ConfigError(f"state {place}: there is no folder {place.parent}; make it first")
+    name = place.with_name(f".{place.name}.lock")  # stays there: a lock on a name must not move
+    try:
+        lock = name.open("ab")
+    except OSError as error:
+        raise ConfigError(f"state {place}: its folder cannot be written ({error}); give another") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"state {place} is in use by another runner; end that one first, or give another file"
+            ) from error
+        except OSError:  # a file system without locks
+            pass
+        yield
 
 
 class Saved(Protocol):
@@ -84,7 +107,7 @@ class Saved(Protocol):
 class Keeper:
     """Saves an engine and its source to `path`, and restores them.
 
-    A state of other rules than the engine's is refused. attempt: as given to the source.
+    A state of other rules than the engine's is refused. attempt: as given to the source. Within `alone`.
     clock: monotonic seconds.
     """
 
@@ -107,15 +130,12 @@ class Keeper:
             "rules": [[label, _class_of(rule).__qualname__, _parameters(rule)] for label, rule in rules],
         }
         self._clock = clock
-        self._run_id: str | None = None  # of the state that was read
         self._pause = _SAVE_EVERY_SECONDS
         self._saved_at = -self._pause
         self._changed = False  # since it was saved
         self._at_rest = True  # not in the middle of a look
         self._urgent = False
         engine.before_acting = self._before_acting
-        if not self.path.parent.is_dir():
-            raise ConfigError(f"state {self.path}: there is no folder {self.path.parent}; make it first")
 
     def resume(self) -> None:
         """Reads the file, if there is one, and takes it over. Before the first look.
@@ -132,29 +152,26 @@ class Keeper:
         state = self._decoded(data)
         if state is None:
             return
-        if state["identity"] != self._identity:
+        try:
+            if state["identity"] != self._identity:
+                raise ConfigError(
+                    f"state {self.path} is of other rules or parameters: it has {_text(state['identity'])}, "
+                    f"this call has {_text(self._identity)}; give another file, or delete it to judge the "
+                    "run anew"
+                )
+            self._source.resume(state["position"])
+            self._engine.restore(state["engine"])
+        except ConfigError:
+            raise
+        except Exception as error:  # somebody else's file, with a right checksum: anything may be in it
             raise ConfigError(
-                f"state {self.path} is of other rules or parameters: it has {_text(state['identity'])}, this "
-                f"call has {_text(self._identity)}; give another file, or delete it to judge the run anew"
-            )
-        self._run_id = state["run_id"]
-        self._source.resume(state["position"])
-        self._engine.restore(state["engine"])
+                f"state {self.path} cannot be taken over ({type(error).__name__}: {error}); give another "
+                "file, or delete it to judge the run anew"
+            ) from error
 
-    def check(self) -> None:
-        """Before each look; `looked` comes after it.
-
-        Raises ConfigError when the run at this place is not the one of the state.
-        """
+    def looks(self) -> None:
+        """Before each look; `looked` comes after it."""
         self._at_rest = False
-        if self._run_id is None:
-            return
-        there = self._source.run_id
-        if there is not None and there != self._run_id:
-            raise ConfigError(
-                f"state {self.path} is of run {self._run_id}, and {self._source.where} is run {there}; give "
-                "another file, or delete it to judge the run anew"
-            )
 
     def looked(self, changed: bool) -> None:
         """After a look: saves when something changed and the last time was a while ago, or actions ran."""
@@ -175,7 +192,6 @@ class Keeper:
         start = self._clock()
         content = {
             "version": __version__,
-            "run_id": self._source.run_id,
             "identity": self._identity,
             "position": self._source.position(),
             "engine": self._engine.state(),
@@ -183,9 +199,9 @@ class Keeper:
         try:
             body = dump(content)
             _write(self.path, [_MAGIC, hashlib.sha256(body).digest(), body])
+            self._changed = False
         except (OSError, UnsaveableError) as error:
             self._problem(f"state could not be saved to {self.path}: {error}")
-        self._changed = False
         self._saved_at = self._clock()
         self._pause = max(_SAVE_EVERY_SECONDS, _COST * (self._saved_at - start))
 
@@ -212,7 +228,7 @@ class Keeper:
         try:
             state = load(body, self._modules)
             version = state["version"]
-            if not {"identity", "run_id", "position", "engine"} <= set(state):
+            if not {"identity", "position", "engine"} <= set(state):
                 raise UnreadableError("it lacks a part")
         except (UnreadableError, KeyError, TypeError) as error:
             return self._nothing(f"cannot be taken over ({error})")

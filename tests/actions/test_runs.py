@@ -73,7 +73,7 @@ def test_a_message_under_way_when_the_runner_was_killed_is_told_by_the_next_star
     source, held = RunSource(place), Held()
     engine = Engine(source, [ExplodingTensor()], actions=[held])
     keeper = Keeper(tmp_path / "state", engine, source)
-    keeper.check()
+    keeper.looks()
     engine.step()
     assert held.begun.wait(60)
     keeper.looked(engine.changed)  # and here it is killed
@@ -91,7 +91,7 @@ def test_what_was_told_between_two_looks_is_saved_though_nothing_new_was_judged(
     engine = Engine(source, [ExplodingTensor()], actions=[kept])
     keeper = Keeper(tmp_path / "state", engine, source, clock=iter(range(0, 10**6, 100)).__next__)
     for _ in range(2):
-        keeper.check()
+        keeper.looks()
         engine.step()
         for each in threading.enumerate():
             if each.name.startswith("tdcore action"):

@@ -1,28 +1,38 @@
-"""A runner with a state, as a process of its own, for test_state.py.
+"""A runner with a state, as a process of its own, for test_state.py, which leads it step by step.
 
-python -m tests.rules.resumed_runner RUN STATE LOG: follows the run to its end; prints what it says as JSON.
+python -m tests.rules.resumed_runner RUN STATE LOG: follows the run to its end. At each moment of STOPS it
+prints the moment's name and goes on when a line comes; at last it prints what it says, as JSON. Time passes
+with the looks, 0.3 seconds each, so that what it does depends on nothing but the run and these lines.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from tdcore.rules import ExplodingTensor, Finding, LossNotDecreasing, Rule, run
+from tdcore.rules import ExplodingTensor, Finding, LossNotDecreasing, Rule, run, runner, state
 from tdcore.rules.legacy import LegacyRule
 from tdcore.rules.legacy import Rule as OlderRule
+from tdcore.rules.source import RunSource
 from tests.rules.a_rule_of_mine import EveryNth
+
+# A look is over; the state is about to be written; its new file is there under another name; it is saved;
+# an action is about to tell; it has told.
+STOPS = ("look", "writing", "written", "saved", "acting", "told")
+_SECONDS_PER_LOOK = 0.3
 
 
 class StepAbove(OlderRule):
     """Met at a late step."""
 
     def invoke_at_step(self, step: int) -> bool:
-        return step >= 90
+        return step >= 40
 
 
 class LogKeys:
@@ -30,28 +40,71 @@ class LogKeys:
 
     name = "log keys"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, stop: Callable[[str], object]) -> None:
         self.path = path
+        self.stop = stop
 
     def act(self, findings: Sequence[Finding], source: Any, sink: Any) -> None:
+        self.stop("acting")
         with self.path.open("a") as file:
             for finding in findings:
                 file.write(json.dumps(finding.key) + "\n")
+        self.stop("told")
 
 
 def rules() -> list[Rule]:
     return [
-        EveryNth(nth=7), ExplodingTensor(), LossNotDecreasing(num_steps=5, patience=1), LegacyRule(StepAbove)
+        EveryNth(nth=3), ExplodingTensor(), LossNotDecreasing(num_steps=5, patience=1), LegacyRule(StepAbove)
     ]  # fmt: skip
 
 
-def main(place: str, state: str | None, log: Path) -> dict[str, object]:
-    report = run(
-        place, rules(), until_end=True, state=state, actions=[LogKeys(log)], write_findings=False,
-        poll_interval=timedelta(seconds=0.02),
-    )  # fmt: skip
+def main(
+    place: str, path: str | None, log: Path, stop: Callable[[str], object] = lambda name: None
+) -> dict[str, object]:
+    with stopping(stop):
+        report = run(
+            place, rules(), until_end=True, state=path, actions=[LogKeys(log, stop)], write_findings=False
+        )
     return report.to_json()
 
 
+@contextmanager
+def stopping(stop: Callable[[str], object]) -> Iterator[None]:
+    """Calls `stop` at the moments; looks are what makes time pass."""
+    looks = 0
+    write, replace = state._write, Path.replace
+
+    def clock() -> float:
+        return looks * _SECONDS_PER_LOOK
+
+    def wait(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        stop("look")
+
+    def written(temporary: Path, target: Path) -> Path:
+        stop("written")
+        return replace(temporary, target)
+
+    def saved(path: Path, parts: list[bytes]) -> None:
+        stop("writing")
+        with patch.object(Path, "replace", written):
+            write(path, parts)
+        stop("saved")
+
+    with (
+        patch.object(state, "_write", saved),
+        patch.object(runner, "RunSource", partial(RunSource, clock=clock)),
+        patch.object(runner, "Keeper", partial(state.Keeper, clock=clock)),
+        patch.object(runner, "follow", partial(runner.follow, wait=wait)),
+    ):
+        yield
+
+
+def ask(name: str) -> None:
+    print(name, flush=True)
+    sys.stdin.readline()
+
+
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))))
+    print(json.dumps(main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), ask)), flush=True)

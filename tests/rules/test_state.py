@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
+import shutil
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import numpy as np
 import pytest
 
 from tdcore.errors import ConfigError, SinkError
-from tdcore.rules import RULES, DeadRelu, Engine, ExplodingTensor, Finding, Report, Rule, run
+from tdcore.rules import RULES, DeadRelu, Engine, ExplodingTensor, Finding, Report, Rule, plain_pickle, run
+from tdcore.rules import state as state_module
 from tdcore.rules.cases import CASES
 from tdcore.rules.source import RunSource
 from tdcore.rules.state import Keeper
@@ -113,7 +115,8 @@ def test_values_that_were_merged_meanwhile_are_found_after_the_restart(tmp_path:
         relu(step)
     judged(place, state, DeadRelu())
     source = RunSource(place)
-    source.resume({"tickets": {("worker_0", 0): [(0, 1)]}, "first_attempt": 0, "telling": []})
+    tickets = {("worker_0", 0): [(0, 1)]}
+    source.resume({"run_id": "0123", "tickets": tickets, "first_attempt": 0, "telling": []})
     relu(3)
     batch = source.next(["name", "step"])
     writer.merge(segments=True)
@@ -164,6 +167,66 @@ def test_a_state_of_another_run_is_refused(tmp_path: Path) -> None:
         judged(tmp_path / "other", state)
 
 
+def test_a_run_that_takes_the_place_of_another_while_it_is_followed_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    flushed(RunWriter(place), 0, 1)
+    source = RunSource(place)
+    engine = Engine(source, [EveryNth(nth=1)])
+    keeper = Keeper(tmp_path / "state", engine, source)
+    for _ in range(2):
+        keeper.looks()
+        engine.step()
+        keeper.looked(engine.changed)
+    shutil.rmtree(place)
+    resumed = RunSource(place)
+    resumed.resume(source.position())
+    assert not resumed.begun()
+    writer = RunWriter(place, attempt=1)
+    writer.put("run.json", json.loads((place / "run.json").read_text()) | {"run_id": "4567"})
+    flushed(writer, 0, 1)
+    for each in (source, resumed):
+        with pytest.raises(ConfigError, match=r"is of run 0123, and .* is run 4567"):
+            each.next(["step"])
+
+
+def test_one_runner_at_a_time_has_a_state(tmp_path: Path) -> None:
+    place, state = tmp_path / "run", tmp_path / "state"
+    flushed(RunWriter(place), 3, 4)
+    refused = []
+
+    class Another(Told):
+        """A second runner while the first one acts."""
+
+        def act(self, findings: Sequence[Finding], source: Any, sink: Any) -> None:
+            with pytest.raises(ConfigError, match="is in use by another runner") as error:
+                judged(place, state, ExplodingTensor())
+            refused.append(error)
+
+    report = judged(place, state, ExplodingTensor(), actions=[Another()])
+    assert report.problems == ()
+    assert len(refused) == 1
+    assert same(judged(place, state, ExplodingTensor()), report)
+
+
+def test_a_state_that_could_not_be_saved_is_saved_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, state = tmp_path / "run", tmp_path / "state"
+    flushed(RunWriter(place), 0, 1)
+    write, full = state_module._write, [True]
+
+    def refuse_once(path: Path, parts: list[bytes]) -> None:
+        if full.pop() if full else False:
+            raise OSError("No space left on device")
+        write(path, parts)
+
+    monkeypatch.setattr(state_module, "_write", refuse_once)
+    report = judged(place, state)
+    assert "No space left" in report.problems[0]
+    assert state.exists()
+    assert judged(place, state).verdicts == report.verdicts
+
+
 @pytest.mark.parametrize("damage", ["cut", "bit", "version", "format"])
 def test_a_damaged_state_is_said_and_the_run_judged_anew(tmp_path: Path, damage: str) -> None:
     place, state = tmp_path / "run", tmp_path / "state"
@@ -195,6 +258,20 @@ def test_a_file_that_is_no_state_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is no state"):
         judged(tmp_path / "run", tmp_path / "thesis.txt")
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("part", ["identity", "position", "engine"])
+@pytest.mark.parametrize("value", [{}, 3, {"rules": [1], "attempt": 0}])
+def test_a_state_that_was_made_up_is_refused(tmp_path: Path, part: str, value: object) -> None:
+    place, state = tmp_path / "run", tmp_path / "state"
+    flushed(RunWriter(place), 0, 1)
+    judged(place, state)
+    head = len(state_module._MAGIC) + 32
+    modules = {EveryNth.__module__}
+    body = plain_pickle.dump(plain_pickle.load(state.read_bytes()[head:], modules) | {part: value})
+    state.write_bytes(state_module._MAGIC + hashlib.sha256(body).digest() + body)
+    with pytest.raises(ConfigError, match="cannot be taken over"):
+        judged(place, state)
 
 
 def test_the_folder_of_the_state_must_be_there(tmp_path: Path) -> None:
@@ -257,10 +334,10 @@ def test_a_look_that_was_broken_off_is_made_again(tmp_path: Path) -> None:
     source = RunSource(place)
     engine = Engine(source, [EveryNth(nth=1)])
     keeper = Keeper(state, engine, source)
-    keeper.check()
+    keeper.looks()
     engine.step()
     keeper.looked(engine.changed)
-    keeper.check()
+    keeper.looks()
     flushed(writer, 2)
     source.next(["step"])  # as far as it came
     keeper.close()
@@ -278,7 +355,7 @@ def test_it_is_saved_about_once_a_second_and_only_when_something_changed(tmp_pat
         if look < 10:
             flushed(writer, look)
         before = (tmp_path / "state").stat().st_ino if (tmp_path / "state").exists() else None
-        keeper.check()
+        keeper.looks()
         engine.step()
         keeper.looked(engine.changed)
         after = (tmp_path / "state").stat().st_ino if (tmp_path / "state").exists() else None
@@ -314,34 +391,66 @@ def test_every_rule_says_the_same_when_it_is_restarted_between_any_two_windows(c
         same_in_any_cuts(case.rule, case.trace(), seeds=2)
 
 
+def written_in_pieces(place: Path, steps: int) -> Iterator[None]:
+    """A loss that falls, then stands still; a weight, NaN at every tenth step, in a flush of its own."""
+    writer = RunWriter(place)
+    for step in range(steps):
+        writer.add("loss", np.float64(max(1.0, 20.0 - step)), step=step, kind="loss")
+        writer.flush()
+        yield
+        writer.add("w", np.full(4, np.nan if step % 10 == 9 else step, np.float32), step=step, parts=2)
+        writer.flush()
+        if step % 9 == 8:
+            writer.merge(segments=True)
+        yield
+    writer.end()
+    yield
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
 @pytest.mark.slow
-def test_a_runner_killed_at_random_moments_says_what_an_uninterrupted_one_says(tmp_path: Path) -> None:
+def test_a_runner_killed_at_any_moment_says_what_an_uninterrupted_one_says(tmp_path: Path) -> None:
     place, state, log = tmp_path / "run", tmp_path / "state", tmp_path / "log"
-    writer = subprocess.Popen(
-        [sys.executable, "-m", "tests.rules.slow_writer", str(place), "120", "0.045"], cwd=ROOT
-    )
+    command = [sys.executable, "-m", "tests.rules.resumed_runner", str(place), str(state), str(log)]
+    pieces = written_in_pieces(place, 60)
+    next(pieces)
     numbers = random.Random(5)
-    kills, output = 0, b""
-    try:
-        while not output:
-            runner = subprocess.Popen(
-                [sys.executable, "-m", "tests.rules.resumed_runner", str(place), str(state), str(log)],
-                cwd=ROOT, stdout=subprocess.PIPE,
-            )  # fmt: skip
-            if kills < 4:
-                started = state.stat().st_mtime_ns if state.exists() else 0
-                while writer.poll() is None and (not state.exists() or state.stat().st_mtime_ns == started):
-                    time.sleep(0.01)  # it has looked at least once
-                time.sleep(numbers.uniform(0, 0.6))
+    left = [(moment, numbers.randint(1, 4)) for moment in resumed_runner.STOPS]  # the how manieth of a start
+    kills, output, settled = 0, "", {0}
+    while not output:
+        seen: Counter[str] = Counter()
+        with subprocess.Popen(
+            command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as runner:
+            assert runner.stdin is not None
+            assert runner.stdout is not None
+            try:
+                for line in runner.stdout:
+                    moment = line.strip()
+                    if moment not in resumed_runner.STOPS:
+                        output = line
+                        break
+                    seen[moment] += 1
+                    if left and left[0] == (moment, seen[moment]):
+                        del left[0]
+                        kills += 1
+                        break
+                    if moment == "look":
+                        next(pieces)
+                        settled.add(len(lines_of(log)))
+                    runner.stdin.write("\n")
+                    runner.stdin.flush()
+            finally:
                 runner.kill()
-                kills += 1
-            output, _ = runner.communicate(timeout=120)
-    finally:
-        writer.kill()
-        writer.wait()
     once = resumed_runner.main(str(place), None, tmp_path / "once")
     assert json.loads(output) == json.loads(json.dumps(once))
-    assert kills
-    told, told_once = (Counter(path.read_text().splitlines()) for path in (log, tmp_path / "once"))
+    assert kills == 6
+    lines = lines_of(log)
+    told, told_once = Counter(lines), Counter(lines_of(tmp_path / "once"))
     assert told.keys() == told_once.keys()
-    assert max(told.values()) <= 1 + kills  # again only what was under way at a kill
+    assert set(told_once.values()) == {1}
+    assert max(told.values()) == 2  # again what was told when it was killed before it could say so, and
+    assert all(set(lines[:number]).isdisjoint(lines[number:]) for number in settled)  # nothing else
