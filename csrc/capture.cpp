@@ -246,7 +246,7 @@ void Call::write(std::byte* record, const BatchSize& size) noexcept {
                            .time_ns = time_ns_,
                            .payload_offset = size.payload_offset,
                            .payload_bytes = size.payload_bytes,
-                           .reserved = 0};
+                           .guard = 0};
   std::memcpy(record, &header, sizeof(header));
   const std::uint32_t seq = ring_.next_seq(moment_.step, entries);
   std::byte* const payload = record + size.payload_offset;

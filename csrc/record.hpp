@@ -26,6 +26,8 @@ inline constexpr std::uint64_t kNoPayload = ~std::uint64_t{0};
 inline constexpr std::size_t kPageBytes = 4096;
 inline constexpr std::size_t kTensorAlignBytes = 64;
 inline constexpr std::size_t kDirectPayloadBytes = 256 * 1024;
+// Around the payload of a batch that a device writes; they hold BatchHeader::guard once it is there.
+inline constexpr std::size_t kGuardBytes = 64;
 
 /// What a slot of the ring holds.
 enum class RecordKind : std::uint32_t {
@@ -48,8 +50,11 @@ enum class DropReason : std::uint8_t {
   kDegraded = 8,            // policy degrade: statistics kept, payload left out
   kTorn = 9,                // producer died between reserve and commit (counted by the consumer)
   kIoError = 10,            // the sink refused the bytes (counted by the consumer)
-  kUnsupportedDevice = 11,  // not in host memory
-  kCount = 12,
+  kUnsupportedDevice = 11,  // neither in host memory nor on a device that is served
+  kGraphCapture = 12,       // the device's stream was being captured into a graph
+  kArenaFull = 13,          // no room in the device's arena (policy drop)
+  kDeviceError = 14,        // the device refused, or cannot be used
+  kCount = 15,
 };
 
 /// What a row says about its tensor.
@@ -101,7 +106,10 @@ struct BatchHeader {
                                  // kDirectPayloadBytes
   std::uint64_t
       payload_bytes;  // padded to kTensorAlignBytes (to kPageBytes when page-aligned); 0 when no payload
-  std::uint64_t reserved;
+  // 0, or of a batch whose values a device writes: what the first 8 bytes of the kGuardBytes before the
+  // payload and of those after it hold once all of it has arrived. Without payload: each entry that has
+  // statistics has stats.count == elements then.
+  std::uint64_t guard;
 };
 
 struct Entry {

@@ -162,6 +162,14 @@ void Ring::commit(const Reservation& reservation) noexcept {
   if (reservation && guard_->here()) publish(reservation);
 }
 
+DeviceCommit Ring::hand_over(const Reservation& reservation) noexcept {
+  if (!reservation || !guard_->here()) return {};
+  Slot& slot = memory_->slots()[reservation.ticket & (config_.slots - 1)];
+  fence_streaming_stores();
+  Use::leave(*this);
+  return {reinterpret_cast<std::uint64_t*>(&slot.commit), reservation.ticket + 1};
+}
+
 void Ring::abort(const Reservation& reservation) noexcept {
   if (!reservation || !guard_->here()) return;
   memory_->slots()[reservation.ticket & (config_.slots - 1)].kind =
@@ -252,7 +260,7 @@ bool Ring::mark_step_end() noexcept {
                            .time_ns = 0,
                            .payload_offset = 0,
                            .payload_bytes = 0,
-                           .reserved = 0};
+                           .guard = 0};
   std::memcpy(room.data, &header, sizeof(header));
   commit(room);
   return true;

@@ -99,6 +99,12 @@ struct Reservation {
   explicit operator bool() const noexcept { return data != nullptr; }
 };
 
+/// The commit word of a record that a device commits: it stores `value` there once all else is visible.
+struct DeviceCommit {
+  std::uint64_t* word = nullptr;
+  std::uint64_t value = 0;
+};
+
 class Ring {
  public:
   /// Makes the memfd, reserves its memory (an error here, not a crash later) and maps it.
@@ -114,6 +120,10 @@ class Ring {
 
   /// Publishes the record. Fences streaming stores itself.
   void commit(const Reservation& reservation) noexcept;
+
+  /// Leaves the commit to a device, which must store `value` to `word` or never touch the record again.
+  /// The reservation is used up. close() does not wait for the device: whoever launched it does.
+  [[nodiscard]] DeviceCommit hand_over(const Reservation& reservation) noexcept;
 
   /// Gives the record up: the consumer skips it.
   void abort(const Reservation& reservation) noexcept;

@@ -1,0 +1,70 @@
+// device_capture.hpp: a list of tensors on one device becomes batch records in a ring of that device's own.
+//
+// The host plans and writes everything of a record but the values, and enqueues the rest: statistics by a
+// kernel on the training's stream, straight into the record; payloads packed into an arena on the training's
+// stream, copied into the record on a stream of the device's own, then committed in the order of that
+// stream. The host never waits for the device, allocates nothing after warm-up, and keeps nothing of the
+// training's memory: whatever is enqueued on the training's stream reads before anything that comes after.
+// What a tensor is counted as when it is not kept is as in capture.hpp; besides:
+//   the stream is being captured into a graph -> kGraphCapture, no row
+//   the arena is full, policy drop -> kArenaFull, a row that says so; degrade -> kDegraded with statistics;
+//     block -> the training's stream (not the host) waits until there is room, or chunks follow each other
+//   the device has failed -> kDeviceError
+// Threads: any number may call capture(); a mutex is held while one enqueues (microseconds, no waiting).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "capture.hpp"
+#include "device.hpp"
+
+namespace tdcore {
+
+struct DeviceCaptureConfig {
+  std::uint64_t arena_bytes = std::uint64_t{64} << 20;  // of device memory, for payloads on their way
+  std::uint32_t max_items = 8192;                       // of one launch
+};
+
+/// What doctor and the run's end say of a device.
+struct DeviceReport {
+  DeviceInfo info;
+  CommitRung rung = CommitRung::kPoll;  // in use
+  std::uint64_t arena_bytes = 0;
+  std::uint64_t early_commits = 0;  // seen by the consumer; each took the rung down
+  std::uint64_t in_flight = 0;      // records enqueued and not committed yet
+  std::string error;                // why the device is not used; empty
+};
+
+class DeviceCapture {
+ public:
+  /// Takes the memory and pins `lane`, whose records it makes; `main` numbers the order of execution and
+  /// counts what is not kept. Both outlive it. Never throws: a device that cannot be used counts everything
+  /// as kDeviceError and says why in report().
+  DeviceCapture(std::unique_ptr<Device> device, std::shared_ptr<Ring> lane, Ring& main,
+                const DeviceCaptureConfig& config) noexcept;
+  /// Waits for what is in flight, at most 5 s; memory that the device may still write stays mapped.
+  ~DeviceCapture();
+  DeviceCapture(const DeviceCapture&) = delete;
+  DeviceCapture& operator=(const DeviceCapture&) = delete;
+
+  /// As capture() of capture.hpp, for requests whose `tensor.data` lies on the device. stream: the one that
+  /// the training works on.
+  CaptureResult capture(std::span<const Request> requests, const Moment& moment, StreamHandle stream,
+                        Waiter waiter = {wait_plainly, nullptr});
+
+  /// As Ring::mark_step_end(), behind all that was captured here before. After `others`' records too.
+  [[nodiscard]] bool mark_step_end(std::span<DeviceCapture* const> others) noexcept;
+
+  /// Whether records are enqueued that were not committed yet.
+  bool busy() const noexcept;
+  DeviceReport report() const;
+  void close() noexcept;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tdcore
