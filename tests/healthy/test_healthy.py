@@ -8,6 +8,7 @@ from tests.healthy.__main__ import main
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # two dozen trainings: minutes, on a machine that others use as well
 def test_no_rule_fires_on_a_healthy_training_without_a_reason_that_we_know(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
