@@ -21,10 +21,11 @@ static_assert(kTileElements / kThreads <= 255);
 /// The tile in hand, written by one thread; in shared memory, as registers are few.
 struct Task {
   Item item;
-  u32 position;     // of the item
-  u32 elements;     // of the tile
+  Source source;    // of the tile
   u64 tile, tiles;  // of the item: which, and how many
   TensorStats* to;  // where the tile's result goes
+  u32 position;     // of the item
+  u32 elements;     // of the tile
 };
 
 struct Shared {
@@ -304,12 +305,13 @@ TDCORE_DEVICE Values values_of_warp(const Source& source, u32 elements, Dtype dt
 }
 
 /// The warp's part of the tile, to shared memory.
-TDCORE_DEVICE void reduce_warp(Shared& shared, const Source& source, u32 elements, Dtype dtype) {
+TDCORE_DEVICE void reduce_warp(Shared& shared) {
+  const Dtype dtype = static_cast<Dtype>(shared.task.item.dtype);
   Odd odd;
   Values values = no_values();
   if (has_values(dtype)) {
     const Bins bins{reinterpret_cast<u8*>(shared.histogram), 4 * threadIdx.x};
-    values = values_of_warp(source, elements, dtype, bins, odd);
+    values = values_of_warp(shared.task.source, shared.task.elements, dtype, bins, odd);
   }
   if (threadIdx.x % kLanes == 0) shared.warps[threadIdx.x / kLanes] = values;
   if (odd.bytes == 0) return;

@@ -107,8 +107,15 @@ TDCORE_DEVICE void take(Shared& shared, const Launch& launch, u64 tile) {
   const Item item = launch.items[position];
   const u64 local = tile - item.first_tile, tiles = tiles_of(item.elements);
   const u64 left = item.elements - local * kTileElements;
-  shared.task = {item,  position, left < kTileElements ? static_cast<u32>(left) : kTileElements,
-                 local, tiles,    tiles == 1 ? item.stats : launch.partials + tile};
+  Task& task = shared.task;
+  task.item = item;
+  task.source = source_of(launch, item, local * kTileElements,
+                          static_cast<u32>(dtype_bytes(static_cast<Dtype>(item.dtype))));
+  task.tile = local;
+  task.tiles = tiles;
+  task.to = tiles == 1 ? item.stats : launch.partials + tile;
+  task.position = position;
+  task.elements = left < kTileElements ? static_cast<u32>(left) : kTileElements;
 }
 
 /// Merges the results of a group, or of all groups, if the block finished it. True when that finished the
@@ -138,7 +145,7 @@ TDCORE_DEVICE void stats_kernel(Shared& shared, const Launch& launch) {
     __syncthreads();  // nobody writes to shared memory what another still reads
     if (threadIdx.x < kLanes) take(shared, launch, tile);
     __syncthreads();
-    reduce_tile(shared, launch);
+    reduce_tile(shared);
     if (shared.task.tiles == 1 || merge_tiles(shared, launch)) finish_item(shared, launch);
   }
   if (launch.tiles == 0 && blockIdx.x == 0 && threadIdx.x == 0 && launch.commit_word != nullptr) {

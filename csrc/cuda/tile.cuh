@@ -78,11 +78,8 @@ TDCORE_DEVICE void write_tile(Shared& shared, TensorStats& to, Values values) {
 }
 
 /// Statistics of the elements of the tile in hand. Complete once the block has met at a barrier.
-TDCORE_DEVICE void reduce_tile(Shared& shared, const Launch& launch) {
-  const Dtype dtype = static_cast<Dtype>(shared.task.item.dtype);
-  const u32 bytes = static_cast<u32>(dtype_bytes(dtype));
-  const Source source = source_of(launch, shared.task.item, shared.task.tile * kTileElements, bytes);
-  reduce_warp(shared, source, shared.task.elements, dtype);
+TDCORE_DEVICE void reduce_tile(Shared& shared) {
+  reduce_warp(shared);
   __syncthreads();
   collect_histogram(shared);
   Values values = threadIdx.x < kWarps ? shared.warps[threadIdx.x] : no_values();
