@@ -11,8 +11,8 @@
 namespace tdcore::device {
 
 inline constexpr u32 kWarps = kThreads / kLanes;
-inline constexpr u32 kRows = kLog2Bins / 4;  // of the histogram: a word per thread holds four bins
-inline constexpr u32 kCountWords = 6;        // words of TensorStats that are counts, before the doubles
+inline constexpr u32 kRowWords = kThreads / 4;  // of the histogram: a byte per thread
+inline constexpr u32 kCountWords = 6;           // words of TensorStats that are counts, before the doubles
 inline constexpr u32 kValueWords = 8;
 inline constexpr u32 kColumns = kCountWords + kLog2Bins;  // words of TensorStats that are added up
 static_assert(sizeof(TensorStats) == 8 * (kColumns + kValueWords));
@@ -30,7 +30,7 @@ struct Task {
 
 struct Shared {
   Task task;
-  u32 histogram[kRows * kThreads];  // zero between tiles
+  u32 histogram[kLog2Bins * kRowWords];  // zero between tiles
   Values warps[kWarps];
   u32 bins[kLog2Bins];
   u64 columns[2][kColumns];
@@ -231,7 +231,7 @@ TDCORE_DEVICE void add_each(Moments& lane, Odd& odd, const Source& source, u32 f
       if (bits_as<u64>(magnitude) == 0) continue;
       lane.abs_min = magnitude < lane.abs_min ? magnitude : lane.abs_min;
       if (magnitude < limits_of(dtype).normal) odd.add(Odd::kSubnormal);
-      if (attempt <= Attempt::kAroundZero) bins.add_magnitude(magnitude);
+      if (attempt <= Attempt::kAroundZero) bins.add_magnitude(magnitude, true);
     }
   }
 }
@@ -310,7 +310,7 @@ TDCORE_DEVICE void reduce_warp(Shared& shared) {
   Odd odd;
   Values values = no_values();
   if (has_values(dtype)) {
-    const Bins bins{reinterpret_cast<u8*>(shared.histogram), 4 * threadIdx.x};
+    const Bins bins = Bins::of_thread(reinterpret_cast<u8*>(shared.histogram));
     values = values_of_warp(shared.task.source, shared.task.elements, dtype, bins, odd);
   }
   if (threadIdx.x % kLanes == 0) shared.warps[threadIdx.x / kLanes] = values;

@@ -135,7 +135,7 @@ TDCORE_DEVICE bool merge_tiles(Shared& shared, const Launch& launch) {
 }
 
 TDCORE_DEVICE void stats_kernel(Shared& shared, const Launch& launch) {
-  for (u32 i = 0; i < kRows; ++i) shared.histogram[i * kThreads + threadIdx.x] = 0;
+  for (u32 i = threadIdx.x; i < kLog2Bins * kRowWords; i += kThreads) shared.histogram[i] = 0;
   if (threadIdx.x == 0) {
     shared.task.position = 0;
     shared.binned = shared.nan = shared.pos_inf = shared.neg_inf = shared.subnormal = 0;
