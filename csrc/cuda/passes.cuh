@@ -85,7 +85,7 @@ TDCORE_DEVICE Moments fast_pass(const u8* data, u32 vectors, Bins bins, double& 
   u32 taken = 0;
   Words now{}, next{};
   // Two vectors are on their way while one is worked on. The bounds are the block's: pivot_of() shuffles.
-#pragma unroll 1
+  TDCORE_NO_UNROLL
   for (u32 step = 0; step < steps + 2; ++step) {
     const u32 vector = step * kThreads + threadIdx.x;
     Words loaded{};
@@ -157,7 +157,7 @@ TDCORE_DEVICE u64 load_bits(const u8* from, u32 bytes) {
     if (bytes == 2) return *reinterpret_cast<const u16*>(from);
   }
   u64 bits = 0;
-#pragma unroll 1
+  TDCORE_NO_UNROLL
   for (u32 i = 0; i < bytes; ++i) bits |= static_cast<u64>(from[i]) << (8 * i);
   return bits;
 }
@@ -208,12 +208,12 @@ enum class Attempt : u32 {
 TDCORE_DEVICE void add_each(Moments& lane, Odd& odd, const Source& source, u32 from, u32 elements,
                             Dtype dtype, double pivot, Attempt attempt, Bins bins) {
   const u32 bytes = static_cast<u32>(dtype_bytes(dtype)), each = 16 / bytes;
-#pragma unroll 1
+  TDCORE_NO_UNROLL
   for (u32 first = (from / each / kThreads * kThreads + threadIdx.x) * each; first < elements;
        first += each * kThreads) {
     if (first < from) continue;
     Walk walk(source, first, bytes);
-#pragma unroll 1
+    TDCORE_NO_UNROLL
     for (u32 i = first; i < first + each && i < elements; ++i) {
       const double value = value_of_bits(dtype, load_bits(walk.next(source, i, bytes), bytes));
       if (!is_finite(value)) {
@@ -274,7 +274,7 @@ TDCORE_DEVICE Values values_of_warp(const Source& source, u32 elements, Dtype dt
     from = elements / each * each;
     attempt = Attempt::kRest;
   }
-#pragma unroll 1
+  TDCORE_NO_UNROLL
   while (true) {
     add_each(lane, odd, source, from, elements, dtype, pivot, attempt, bins);
     const Moments all = moments_of_lanes(lane);

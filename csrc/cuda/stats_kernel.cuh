@@ -66,14 +66,14 @@ TDCORE_DEVICE void merge_results(Shared& shared, const TensorStats* results, u64
   const u32 word = column < kCountWords ? column : column + kValueWords;
   if (column < kColumns) {
     u64 sum = 0;
-#pragma unroll 4
+    TDCORE_UNROLL_4
     for (u64 i = half; i < count; i += 2) {
       sum += reinterpret_cast<const u64*>(results + i * stride)[word];
     }
     shared.columns[half][column] = sum;
   }
   Values values = no_values();
-#pragma unroll 1
+  TDCORE_NO_UNROLL
   for (u64 i = threadIdx.x; i < count; i += kThreads) merge_values(values, values_of(results[i * stride]));
   merge_lanes(values, kLanes);
   if (threadIdx.x % kLanes == 0) shared.warps[threadIdx.x / kLanes] = values;
@@ -140,7 +140,7 @@ TDCORE_DEVICE void stats_kernel(Shared& shared, const Launch& launch) {
     shared.task.position = 0;
     shared.binned = shared.nan = shared.pos_inf = shared.neg_inf = shared.subnormal = 0;
   }
-#pragma unroll 1
+  TDCORE_NO_UNROLL
   for (u64 tile = blockIdx.x; tile < launch.tiles; tile += gridDim.x) {
     __syncthreads();  // nobody writes to shared memory what another still reads
     if (threadIdx.x < kLanes) take(shared, launch, tile);

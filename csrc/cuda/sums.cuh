@@ -27,7 +27,7 @@ struct Bins {
     return {histogram + warp / 4 * 4 * kLanes + 4 * lane + warp % 4};
   }
   TDCORE_DEVICE void clear() const {
-#pragma unroll 1
+    TDCORE_NO_UNROLL
     for (u32 bin = 0; bin < kLog2Bins; ++bin) column[bin * kThreads] = 0;
   }
   /// Counts one, or nothing: a branch would cost more.
@@ -150,7 +150,7 @@ struct WideSums {
 
   TDCORE_DEVICE static double first(const Words& words) { return E::value(element_of<Raw>(words, 0)); }
   TDCORE_DEVICE void add(const Words& words, Bins bins) {
-#pragma unroll
+    TDCORE_UNROLL
     for (u32 i = 0; i < kPerVector<sizeof(Raw)>; ++i) {
       const Raw raw = element_of<Raw>(words, i);
       const double value = E::value(raw), delta = value - pivot;
@@ -184,10 +184,10 @@ struct ShortSums {
 
   TDCORE_DEVICE static float first(const Words& words) { return E::short_value(element_of<Raw>(words, 0)); }
   TDCORE_DEVICE void add(const Words& words, Bins bins) {
-#pragma unroll
+    TDCORE_UNROLL
     for (u32 from = 0; from < kPerVector<sizeof(Raw)>; from += 8) {
       float delta[8], square[2] = {}, magnitude[8];
-#pragma unroll
+      TDCORE_UNROLL
       for (u32 i = 0; i < 8; ++i) {
         const float value = E::short_value(element_of<Raw>(words, from + i));
         delta[i] = value - pivot;
@@ -236,7 +236,7 @@ struct SmallSums {
   TDCORE_DEVICE static float first(const Words&) { return 0; }
   TDCORE_DEVICE static i32 value_of(Raw raw) { return static_cast<i32>(raw); }
   TDCORE_DEVICE void add(const Words& words, Bins bins) {
-#pragma unroll
+    TDCORE_UNROLL
     for (u32 i = 0; i < kPerVector<sizeof(Raw)>; ++i) {
       const i32 value = value_of(element_of<Raw>(words, i));
       const u32 magnitude = static_cast<u32>(value < 0 ? -value : value);

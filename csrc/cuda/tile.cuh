@@ -14,7 +14,7 @@ TDCORE_DEVICE void collect_histogram(Shared& shared) {
   constexpr u32 kParts = kThreads / kLog2Bins;  // threads that share a row
   const u32 bin = threadIdx.x / kParts, part = threadIdx.x % kParts;
   u32 sums = 0;  // two of 16 bits: a bin of a tile holds at most kTileElements
-#pragma unroll
+  TDCORE_UNROLL
   for (u32 i = 0; i < kRowWords / kParts; ++i) {
     // Each row begins a step later than the one before: a warp's rows never meet in a bank.
     u32& word = shared.histogram[bin * kRowWords + (part + kParts * (i + bin)) % kRowWords];
@@ -22,7 +22,7 @@ TDCORE_DEVICE void collect_histogram(Shared& shared) {
     word = 0;
   }
   u32 count = (sums & 0xFFFF) + (sums >> 16);
-#pragma unroll
+  TDCORE_UNROLL
   for (u32 distance = 1; distance != kParts; distance *= 2) {
     count += __shfl_xor_sync(kAllLanes, count, distance);
   }
