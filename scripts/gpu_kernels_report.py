@@ -123,8 +123,7 @@ def table(kernels: list[Kernel]) -> str:
     lines = [
         f"nvcc {version.group(1) if version else '?'}; loads and stores of 16 bytes counted in {code}.",
         "",
-        "| kernel | for | registers | stack | spilled | shared | resident blocks, warps "
-        "| loads, stores of 16 B |",
+        "| kernel | for | registers | stack | spilled | shared | blocks, warps | 16-byte loads, stores |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for kernel in kernels:
