@@ -78,6 +78,8 @@ file(CONFIGURE OUTPUT "${TDCORE_KERNEL_SOURCE}" CONTENT "@text@" @ONLY NEWLINE_S
 
 # ---- The fatbin. ----------------------------------------------------------------------------------
 unset(TDCORE_KERNEL_FATBIN)
+set(error "")
+set(architectures "")
 if(NOT TDCORE_CUDA STREQUAL "OFF")
   find_program(TDCORE_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH PATH_SUFFIXES bin PATHS /usr/local/cuda/bin)
 endif()

@@ -82,9 +82,9 @@ std::string text_of(const char* variable) {
 }  // namespace
 
 std::string default_cache_folder() {
-  if (const std::string own = text_of("TDCORE_CACHE_DIR"); !own.empty()) return own + "/kernels";
-  if (const std::string shared = text_of("XDG_CACHE_HOME"); !shared.empty())
-    return shared + "/tdcore/kernels";
+  if (const std::string own = text_of("TDCORE_CACHE"); !own.empty()) return own + "/kernels";
+  const std::string shared = text_of("XDG_CACHE_HOME");
+  if (shared.starts_with('/')) return shared + "/tdcore/kernels";
   if (const std::string home = text_of("HOME"); !home.empty()) return home + "/.cache/tdcore/kernels";
   return {};
 }

@@ -11,7 +11,8 @@
 
 namespace tdcore::cuda {
 
-/// TDCORE_CACHE_DIR/kernels, or tdcore/kernels in XDG_CACHE_HOME or ~/.cache; empty when there is no home.
+/// TDCORE_CACHE/kernels, or tdcore/kernels in XDG_CACHE_HOME or ~/.cache, as tdcore/sinks/cache.py has it;
+/// empty when there is no home.
 std::string default_cache_folder();
 
 class KernelCache {

@@ -177,11 +177,13 @@ void the_nearest_architecture_is_chosen() {
 void the_cache_lies_where_the_environment_says() {
   ::setenv("HOME", "/h", 1);
   ::unsetenv("XDG_CACHE_HOME");
-  ::unsetenv("TDCORE_CACHE_DIR");
+  ::unsetenv("TDCORE_CACHE");
+  REQUIRE(cuda::default_cache_folder() == "/h/.cache/tdcore/kernels");
+  ::setenv("XDG_CACHE_HOME", "not/absolute", 1);
   REQUIRE(cuda::default_cache_folder() == "/h/.cache/tdcore/kernels");
   ::setenv("XDG_CACHE_HOME", "/x", 1);
   REQUIRE(cuda::default_cache_folder() == "/x/tdcore/kernels");
-  ::setenv("TDCORE_CACHE_DIR", "/t", 1);
+  ::setenv("TDCORE_CACHE", "/t", 1);
   REQUIRE(cuda::default_cache_folder() == "/t/kernels");
 }
 
