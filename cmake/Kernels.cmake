@@ -34,11 +34,14 @@ function(tdcore_flatten file out)
     math(EXPR at "${at} + ${length}")
     string(SUBSTRING "${rest}" ${at} -1 rest)
     string(APPEND text "${before}")
-    # As the compiler does: beside the file first, then below csrc.
+    # As the compiler does: beside the file first, then below csrc. What is in neither is for other compilers
+    # than these, or the compiler says that it is missing.
     if(EXISTS "${folder}/${name}")
       tdcore_flatten("${folder}/${name}" text)
-    else()
+    elseif(EXISTS "${PROJECT_SOURCE_DIR}/csrc/${name}")
       tdcore_flatten("${PROJECT_SOURCE_DIR}/csrc/${name}" text)
+    else()
+      string(APPEND text "${line}")
     endif()
   endwhile()
   set(${out} "${text}${rest}" PARENT_SCOPE)
@@ -116,9 +119,15 @@ elseif(architectures)
   set(TDCORE_KERNEL_FATBIN "${CMAKE_CURRENT_BINARY_DIR}/kernels.fatbin")
   add_custom_command(
     OUTPUT "${TDCORE_KERNEL_FATBIN}"
-    COMMAND "${TDCORE_NVCC}" ${TDCORE_NVCC_FLAGS} -fatbin ${code} -o "${TDCORE_KERNEL_FATBIN}" "${TDCORE_KERNEL_SOURCE}"
+    # 177: the host's headers hold members that no kernel uses.
+    COMMAND "${TDCORE_NVCC}" ${TDCORE_NVCC_FLAGS} --diag-suppress=177 --threads 0 -fatbin ${code} -o "${TDCORE_KERNEL_FATBIN}" "${TDCORE_KERNEL_SOURCE}"
     DEPENDS "${TDCORE_KERNEL_SOURCE}"
     COMMENT "Compiling the GPU kernels: ${TDCORE_KERNEL_ARCHITECTURES}"
     VERBATIM)
+  # For a test of our own declarations against the toolkit's; nothing else includes them. nvcc may be a script.
+  execute_process(COMMAND "${TDCORE_NVCC}" --dryrun "${CMAKE_CURRENT_BINARY_DIR}/nvcc_probe.cu" OUTPUT_VARIABLE said ERROR_VARIABLE said)
+  if(said MATCHES "TOP=([^\n]+)")
+    set(TDCORE_CUDA_INCLUDE "${CMAKE_MATCH_1}/include")
+  endif()
   message(STATUS "GPU kernels: ${TDCORE_NVCC} compiles them for ${TDCORE_KERNEL_ARCHITECTURES}")
 endif()

@@ -266,11 +266,11 @@ bool CudaDevice::launch(StreamHandle stream, const LoadedKernel& kernel,
                         const device::Launch& launch) noexcept {
   device::Launch parameter = launch;
   void* parameters[] = {&parameter};
-  const auto blocks = static_cast<unsigned>(std::min<std::uint64_t>(launch.tiles, kernel.resident_blocks));
-  return blocks == 0 || enqueue(kernel.name, [&] {
-           return driver_.launch_kernel(kernel.function, blocks, 1, 1, kernel.threads, 1, 1, 0,
-                                        stream_of(stream), parameters, nullptr);
-         });
+  const std::uint64_t blocks = std::clamp<std::uint64_t>(launch.tiles, 1, kernel.resident_blocks);
+  return enqueue(kernel.name, [&] {
+    return driver_.launch_kernel(kernel.function, static_cast<unsigned>(blocks), 1, 1, kernel.threads, 1, 1,
+                                 0, stream_of(stream), parameters, nullptr);
+  });
 }
 
 bool CudaDevice::launch_stats(StreamHandle stream, const device::Launch& launch) noexcept {

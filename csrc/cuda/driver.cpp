@@ -20,7 +20,7 @@ bool take(void* library, const char* symbol, Pointer& member) {
 /// The first entry point that is missing; null when all are there.
 const char* fill(void* library, Driver& driver) {
 #define TDCORE_CUDA_TAKE(member, symbol, parameters) \
-  if (!take(library, symbol, driver.member)) return symbol;
+  if (!take(library, #symbol, driver.member)) return #symbol;
   TDCORE_CUDA_ENTRY_POINTS(TDCORE_CUDA_TAKE)
 #undef TDCORE_CUDA_TAKE
   (void)take(library, "cuStreamWriteValue64_v2", driver.stream_write_value64);

@@ -46,55 +46,54 @@ inline constexpr int kAttributeMps = 133;
 inline constexpr int kOldestVersion = 12000;  // as cuDriverGetVersion says it: driver 525
 inline constexpr const char* kOldestDriver = "525 (CUDA 12.0)";
 
-// member, symbol, parameters. The library's headers rename functions to their newest version; what is
+// member, symbol, parameters. NVIDIA's headers rename functions to their newest version; what is
 // exported under a number stays what it is.
-#define TDCORE_CUDA_ENTRY_POINTS(X)                                                                     \
-  X(get_error_name, "cuGetErrorName", (Result error, const char** text))                                \
-  X(init, "cuInit", (unsigned flags))                                                                   \
-  X(driver_get_version, "cuDriverGetVersion", (int* version))                                           \
-  X(device_get_count, "cuDeviceGetCount", (int* count))                                                 \
-  X(device_get, "cuDeviceGet", (DeviceOrdinal * device, int ordinal))                                   \
-  X(device_get_name, "cuDeviceGetName", (char* name, int bytes, DeviceOrdinal device))                  \
-  X(device_total_mem, "cuDeviceTotalMem_v2", (std::size_t* bytes, DeviceOrdinal device))                \
-  X(device_get_attribute, "cuDeviceGetAttribute", (int* value, int attribute, DeviceOrdinal device))    \
-  X(primary_context_retain, "cuDevicePrimaryCtxRetain", (Context * context, DeviceOrdinal device))      \
-  X(primary_context_release, "cuDevicePrimaryCtxRelease_v2", (DeviceOrdinal device))                    \
-  X(context_get_current, "cuCtxGetCurrent", (Context * context))                                        \
-  X(context_push, "cuCtxPushCurrent_v2", (Context context))                                             \
-  X(context_pop, "cuCtxPopCurrent_v2", (Context * context))                                             \
-  X(priority_range, "cuCtxGetStreamPriorityRange", (int* least, int* greatest))                         \
-  X(module_load, "cuModuleLoadDataEx",                                                                  \
-    (Module * module, const void* image, unsigned options, int* names, void** values))                  \
-  X(module_unload, "cuModuleUnload", (Module module))                                                   \
-  X(module_get_function, "cuModuleGetFunction", (Function * function, Module module, const char* name)) \
-  X(max_active_blocks, "cuOccupancyMaxActiveBlocksPerMultiprocessor",                                   \
-    (int* blocks, Function function, int threads, std::size_t shared_bytes))                            \
-  X(mem_alloc, "cuMemAlloc_v2", (DevicePointer * memory, std::size_t bytes))                            \
-  X(mem_free, "cuMemFree_v2", (DevicePointer memory))                                                   \
-  X(mem_host_alloc, "cuMemHostAlloc", (void** memory, std::size_t bytes, unsigned flags))               \
-  X(mem_free_host, "cuMemFreeHost", (void* memory))                                                     \
-  X(mem_host_register, "cuMemHostRegister_v2", (void* memory, std::size_t bytes, unsigned flags))       \
-  X(mem_host_unregister, "cuMemHostUnregister", (void* memory))                                         \
-  X(mem_host_get_device_pointer, "cuMemHostGetDevicePointer_v2",                                        \
-    (DevicePointer * device, void* memory, unsigned flags))                                             \
-  X(memcpy_to_device, "cuMemcpyHtoDAsync_v2",                                                           \
-    (DevicePointer to, const void* from, std::size_t bytes, Stream stream))                             \
-  X(memcpy_to_host, "cuMemcpyDtoHAsync_v2",                                                             \
-    (void* to, DevicePointer from, std::size_t bytes, Stream stream))                                   \
-  X(memset_bytes, "cuMemsetD8Async",                                                                    \
-    (DevicePointer memory, unsigned char value, std::size_t bytes, Stream stream))                      \
-  X(stream_create, "cuStreamCreateWithPriority", (Stream * stream, unsigned flags, int priority))       \
-  X(stream_destroy, "cuStreamDestroy_v2", (Stream stream))                                              \
-  X(stream_is_capturing, "cuStreamIsCapturing", (Stream stream, int* status))                           \
-  X(stream_wait_event, "cuStreamWaitEvent", (Stream stream, Event event, unsigned flags))               \
-  X(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int* mode))                            \
-  X(event_create, "cuEventCreate", (Event * event, unsigned flags))                                     \
-  X(event_destroy, "cuEventDestroy_v2", (Event event))                                                  \
-  X(event_record, "cuEventRecord", (Event event, Stream stream))                                        \
-  X(event_query, "cuEventQuery", (Event event))                                                         \
-  X(launch_kernel, "cuLaunchKernel",                                                                    \
-    (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,            \
-     unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters,       \
+#define TDCORE_CUDA_ENTRY_POINTS(X)                                                                         \
+  X(get_error_name, cuGetErrorName, (Result error, const char** text))                                      \
+  X(init, cuInit, (unsigned flags))                                                                         \
+  X(driver_get_version, cuDriverGetVersion, (int* version))                                                 \
+  X(device_get_count, cuDeviceGetCount, (int* count))                                                       \
+  X(device_get, cuDeviceGet, (DeviceOrdinal * device, int ordinal))                                         \
+  X(device_get_name, cuDeviceGetName, (char* name, int bytes, DeviceOrdinal device))                        \
+  X(device_total_mem, cuDeviceTotalMem_v2, (std::size_t* bytes, DeviceOrdinal device))                      \
+  X(device_get_attribute, cuDeviceGetAttribute, (int* value, int attribute, DeviceOrdinal device))          \
+  X(primary_context_retain, cuDevicePrimaryCtxRetain, (Context * context, DeviceOrdinal device))            \
+  X(primary_context_release, cuDevicePrimaryCtxRelease_v2, (DeviceOrdinal device))                          \
+  X(context_get_current, cuCtxGetCurrent, (Context * context))                                              \
+  X(context_push, cuCtxPushCurrent_v2, (Context context))                                                   \
+  X(context_pop, cuCtxPopCurrent_v2, (Context * context))                                                   \
+  X(priority_range, cuCtxGetStreamPriorityRange, (int* least, int* greatest))                               \
+  X(module_load, cuModuleLoadDataEx,                                                                        \
+    (Module * module, const void* image, unsigned options, int* names, void** values))                      \
+  X(module_unload, cuModuleUnload, (Module module))                                                         \
+  X(module_get_function, cuModuleGetFunction, (Function * function, Module module, const char* name))       \
+  X(max_active_blocks, cuOccupancyMaxActiveBlocksPerMultiprocessor,                                         \
+    (int* blocks, Function function, int threads, std::size_t shared_bytes))                                \
+  X(mem_alloc, cuMemAlloc_v2, (DevicePointer * memory, std::size_t bytes))                                  \
+  X(mem_free, cuMemFree_v2, (DevicePointer memory))                                                         \
+  X(mem_host_alloc, cuMemHostAlloc, (void** memory, std::size_t bytes, unsigned flags))                     \
+  X(mem_free_host, cuMemFreeHost, (void* memory))                                                           \
+  X(mem_host_register, cuMemHostRegister_v2, (void* memory, std::size_t bytes, unsigned flags))             \
+  X(mem_host_unregister, cuMemHostUnregister, (void* memory))                                               \
+  X(mem_host_get_device_pointer, cuMemHostGetDevicePointer_v2,                                              \
+    (DevicePointer * device, void* memory, unsigned flags))                                                 \
+  X(memcpy_to_device, cuMemcpyHtoDAsync_v2,                                                                 \
+    (DevicePointer to, const void* from, std::size_t bytes, Stream stream))                                 \
+  X(memcpy_to_host, cuMemcpyDtoHAsync_v2, (void* to, DevicePointer from, std::size_t bytes, Stream stream)) \
+  X(memset_bytes, cuMemsetD8Async,                                                                          \
+    (DevicePointer memory, unsigned char value, std::size_t bytes, Stream stream))                          \
+  X(stream_create, cuStreamCreateWithPriority, (Stream * stream, unsigned flags, int priority))             \
+  X(stream_destroy, cuStreamDestroy_v2, (Stream stream))                                                    \
+  X(stream_is_capturing, cuStreamIsCapturing, (Stream stream, int* status))                                 \
+  X(stream_wait_event, cuStreamWaitEvent, (Stream stream, Event event, unsigned flags))                     \
+  X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (int* mode))                                  \
+  X(event_create, cuEventCreate, (Event * event, unsigned flags))                                           \
+  X(event_destroy, cuEventDestroy_v2, (Event event))                                                        \
+  X(event_record, cuEventRecord, (Event event, Stream stream))                                              \
+  X(event_query, cuEventQuery, (Event event))                                                               \
+  X(launch_kernel, cuLaunchKernel,                                                                          \
+    (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,                \
+     unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters,           \
      void** extra))
 
 struct Driver {

@@ -192,8 +192,6 @@ void a_launch_has_no_more_blocks_than_tiles_nor_than_run_at_once() {
   REQUIRE(device.launch_stats(5, launch));
   launch.tiles = 1000;
   REQUIRE(device.launch_pack(2, launch));
-  launch.tiles = 0;
-  REQUIRE(device.launch_pack(2, launch));  // nothing to do
   const auto& launches = bench.fake.launches;
   REQUIRE(launches.size() == 2);
   REQUIRE(launches[0].kernel == "tdcore_stats" && launches[0].blocks == 3 && launches[0].stream == 5);
