@@ -26,7 +26,6 @@ using Function = struct FunctionTag*;
 
 // Results that are told apart; numbers as in cuda.h.
 inline constexpr Result kSuccess = 0;
-inline constexpr Result kNotInitialized = 3;
 inline constexpr Result kDeinitialized = 4;
 inline constexpr Result kNoDevice = 100;
 inline constexpr Result kNotReady = 600;

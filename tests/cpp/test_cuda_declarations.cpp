@@ -28,7 +28,7 @@ TDCORE_SAME_SHAPE(stream_write_value64, cuStreamWriteValue64_v2, )
 TDCORE_SAME_SHAPE(function_load, cuFuncLoad, )
 
 using namespace tdcore::cuda;
-static_assert(kNotInitialized == CUDA_ERROR_NOT_INITIALIZED && kDeinitialized == CUDA_ERROR_DEINITIALIZED);
+static_assert(kDeinitialized == CUDA_ERROR_DEINITIALIZED);
 static_assert(kNoDevice == CUDA_ERROR_NO_DEVICE && kNotReady == CUDA_ERROR_NOT_READY);
 static_assert(kFirstCaptureError == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 static_assert(kLastCaptureError == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
