@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "dtype.hpp"
 #include "stats.hpp"
 
 namespace tdcore {
@@ -63,36 +64,6 @@ enum class EntryStatus : std::uint8_t {
   kAbsent = 1,   // there was no value: a parameter without gradient. Not zero, not an error.
   kSkipped = 2,  // not captured; `reason` says why
 };
-
-/// Element types, numbered as stored. Append only; names as in safetensors where it has one.
-enum class Dtype : std::uint8_t {
-  kUnknown = 0,
-  kBool = 1,
-  kU8 = 2,
-  kI8 = 3,
-  kU16 = 4,
-  kI16 = 5,
-  kU32 = 6,
-  kI32 = 7,
-  kU64 = 8,
-  kI64 = 9,
-  kF16 = 10,
-  kBF16 = 11,
-  kF32 = 12,
-  kF64 = 13,
-  kF8E4M3 = 14,
-  kF8E5M2 = 15,
-  kC64 = 16,
-  kC128 = 17,  // no safetensors type: stored as F64 with a trailing dimension of 2
-  kCount = 18,
-};
-
-/// Bytes per element; 0 for kUnknown.
-constexpr std::size_t dtype_bytes(Dtype dtype) noexcept {
-  constexpr std::uint8_t kBytes[] = {0, 1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1, 8, 16};
-  static_assert(sizeof(kBytes) == static_cast<std::size_t>(Dtype::kCount));
-  return kBytes[static_cast<std::size_t>(dtype)];
-}
 
 struct BatchHeader {
   std::uint32_t magic;           // kBatchMagic

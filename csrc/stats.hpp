@@ -11,17 +11,7 @@
 // lines compile for a device.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <type_traits>
-
-#if defined(__CUDACC__) || defined(__HIPCC__)
-#define TDCORE_HD __host__ __device__
-#else
-#define TDCORE_HD
-#endif
-// For what units with instruction-set flags of their own call: never emitted, so never shared between them.
-#define TDCORE_ALWAYS_INLINE inline __attribute__((always_inline))
+#include "fixed_types.hpp"
 
 namespace tdcore {
 
@@ -46,7 +36,7 @@ struct TensorStats {
   double abs_max;
   std::uint64_t log2_counts[kLog2Bins];  // finite non-zero values by floor(log2 |x|), clamped to the bins
 };
-static_assert(std::is_trivially_copyable_v<TensorStats> && sizeof(TensorStats) == 14 * 8 + kLog2Bins * 8);
+static_assert(__is_trivially_copyable(TensorStats) && sizeof(TensorStats) == 14 * 8 + kLog2Bins * 8);
 
 /// Statistics of no elements: counts and sums 0; min, max, mean, abs_min, abs_max NaN.
 TDCORE_HD constexpr TensorStats empty_stats() noexcept {

@@ -3,16 +3,20 @@
 // One launch serves a list of items, each a tensor or a range of one. An item is cut into *tiles* of
 // kTileElements elements (the last one shorter), whatever the grid: results do not depend on how many blocks
 // there are, nor on which block takes which tile. Blocks take tiles b, b + grid, b + 2 * grid, ...
+// Results of tiles are merged in groups of kGroupTiles, the groups' then with each other.
 // The table (items and layouts) lies in device memory while the launch runs; `stats` and `commit_word` are
 // device addresses of pinned host memory (the ring), everything else is device memory.
 // Threads: plain data; the launcher fills it, the device reads it.
 #pragma once
 
+#include "../dtype.hpp"
 #include "../stats.hpp"
 
 namespace tdcore::device {
 
 inline constexpr std::uint32_t kTileElements = 16384;
+inline constexpr std::uint32_t kGroupTiles = 64;
+inline constexpr std::uint32_t kThreads = 256;  // of a block
 inline constexpr std::uint32_t kMaxLayoutDims = 16;
 inline constexpr std::uint32_t kContiguous = 0xFFFFFFFF;  // of Item::layout
 
@@ -34,7 +38,7 @@ struct Item {
   void* packed;               // pack: where its elements go, 16-byte aligned
   TensorStats* stats;         // stats: where its result goes
   std::uint32_t layout;       // index in Launch::layouts, or kContiguous
-  std::uint8_t dtype;         // Dtype of record.hpp
+  std::uint8_t dtype;         // Dtype
   std::uint8_t packed_dtype;  // as dtype; or kF16 or kBF16 for kF32 (and kF64): rounded to nearest even
   std::uint8_t unused[2];
 };
@@ -46,13 +50,13 @@ struct Launch {
   std::uint64_t tiles;  // of all items
   std::uint32_t count;  // items
   std::uint32_t unused;
-  // stats: scratch. One partial result per tile; one count of finished tiles per item, and one of finished
-  // items: zero at the start, and left zero again.
+  // stats: scratch. One partial result per tile; counters_of() counters of finished tiles and groups, and one
+  // of finished items. Counters are zero at the start, and left zero again.
   TensorStats* partials;
   std::uint32_t* finished_tiles;
   std::uint32_t* finished_items;
-  // stats: when not null, the block that finishes the last item stores commit_value there, released to the
-  // whole system, after all results.
+  // stats: an item's count is stored after the rest of its result. When commit_word is not null, the block
+  // that finishes the last item stores commit_value there, released to the whole system, after all results.
   std::uint64_t* commit_word;
   std::uint64_t commit_value;
 };
@@ -61,6 +65,12 @@ static_assert(sizeof(Item) == 56 && sizeof(ItemLayout) == 264 && sizeof(Launch) 
 /// Tiles of an item; an empty one has one, so that its result is written too.
 TDCORE_HD constexpr std::uint64_t tiles_of(std::uint64_t elements) noexcept {
   return elements == 0 ? 1 : (elements - 1) / kTileElements + 1;
+}
+
+/// Counters behind Launch::finished_tiles. Those of an item begin at first_tile / kGroupTiles + 2 * its
+/// position: one per group, then one for the groups.
+TDCORE_HD constexpr std::uint64_t counters_of(std::uint64_t tiles, std::uint64_t items) noexcept {
+  return tiles / kGroupTiles + 2 * items;
 }
 
 }  // namespace tdcore::device

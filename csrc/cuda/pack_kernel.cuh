@@ -1,0 +1,136 @@
+// pack_kernel.cuh: elements of many tensors, in C order, to where they are copied from.
+//
+// Item::packed is 16-byte aligned, and so is every tile in it: contiguous sources that are aligned are copied
+// by loads and stores of 16 bytes, others by the widest unit that fits the source.
+// Threads: all threads of a block call these together.
+#pragma once
+
+#include "rounding.hpp"
+#include "stats_kernel.cuh"
+
+namespace tdcore::device {
+
+/// Contiguous bytes from an address that is a multiple of sizeof(Unit).
+template <class Unit>
+TDCORE_DEVICE void copy_units(const u8* from, u8* to, u32 units) {
+  constexpr u32 kAtOnce = 4;
+#pragma unroll 1
+  for (u32 first = threadIdx.x; first < units; first += kAtOnce * kThreads) {
+    Unit unit[kAtOnce];  // on their way together
+#pragma unroll
+    for (u32 i = 0; i < kAtOnce; ++i) {
+      const u32 at = first + i * kThreads;
+      if (at < units) unit[i] = reinterpret_cast<const Unit*>(from)[at];
+    }
+#pragma unroll
+    for (u32 i = 0; i < kAtOnce; ++i) {
+      const u32 at = first + i * kThreads;
+      if (at < units) reinterpret_cast<Unit*>(to)[at] = unit[i];
+    }
+  }
+}
+
+TDCORE_DEVICE void copy_bytes(const u8* from, u8* to, u32 bytes) {
+  const u32 address = static_cast<u32>(reinterpret_cast<std::uintptr_t>(from));
+  const u32 unit = address % 16 == 0 ? 16 : address % 4 == 0 ? 4 : 1, units = bytes / unit;
+  if (unit == 16) copy_units<uint4>(from, to, units);
+  if (unit == 4) copy_units<u32>(from, to, units);
+  if (unit == 1) copy_units<u8>(from, to, units);
+  const u32 rest = units * unit + threadIdx.x;
+  if (rest < bytes) to[rest] = from[rest];
+}
+
+/// Elements through strides: neighbours in the packed memory by neighbouring threads, each of them several
+/// on their way.
+template <class Unit>
+TDCORE_DEVICE void gather(const Source& source, u8* to, u32 elements, u32 units_each) {
+  constexpr u32 kAtOnce = 2;
+  const u32 units = elements * units_each;
+#pragma unroll 1
+  for (u32 first = threadIdx.x; first < units; first += kAtOnce * kThreads) {
+    Unit unit[kAtOnce];
+#pragma unroll
+    for (u32 i = 0; i < kAtOnce; ++i) {
+      const u32 at = first + i * kThreads;
+      if (at >= units) continue;
+      const u32 element = at / units_each;
+      const i64 offset = place_of(*source.layout, source.first + element).offset * units_each;
+      unit[i] = reinterpret_cast<const Unit*>(source.data)[offset + (at - element * units_each)];
+    }
+#pragma unroll
+    for (u32 i = 0; i < kAtOnce; ++i) {
+      const u32 at = first + i * kThreads;
+      if (at < units) reinterpret_cast<Unit*>(to)[at] = unit[i];
+    }
+  }
+}
+
+TDCORE_DEVICE void gather_elements(const Source& source, u8* to, u32 elements, u32 bytes) {
+  const u32 fits = static_cast<u32>(reinterpret_cast<std::uintptr_t>(source.data)) | bytes;
+  if (fits % 8 == 0) {
+    gather<u64>(source, to, elements, bytes / 8);
+  } else if (fits % 4 == 0) {
+    gather<u32>(source, to, elements, bytes / 4);
+  } else if (fits % 2 == 0) {
+    gather<u16>(source, to, elements, bytes / 2);
+  } else {
+    gather<u8>(source, to, elements, bytes);
+  }
+}
+
+/// Elements rounded to 16-bit values.
+TDCORE_DEVICE void pack_rounded(const Source& source, u8* to, u32 elements, u32 bytes, u32 format) {
+  u32 done = 0;
+  if (source.layout == nullptr && reinterpret_cast<std::uintptr_t>(source.data) % 16 == 0) {
+    const u32 each = 16 / bytes, vectors = elements / each;
+#pragma unroll 1
+    for (u32 vector = threadIdx.x; vector < vectors; vector += kThreads) {
+      const uint4 from = reinterpret_cast<const uint4*>(source.data)[vector];
+      if (bytes == 4) {
+        const u32 low = rounded_bits(from.x, 4, format) | static_cast<u32>(rounded_bits(from.y, 4, format))
+                                                              << 16;
+        const u32 high = rounded_bits(from.z, 4, format) | static_cast<u32>(rounded_bits(from.w, 4, format))
+                                                               << 16;
+        reinterpret_cast<u64*>(to)[vector] = low | static_cast<u64>(high) << 32;
+      } else {
+        const u32 low = rounded_bits(from.x | static_cast<u64>(from.y) << 32, 8, format);
+        const u32 high = rounded_bits(from.z | static_cast<u64>(from.w) << 32, 8, format);
+        reinterpret_cast<u32*>(to)[vector] = low | high << 16;
+      }
+    }
+    done = vectors * each;
+  }
+#pragma unroll 1
+  for (u32 element = done + threadIdx.x; element < elements; element += kThreads) {
+    const u8* from = Walk(source, element, bytes).next(source, element, bytes);
+    reinterpret_cast<u16*>(to)[element] = rounded_bits(load_bits(from, bytes), bytes, format);
+  }
+}
+
+TDCORE_DEVICE void pack_tile(const Launch& launch, const Item& item, u64 first) {
+  const u64 left = item.elements - first;
+  const u32 elements = left < kTileElements ? static_cast<u32>(left) : kTileElements;
+  const Dtype dtype = static_cast<Dtype>(item.dtype), packed = static_cast<Dtype>(item.packed_dtype);
+  const u32 bytes = static_cast<u32>(dtype_bytes(dtype));
+  const Source source = source_of(launch, item, first, bytes);
+  u8* to = static_cast<u8*>(item.packed) + first * dtype_bytes(packed);
+  TDCORE_ASSUME_GLOBAL(to);
+  if (packed != dtype) {
+    pack_rounded(source, to, elements, bytes, packed == Dtype::kF16 ? kHalf : kBrainFloat);
+  } else if (source.layout == nullptr) {
+    copy_bytes(source.data, to, elements * bytes);
+  } else {
+    gather_elements(source, to, elements, bytes);
+  }
+}
+
+TDCORE_DEVICE void pack_kernel(const Launch& launch) {
+  u32 at = 0;
+  for (u64 tile = blockIdx.x; tile < launch.tiles; tile += gridDim.x) {
+    at = item_of(launch, tile, at);
+    const Item& item = launch.items[at];
+    pack_tile(launch, item, (tile - item.first_tile) * kTileElements);
+  }
+}
+
+}  // namespace tdcore::device

@@ -1,0 +1,149 @@
+// stats_kernel.cuh: from tiles to items: who merges which results, and when a launch is finished.
+//
+// A block writes a tile's result to Launch::partials and counts it; the one that finishes a group of
+// kGroupTiles tiles merges these, the one that finishes an item's last group merges the groups. What is
+// merged in which order follows from the item alone, so results are the same bits whatever the grid is and
+// whichever block comes last. Two levels: with one, the last block would read 624 bytes per tile of a huge
+// tensor alone, for longer than the tensor takes.
+// Order: all threads of a block write, meet at a barrier, then thread 0 fences and counts (release); the one
+// that finds the count complete fences (acquire), and its block meets at a barrier before it reads.
+// Threads: all threads of a block call these together.
+#pragma once
+
+#include "tile.cuh"
+
+namespace tdcore::device {
+
+/// The last item that begins at or before a tile; `from` is known to.
+TDCORE_DEVICE u32 item_of(const Launch& launch, u64 tile, u32 from) {
+  u32 count = launch.count - from;  // candidates from `from` on
+  while (count > 1) {               // the lanes of a warp ask at 32 places at a time
+    const u32 stride = (count + kLanes - 1) / kLanes, ask = (threadIdx.x % kLanes) * stride;
+    const bool before = ask < count && launch.items[from + ask].first_tile <= tile;
+    const u32 last = static_cast<u32>(__popc(__ballot_sync(kAllLanes, before))) - 1;
+    from += last * stride;
+    count = count - last * stride < stride ? count - last * stride : stride;
+  }
+  return from;
+}
+
+/// Counts one more of `all`. True for all threads of the block that was the last; then what the others wrote
+/// before they counted can be read.
+TDCORE_DEVICE bool is_last(Shared& shared, u32* counter, u64 all) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    shared.last = atomicAdd(counter, 1u) + 1 == all;
+    if (shared.last) {
+      *counter = 0;  // nobody counts any more
+      __threadfence();
+    }
+  }
+  __syncthreads();
+  return shared.last;
+}
+
+TDCORE_DEVICE Values values_of(const TensorStats& stats) {
+  Values values;
+  // Elements without statistics (complex) are counted, but have no values.
+  values.finite = stats.min == stats.min ? static_cast<double>(finite_count(stats)) : 0;
+  values.mean = stats.mean;
+  values.m2 = stats.m2;
+  values.abs_sum = stats.abs_sum;
+  values.square_sum = stats.square_sum;
+  values.min = stats.min;
+  values.max = stats.max;
+  values.abs_min = stats.abs_min;
+  values.abs_max = stats.abs_max;
+  return values;
+}
+
+/// Merges `count` results that lie `stride` apart to `to`, which may be one of them. If it is an item's, its
+/// count is left out.
+TDCORE_DEVICE void merge_results(Shared& shared, const TensorStats* results, u64 stride, u64 count,
+                                 TensorStats& to) {
+  const u32 column = threadIdx.x % (kThreads / 2), half = threadIdx.x / (kThreads / 2);
+  const u32 word = column < kCountWords ? column : column + kValueWords;
+  if (column < kColumns) {
+    u64 sum = 0;
+#pragma unroll 4
+    for (u64 i = half; i < count; i += 2) {
+      sum += reinterpret_cast<const u64*>(results + i * stride)[word];
+    }
+    shared.columns[half][column] = sum;
+  }
+  Values values = no_values();
+#pragma unroll 1
+  for (u64 i = threadIdx.x; i < count; i += kThreads) merge_values(values, values_of(results[i * stride]));
+  merge_lanes(values, kLanes);
+  if (threadIdx.x % kLanes == 0) shared.warps[threadIdx.x / kLanes] = values;
+  __syncthreads();
+  values = threadIdx.x < kWarps ? shared.warps[threadIdx.x] : no_values();
+  if (threadIdx.x < kLanes) merge_lanes(values, kWarps);
+  if (threadIdx.x == 0) write_values(to, values);
+  if (threadIdx.x < kColumns && (threadIdx.x != 0 || &to != shared.task.item.stats)) {
+    reinterpret_cast<u64*>(&to)[word] = shared.columns[0][column] + shared.columns[1][column];
+  }
+}
+
+/// After an item's result has been written by the block: stores its count, which tells a reader that the rest
+/// is there, and counts the item; the last one commits.
+TDCORE_DEVICE void finish_item(Shared& shared, const Launch& launch) {
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  __threadfence_system();
+  shared.task.item.stats->count = shared.task.item.elements;
+  __threadfence_system();
+  if (atomicAdd(launch.finished_items, 1u) + 1 != launch.count) return;
+  *launch.finished_items = 0;
+  __threadfence_system();  // all results before the word
+  if (launch.commit_word != nullptr) store_release_system(launch.commit_word, launch.commit_value);
+}
+
+/// Takes a tile in hand: by the first warp.
+TDCORE_DEVICE void take(Shared& shared, const Launch& launch, u64 tile) {
+  const u32 position = item_of(launch, tile, shared.task.position);
+  if (threadIdx.x != 0) return;
+  const Item item = launch.items[position];
+  const u64 local = tile - item.first_tile, tiles = tiles_of(item.elements);
+  const u64 left = item.elements - local * kTileElements;
+  shared.task = {item,  position, left < kTileElements ? static_cast<u32>(left) : kTileElements,
+                 local, tiles,    tiles == 1 ? item.stats : launch.partials + tile};
+}
+
+/// Merges the results of a group, or of all groups, if the block finished it. True when that finished the
+/// item.
+TDCORE_DEVICE bool merge_tiles(Shared& shared, const Launch& launch) {
+  const Task& task = shared.task;
+  const u64 groups = (task.tiles - 1) / kGroupTiles + 1, first = task.tile / kGroupTiles * kGroupTiles;
+  const u64 in_group = task.tiles - first < kGroupTiles ? task.tiles - first : kGroupTiles;
+  TensorStats* partials = launch.partials + task.item.first_tile;
+  u32* counters = launch.finished_tiles + task.item.first_tile / kGroupTiles + 2 * task.position;
+  if (!is_last(shared, counters + first / kGroupTiles, in_group)) return false;
+  merge_results(shared, partials + first, 1, in_group, groups == 1 ? *task.item.stats : partials[first]);
+  if (groups == 1) return true;
+  if (!is_last(shared, counters + groups, groups)) return false;
+  merge_results(shared, partials, kGroupTiles, groups, *task.item.stats);
+  return true;
+}
+
+TDCORE_DEVICE void stats_kernel(Shared& shared, const Launch& launch) {
+  for (u32 i = 0; i < kRows; ++i) shared.histogram[i * kThreads + threadIdx.x] = 0;
+  if (threadIdx.x == 0) {
+    shared.task.position = 0;
+    shared.binned = shared.nan = shared.pos_inf = shared.neg_inf = shared.subnormal = 0;
+  }
+#pragma unroll 1
+  for (u64 tile = blockIdx.x; tile < launch.tiles; tile += gridDim.x) {
+    __syncthreads();  // nobody writes to shared memory what another still reads
+    if (threadIdx.x < kLanes) take(shared, launch, tile);
+    __syncthreads();
+    reduce_tile(shared, launch);
+    if (shared.task.tiles == 1 || merge_tiles(shared, launch)) finish_item(shared, launch);
+  }
+  if (launch.tiles == 0 && blockIdx.x == 0 && threadIdx.x == 0 && launch.commit_word != nullptr) {
+    store_release_system(launch.commit_word, launch.commit_value);
+  }
+}
+
+}  // namespace tdcore::device

@@ -1,0 +1,274 @@
+// sums.cuh: one pass over elements that are taken to be finite, and the histogram.
+//
+// A thread sums around its warp's pivot, a mean of some of its elements: by Chan, Golub and LeVeque that
+// loses at most the factor elements / (elements in the pivot) of precision, whatever the mean is.
+//   f32, f64, 32- and 64-bit integers: in float64, one by one
+//   f16, bf16, f8: eight by eight in float32 as a tree, those sums in float64
+//   8- and 16-bit integers: exactly, in integers
+// What is not finite, or too large or small for float32 sums, shows in the result: needs_care() of
+// passes.cuh. Histogram: every thread has a byte for each of the 64 bins, four to a word, in a column of
+// words that is its own: no atomics, and a warp's 32 words lie in 32 banks. A thread counts at most 255
+// elements before they are collected. The slot of a bin is the low six bits of the exponent byte. Threads: an
+// object belongs to one thread; moments_of_lanes() is called by all lanes of a warp together.
+#pragma once
+
+#include "values.cuh"
+
+namespace tdcore::device {
+
+inline constexpr u32 kSlotMask = 0x3C03;  // a slot's bits in the address of its byte: row of 1024 bytes, byte
+
+/// Byte of a thread's column that counts values with this exponent byte (of float32, or of float64 modulo
+/// 256).
+TDCORE_DEVICE u32 slot_of(u32 exponent, u32 column) {
+  return ((exponent + (exponent << 8)) & kSlotMask) | column;
+}
+
+/// Where a thread counts: its column begins at byte `column` of the histogram.
+struct Bins {
+  u8* histogram;
+  u32 column;
+
+  TDCORE_DEVICE void clear() const {
+    for (u32 row = 0; row < kLog2Bins / 4; ++row) {
+      *reinterpret_cast<u32*>(histogram + row * 4 * kThreads + column) = 0;
+    }
+  }
+  TDCORE_DEVICE void add(u32 exponent) const { ++histogram[slot_of(exponent, column)]; }
+  /// NaN counts as the largest.
+  TDCORE_DEVICE void add_magnitude(float magnitude) const {
+    add(bits_as<u32>(fmaxf(fminf(magnitude, 0x1p23f), 0x1p-40f)) >> 23);
+  }
+  TDCORE_DEVICE void add_magnitude(double magnitude) const {
+    constexpr u32 kLow = (1023u - 40) << 20, kTop = (1023u + 23) << 20;
+    const u32 high = static_cast<u32>(bits_as<u64>(magnitude) >> 32);
+    add(((high < kLow ? kLow : high > kTop ? kTop : high) >> 20) & 255);
+  }
+};
+static_assert(kLog2Min == -40 && kLog2Bins == 64);
+
+/// Sums around a pivot, of a lane or of a warp.
+struct Moments {
+  u32 finite = 0;
+  double sum = 0, squares = 0, abs_sum = 0;
+  double min = kInfinity, max = -kInfinity, abs_min = kInfinity;  // abs_min: of values other than 0
+
+  TDCORE_DEVICE Values values(double pivot) const {
+    if (finite == 0) return no_values();
+    const double count = finite, offset = sum / count, mean = pivot + offset;
+    const double m2 = squares - offset * sum;
+    const double low = min + 0.0, high = max + 0.0;  // + 0.0 turns -0 into 0
+    Values values;
+    values.finite = count;
+    values.mean = mean;
+    values.m2 = m2 > 0 ? m2 : m2 <= 0 ? 0.0 : kInfinity;  // NaN: Inf - Inf
+    values.abs_sum = abs_sum;
+    values.square_sum = values.m2 + count * mean * mean;
+    values.min = low;
+    values.max = high;
+    values.abs_min = abs_min;
+    values.abs_max = -low > high ? -low : high;
+    return values;
+  }
+};
+
+TDCORE_DEVICE Moments moments_of_lanes(const Moments& lane) {
+  Moments all;
+  all.finite = sum_of_lanes(lane.finite);
+  all.sum = sum_of_lanes(lane.sum);
+  all.squares = sum_of_lanes(lane.squares);
+  all.abs_sum = sum_of_lanes(lane.abs_sum);
+  all.min = least_of_lanes(lane.min);
+  all.max = greatest_of_lanes(lane.max);
+  all.abs_min = least_of_lanes(lane.abs_min);
+  return all;
+}
+
+// ---- f32, f64, 32- and 64-bit integers -------------------------------------------------------------------
+
+// How the extremes of a type are kept, and which exponent its bin has.
+template <class E>
+struct Extremes {  // float64, and 64-bit integers as float64
+  double min = kInfinity, max = -kInfinity, abs_min = kInfinity;
+
+  TDCORE_DEVICE void add(double value, typename E::Raw, Bins bins) {
+    const double magnitude = fabs(value);
+    min = value < min ? value : min;
+    max = value > max ? value : max;
+    if (bits_as<u64>(magnitude) != 0) {
+      bins.add_magnitude(magnitude);
+      abs_min = magnitude < abs_min ? magnitude : abs_min;
+    }
+  }
+};
+template <>
+struct Extremes<F32Element> {
+  float min = kInfinityF, max = -kInfinityF, abs_min = kInfinityF;
+
+  TDCORE_DEVICE void add(double, u32 raw, Bins bins) {
+    const float value = bits_as<float>(raw), magnitude = fabsf(value);
+    min = fminf(min, value);
+    max = fmaxf(max, value);
+    if ((raw & 0x7FFFFFFF) != 0) {
+      bins.add_magnitude(magnitude);
+      abs_min = fminf(abs_min, magnitude);
+    }
+  }
+};
+// Rounding to float32 changes no bin: below 2^23 it is exact.
+template <>
+struct Extremes<I32Element> {
+  i32 min = 0x7FFFFFFF, max = -0x7FFFFFFF - 1;
+  u32 abs_min = 0xFFFFFFFF;
+
+  TDCORE_DEVICE void add(double, i32 value, Bins bins) {
+    const u32 magnitude = value < 0 ? 0 - static_cast<u32>(value) : static_cast<u32>(value);
+    min = value < min ? value : min;
+    max = value > max ? value : max;
+    if (magnitude != 0) {
+      bins.add_magnitude(static_cast<float>(magnitude));
+      abs_min = magnitude < abs_min ? magnitude : abs_min;
+    }
+  }
+};
+template <>
+struct Extremes<U32Element> {
+  u32 min = 0xFFFFFFFF, max = 0, abs_min = 0xFFFFFFFF;
+
+  TDCORE_DEVICE void add(double, u32 value, Bins bins) {
+    min = value < min ? value : min;
+    max = value > max ? value : max;
+    if (value != 0) {
+      bins.add_magnitude(static_cast<float>(value));
+      abs_min = value < abs_min ? value : abs_min;
+    }
+  }
+};
+
+template <class E>
+struct WideSums {
+  using Raw = typename E::Raw;
+  double pivot = 0, sum = 0, squares = 0, abs_sum = 0;
+  Extremes<E> extremes;
+
+  TDCORE_DEVICE static double first(const Words& words) { return E::value(element_of<Raw>(words, 0)); }
+  TDCORE_DEVICE void add(const Words& words, Bins bins) {
+#pragma unroll
+    for (u32 i = 0; i < kPerVector<sizeof(Raw)>; ++i) {
+      const Raw raw = element_of<Raw>(words, i);
+      const double value = E::value(raw), delta = value - pivot;
+      sum += delta;
+      squares += delta * delta;
+      abs_sum += fabs(value);
+      extremes.add(value, raw, bins);
+    }
+  }
+  TDCORE_DEVICE Moments lane(u32 elements) const {
+    Moments moments;
+    if (elements == 0) return moments;
+    moments.finite = elements;
+    moments.sum = sum;
+    moments.squares = squares;
+    moments.abs_sum = abs_sum;
+    moments.min = static_cast<double>(extremes.min);
+    moments.max = static_cast<double>(extremes.max);
+    moments.abs_min = static_cast<double>(extremes.abs_min);
+    return moments;
+  }
+};
+
+// ---- f16, bf16, f8 ---------------------------------------------------------------------------------------
+
+template <class E>
+struct ShortSums {
+  using Raw = typename E::Raw;
+  double sum = 0, squares = 0, abs_sum = 0;
+  float pivot = 0, min = kInfinityF, max = -kInfinityF, abs_min = kInfinityF;
+
+  TDCORE_DEVICE static float first(const Words& words) { return E::short_value(element_of<Raw>(words, 0)); }
+  TDCORE_DEVICE void add(const Words& words, Bins bins) {
+#pragma unroll
+    for (u32 from = 0; from < kPerVector<sizeof(Raw)>; from += 8) {
+      float delta[8], square[2] = {}, magnitude[8];
+#pragma unroll
+      for (u32 i = 0; i < 8; ++i) {
+        const float value = E::short_value(element_of<Raw>(words, from + i));
+        delta[i] = value - pivot;
+        magnitude[i] = fabsf(value);
+        square[i % 2] += delta[i] * delta[i];
+        min = fminf(min, value);
+        max = fmaxf(max, value);
+        if (bits_as<u32>(magnitude[i]) != 0) {
+          bins.add_magnitude(magnitude[i]);
+          abs_min = fminf(abs_min, magnitude[i]);
+        }
+      }
+      sum += static_cast<double>(tree(delta));
+      squares += static_cast<double>(square[0] + square[1]);
+      abs_sum += static_cast<double>(tree(magnitude));
+    }
+  }
+  TDCORE_DEVICE static float tree(const float (&x)[8]) {
+    return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+  }
+  TDCORE_DEVICE Moments lane(u32 elements) const {
+    return {elements,
+            sum,
+            squares,
+            abs_sum,
+            static_cast<double>(min),
+            static_cast<double>(max),
+            static_cast<double>(abs_min)};
+  }
+};
+
+// ---- 8- and 16-bit integers ------------------------------------------------------------------------------
+
+/// bool: everything but 0 is 1.
+struct BoolElement {
+  using Raw = u8;
+};
+
+template <class E>
+struct SmallSums {
+  using Raw = typename E::Raw;
+  float pivot = 0;  // stays 0: the sums are exact
+  i32 sum = 0, min = 0x7FFFFFFF, max = -0x7FFFFFFF - 1;
+  u32 abs_sum = 0, abs_min = 0xFFFFFFFF;
+  u64 squares = 0;
+
+  TDCORE_DEVICE static float first(const Words&) { return 0; }
+  TDCORE_DEVICE static i32 value_of(Raw raw) { return static_cast<i32>(raw); }
+  TDCORE_DEVICE void add(const Words& words, Bins bins) {
+#pragma unroll
+    for (u32 i = 0; i < kPerVector<sizeof(Raw)>; ++i) {
+      const i32 value = value_of(element_of<Raw>(words, i));
+      const u32 magnitude = static_cast<u32>(value < 0 ? -value : value);
+      sum += value;
+      abs_sum += magnitude;
+      squares += static_cast<u64>(magnitude) * magnitude;
+      min = value < min ? value : min;
+      max = value > max ? value : max;
+      if (magnitude != 0) {
+        // The low bits of 2^23 + magnitude as float32 are the magnitude: no slow conversion.
+        bins.add(bits_as<u32>(bits_as<float>(0x4B000000u | magnitude) - 0x1p23f) >> 23);
+        abs_min = magnitude < abs_min ? magnitude : abs_min;
+      }
+    }
+  }
+  TDCORE_DEVICE Moments lane(u32 elements) const {
+    return {elements,
+            static_cast<double>(sum),
+            static_cast<double>(squares),
+            static_cast<double>(abs_sum),
+            static_cast<double>(min),
+            static_cast<double>(max),
+            static_cast<double>(abs_min)};
+  }
+};
+template <>
+TDCORE_DEVICE i32 SmallSums<BoolElement>::value_of(u8 raw) {
+  return raw != 0 ? 1 : 0;
+}
+
+}  // namespace tdcore::device

@@ -1,0 +1,96 @@
+// tile.cuh: statistics of one tile by one block.
+//
+// Thread t takes vectors t, t + 256, ... of the tile. The block merges its warps' values (passes.cuh) in a
+// fixed order and collects the histogram.
+// Threads: all threads of a block call these together.
+#pragma once
+
+#include "passes.cuh"
+
+namespace tdcore::device {
+
+/// Adds up the threads' columns and sets them back to zero.
+TDCORE_DEVICE void collect_histogram(Shared& shared) {
+  constexpr u32 kParts = kThreads / kRows;  // threads that share a row
+  const u32 row = threadIdx.x / kParts, part = threadIdx.x % kParts;
+  u32 even = 0, odd = 0;  // two bins of 16 bits each: a bin of a tile holds at most kTileElements
+#pragma unroll
+  for (u32 i = 0; i < kThreads / kParts; ++i) {
+    // Every other row begins half a turn later: a warp's two rows never meet in a bank.
+    u32& word = shared.histogram[row * kThreads + (part + kParts * (i + row % 2)) % kThreads];
+    even += word & 0x00FF00FF;
+    odd += word >> 8 & 0x00FF00FF;
+    word = 0;
+  }
+#pragma unroll
+  for (u32 distance = 1; distance != kParts; distance *= 2) {
+    even += __shfl_xor_sync(kAllLanes, even, distance);
+    odd += __shfl_xor_sync(kAllLanes, odd, distance);
+  }
+  if (part < 4) {
+    const u32 count = (part % 2 == 0 ? even : odd) >> (part / 2 * 16) & 0xFFFF;
+    const u32 slot = row * 4 + part, first = (127 + kLog2Min) % kLog2Bins;
+    shared.bins[(slot + kLog2Bins - first) % kLog2Bins] = count;
+    if (count != 0) atomicAdd(&shared.binned, count);
+  }
+}
+static_assert(kTileElements < 0x10000);
+
+/// Doubles of `to`; not its counts.
+TDCORE_DEVICE void write_values(TensorStats& to, const Values& values) {
+  const bool none = !(values.finite > 0);
+  const double nan = __builtin_nan("");
+  to.min = none ? nan : values.min;
+  to.max = none ? nan : values.max;
+  to.mean = none ? nan : values.mean;
+  to.m2 = none ? 0 : values.m2;
+  to.abs_sum = none ? 0 : values.abs_sum;
+  to.square_sum = none ? 0 : values.square_sum;
+  to.abs_min = none ? nan : values.abs_min;
+  to.abs_max = none ? nan : values.abs_max;
+}
+
+/// Subnormal values of types whose bins tell.
+TDCORE_DEVICE u32 subnormal_in_bins(const u32* bins, Dtype dtype) {
+  const int first_normal = dtype == Dtype::kF16 || dtype == Dtype::kF8E5M2 ? -14
+                           : dtype == Dtype::kF8E4M3                       ? -6
+                                                                           : kLog2Min;
+  u32 count = 0;
+  for (int bin = 0; bin < first_normal - kLog2Min; ++bin) count += bins[bin];
+  return count;
+}
+
+/// All of a tile's result but the bins, by one thread.
+TDCORE_DEVICE void write_tile(Shared& shared, TensorStats& to, Values values) {
+  const Dtype dtype = static_cast<Dtype>(shared.task.item.dtype);
+  const u32 elements = shared.task.elements;
+  const u32 finite = elements - shared.nan - shared.pos_inf - shared.neg_inf;
+  const u32 zeros = has_values(dtype) ? finite - shared.binned : 0;
+  if (shared.task.tiles != 1) to.count = elements;  // a result's count comes last, in finish_item()
+  to.nan_count = shared.nan;
+  to.pos_inf_count = shared.pos_inf;
+  to.neg_inf_count = shared.neg_inf;
+  to.zero_count = zeros;
+  to.subnormal_count = shared.subnormal + subnormal_in_bins(shared.bins, dtype);
+  if (zeros != 0) values.abs_min = 0;
+  write_values(to, values);
+  shared.binned = shared.nan = shared.pos_inf = shared.neg_inf = shared.subnormal = 0;
+}
+
+/// Statistics of the elements of the tile in hand. Complete once the block has met at a barrier.
+TDCORE_DEVICE void reduce_tile(Shared& shared, const Launch& launch) {
+  const Dtype dtype = static_cast<Dtype>(shared.task.item.dtype);
+  const u32 bytes = static_cast<u32>(dtype_bytes(dtype));
+  const Source source = source_of(launch, shared.task.item, shared.task.tile * kTileElements, bytes);
+  reduce_warp(shared, source, shared.task.elements, dtype);
+  __syncthreads();
+  collect_histogram(shared);
+  Values values = threadIdx.x < kWarps ? shared.warps[threadIdx.x] : no_values();
+  if (threadIdx.x < kLanes) merge_lanes(values, kWarps);
+  __syncthreads();
+  TensorStats& to = *shared.task.to;
+  if (threadIdx.x < kLog2Bins) to.log2_counts[threadIdx.x] = shared.bins[threadIdx.x];
+  if (threadIdx.x == 0) write_tile(shared, to, values);
+}
+
+}  // namespace tdcore::device

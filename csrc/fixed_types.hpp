@@ -1,0 +1,32 @@
+// fixed_types.hpp: integers of fixed width, also where there is no standard library.
+//
+// What is compiled for a device includes this in place of <cstddef> and <cstdint>: NVRTC has neither.
+// Threads: types only.
+#pragma once
+
+#if defined(__CUDACC_RTC__)
+namespace std {
+using size_t = decltype(sizeof(0));
+using int8_t = signed char;
+using uint8_t = unsigned char;
+using int16_t = short;
+using uint16_t = unsigned short;
+using int32_t = int;
+using uint32_t = unsigned int;
+using int64_t = long;
+using uint64_t = unsigned long;
+using uintptr_t = unsigned long;
+}  // namespace std
+static_assert(sizeof(std::int64_t) == 8 && sizeof(std::uint64_t) == 8 && sizeof(void*) == 8);
+#else
+#include <cstddef>
+#include <cstdint>
+#endif
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define TDCORE_HD __host__ __device__
+#else
+#define TDCORE_HD
+#endif
+// For what units with instruction-set flags of their own call: never emitted, so never shared between them.
+#define TDCORE_ALWAYS_INLINE inline __attribute__((always_inline))

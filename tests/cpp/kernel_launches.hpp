@@ -1,0 +1,116 @@
+// kernel_launches.hpp: lists of tensors as launches of the kernels, run on the CPU (gpu_emulation.hpp).
+// Threads: none of its own.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "gpu_emulation.hpp"
+// After the names that it uses.
+#include "cuda/kernels.cuh"
+#include "stats_cpu.hpp"
+
+namespace tdcore::testing {
+
+/// A tensor, or a range of one, for a launch. shape empty and strides empty: contiguous.
+struct Piece {
+  const void* data = nullptr;
+  std::uint64_t first = 0, elements = 0;
+  Dtype dtype = Dtype::kF32;
+  std::vector<std::int64_t> shape, strides;
+  Dtype packed_dtype = Dtype::kUnknown;  // as dtype
+  void* packed = nullptr;
+};
+
+/// How a launch is spread.
+struct Spread {
+  std::uint32_t blocks = 4, resident = 3;
+  unsigned seed = 1;
+};
+
+inline constexpr std::uint64_t kCommitted = 0x1234567890ABCDEF;
+
+class LaunchTable {
+ public:
+  explicit LaunchTable(const std::vector<Piece>& pieces) : results_(pieces.size()) {
+    std::uint64_t tiles = 0;
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const Piece& piece = pieces[i];
+      device::Item item{};
+      item.data = piece.data;
+      item.first_element = piece.first;
+      item.elements = piece.elements;
+      item.first_tile = tiles;
+      item.packed = piece.packed;
+      item.stats = &results_[i];
+      item.layout = device::kContiguous;
+      item.dtype = static_cast<std::uint8_t>(piece.dtype);
+      item.packed_dtype =
+          static_cast<std::uint8_t>(piece.packed_dtype == Dtype::kUnknown ? piece.dtype : piece.packed_dtype);
+      if (!piece.strides.empty()) {
+        item.layout = static_cast<std::uint32_t>(layouts_.size());
+        device::ItemLayout layout{};
+        layout.ndim = static_cast<std::uint32_t>(piece.shape.size());
+        std::copy(piece.shape.begin(), piece.shape.end(), layout.shape);
+        std::copy(piece.strides.begin(), piece.strides.end(), layout.strides);
+        layouts_.push_back(layout);
+      }
+      tiles += device::tiles_of(piece.elements);
+      items_.push_back(item);
+    }
+    partials_.resize(tiles);
+    counters_.assign(device::counters_of(tiles, items_.size()) + 1, 0);
+    launch_.items = items_.data();
+    launch_.layouts = layouts_.data();
+    launch_.tiles = tiles;
+    launch_.count = static_cast<std::uint32_t>(items_.size());
+    launch_.partials = partials_.data();
+    launch_.finished_tiles = counters_.data() + 1;
+    launch_.finished_items = counters_.data();
+    launch_.commit_word = &word_;
+    launch_.commit_value = kCommitted;
+  }
+  LaunchTable(const LaunchTable&) = delete;
+  LaunchTable& operator=(const LaunchTable&) = delete;
+
+  /// Statistics of all pieces; the word is committed once, after all results.
+  std::vector<TensorStats> stats(const Spread& spread) {
+    std::memset(results_.data(), 0xA5, results_.size() * sizeof(TensorStats));
+    std::memset(partials_.data(), 0xA5, partials_.size() * sizeof(TensorStats));
+    word_ = 0;
+    std::uint32_t stores = 0;
+    std::vector<TensorStats> at_commit;
+    device::on_store_release = [&](std::uint64_t*, std::uint64_t) {
+      ++stores;
+      at_commit = results_;
+    };
+    emulation::run_blocks(spread.blocks, device::kThreads, spread.resident, spread.seed,
+                          [&] { tdcore_stats(launch_); });
+    device::on_store_release = nullptr;
+    REQUIRE(stores == 1 && word_ == kCommitted);
+    REQUIRE(at_commit.size() == results_.size() && same_bits(at_commit, results_));
+    for (std::uint32_t counter : counters_) REQUIRE(counter == 0);
+    return results_;
+  }
+
+  void pack(const Spread& spread) {
+    emulation::run_blocks(spread.blocks, device::kThreads, spread.resident, spread.seed,
+                          [&] { tdcore_pack(launch_); });
+  }
+
+  static bool same_bits(const std::vector<TensorStats>& a, const std::vector<TensorStats>& b) {
+    return a.size() == b.size() &&
+           (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(TensorStats)) == 0);
+  }
+
+ private:
+  std::vector<device::Item> items_;
+  std::vector<device::ItemLayout> layouts_;
+  std::vector<TensorStats> results_, partials_;
+  std::vector<std::uint32_t> counters_;
+  std::uint64_t word_ = 0;
+  device::Launch launch_{};
+};
+
+}  // namespace tdcore::testing
