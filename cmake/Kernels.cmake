@@ -9,8 +9,10 @@
 # links against.
 set(TDCORE_CUDA "AUTO" CACHE STRING "Compile the GPU kernels with nvcc: AUTO, ON or OFF")
 set_property(CACHE TDCORE_CUDA PROPERTY STRINGS AUTO ON OFF)
-# Machine code runs on later members of a family too (8.6 runs 8.0); everything else gets the PTX.
+# Machine code runs on later members of a family too (8.6 runs 8.0). Everything else gets the PTX, whose driver
+# makes machine code of it: 7.5 (T4), and what is newer than this list.
 set(TDCORE_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "Architectures that get machine code, ascending")
+set(TDCORE_CUDA_PTX "75" CACHE STRING "The oldest architecture that is served, by PTX")
 
 # Appends `file` with its local includes in place, each once, to the variable `out`. System includes stay.
 function(tdcore_flatten file out)
@@ -107,8 +109,11 @@ elseif(architectures)
     list(APPEND code -gencode arch=compute_${architecture},code=sm_${architecture})
     string(APPEND TDCORE_KERNEL_ARCHITECTURES "sm_${architecture} ")
   endforeach()
-  # PTX of the oldest: every device that has no machine code here can run it.
-  list(GET architectures 0 oldest)
+  execute_process(COMMAND "${TDCORE_NVCC}" --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
+  set(oldest ${TDCORE_CUDA_PTX})
+  if(NOT known MATCHES "compute_${oldest}[^0-9a-z]")
+    list(GET architectures 0 oldest)
+  endif()
   list(APPEND code -gencode arch=compute_${oldest},code=compute_${oldest})
   string(APPEND TDCORE_KERNEL_ARCHITECTURES "compute_${oldest}")
   # The default of newer compilers packs in a way that drivers before 12.4 cannot unpack.
