@@ -18,6 +18,11 @@ using uint64_t = unsigned long;
 using uintptr_t = unsigned long;
 }  // namespace std
 static_assert(sizeof(std::int64_t) == 8 && sizeof(std::uint64_t) == 8 && sizeof(void*) == 8);
+// Nor these of GCC, Clang and nvcc.
+#define __builtin_inf() __builtin_bit_cast(double, 0x7FF0000000000000)
+#define __builtin_inff() __builtin_bit_cast(float, 0x7F800000)
+#define __builtin_nan(tag) __builtin_bit_cast(double, 0x7FF8000000000000)
+#define __builtin_memcpy memcpy
 #else
 #include <cstddef>
 #include <cstdint>

@@ -23,15 +23,6 @@ constexpr const char* kInPackages[] = {
 constexpr const char* kNames[] = {"libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"};
 constexpr const char* kToolkits[] = {"CUDA_HOME", "CUDA_PATH"};
 
-// What the kernels' source takes from host compilers and nvcc, and NVRTC lacks.
-constexpr const char* kBuiltins = R"(
-#define __builtin_memcpy memcpy
-#define __builtin_nan(text) __builtin_bit_cast(double, 0x7ff8000000000000ull)
-#define __builtin_inf() __builtin_bit_cast(double, 0x7ff0000000000000ull)
-#define __builtin_inff() __builtin_bit_cast(float, 0x7f800000u)
-#line 1
-)";
-
 /// libnvrtc-builtins is data of the compiler, libnvrtc.alt a second build of it.
 bool is_nvrtc(std::string_view path) {
   const std::string_view name = path.substr(path.rfind('/') + 1);
@@ -124,8 +115,8 @@ std::string Nvrtc::version() const { return std::to_string(major_) + "." + std::
 
 std::string Nvrtc::key(int architecture) const {
   const CompileTarget target = choose_target(architecture, known_);
-  return "kernels " + hash_text(kBuiltins + std::string(kernel_source())) + " by nvrtc " + version() +
-         " for " + (target.machine_code ? "sm_" : "compute_") + std::to_string(target.architecture);
+  return "kernels " + hash_text(kernel_source()) + " by nvrtc " + version() + " for " +
+         (target.machine_code ? "sm_" : "compute_") + std::to_string(target.architecture);
 }
 
 bool Nvrtc::get(Program program, Size size, Text text, std::string& into) const {
@@ -144,7 +135,7 @@ bool Nvrtc::compile(std::string_view source, int architecture, std::string& imag
               std::to_string(architecture);
     return false;
   }
-  const std::string text = kBuiltins + std::string(source);
+  const std::string text(source);
   const std::string option = std::string("--gpu-architecture=") + (target.machine_code ? "sm_" : "compute_") +
                              std::to_string(target.architecture);
   const char* const options[] = {option.c_str(), "--std=c++20", "--disable-warnings"};

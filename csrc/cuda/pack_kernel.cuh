@@ -14,15 +14,16 @@ namespace tdcore::device {
 template <class Unit>
 TDCORE_DEVICE void copy_units(const u8* from, u8* to, u32 units) {
   constexpr u32 kAtOnce = 4;
-#pragma unroll 1
+  TDCORE_ASSUME_GLOBAL(from);
+  TDCORE_NO_UNROLL
   for (u32 first = threadIdx.x; first < units; first += kAtOnce * kThreads) {
     Unit unit[kAtOnce];  // on their way together
-#pragma unroll
+    TDCORE_UNROLL
     for (u32 i = 0; i < kAtOnce; ++i) {
       const u32 at = first + i * kThreads;
       if (at < units) unit[i] = reinterpret_cast<const Unit*>(from)[at];
     }
-#pragma unroll
+    TDCORE_UNROLL
     for (u32 i = 0; i < kAtOnce; ++i) {
       const u32 at = first + i * kThreads;
       if (at < units) reinterpret_cast<Unit*>(to)[at] = unit[i];
@@ -46,10 +47,10 @@ template <class Unit>
 TDCORE_DEVICE void gather(const Source& source, u8* to, u32 elements, u32 units_each) {
   constexpr u32 kAtOnce = 2;
   const u32 units = elements * units_each;
-#pragma unroll 1
+  TDCORE_NO_UNROLL
   for (u32 first = threadIdx.x; first < units; first += kAtOnce * kThreads) {
     Unit unit[kAtOnce];
-#pragma unroll
+    TDCORE_UNROLL
     for (u32 i = 0; i < kAtOnce; ++i) {
       const u32 at = first + i * kThreads;
       if (at >= units) continue;
@@ -57,7 +58,7 @@ TDCORE_DEVICE void gather(const Source& source, u8* to, u32 elements, u32 units_
       const i64 offset = place_of(*source.layout, source.first + element).offset * units_each;
       unit[i] = reinterpret_cast<const Unit*>(source.data)[offset + (at - element * units_each)];
     }
-#pragma unroll
+    TDCORE_UNROLL
     for (u32 i = 0; i < kAtOnce; ++i) {
       const u32 at = first + i * kThreads;
       if (at < units) reinterpret_cast<Unit*>(to)[at] = unit[i];
@@ -81,9 +82,10 @@ TDCORE_DEVICE void gather_elements(const Source& source, u8* to, u32 elements, u
 /// Elements rounded to 16-bit values.
 TDCORE_DEVICE void pack_rounded(const Source& source, u8* to, u32 elements, u32 bytes, u32 format) {
   u32 done = 0;
+  TDCORE_ASSUME_GLOBAL(source.data);
   if (source.layout == nullptr && reinterpret_cast<std::uintptr_t>(source.data) % 16 == 0) {
     const u32 each = 16 / bytes, vectors = elements / each;
-#pragma unroll 1
+    TDCORE_NO_UNROLL
     for (u32 vector = threadIdx.x; vector < vectors; vector += kThreads) {
       const uint4 from = reinterpret_cast<const uint4*>(source.data)[vector];
       if (bytes == 4) {
@@ -100,7 +102,7 @@ TDCORE_DEVICE void pack_rounded(const Source& source, u8* to, u32 elements, u32 
     }
     done = vectors * each;
   }
-#pragma unroll 1
+  TDCORE_NO_UNROLL
   for (u32 element = done + threadIdx.x; element < elements; element += kThreads) {
     const u8* from = Walk(source, element, bytes).next(source, element, bytes);
     reinterpret_cast<u16*>(to)[element] = rounded_bits(load_bits(from, bytes), bytes, format);

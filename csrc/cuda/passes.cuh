@@ -11,8 +11,8 @@
 namespace tdcore::device {
 
 inline constexpr u32 kWarps = kThreads / kLanes;
-inline constexpr u32 kRows = kLog2Bins / 4;  // of the histogram: a word per thread holds four bins
-inline constexpr u32 kCountWords = 6;        // words of TensorStats that are counts, before the doubles
+inline constexpr u32 kRowWords = kThreads / 4;  // of the histogram: a byte per thread
+inline constexpr u32 kCountWords = 6;           // words of TensorStats that are counts, before the doubles
 inline constexpr u32 kValueWords = 8;
 inline constexpr u32 kColumns = kCountWords + kLog2Bins;  // words of TensorStats that are added up
 static_assert(sizeof(TensorStats) == 8 * (kColumns + kValueWords));
@@ -21,15 +21,16 @@ static_assert(kTileElements / kThreads <= 255);
 /// The tile in hand, written by one thread; in shared memory, as registers are few.
 struct Task {
   Item item;
-  u32 position;     // of the item
-  u32 elements;     // of the tile
+  Source source;    // of the tile
   u64 tile, tiles;  // of the item: which, and how many
   TensorStats* to;  // where the tile's result goes
+  u32 position;     // of the item
+  u32 elements;     // of the tile
 };
 
 struct Shared {
   Task task;
-  u32 histogram[kRows * kThreads];  // zero between tiles
+  u32 histogram[kLog2Bins * kRowWords];  // zero between tiles
   Values warps[kWarps];
   u32 bins[kLog2Bins];
   u64 columns[2][kColumns];
@@ -84,7 +85,7 @@ TDCORE_DEVICE Moments fast_pass(const u8* data, u32 vectors, Bins bins, double& 
   u32 taken = 0;
   Words now{}, next{};
   // Two vectors are on their way while one is worked on. The bounds are the block's: pivot_of() shuffles.
-#pragma unroll 1
+  TDCORE_NO_UNROLL
   for (u32 step = 0; step < steps + 2; ++step) {
     const u32 vector = step * kThreads + threadIdx.x;
     Words loaded{};
@@ -156,7 +157,7 @@ TDCORE_DEVICE u64 load_bits(const u8* from, u32 bytes) {
     if (bytes == 2) return *reinterpret_cast<const u16*>(from);
   }
   u64 bits = 0;
-#pragma unroll 1
+  TDCORE_NO_UNROLL
   for (u32 i = 0; i < bytes; ++i) bits |= static_cast<u64>(from[i]) << (8 * i);
   return bits;
 }
@@ -207,12 +208,12 @@ enum class Attempt : u32 {
 TDCORE_DEVICE void add_each(Moments& lane, Odd& odd, const Source& source, u32 from, u32 elements,
                             Dtype dtype, double pivot, Attempt attempt, Bins bins) {
   const u32 bytes = static_cast<u32>(dtype_bytes(dtype)), each = 16 / bytes;
-#pragma unroll 1
+  TDCORE_NO_UNROLL
   for (u32 first = (from / each / kThreads * kThreads + threadIdx.x) * each; first < elements;
        first += each * kThreads) {
     if (first < from) continue;
     Walk walk(source, first, bytes);
-#pragma unroll 1
+    TDCORE_NO_UNROLL
     for (u32 i = first; i < first + each && i < elements; ++i) {
       const double value = value_of_bits(dtype, load_bits(walk.next(source, i, bytes), bytes));
       if (!is_finite(value)) {
@@ -230,7 +231,7 @@ TDCORE_DEVICE void add_each(Moments& lane, Odd& odd, const Source& source, u32 f
       if (bits_as<u64>(magnitude) == 0) continue;
       lane.abs_min = magnitude < lane.abs_min ? magnitude : lane.abs_min;
       if (magnitude < limits_of(dtype).normal) odd.add(Odd::kSubnormal);
-      if (attempt <= Attempt::kAroundZero) bins.add_magnitude(magnitude);
+      if (attempt <= Attempt::kAroundZero) bins.add_magnitude(magnitude, true);
     }
   }
 }
@@ -273,7 +274,7 @@ TDCORE_DEVICE Values values_of_warp(const Source& source, u32 elements, Dtype dt
     from = elements / each * each;
     attempt = Attempt::kRest;
   }
-#pragma unroll 1
+  TDCORE_NO_UNROLL
   while (true) {
     add_each(lane, odd, source, from, elements, dtype, pivot, attempt, bins);
     const Moments all = moments_of_lanes(lane);
@@ -304,12 +305,13 @@ TDCORE_DEVICE Values values_of_warp(const Source& source, u32 elements, Dtype dt
 }
 
 /// The warp's part of the tile, to shared memory.
-TDCORE_DEVICE void reduce_warp(Shared& shared, const Source& source, u32 elements, Dtype dtype) {
+TDCORE_DEVICE void reduce_warp(Shared& shared) {
+  const Dtype dtype = static_cast<Dtype>(shared.task.item.dtype);
   Odd odd;
   Values values = no_values();
   if (has_values(dtype)) {
-    const Bins bins{reinterpret_cast<u8*>(shared.histogram), 4 * threadIdx.x};
-    values = values_of_warp(source, elements, dtype, bins, odd);
+    const Bins bins = Bins::of_thread(reinterpret_cast<u8*>(shared.histogram));
+    values = values_of_warp(shared.task.source, shared.task.elements, dtype, bins, odd);
   }
   if (threadIdx.x % kLanes == 0) shared.warps[threadIdx.x / kLanes] = values;
   if (odd.bytes == 0) return;

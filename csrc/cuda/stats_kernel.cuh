@@ -66,14 +66,14 @@ TDCORE_DEVICE void merge_results(Shared& shared, const TensorStats* results, u64
   const u32 word = column < kCountWords ? column : column + kValueWords;
   if (column < kColumns) {
     u64 sum = 0;
-#pragma unroll 4
+    TDCORE_UNROLL_4
     for (u64 i = half; i < count; i += 2) {
       sum += reinterpret_cast<const u64*>(results + i * stride)[word];
     }
     shared.columns[half][column] = sum;
   }
   Values values = no_values();
-#pragma unroll 1
+  TDCORE_NO_UNROLL
   for (u64 i = threadIdx.x; i < count; i += kThreads) merge_values(values, values_of(results[i * stride]));
   merge_lanes(values, kLanes);
   if (threadIdx.x % kLanes == 0) shared.warps[threadIdx.x / kLanes] = values;
@@ -107,8 +107,15 @@ TDCORE_DEVICE void take(Shared& shared, const Launch& launch, u64 tile) {
   const Item item = launch.items[position];
   const u64 local = tile - item.first_tile, tiles = tiles_of(item.elements);
   const u64 left = item.elements - local * kTileElements;
-  shared.task = {item,  position, left < kTileElements ? static_cast<u32>(left) : kTileElements,
-                 local, tiles,    tiles == 1 ? item.stats : launch.partials + tile};
+  Task& task = shared.task;
+  task.item = item;
+  task.source = source_of(launch, item, local * kTileElements,
+                          static_cast<u32>(dtype_bytes(static_cast<Dtype>(item.dtype))));
+  task.tile = local;
+  task.tiles = tiles;
+  task.to = tiles == 1 ? item.stats : launch.partials + tile;
+  task.position = position;
+  task.elements = left < kTileElements ? static_cast<u32>(left) : kTileElements;
 }
 
 /// Merges the results of a group, or of all groups, if the block finished it. True when that finished the
@@ -128,17 +135,17 @@ TDCORE_DEVICE bool merge_tiles(Shared& shared, const Launch& launch) {
 }
 
 TDCORE_DEVICE void stats_kernel(Shared& shared, const Launch& launch) {
-  for (u32 i = 0; i < kRows; ++i) shared.histogram[i * kThreads + threadIdx.x] = 0;
+  for (u32 i = threadIdx.x; i < kLog2Bins * kRowWords; i += kThreads) shared.histogram[i] = 0;
   if (threadIdx.x == 0) {
     shared.task.position = 0;
     shared.binned = shared.nan = shared.pos_inf = shared.neg_inf = shared.subnormal = 0;
   }
-#pragma unroll 1
+  TDCORE_NO_UNROLL
   for (u64 tile = blockIdx.x; tile < launch.tiles; tile += gridDim.x) {
     __syncthreads();  // nobody writes to shared memory what another still reads
     if (threadIdx.x < kLanes) take(shared, launch, tile);
     __syncthreads();
-    reduce_tile(shared, launch);
+    reduce_tile(shared);
     if (shared.task.tiles == 1 || merge_tiles(shared, launch)) finish_item(shared, launch);
   }
   if (launch.tiles == 0 && blockIdx.x == 0 && threadIdx.x == 0 && launch.commit_word != nullptr) {

@@ -5,44 +5,47 @@
 //   f32, f64, 32- and 64-bit integers: in float64, one by one
 //   f16, bf16, f8: eight by eight in float32 as a tree, those sums in float64
 //   8- and 16-bit integers: exactly, in integers
-// What is not finite, or too large or small for float32 sums, shows in the result: needs_care() of
-// passes.cuh. Histogram: every thread has a byte for each of the 64 bins, four to a word, in a column of
-// words that is its own: no atomics, and a warp's 32 words lie in 32 banks. A thread counts at most 255
-// elements before they are collected. The slot of a bin is the low six bits of the exponent byte. Threads: an
-// object belongs to one thread; moments_of_lanes() is called by all lanes of a warp together.
+// needs_care() of passes.cuh sees what is not finite, or too large or small for sums in float32.
+//
+// Histogram: every thread has a byte for each of the 64 bins, a column of its own: no atomics. A row of 256
+// bytes is a bin's; in it, four warps share the words, and the lanes of a warp are in 32 banks. A thread
+// counts at most 255 elements before they are collected.
+//
+// Threads: an object belongs to one thread; moments_of_lanes() is called by all lanes of a warp together.
 #pragma once
 
 #include "values.cuh"
 
 namespace tdcore::device {
 
-inline constexpr u32 kSlotMask = 0x3C03;  // a slot's bits in the address of its byte: row of 1024 bytes, byte
-
-/// Byte of a thread's column that counts values with this exponent byte (of float32, or of float64 modulo
-/// 256).
-TDCORE_DEVICE u32 slot_of(u32 exponent, u32 column) {
-  return ((exponent + (exponent << 8)) & kSlotMask) | column;
-}
-
-/// Where a thread counts: its column begins at byte `column` of the histogram.
+/// Where a thread counts.
 struct Bins {
-  u8* histogram;
-  u32 column;
+  u8* column;
 
+  TDCORE_DEVICE static Bins of_thread(u8* histogram) {
+    const u32 warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+    return {histogram + warp / 4 * 4 * kLanes + 4 * lane + warp % 4};
+  }
   TDCORE_DEVICE void clear() const {
-    for (u32 row = 0; row < kLog2Bins / 4; ++row) {
-      *reinterpret_cast<u32*>(histogram + row * 4 * kThreads + column) = 0;
-    }
+    TDCORE_NO_UNROLL
+    for (u32 bin = 0; bin < kLog2Bins; ++bin) column[bin * kThreads] = 0;
   }
-  TDCORE_DEVICE void add(u32 exponent) const { ++histogram[slot_of(exponent, column)]; }
-  /// NaN counts as the largest.
-  TDCORE_DEVICE void add_magnitude(float magnitude) const {
-    add(bits_as<u32>(fmaxf(fminf(magnitude, 0x1p23f), 0x1p-40f)) >> 23);
+  /// Counts one, or nothing: a branch would cost more.
+  TDCORE_DEVICE void add(i64 bin, bool one) const {
+    u8& count = column[bin * i64{kThreads}];
+    u32 sum = count;
+    if (one) ++sum;
+    count = static_cast<u8>(sum);
   }
-  TDCORE_DEVICE void add_magnitude(double magnitude) const {
+  /// NaN counts as the largest, 0 not at all.
+  TDCORE_DEVICE void add_magnitude(float magnitude, bool nonzero) const {
+    const u32 bits = bits_as<u32>(fmaxf(fminf(magnitude, 0x1p23f), 0x1p-40f));
+    add(static_cast<i64>(bits >> 23) - (127 - 40), nonzero);
+  }
+  TDCORE_DEVICE void add_magnitude(double magnitude, bool nonzero) const {
     constexpr u32 kLow = (1023u - 40) << 20, kTop = (1023u + 23) << 20;
     const u32 high = static_cast<u32>(bits_as<u64>(magnitude) >> 32);
-    add(((high < kLow ? kLow : high > kTop ? kTop : high) >> 20) & 255);
+    add(static_cast<i64>((high < kLow ? kLow : high > kTop ? kTop : high) >> 20) - (1023 - 40), nonzero);
   }
 };
 static_assert(kLog2Min == -40 && kLog2Bins == 64);
@@ -95,10 +98,9 @@ struct Extremes {  // float64, and 64-bit integers as float64
     const double magnitude = fabs(value);
     min = value < min ? value : min;
     max = value > max ? value : max;
-    if (bits_as<u64>(magnitude) != 0) {
-      bins.add_magnitude(magnitude);
-      abs_min = magnitude < abs_min ? magnitude : abs_min;
-    }
+    const bool nonzero = bits_as<u64>(magnitude) != 0;
+    bins.add_magnitude(magnitude, nonzero);
+    if (nonzero) abs_min = magnitude < abs_min ? magnitude : abs_min;
   }
 };
 template <>
@@ -109,10 +111,9 @@ struct Extremes<F32Element> {
     const float value = bits_as<float>(raw), magnitude = fabsf(value);
     min = fminf(min, value);
     max = fmaxf(max, value);
-    if ((raw & 0x7FFFFFFF) != 0) {
-      bins.add_magnitude(magnitude);
-      abs_min = fminf(abs_min, magnitude);
-    }
+    const bool nonzero = (raw & 0x7FFFFFFF) != 0;
+    bins.add_magnitude(magnitude, nonzero);
+    if (nonzero) abs_min = fminf(abs_min, magnitude);
   }
 };
 // Rounding to float32 changes no bin: below 2^23 it is exact.
@@ -125,10 +126,8 @@ struct Extremes<I32Element> {
     const u32 magnitude = value < 0 ? 0 - static_cast<u32>(value) : static_cast<u32>(value);
     min = value < min ? value : min;
     max = value > max ? value : max;
-    if (magnitude != 0) {
-      bins.add_magnitude(static_cast<float>(magnitude));
-      abs_min = magnitude < abs_min ? magnitude : abs_min;
-    }
+    bins.add_magnitude(static_cast<float>(magnitude), magnitude != 0);
+    if (magnitude != 0) abs_min = magnitude < abs_min ? magnitude : abs_min;
   }
 };
 template <>
@@ -138,10 +137,8 @@ struct Extremes<U32Element> {
   TDCORE_DEVICE void add(double, u32 value, Bins bins) {
     min = value < min ? value : min;
     max = value > max ? value : max;
-    if (value != 0) {
-      bins.add_magnitude(static_cast<float>(value));
-      abs_min = value < abs_min ? value : abs_min;
-    }
+    bins.add_magnitude(static_cast<float>(value), value != 0);
+    if (value != 0) abs_min = value < abs_min ? value : abs_min;
   }
 };
 
@@ -153,7 +150,7 @@ struct WideSums {
 
   TDCORE_DEVICE static double first(const Words& words) { return E::value(element_of<Raw>(words, 0)); }
   TDCORE_DEVICE void add(const Words& words, Bins bins) {
-#pragma unroll
+    TDCORE_UNROLL
     for (u32 i = 0; i < kPerVector<sizeof(Raw)>; ++i) {
       const Raw raw = element_of<Raw>(words, i);
       const double value = E::value(raw), delta = value - pivot;
@@ -187,10 +184,10 @@ struct ShortSums {
 
   TDCORE_DEVICE static float first(const Words& words) { return E::short_value(element_of<Raw>(words, 0)); }
   TDCORE_DEVICE void add(const Words& words, Bins bins) {
-#pragma unroll
+    TDCORE_UNROLL
     for (u32 from = 0; from < kPerVector<sizeof(Raw)>; from += 8) {
       float delta[8], square[2] = {}, magnitude[8];
-#pragma unroll
+      TDCORE_UNROLL
       for (u32 i = 0; i < 8; ++i) {
         const float value = E::short_value(element_of<Raw>(words, from + i));
         delta[i] = value - pivot;
@@ -198,10 +195,9 @@ struct ShortSums {
         square[i % 2] += delta[i] * delta[i];
         min = fminf(min, value);
         max = fmaxf(max, value);
-        if (bits_as<u32>(magnitude[i]) != 0) {
-          bins.add_magnitude(magnitude[i]);
-          abs_min = fminf(abs_min, magnitude[i]);
-        }
+        const bool nonzero = (bits_as<u32>(value) & 0x7FFFFFFF) != 0;
+        bins.add_magnitude(magnitude[i], nonzero);
+        if (nonzero) abs_min = fminf(abs_min, magnitude[i]);
       }
       sum += static_cast<double>(tree(delta));
       squares += static_cast<double>(square[0] + square[1]);
@@ -240,7 +236,7 @@ struct SmallSums {
   TDCORE_DEVICE static float first(const Words&) { return 0; }
   TDCORE_DEVICE static i32 value_of(Raw raw) { return static_cast<i32>(raw); }
   TDCORE_DEVICE void add(const Words& words, Bins bins) {
-#pragma unroll
+    TDCORE_UNROLL
     for (u32 i = 0; i < kPerVector<sizeof(Raw)>; ++i) {
       const i32 value = value_of(element_of<Raw>(words, i));
       const u32 magnitude = static_cast<u32>(value < 0 ? -value : value);
@@ -249,11 +245,11 @@ struct SmallSums {
       squares += static_cast<u64>(magnitude) * magnitude;
       min = value < min ? value : min;
       max = value > max ? value : max;
-      if (magnitude != 0) {
-        // The low bits of 2^23 + magnitude as float32 are the magnitude: no slow conversion.
-        bins.add(bits_as<u32>(bits_as<float>(0x4B000000u | magnitude) - 0x1p23f) >> 23);
-        abs_min = magnitude < abs_min ? magnitude : abs_min;
-      }
+      // The low bits of 2^23 + magnitude as float32 are the magnitude: no slow conversion. That of 0 is taken
+      // as 1.
+      const u32 bits = bits_as<u32>(bits_as<float>(0x4B000000u | magnitude) - 0x1p23f) >> 23;
+      bins.add(static_cast<i64>(bits > 127 ? bits : 127) - (127 - 40), magnitude != 0);
+      if (magnitude != 0) abs_min = magnitude < abs_min ? magnitude : abs_min;
     }
   }
   TDCORE_DEVICE Moments lane(u32 elements) const {

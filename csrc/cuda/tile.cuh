@@ -11,26 +11,23 @@ namespace tdcore::device {
 
 /// Adds up the threads' columns and sets them back to zero.
 TDCORE_DEVICE void collect_histogram(Shared& shared) {
-  constexpr u32 kParts = kThreads / kRows;  // threads that share a row
-  const u32 row = threadIdx.x / kParts, part = threadIdx.x % kParts;
-  u32 even = 0, odd = 0;  // two bins of 16 bits each: a bin of a tile holds at most kTileElements
-#pragma unroll
-  for (u32 i = 0; i < kThreads / kParts; ++i) {
-    // Every other row begins half a turn later: a warp's two rows never meet in a bank.
-    u32& word = shared.histogram[row * kThreads + (part + kParts * (i + row % 2)) % kThreads];
-    even += word & 0x00FF00FF;
-    odd += word >> 8 & 0x00FF00FF;
+  constexpr u32 kParts = kThreads / kLog2Bins;  // threads that share a row
+  const u32 bin = threadIdx.x / kParts, part = threadIdx.x % kParts;
+  u32 sums = 0;  // two of 16 bits: a bin of a tile holds at most kTileElements
+  TDCORE_UNROLL
+  for (u32 i = 0; i < kRowWords / kParts; ++i) {
+    // Each row begins a step later than the one before: a warp's rows never meet in a bank.
+    u32& word = shared.histogram[bin * kRowWords + (part + kParts * (i + bin)) % kRowWords];
+    sums += (word & 0x00FF00FF) + (word >> 8 & 0x00FF00FF);
     word = 0;
   }
-#pragma unroll
+  u32 count = (sums & 0xFFFF) + (sums >> 16);
+  TDCORE_UNROLL
   for (u32 distance = 1; distance != kParts; distance *= 2) {
-    even += __shfl_xor_sync(kAllLanes, even, distance);
-    odd += __shfl_xor_sync(kAllLanes, odd, distance);
+    count += __shfl_xor_sync(kAllLanes, count, distance);
   }
-  if (part < 4) {
-    const u32 count = (part % 2 == 0 ? even : odd) >> (part / 2 * 16) & 0xFFFF;
-    const u32 slot = row * 4 + part, first = (127 + kLog2Min) % kLog2Bins;
-    shared.bins[(slot + kLog2Bins - first) % kLog2Bins] = count;
+  if (part == 0) {
+    shared.bins[bin] = count;
     if (count != 0) atomicAdd(&shared.binned, count);
   }
 }
@@ -78,11 +75,8 @@ TDCORE_DEVICE void write_tile(Shared& shared, TensorStats& to, Values values) {
 }
 
 /// Statistics of the elements of the tile in hand. Complete once the block has met at a barrier.
-TDCORE_DEVICE void reduce_tile(Shared& shared, const Launch& launch) {
-  const Dtype dtype = static_cast<Dtype>(shared.task.item.dtype);
-  const u32 bytes = static_cast<u32>(dtype_bytes(dtype));
-  const Source source = source_of(launch, shared.task.item, shared.task.tile * kTileElements, bytes);
-  reduce_warp(shared, source, shared.task.elements, dtype);
+TDCORE_DEVICE void reduce_tile(Shared& shared) {
+  reduce_warp(shared);
   __syncthreads();
   collect_histogram(shared);
   Values values = threadIdx.x < kWarps ? shared.warps[threadIdx.x] : no_values();

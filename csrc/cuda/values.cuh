@@ -49,7 +49,7 @@ TDCORE_DEVICE void merge_values(Values& into, const Values& other) {
 
 /// Lane 0 gets the values of the first `lanes` (a power of two) lanes. Others' values are of no use then.
 TDCORE_DEVICE void merge_lanes(Values& values, u32 lanes) {
-#pragma unroll 1
+  TDCORE_NO_UNROLL
   for (u32 distance = lanes / 2; distance != 0; distance /= 2) {
     merge_fields(values,
                  [&](double mine, double Values::*) { return __shfl_down_sync(kAllLanes, mine, distance); });
@@ -59,7 +59,7 @@ TDCORE_DEVICE void merge_lanes(Values& values, u32 lanes) {
 // Every lane gets the same bits: x + y is y + x.
 template <class Number>
 TDCORE_DEVICE Number sum_of_lanes(Number value) {
-#pragma unroll
+  TDCORE_UNROLL
   for (u32 distance = 1; distance != kLanes; distance *= 2) {
     value += __shfl_xor_sync(kAllLanes, value, distance);
   }
@@ -67,7 +67,7 @@ TDCORE_DEVICE Number sum_of_lanes(Number value) {
 }
 template <class Number>
 TDCORE_DEVICE Number least_of_lanes(Number value) {
-#pragma unroll
+  TDCORE_UNROLL
   for (u32 distance = 1; distance != kLanes; distance *= 2) {
     const Number other = __shfl_xor_sync(kAllLanes, value, distance);
     value = other < value ? other : value;
@@ -76,7 +76,7 @@ TDCORE_DEVICE Number least_of_lanes(Number value) {
 }
 template <class Number>
 TDCORE_DEVICE Number greatest_of_lanes(Number value) {
-#pragma unroll
+  TDCORE_UNROLL
   for (u32 distance = 1; distance != kLanes; distance *= 2) {
     const Number other = __shfl_xor_sync(kAllLanes, value, distance);
     value = other > value ? other : value;

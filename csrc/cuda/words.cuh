@@ -13,6 +13,10 @@
 #error "compile without -ftz=true: subnormal values are counted and summed as they are"
 #endif
 #define TDCORE_DEVICE __device__ __forceinline__
+// Before a loop. Not pragmas in place: a compiler for CPUs would warn of them.
+#define TDCORE_UNROLL _Pragma("unroll")
+#define TDCORE_UNROLL_4 _Pragma("unroll 4")
+#define TDCORE_NO_UNROLL _Pragma("unroll 1")
 #define TDCORE_SHARED(Type, name) __shared__ Type name
 #define TDCORE_ASSUME_GLOBAL(pointer) __builtin_assume(__isGlobal(pointer))  // saves asking at every access
 #elif !defined(TDCORE_DEVICE)
@@ -64,7 +68,7 @@ TDCORE_DEVICE u64 divide(u64 value, u64 by) {
 
 TDCORE_DEVICE Place place_of(const ItemLayout& layout, u64 index) {
   Place place{0, 1};
-#pragma unroll 1
+  TDCORE_NO_UNROLL
   for (u32 dim = layout.ndim; dim-- != 0;) {
     const u64 extent = static_cast<u64>(layout.shape[dim]);
     const u64 outer = dim == 0 ? 0 : divide(index, extent);
@@ -121,7 +125,7 @@ TDCORE_DEVICE Words load_vector(const u8* from, u32 valid) {
     return {{all.x, all.y, all.z, all.w}};
   }
   Words words{};
-#pragma unroll
+  TDCORE_UNROLL
   for (u32 i = 0; i < kEach; ++i) {
     if (i >= valid) continue;
     if constexpr (kBytes == 8) {

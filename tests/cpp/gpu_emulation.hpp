@@ -32,6 +32,9 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define TDCORE_DEVICE inline
+#define TDCORE_UNROLL
+#define TDCORE_UNROLL_4
+#define TDCORE_NO_UNROLL
 #define TDCORE_SHARED(Type, name) Type& name = ::emulation::shared_memory<Type>()
 #define TDCORE_ASSUME_GLOBAL(pointer)
 
