@@ -62,6 +62,8 @@ class CMakeBuild(build_ext):  # type: ignore[misc]  # setuptools has no annotati
             f"-DTDCORE_VERSION={self.distribution.get_version()}",
             f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={output.parent}",
             "-DCMAKE_BUILD_TYPE=Release",
+            # AUTO, ON or OFF: whether nvcc compiles the GPU kernels (cmake/Kernels.cmake).
+            f"-DTDCORE_CUDA={os.environ.get('TDCORE_CUDA') or 'AUTO'}",
         ]
         try:
             subprocess.run(configure, check=True)

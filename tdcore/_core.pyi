@@ -5,7 +5,7 @@ tdcore's native core: statistics, the ring between trainer and flusher, capture 
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['Consumer', 'DROP_REASONS', 'DTYPES', 'Drained', 'LOG2_MIN', 'NO_PAYLOAD', 'ROW_DTYPE', 'Ring', 'STATS_DTYPE', 'crc32c', 'crc32c_many', 'simd_level', 'stats', 'write_file']
+__all__: list[str] = ['Consumer', 'DROP_REASONS', 'DTYPES', 'Drained', 'LOG2_MIN', 'NO_PAYLOAD', 'ROW_DTYPE', 'Ring', 'STATS_DTYPE', 'compile_kernels', 'crc32c', 'crc32c_many', 'cuda_report', 'simd_level', 'stats', 'write_file']
 class Ring:
     """
     The trainer's side of the ring that a flusher reads through a file descriptor.
@@ -248,6 +248,11 @@ class Consumer:
         """
         Number of records the ring can hold.
         """
+def compile_kernels(architecture: typing.SupportsInt | typing.SupportsIndex, *, folders: collections.abc.Sequence[str] | None = None) -> bytes:
+    """
+    The kernels as NVRTC compiles them for an architecture (90 is compute capability 9.0): a cubin, or PTX
+    where it has no machine code for it. Needs no device. Raises RuntimeError with the compiler's words.
+    """
 def crc32c(data: typing.Any, seed: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     """
     CRC-32C (Castagnoli) of a contiguous buffer; `seed` continues an earlier one.
@@ -260,6 +265,12 @@ def crc32c_many(data: typing.Any, offsets: typing.Any, sizes: typing.Any) -> byt
 
     offsets, sizes: buffers of uint64, in bytes, equally many. ValueError names the first range that leaves the data.
     Releases the GIL from 256 KiB in all.
+    """
+def cuda_report(*, folders: collections.abc.Sequence[str] | None = None) -> dict[typing.Any, typing.Any]:
+    """
+    What of CUDA works on this machine: driver, devices with their kernels and way of committing, NVRTC.
+    Starts CUDA: for a process that ends soon and forks no more. folders: where packages lie that may
+    bring NVRTC; None is sys.path. Reasons are empty where all is well.
     """
 def simd_level() -> str:
     """
@@ -282,7 +293,7 @@ def write_file(path: typing.Any, parts: collections.abc.Sequence[typing.Any], *,
     direct: try O_DIRECT; buffers that lie on pages (4096) are not copied. sync: fdatasync before returning. Without the GIL.
     Raises OSError (FileExistsError, ...) with path; then no file is left. Renaming, and syncing the folder, are the caller's.
     """
-DROP_REASONS: dict[typing.Any, typing.Any] = {1: 'ring_full', 2: 'too_large', 3: 'unsupported_dtype', 4: 'sparse', 5: 'no_storage', 6: 'unreadable', 7: 'names_full', 8: 'degraded', 9: 'torn', 10: 'io_error', 11: 'unsupported_device'}
+DROP_REASONS: dict[typing.Any, typing.Any] = {1: 'ring_full', 2: 'too_large', 3: 'unsupported_dtype', 4: 'sparse', 5: 'no_storage', 6: 'unreadable', 7: 'names_full', 8: 'degraded', 9: 'torn', 10: 'io_error', 11: 'unsupported_device', 12: 'graph_capture', 13: 'arena_full', 14: 'device_error'}
 DTYPES: dict[typing.Any, typing.Any] = {1: 'BOOL', 2: 'U8', 3: 'I8', 4: 'U16', 5: 'I16', 6: 'U32', 7: 'I32', 8: 'U64', 9: 'I64', 10: 'F16', 11: 'BF16', 12: 'F32', 13: 'F64', 14: 'F8_E4M3', 15: 'F8_E5M2', 16: 'C64', 17: 'C128'}
 LOG2_MIN: int = -40
 NO_PAYLOAD: int = 18446744073709551615

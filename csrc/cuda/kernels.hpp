@@ -1,11 +1,11 @@
 // kernels.hpp: what host code must know of the kernels to compile and launch them.
 //
-// Source: kernels.cuh and what it includes, all of it below csrc/. nvcc and NVRTC need --std=c++20 and no
-// other option; -ftz=true and --use_fast_math are refused. NVRTC needs no header of a toolkit.
-// Grid: as many blocks as are resident (cuOccupancyMaxActiveBlocksPerMultiprocessor times multiprocessors),
-// and no more than Launch::tiles, but at least 1. Any other grid gives the same bits. No dynamic shared
-// memory. Parameters: tdcore_stats and tdcore_pack take a Launch by value; tdcore_commit, one block of one
-// thread, takes the device address of the word and a 64-bit value. Threads: constants.
+// Source: kernels.cuh and what it includes, all of it below csrc/ (cmake/Kernels.cmake joins it). nvcc and
+// NVRTC need --std=c++20 and no other option; -ftz=true and --use_fast_math are refused. NVRTC needs no
+// header of a toolkit. Grid: as many blocks as are resident (cuOccupancyMaxActiveBlocksPerMultiprocessor
+// times multiprocessors), and no more than Launch::tiles, but at least 1. Any other grid gives the same bits.
+// No dynamic shared memory. Parameters: tdcore_stats and tdcore_pack take a Launch by value; tdcore_commit,
+// one block of one thread, takes the device address of the word and a 64-bit value. Threads: constants.
 #pragma once
 
 #include "launch.hpp"
@@ -17,13 +17,5 @@ inline constexpr const char* kPackKernel = "tdcore_pack";
 inline constexpr const char* kCommitKernel = "tdcore_commit";
 inline constexpr unsigned kStatsThreads = kThreads;
 inline constexpr unsigned kPackThreads = kThreads;
-
-/// The files of the source, as they are named below csrc/, each after those that it includes.
-inline constexpr const char* kKernelSources[] = {
-    "fixed_types.hpp",      "dtype.hpp",         "stats.hpp",      "scalar_elements.hpp",
-    "cuda/launch.hpp",      "cuda/rounding.hpp", "cuda/words.cuh", "cuda/values.cuh",
-    "cuda/sums.cuh",        "cuda/passes.cuh",   "cuda/tile.cuh",  "cuda/stats_kernel.cuh",
-    "cuda/pack_kernel.cuh", "cuda/kernels.cuh",
-};
 
 }  // namespace tdcore::device

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import mmap
 import os
@@ -222,27 +221,10 @@ def _direct_io(folder: str) -> Check:
             os.unlink(path)
 
 
-def _cuda() -> Check:
-    """The CUDA driver, by dlopen of libcuda.so.1 alone; no framework and no CUDA toolkit is asked."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return Check(
-            name="CUDA driver", state="missing", detail="libcuda.so.1 is not there",
-            advice="needed for GPU tensors only: install the NVIDIA driver, or start the container with GPUs",
-        )  # fmt: skip
-    status = driver.cuInit(0)
-    version, devices = ctypes.c_int(0), ctypes.c_int(0)
-    driver.cuDriverGetVersion(ctypes.byref(version))
-    if status == 0:
-        driver.cuDeviceGetCount(ctypes.byref(devices))
-    text = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}, {devices.value} devices"
-    if status != 0:
-        return Check(
-            name="CUDA driver", state="missing", detail=f"cuInit says {status}; {text}",
-            advice="the driver is there but no device can be used: check nvidia-smi",
-        )  # fmt: skip
-    return Check(name="CUDA driver", state="ok", detail=text)
+def _cuda() -> list[Check]:
+    from tdcore.cli import doctor_gpu
+
+    return doctor_gpu.checks()
 
 
 def _package(name: str, group: str) -> Check:

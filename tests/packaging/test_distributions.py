@@ -80,7 +80,7 @@ def wheel_from_sdist(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 def test_the_sdist_mirrors_the_repository(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
-    wanted = {str(name) for name in tracked_files() if name.parts[0] in {"csrc", "hooks", "rules"}}
+    wanted = {str(name) for name in tracked_files() if name.parts[0] in {"cmake", "csrc", "hooks", "rules"}}
     assert wanted <= names
     assert {"CMakeLists.txt", "setup.py", "LICENSE", "README.md"} <= names
 

@@ -1,0 +1,138 @@
+# The GPU kernels: one text of their source for NVRTC, and a fatbin of the same text where nvcc works.
+# Sets TDCORE_KERNEL_SOURCE, and with nvcc TDCORE_KERNEL_FATBIN and TDCORE_KERNEL_ARCHITECTURES.
+#
+#   TDCORE_CUDA=AUTO  nvcc is used when it is found and works (default)
+#   TDCORE_CUDA=ON    configure fails without it
+#   TDCORE_CUDA=OFF   it is not looked for
+#
+# CMake's own CUDA language is not used: it wants a whole toolkit with its run-time library, which nothing here
+# links against.
+set(TDCORE_CUDA "AUTO" CACHE STRING "Compile the GPU kernels with nvcc: AUTO, ON or OFF")
+set_property(CACHE TDCORE_CUDA PROPERTY STRINGS AUTO ON OFF)
+# Machine code runs on later members of a family too (8.6 runs 8.0). Everything else gets the PTX, whose driver
+# makes machine code of it: 7.5 (T4), and what is newer than this list.
+set(TDCORE_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "Architectures that get machine code, ascending")
+set(TDCORE_CUDA_PTX "75" CACHE STRING "The oldest architecture that is served, by PTX")
+
+# Appends `file` with its local includes in place, each once, to the variable `out`. System includes stay.
+function(tdcore_flatten file out)
+  get_filename_component(file "${file}" ABSOLUTE)
+  get_property(seen GLOBAL PROPERTY TDCORE_FLATTENED)
+  if(file IN_LIST seen)
+    return()
+  endif()
+  set_property(GLOBAL APPEND PROPERTY TDCORE_FLATTENED "${file}")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
+  get_filename_component(folder "${file}" DIRECTORY)
+  file(READ "${file}" rest)
+  string(REPLACE "#pragma once\n" "\n" rest "${rest}")
+  set(text "${${out}}")
+  while(rest MATCHES "#include \"([^\"\n]+)\"")
+    set(line "${CMAKE_MATCH_0}")
+    set(name "${CMAKE_MATCH_1}")
+    string(FIND "${rest}" "${line}" at)
+    string(SUBSTRING "${rest}" 0 ${at} before)
+    string(LENGTH "${line}" length)
+    math(EXPR at "${at} + ${length}")
+    string(SUBSTRING "${rest}" ${at} -1 rest)
+    string(APPEND text "${before}")
+    # As the compiler does: beside the file first, then below csrc. What is in neither is for other compilers
+    # than these, or the compiler says that it is missing.
+    if(EXISTS "${folder}/${name}")
+      tdcore_flatten("${folder}/${name}" text)
+    elseif(EXISTS "${PROJECT_SOURCE_DIR}/csrc/${name}")
+      tdcore_flatten("${PROJECT_SOURCE_DIR}/csrc/${name}" text)
+    else()
+      string(APPEND text "${line}")
+    endif()
+  endwhile()
+  set(${out} "${text}${rest}" PARENT_SCOPE)
+endfunction()
+
+# Whether nvcc works with this host compiler, and which of the architectures it knows.
+function(tdcore_try_nvcc out_architectures out_error)
+  execute_process(COMMAND "${TDCORE_NVCC}" --list-gpu-code OUTPUT_VARIABLE known ERROR_QUIET RESULT_VARIABLE failed)
+  set(usable "")
+  foreach(architecture IN LISTS TDCORE_CUDA_ARCHITECTURES)
+    if(known MATCHES "sm_${architecture}[^0-9a-z]")
+      list(APPEND usable ${architecture})
+    endif()
+  endforeach()
+  set(${out_architectures} "${usable}" PARENT_SCOPE)
+  if(failed OR usable STREQUAL "")
+    set(${out_error} "it knows none of the architectures ${TDCORE_CUDA_ARCHITECTURES}" PARENT_SCOPE)
+    return()
+  endif()
+  list(GET usable 0 first)
+  set(probe "${CMAKE_CURRENT_BINARY_DIR}/nvcc_probe")
+  file(WRITE "${probe}.cu" "#include <cstdint>\nextern \"C\" __global__ void probe(std::uint64_t* word) { *word = 1; }\n")
+  execute_process(COMMAND "${TDCORE_NVCC}" ${TDCORE_NVCC_FLAGS} -fatbin -arch=sm_${first} -o "${probe}.fatbin" "${probe}.cu"
+                  RESULT_VARIABLE failed OUTPUT_VARIABLE said ERROR_VARIABLE said)
+  if(failed)
+    set(${out_error} "it does not work with ${CMAKE_CXX_COMPILER}:\n${said}" PARENT_SCOPE)
+  else()
+    set(${out_error} "" PARENT_SCOPE)
+  endif()
+endfunction()
+
+# ---- The source, in one text. ---------------------------------------------------------------------
+set(TDCORE_KERNEL_SOURCE "${CMAKE_CURRENT_BINARY_DIR}/kernels.cu")
+set(text "")
+tdcore_flatten("${PROJECT_SOURCE_DIR}/csrc/cuda/kernels.cuh" text)
+file(CONFIGURE OUTPUT "${TDCORE_KERNEL_SOURCE}" CONTENT "@text@" @ONLY NEWLINE_STYLE UNIX)
+
+# ---- The fatbin. ----------------------------------------------------------------------------------
+unset(TDCORE_KERNEL_FATBIN)
+set(error "")
+set(architectures "")
+if(NOT TDCORE_CUDA STREQUAL "OFF")
+  find_program(TDCORE_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH PATH_SUFFIXES bin PATHS /usr/local/cuda/bin)
+endif()
+if(TDCORE_CUDA STREQUAL "OFF")
+  message(STATUS "GPU kernels: nvcc is not used (TDCORE_CUDA=OFF); NVRTC compiles them at first use")
+elseif(NOT TDCORE_NVCC)
+  set(error "there is no nvcc")
+else()
+  # -ccbin: the compiler of the core, and not another one that happens to be called g++.
+  set(TDCORE_NVCC_FLAGS -std=c++20 -ccbin "${CMAKE_CXX_COMPILER}")
+  tdcore_try_nvcc(architectures error)
+endif()
+if(error)
+  if(TDCORE_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "GPU kernels: ${error}. Install a CUDA toolkit (12.0 or newer), or configure with -DTDCORE_CUDA=AUTO.")
+  endif()
+  message(STATUS "GPU kernels: ${error}; they are left out, NVRTC compiles them at first use")
+elseif(architectures)
+  set(code "")
+  set(TDCORE_KERNEL_ARCHITECTURES "")
+  foreach(architecture IN LISTS architectures)
+    list(APPEND code -gencode arch=compute_${architecture},code=sm_${architecture})
+    string(APPEND TDCORE_KERNEL_ARCHITECTURES "sm_${architecture} ")
+  endforeach()
+  execute_process(COMMAND "${TDCORE_NVCC}" --list-gpu-arch OUTPUT_VARIABLE known ERROR_QUIET)
+  set(oldest ${TDCORE_CUDA_PTX})
+  if(NOT known MATCHES "compute_${oldest}[^0-9a-z]")
+    list(GET architectures 0 oldest)
+  endif()
+  list(APPEND code -gencode arch=compute_${oldest},code=compute_${oldest})
+  string(APPEND TDCORE_KERNEL_ARCHITECTURES "compute_${oldest}")
+  # The default of newer compilers packs in a way that drivers before 12.4 cannot unpack.
+  execute_process(COMMAND "${TDCORE_NVCC}" --help OUTPUT_VARIABLE help ERROR_QUIET)
+  if(help MATCHES "--compress-mode")
+    list(APPEND code --compress-mode=speed)
+  endif()
+  set(TDCORE_KERNEL_FATBIN "${CMAKE_CURRENT_BINARY_DIR}/kernels.fatbin")
+  add_custom_command(
+    OUTPUT "${TDCORE_KERNEL_FATBIN}"
+    # 177: the host's headers hold members that no kernel uses.
+    COMMAND "${TDCORE_NVCC}" ${TDCORE_NVCC_FLAGS} --diag-suppress=177 --threads 0 -fatbin ${code} -o "${TDCORE_KERNEL_FATBIN}" "${TDCORE_KERNEL_SOURCE}"
+    DEPENDS "${TDCORE_KERNEL_SOURCE}"
+    COMMENT "Compiling the GPU kernels: ${TDCORE_KERNEL_ARCHITECTURES}"
+    VERBATIM)
+  # For a test of our own declarations against the toolkit's; nothing else includes them. nvcc may be a script.
+  execute_process(COMMAND "${TDCORE_NVCC}" --dryrun "${CMAKE_CURRENT_BINARY_DIR}/nvcc_probe.cu" OUTPUT_VARIABLE said ERROR_VARIABLE said)
+  if(said MATCHES "TOP=([^\n]+)")
+    set(TDCORE_CUDA_INCLUDE "${CMAKE_MATCH_1}/include")
+  endif()
+  message(STATUS "GPU kernels: ${TDCORE_NVCC} compiles them for ${TDCORE_KERNEL_ARCHITECTURES}")
+endif()

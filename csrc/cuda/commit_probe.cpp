@@ -1,0 +1,107 @@
+// Copies of several sizes, each followed by a word; when the word is there, the bytes must be there too.
+#include "cuda/commit_probe.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+namespace tdcore {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kProbeBytes = 1 << 20;
+constexpr std::uint64_t kSizes[] = {64, 4096, 65536, kProbeBytes, 8, kProbeBytes - 4096, 256, 32768};
+constexpr std::uint64_t kMark = 0x7464636f72650000;  // in each copy's last word, its number added
+
+struct Bench {
+  Device& device;
+  StreamHandle stream;
+  EventHandle event;
+  std::uint64_t* host;     // the word, a page on which it is alone, then what copies arrive in
+  std::uint64_t* pattern;  // pinned: what is uploaded
+  void* memory;
+
+  std::uint64_t* arrivals() const noexcept { return host + 512; }
+};
+
+enum class Seen { kYes, kNo, kBusy };
+
+/// Waits for the value. kNo: the device is past its write and it is not there; kBusy: not past it in time.
+Seen wait_for(const Bench& bench, std::uint64_t value, Clock::time_point deadline) {
+  // acquire: with the device's release of the word; what was copied before is seen after it.
+  const std::atomic_ref<std::uint64_t> word(*bench.host);
+  bool past = false;
+  for (;;) {
+    if (word.load(std::memory_order_acquire) == value) return Seen::kYes;
+    if (past) return Seen::kNo;
+    if (Clock::now() > deadline) return Seen::kBusy;
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    past = bench.device.query_event(bench.event) != EventState::kPending;
+    if (past)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // it may travel longer than the event
+  }
+}
+
+/// Empty when the rung works.
+const char* fault_of(const Bench& bench, CommitRung rung, Clock::time_point deadline) {
+  std::uint64_t number = 1 + 16 * static_cast<std::uint64_t>(rung);
+  for (const std::uint64_t bytes : kSizes) {
+    ++number;
+    const std::uint64_t last = bytes / 8 - 1;
+    // All copies before have arrived, so the pinned pattern may change.
+    bench.pattern[last] = kMark + number;
+    bench.arrivals()[last] = 0;
+    Device& device = bench.device;
+    if (!device.copy_to_device(bench.stream, bench.memory, bench.pattern, bytes) ||
+        !device.copy_to_host(bench.stream, bench.arrivals(), bench.memory, bytes) ||
+        !device.write_word(bench.stream, bench.host, number, rung) ||
+        !device.record_event(bench.event, bench.stream)) {
+      return "is refused by the device";
+    }
+    const Seen seen = wait_for(bench, number, deadline);
+    if (seen == Seen::kBusy) return "was not reached in time: the device is busy";
+    if (seen == Seen::kNo) return "is not seen by the host";
+    if (bench.arrivals()[last] != kMark + number) return "is seen before what was copied";
+  }
+  return "";
+}
+
+const char* name_of(CommitRung rung) {
+  return rung == CommitRung::kStreamWrite ? "a write in stream order" : "a commit kernel";
+}
+
+}  // namespace
+
+CommitRung probe_commit(Device& device, CommitRung first, int patience_ms, std::string& reason) noexcept {
+  try {
+    auto* const host = static_cast<std::uint64_t*>(device.allocate_host(4096 + kProbeBytes));
+    auto* const pattern = static_cast<std::uint64_t*>(device.allocate_host(kProbeBytes));
+    const Bench bench{.device = device,
+                      .stream = device.make_stream(),
+                      .event = device.make_event(),
+                      .host = host,
+                      .pattern = pattern,
+                      .memory = device.allocate(kProbeBytes)};
+    if (host == nullptr || pattern == nullptr || bench.stream == 0 || bench.event == 0 ||
+        bench.memory == nullptr) {
+      reason = "no memory for the probe: " + device.first_error();
+      return CommitRung::kPoll;
+    }
+    std::memset(host, 0, 4096 + kProbeBytes);
+    std::memset(pattern, 0, kProbeBytes);
+    for (const CommitRung rung : {CommitRung::kStreamWrite, CommitRung::kCommitKernel}) {
+      if (rung < first) continue;
+      const auto deadline = Clock::now() + std::chrono::milliseconds(patience_ms);
+      const std::string fault = fault_of(bench, rung, deadline);
+      if (fault.empty()) return rung;
+      reason += (reason.empty() ? "" : "; ") + std::string(name_of(rung)) + " " + fault;
+    }
+  } catch (...) {  // no host memory: the rung that needs nothing
+  }
+  return CommitRung::kPoll;
+}
+
+}  // namespace tdcore

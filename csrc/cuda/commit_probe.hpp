@@ -1,0 +1,16 @@
+// commit_probe.hpp: which way of committing works on a device, found by trying.
+// Threads: one; at set-up only, it waits.
+#pragma once
+
+#include <string>
+
+#include "device.hpp"
+
+namespace tdcore {
+
+/// The best rung from `first` on on which a word written behind a copy is seen by the host, the copied bytes
+/// with it; kPoll when none is. reason: why not a better one; added to what it holds. patience_ms: for
+/// each.
+CommitRung probe_commit(Device& device, CommitRung first, int patience_ms, std::string& reason) noexcept;
+
+}  // namespace tdcore

@@ -1,0 +1,25 @@
+"""The stand-ins for CUDA's libraries of the C++ tests (tests/cpp/fake_*.cpp), built for Python's tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+__all__ = ["build_fake"]
+
+CPP = Path(__file__).parent / "cpp"
+
+
+def build_fake(name: str, output: Path) -> Path:
+    """Builds tests/cpp/<name>.cpp as a shared library; skips the test where there is no compiler."""
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs a C++ compiler")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    command = [compiler, "-std=c++20", "-shared", "-fPIC", "-o", str(output), str(CPP / f"{name}.cpp")]
+    subprocess.run(command, check=True)
+    return output
