@@ -62,7 +62,9 @@ class LaneWriter:
             self._memory[entry : entry + _ENTRY_BYTES] = self._entry(name, value, place)
         for guard in (payload - GUARD_BYTES, payload + size):
             self._words[(start + guard) // 8] = 0
-        return DeviceRecord(self, self._ticket - 1, start + payload, size, list(zip(places, tensors.values())))
+        return DeviceRecord(
+            self, self._ticket - 1, start + payload, size, list(zip(places, tensors.values(), strict=True))
+        )
 
     def _take(self, size: int, align: int) -> int | None:
         units, align_units, cap = -(-size // UNIT), align // UNIT, self._data_bytes // UNIT
@@ -109,7 +111,13 @@ class DeviceRecord:
         size: int,
         values: list[tuple[int, npt.NDArray[Any]]],
     ) -> None:
-        self._lane, self._ticket, self._payload, self._size, self._values = lane, ticket, payload, size, values
+        self._lane, self._ticket, self._payload, self._size, self._values = (
+            lane,
+            ticket,
+            payload,
+            size,
+            values,
+        )
 
     def write_values(self) -> None:
         """The payload and the guards around it."""
