@@ -33,8 +33,8 @@ class LaneWriter:
         self._ring = ring
         self._memory = mmap.mmap(fd, 0)
         fixed = struct.unpack_from("<QIIQQQQQQQ", self._memory)
-        self._slots, self._data_bytes = fixed[2], fixed[4]
-        self._slots_at, self._data_at = fixed[7], fixed[8]
+        self._slots, self._data_bytes = int(fixed[2]), int(fixed[4])
+        self._slots_at, self._data_at = int(fixed[7]), int(fixed[8])
         self._words: npt.NDArray[np.uint64] = np.frombuffer(self._memory, np.uint64)
         self._ticket = 0
         self._position = 0
