@@ -8,16 +8,18 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from tdcore import _core
+from tdcore.session import RingConfig, Session
 from tdcore.sinks import LocalSink, MemorySink
 from tests.flushing import (
     MIB,
+    QUICK,
     FlusherThread,
     Trainer,
     payloads,
@@ -28,6 +30,7 @@ from tests.flushing import (
     weights,
 )
 from tests.lanes import LaneWriter
+from tests.trainers.checks import flushers_of
 
 
 class LanedTrainer(Trainer):
@@ -210,3 +213,32 @@ def test_what_the_devices_of_a_killed_trainer_had_finished_is_kept_and_the_rest_
     end = read_end(sink)
     assert not end["clean"]
     assert end["drops"]["torn"]["tensors"] == 20
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_a_session_with_devices_hands_their_lanes_to_its_flusher(
+    tmp_path: Path, kind: Literal["process", "thread"]
+) -> None:
+    with Session(
+        tmp_path / "run",
+        configuration={},
+        framework="numpy",
+        framework_version="0",
+        ring=RingConfig(ring_bytes=8 * MIB, device_lanes=2, device_ring_bytes=8 * MIB),
+        flusher=kind,
+        flusher_options=QUICK,
+    ) as session:
+        devices = [LaneWriter(session.ring, fd) for fd in session.ring.fds[1:]]
+        for step in range(4):
+            if step == 2 and kind == "process":  # the next flusher gets them, too
+                wait_until(lambda: session.progress().flusher_epoch == 1)
+                for process in flushers_of(session.out_dir):
+                    process.kill()
+                wait_until(lambda: session.progress().flusher_epoch == 2)
+            for lane, device in enumerate(devices):
+                record = device.reserve(step, tensors_of(lane, step))
+                assert record is not None
+                record.finish()
+    sink = LocalSink(tmp_path / "run")
+    assert len(payloads(sink, read_index(sink))) == 4 * 2 * 3
+    assert read_end(sink)["clean"]
