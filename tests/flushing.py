@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -92,7 +92,7 @@ class FlusherThread:
         attempt: int = 0,
         journal: Journal | None = None,
     ) -> None:
-        self.consumer = _core.Consumer(trainer.ring.fd)
+        self.consumer = _core.Consumer(trainer.ring.fds)
         self.flusher = Flusher(
             self.consumer, sink, worker="worker_0", attempt=attempt, options=options, journal=journal
         )
@@ -119,7 +119,7 @@ class FlusherThread:
 def flush_all(trainer: Trainer, sink: Sink, *, options: FlusherOptions = QUICK) -> bool:
     """Close the ring and run a flusher to its end, on this thread."""
     trainer.ring.set_closing()
-    consumer = _core.Consumer(trainer.ring.fd)
+    consumer = _core.Consumer(trainer.ring.fds)
     return Flusher(consumer, sink, worker="worker_0", attempt=0, options=options).run()
 
 
@@ -179,11 +179,17 @@ def read_end(sink: Sink, attempt: int = 0) -> dict[str, Any]:
 
 
 def spawn_flusher(
-    fd: int, out: str, *, pid: int | None = None, pidfd: int = -1, options: FlusherOptions = QUICK
+    fds: int | Sequence[int],
+    out: str,
+    *,
+    pid: int | None = None,
+    pidfd: int = -1,
+    options: FlusherOptions = QUICK,
 ) -> subprocess.Popen[bytes]:
     """The flusher as a process, as the runner starts it."""
+    rings = [fds] if isinstance(fds, int) else list(fds)
     job = {
-        "fd": fd,
+        "fds": rings,
         "pidfd": pidfd,
         "trainer_pid": os.getpid() if pid is None else pid,
         "out": out,
@@ -197,7 +203,7 @@ def spawn_flusher(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        pass_fds=[each for each in (fd, pidfd) if each >= 0],
+        pass_fds=[each for each in (*rings, pidfd) if each >= 0],
         start_new_session=True,
     )
 
