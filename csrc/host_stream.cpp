@@ -145,7 +145,7 @@ void HostStream::perform(HostWork& work, const Node& node) noexcept {
         next->work.to = nullptr;
         pace_.pause();
       }
-      return copy_in_pieces(pace_, work.to, work.from, work.bytes);
+      return copy_out(pace_, work.to, work.from, work.bytes);
     }
     case Kind::kCopy:
       return copy_in_pieces(pace_, work.to, work.from, work.bytes);
