@@ -2,11 +2,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "bindings_counters.hpp"
@@ -26,7 +26,7 @@ namespace {
 /// The consumer with the names read so far. The mutex is for Python threads that share one: calls here run
 /// without the GIL.
 struct SharedConsumer {
-  explicit SharedConsumer(std::shared_ptr<RingMemory> memory) : consumer(std::move(memory)) {}
+  explicit SharedConsumer(std::vector<std::shared_ptr<RingMemory>> lanes) : consumer(std::move(lanes)) {}
 
   std::mutex mutex;  // guards everything below
   Consumer consumer;
@@ -64,9 +64,13 @@ py::buffer_info buffer_of(Bytes& bytes) {
 
 // ---- Consumer
 
-std::shared_ptr<SharedConsumer> attach(int fd) {
+std::shared_ptr<SharedConsumer> attach(const std::variant<int, std::vector<int>>& fds) {
+  const int* const one = std::get_if<int>(&fds);
+  const std::vector<int> all = one != nullptr ? std::vector<int>{*one} : std::get<std::vector<int>>(fds);
   try {
-    return std::make_shared<SharedConsumer>(RingMemory::attach(fd));
+    std::vector<std::shared_ptr<RingMemory>> lanes;
+    for (const int fd : all) lanes.push_back(RingMemory::attach(fd));
+    return std::make_shared<SharedConsumer>(std::move(lanes));
   } catch (const std::system_error& error) {
     throw_os_error(error);
   }
@@ -105,14 +109,6 @@ py::list names_from(SharedConsumer& self, std::uint64_t start) {
 std::uint64_t head_ticket(SharedConsumer& self) {
   const std::lock_guard lock(self.mutex);
   return self.consumer.released().ticket;
-}
-
-double fill(const SharedConsumer& self) {
-  const double bytes =
-      static_cast<double>(self.consumer.pending_bytes()) / static_cast<double>(self.consumer.data_bytes());
-  const double records = static_cast<double>(self.consumer.pending_records()) /
-                         static_cast<double>(self.consumer.memory()->slot_count());
-  return std::max(bytes, records);
 }
 
 void count_drop(SharedConsumer& self, unsigned reason, std::uint64_t tensors, std::uint64_t bytes) {
@@ -171,8 +167,7 @@ std::uint64_t plan(SharedDrained& self, const py::sequence& names) {
     throw std::runtime_error("plan_segment() cannot be called in a forked child: the ring is its parent's");
   const std::vector<std::string> texts = needed_names(self.drained, names);
   const py::gil_scoped_release unlocked;
-  self.segment =
-      plan_segment(self.drained.rows, self.drained.batches, self.owner->consumer.memory()->data(), texts);
+  self.segment = plan_segment(self.drained.rows, self.drained.batches, self.owner->consumer.data(), texts);
   return self.segment.file_bytes;
 }
 
@@ -200,7 +195,7 @@ py::object rows(const std::shared_ptr<SharedDrained>& self) {
 constexpr const char* kConsumerDoc =
     R"(The flusher's side of a ring: reads its records in order and gives the space back.
 
-fd: the ring's descriptor; it is duplicated, so the caller may close its own. One consumer at a time; a new one goes on at the first
+fds: Ring.fds, or the descriptor of a ring without lanes; they are duplicated, so the caller may close its own. One consumer at a time; a new one goes on at the first
 record that was not released. Threads may share one. In a forked child nothing is done.
 Raises ValueError (not a ring, or one of another build) or OSError.)";
 
@@ -252,7 +247,7 @@ void bind_consumer(py::module_& module) {
            "before release().");
 
   py::class_<SharedConsumer, std::shared_ptr<SharedConsumer>>(module, "Consumer", kConsumerDoc)
-      .def(py::init(&attach), py::arg("fd"))
+      .def(py::init(&attach), py::arg("fds"))
       .def("drain", &drain_records, py::arg("max_bytes"), py::arg("max_records"),
            py::arg("producer_dead") = false, kDrainDoc)
       .def("release", &release_records, py::arg("drained"),
@@ -274,12 +269,16 @@ void bind_consumer(py::module_& module) {
           "Reserved, not released.")
       .def_property_readonly(
           "data_bytes", [](const SharedConsumer& self) { return self.consumer.data_bytes(); },
-          "Size of the ring of bytes.")
+          "Size of the ring of bytes; of the smallest lane.")
       .def_property_readonly(
-          "slots", [](const SharedConsumer& self) { return self.consumer.memory()->slot_count(); },
-          "Number of records the ring can hold.")
-      .def_property_readonly("fill", &fill,
-                             "Share of the ring in use, 0 to 1: of bytes or of slots, whichever is larger.")
+          "slots", [](const SharedConsumer& self) { return self.consumer.slots(); },
+          "Number of records the ring can hold; of the smallest lane.")
+      .def_property_readonly(
+          "fill", [](const SharedConsumer& self) { return self.consumer.fill(); },
+          "Share of the ring in use, 0 to 1: of bytes or of slots, whichever is larger, in the fullest lane.")
+      .def_property_readonly(
+          "early_commits", [](const SharedConsumer& self) { return self.consumer.early_commits(); },
+          "Records of a device that were found committed before their values were there.")
       .def(
           "counters", [](const SharedConsumer& self) { return counters_dict(self.consumer.counters()); },
           "As Ring.counters().")

@@ -38,7 +38,9 @@ const char* policy_name(FullPolicy policy) {
 }
 
 std::shared_ptr<Ring> make_ring(std::uint64_t data_bytes, std::uint64_t slots, std::uint64_t names_bytes,
-                                const std::string& policy, double block_timeout_seconds, int threads) {
+                                const std::string& policy, double block_timeout_seconds, int threads,
+                                std::uint32_t device_lanes, std::uint64_t device_lane_bytes,
+                                std::uint64_t device_lane_slots, std::uint64_t device_arena_bytes) {
   if (!std::isfinite(block_timeout_seconds) || block_timeout_seconds < 0 ||
       block_timeout_seconds > kMaxTimeoutSeconds) {
     throw py::value_error("block_timeout_seconds must be from 0 to 1e9, got " +
@@ -51,6 +53,10 @@ std::shared_ptr<Ring> make_ring(std::uint64_t data_bytes, std::uint64_t slots, s
   config.policy = policy_from(policy);
   config.block_timeout = std::chrono::nanoseconds(static_cast<std::int64_t>(block_timeout_seconds * 1e9));
   config.threads = threads;
+  config.device_lanes = device_lanes;
+  config.device_lane_bytes = device_lane_bytes;
+  config.device_lane_slots = device_lane_slots;
+  config.device_arena_bytes = device_arena_bytes;
   try {
     const py::gil_scoped_release unlocked;  // taking the memory lasts about 0.3 s per GiB
     return std::make_shared<Ring>(config);
@@ -105,6 +111,8 @@ data_bytes, slots, names_bytes: powers of two (64 KiB to 64 GiB, 16 to 2**20, 4 
 policy: what a capture does when there is no room: 'block' (up to block_timeout_seconds, then drop), 'drop' or 'degrade'
 (keep statistics, leave payloads out). threads: that share the work of a large capture, the caller included; the others
 sleep until there is some.
+device_lanes (0 to 8): rings beside this one, for records that accelerators write, of device_lane_bytes and device_lane_slots
+each; their memory is taken when their device is first used. device_arena_bytes: of each device's memory, for payloads on their way.
 Any thread may call anything. In a forked child and after close() every method does nothing.
 Raises ValueError (sizes) or OSError (no memory).)";
 
@@ -114,9 +122,18 @@ void bind_ring(py::module_& module) {
   py::class_<Ring, std::shared_ptr<Ring>>(module, "Ring", kRingDoc)
       .def(py::init(&make_ring), py::kw_only(), py::arg("data_bytes"), py::arg("slots"),
            py::arg("names_bytes") = std::uint64_t{1} << 22, py::arg("policy") = "block",
-           py::arg("block_timeout_seconds") = 30.0, py::arg("threads") = 1)
+           py::arg("block_timeout_seconds") = 30.0, py::arg("threads") = 1,
+           py::arg("device_lanes") = RingConfig{}.device_lanes,
+           py::arg("device_lane_bytes") = RingConfig{}.device_lane_bytes,
+           py::arg("device_lane_slots") = RingConfig{}.device_lane_slots,
+           py::arg("device_arena_bytes") = RingConfig{}.device_arena_bytes)
       .def_property_readonly("fd", &Ring::fd,
                              "Descriptor of the memfd, to be passed to the flusher; -1 after close().")
+      .def_property_readonly(
+          "fds", &Ring::fds,
+          "Descriptors of the main ring and of its lanes, for Consumer; empty after close().")
+      .def_property_readonly("early_commits", &Ring::early_commits,
+                             "Records of a device that were found committed before their values were there.")
       .def_property_readonly("usable", &Ring::usable, "False in a forked child and after close().")
       .def_property_readonly("data_bytes", &Ring::data_bytes, "Size of the ring of bytes.")
       .def_property_readonly("slots", &Ring::slots, "Number of records the ring can hold.")

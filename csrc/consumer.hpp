@@ -1,4 +1,6 @@
 // consumer.hpp: the consumer side of the ring: reads records in ticket order and gives their space back.
+// Of a trainer with accelerators it reads the main ring and all lanes, in one order of tickets
+// (lane_order.hpp).
 //
 // One consumer at a time, in the flusher's process or in a thread of the trainer. It may be killed at any
 // moment; the next one attaches to the same memory and goes on at the first record not given back
@@ -9,43 +11,39 @@
 // Torn records. A slot whose commit word is not its ticket is *pending* while the producers' process lives:
 // the consumer stops there. Once the caller knows that it is gone (producer_dead), every such slot below the
 // reservation word is torn: counted, skipped, and nothing but its commit word is looked at. The first one
-// skipped also sets control.abandoned: should a producer be alive after all, it takes no more room. A
-// committed slot whose place or size cannot be true is corrupt and treated as torn, alive or not.
+// skipped also sets control.abandoned, in all lanes: should a producer be alive after all, it takes no more
+// room. A committed slot whose place or size cannot be true is corrupt and treated as torn, alive or not.
+// A committed batch whose values are not there yet (lane_reader.hpp) is pending too, and is counted in
+// control.early_commits, once per consumer.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "control_page.hpp"
 #include "counters.hpp"
+#include "lane_chooser.hpp"
+#include "lane_order.hpp"
+#include "lane_reader.hpp"
 #include "names.hpp"
 #include "ring_memory.hpp"
 
 namespace tdcore {
 
-/// One record as next() found it. `data` is in the ring and stays valid until its release.
-struct RecordView {
-  const std::byte* data = nullptr;  // null when torn
-  std::uint64_t bytes = 0;
-  std::uint64_t ticket = 0;  // full count since the ring was made
-  RecordKind kind = RecordKind::kAborted;
-  bool torn = false;
-};
-
-/// A place between two records.
-struct Mark {
-  Cursor cursor;             // as in the control page
-  std::uint64_t ticket = 0;  // full count
-};
-
 class Consumer {
  public:
-  /// Starts at the head; the control page's epoch goes up by one.
-  explicit Consumer(std::shared_ptr<RingMemory> memory);
+  /// Starts at the head; the control page's epoch goes up by one. lanes: the main ring, then its lanes in
+  /// their order. Throws std::invalid_argument when these are not one trainer's, all of them.
+  explicit Consumer(std::vector<std::shared_ptr<RingMemory>> lanes);
+  explicit Consumer(std::shared_ptr<RingMemory> memory);  // a ring without lanes
+  Consumer(const Consumer&) = delete;
+  Consumer& operator=(const Consumer&) = delete;
 
   /// The next record, or nothing: none committed yet, or a forked child.
   [[nodiscard]] std::optional<RecordView> next(bool producer_dead) noexcept;
@@ -61,18 +59,20 @@ class Consumer {
 
   /// Names published since the last call with the same cursor. Throws std::runtime_error (corrupt table).
   std::vector<Name> names(NameCursor& cursor) const {
-    return usable() ? read_names(*memory_, cursor) : std::vector<Name>{};
+    return usable() ? read_names(*memory(), cursor) : std::vector<Name>{};
   }
 
-  bool usable() const noexcept { return memory_->here(); }
+  bool usable() const noexcept { return memory()->here(); }
   bool closing() const noexcept;
   std::uint64_t epoch() const noexcept { return epoch_; }
   std::uint64_t pending_records() const noexcept;  // reserved and not given back, torn ones included
   std::uint64_t pending_bytes() const noexcept;
-  std::uint64_t max_record_bytes() const noexcept { return memory_->data_bytes() / 8; }
-  std::uint64_t data_bytes() const noexcept { return memory_->data_bytes(); }
+  std::uint64_t data_bytes() const noexcept;  // of the smallest lane
+  std::uint64_t slots() const noexcept;       // likewise
+  double fill() const noexcept;  // share in use of the fullest lane, of its bytes or slots: 0 to 1
+  std::uint64_t early_commits() const noexcept;
 
-  Counters counters() const noexcept { return usable() ? read_counters(memory_->control()) : Counters{}; }
+  Counters counters() const noexcept { return usable() ? read_counters(memory()->control()) : Counters{}; }
   void count_drop(DropReason reason, std::uint64_t tensors, std::uint64_t bytes) noexcept;
 
   /// Adds to the totals that the trainer sees, and beats the heart. `error` counts as one error, an empty one
@@ -90,14 +90,24 @@ class Consumer {
   /// How many were passed on since the ring was made, by earlier consumers too.
   std::uint64_t requests_posted() const noexcept;
 
-  const std::shared_ptr<RingMemory>& memory() const noexcept { return memory_; }
+  const std::shared_ptr<RingMemory>& memory() const noexcept { return lanes_[0]; }  // the main ring's
+  std::span<const std::byte* const> data() const noexcept { return data_; }         // of each lane
 
  private:
-  bool place_is_sound(const Slot& slot) const noexcept;
+  void check_lanes() const;
+  std::optional<RecordView> next_of_one(bool producer_dead) noexcept;
+  std::optional<RecordView> next_of_all(bool producer_dead) noexcept;
+  RecordView take(std::uint32_t lane, const Found& found) noexcept;
+  void abandon() noexcept;
+  void count_early(std::uint32_t lane) noexcept;
+  bool release_one(const Mark& end, std::uint64_t torn) noexcept;
   void finish_torn_count() noexcept;
-  RecordView skip_torn(bool producer_dead) noexcept;
 
-  const std::shared_ptr<RingMemory> memory_;
+  const std::vector<std::shared_ptr<RingMemory>> lanes_;
+  std::vector<const std::byte*> data_;  // constant after construction
+  LaneOrder order_;
+  LaneChooser chooser_;
+  std::array<bool, kMaxLanes> early_{};  // whether the oldest record of the lane was counted as early
   std::uint64_t epoch_ = 0;
   Mark cursor_;    // next record to read
   Mark released_;  // what this consumer last stored as head

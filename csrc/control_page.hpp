@@ -2,12 +2,14 @@
 //
 // The memfd holds, each part on a page of its own:
 //
-//     ControlPage | names | slots | data
+//     ControlPage | names | order | slots | data
 //
-// Both processes map it and build their view from this header; layout_hash() covers every size
-// that matters, so a reader built from other sources is refused when it attaches.
-// Threads: each member says who writes it. Plain data and address-free atomics only: no pointers,
-// no virtuals, no locks. All-zero bytes are a valid start state, and that is what a new memfd holds.
+// A trainer with accelerators has a ring of its own for each of them, a *lane*, in a memfd of its own of the
+// same form. `order` is empty but in the main ring of such a trainer; lane_order.hpp says what is in it. Both
+// processes map it and build their view from this header; layout_hash() covers every size that matters, so a
+// reader built from other sources is refused when it attaches. Threads: each member says who writes it. Plain
+// data and address-free atomics only: no pointers, no virtuals, no locks. All-zero bytes are a valid start
+// state, and that is what a new memfd holds.
 #pragma once
 
 #include <atomic>
@@ -19,7 +21,7 @@
 namespace tdcore {
 
 inline constexpr std::uint64_t kRingMagic = 0x31474E4952434454;  // "TDCRING1"
-inline constexpr std::uint32_t kRingVersion = 1;
+inline constexpr std::uint32_t kRingVersion = 2;
 // Two cache lines: x86 fetches them in pairs, some ARM lines are this long.
 inline constexpr std::size_t kLineBytes = 128;
 inline constexpr std::uint64_t kUnitBytes = 64;  // positions in the data ring count these
@@ -27,6 +29,8 @@ inline constexpr unsigned kPositionBits = 40;
 inline constexpr unsigned kTicketBits = 24;
 inline constexpr std::uint64_t kPositionMask = (std::uint64_t{1} << kPositionBits) - 1;
 inline constexpr std::uint64_t kTicketMask = (std::uint64_t{1} << kTicketBits) - 1;
+inline constexpr std::size_t kMaxDeviceLanes = 8;
+inline constexpr std::size_t kMaxLanes = kMaxDeviceLanes + 1;  // lane 0 is the main ring
 inline constexpr std::size_t kErrorTextBytes = 1024;
 inline constexpr std::size_t kControlTextBytes = 8192;
 
@@ -90,6 +94,11 @@ struct ControlPage {
   std::uint64_t slots_offset;
   std::uint64_t data_offset;
   std::uint64_t total_bytes;
+  std::uint64_t order_offset;
+  std::uint64_t order_entries;  // a power of two, or 0 without device lanes
+  std::uint64_t family;         // the same in a main ring and its lanes, and in no other's
+  std::uint32_t lane;           // 0 in a main ring, else which of its lanes this is
+  std::uint32_t device_lanes;   // of a main ring
 
   // Producers, compare-and-swap, relaxed: next ticket and position. The consumer only reads it.
   alignas(kLineBytes) std::atomic<std::uint64_t> reservation;
@@ -98,7 +107,7 @@ struct ControlPage {
   alignas(kLineBytes) std::atomic<std::uint64_t> head;
 
   // Consumer only (the trainer reads some for progress(), relaxed: hints that order nothing).
-  // Full count of records given back; stored before `head`, read again by the next consumer.
+  // Full count of records given back, over all lanes; stored before `head`, read again by the next consumer.
   alignas(kLineBytes) std::atomic<std::uint64_t> head_ticket;
   std::atomic<std::uint64_t> epoch;         // number of attaches so far
   std::atomic<std::uint64_t> heartbeat_ns;  // CLOCK_MONOTONIC of the last report()
@@ -107,10 +116,14 @@ struct ControlPage {
   std::atomic<std::uint64_t> rows;
   std::atomic<std::int64_t> last_step;
   std::atomic<std::uint64_t> errors;
-  // A note for the next consumer, written by release(): once the head is at torn_ticket, drops[kTorn] is
-  // torn_total. ~0 while being written.
-  std::atomic<std::uint64_t> torn_ticket;
-  std::atomic<std::uint64_t> torn_total;
+  // A note for the next consumer, written by release(): once head_ticket (with lanes) or the head (without)
+  // is at note_ticket, drops[kTorn] is note_torn, and the heads of the lanes are note_heads (with lanes
+  // only). ~0 while being written.
+  std::atomic<std::uint64_t> note_ticket;
+  std::atomic<std::uint64_t> note_torn;
+  std::atomic<std::uint64_t> note_heads[kMaxLanes];
+  // Records whose word was there before their values, see lane_reader.hpp. Main ring only. Relaxed: a sum.
+  std::atomic<std::uint64_t> early_commits;
   // 1: a consumer has skipped records as torn; nobody may write any more. Relaxed: a guard, orders nothing.
   std::atomic<std::uint32_t> abandoned;
 
@@ -155,18 +168,28 @@ inline constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t power
 /// Where the parts lie for given sizes.
 struct Layout {
   std::uint64_t names_offset;
+  std::uint64_t order_offset;
   std::uint64_t slots_offset;
   std::uint64_t data_offset;
   std::uint64_t total_bytes;
 };
 
-constexpr Layout layout_for(std::uint64_t data_bytes, std::uint64_t slots,
-                            std::uint64_t names_bytes) noexcept {
+/// The sizes that a ring is made of.
+struct Sizes {
+  std::uint64_t data_bytes = 0;
+  std::uint64_t slots = 0;
+  std::uint64_t names_bytes = 0;
+  std::uint64_t order_entries = 0;
+};
+
+constexpr Layout layout_for(const Sizes& sizes) noexcept {
   Layout layout{};
   layout.names_offset = round_up(sizeof(ControlPage), kPageBytes);
-  layout.slots_offset = layout.names_offset + round_up(names_bytes, kPageBytes);
-  layout.data_offset = layout.slots_offset + round_up(slots * sizeof(Slot), kPageBytes);
-  layout.total_bytes = layout.data_offset + data_bytes;
+  layout.order_offset = layout.names_offset + round_up(sizes.names_bytes, kPageBytes);
+  layout.slots_offset =
+      layout.order_offset + round_up(sizes.order_entries * sizeof(std::uint64_t), kPageBytes);
+  layout.data_offset = layout.slots_offset + round_up(sizes.slots * sizeof(Slot), kPageBytes);
+  layout.total_bytes = layout.data_offset + sizes.data_bytes;
   return layout;
 }
 
@@ -180,6 +203,8 @@ constexpr std::uint64_t layout_hash() noexcept {
                                  sizeof(TensorStats),
                                  offsetof(ControlPage, reservation),
                                  offsetof(ControlPage, head),
+                                 offsetof(ControlPage, note_heads),
+                                 offsetof(ControlPage, early_commits),
                                  offsetof(ControlPage, drops),
                                  offsetof(ControlPage, error),
                                  offsetof(ControlPage, stop_bytes),

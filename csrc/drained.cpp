@@ -39,17 +39,8 @@ bool entry_is_sound(const Entry& entry, const BatchHeader& header, std::uint64_t
   return true;
 }
 
-bool header_is_sound(const BatchHeader& header, std::uint64_t record_bytes) noexcept {
-  if (header.magic != kBatchMagic || header.entry_bytes != sizeof(Entry)) return false;
-  const std::uint64_t entries_end = sizeof(BatchHeader) + std::uint64_t{header.entries} * sizeof(Entry);
-  if (entries_end > record_bytes) return false;
-  if (header.payload_bytes == 0) return true;
-  return header.payload_offset >= entries_end && header.payload_offset <= record_bytes &&
-         header.payload_bytes <= record_bytes - header.payload_offset;
-}
-
 /// Adds the batch; false, and nothing added, when it is not sound.
-bool take_batch(const RecordView& record, const std::byte* ring_data, Drained& into) {
+bool take_batch(const RecordView& record, const std::byte* lane_data, Drained& into) {
   BatchHeader header{};
   if (record.bytes < sizeof(header)) return false;
   std::memcpy(&header, record.data, sizeof(header));
@@ -58,7 +49,8 @@ bool take_batch(const RecordView& record, const std::byte* ring_data, Drained& i
   Batch batch;
   batch.first_row = into.rows.size();
   batch.rows = header.entries;
-  batch.location = static_cast<std::uint64_t>(record.data - ring_data) + header.payload_offset;
+  batch.lane = record.lane;
+  batch.location = static_cast<std::uint64_t>(record.data - lane_data) + header.payload_offset;
   batch.payload_bytes = header.payload_bytes;
   into.rows.resize(batch.first_row + batch.rows);
   std::uint64_t payload_end = 0;
@@ -96,10 +88,10 @@ bool take_document(const RecordView& record, Drained& into) {
   return true;
 }
 
-void take(const RecordView& record, const std::byte* ring_data, Drained& into) {
+void take(const RecordView& record, const std::byte* lane_data, Drained& into) {
   if (!record.torn && record.kind == RecordKind::kAborted) return;
   const bool sound =
-      !record.torn && ((record.kind == RecordKind::kBatch && take_batch(record, ring_data, into)) ||
+      !record.torn && ((record.kind == RecordKind::kBatch && take_batch(record, lane_data, into)) ||
                        (record.kind == RecordKind::kDocument && take_document(record, into)));
   ++(sound ? into.records : into.torn);
 }
@@ -123,7 +115,7 @@ Drained drain(Consumer& consumer, std::uint64_t max_bytes, std::uint64_t max_rec
       }
       bytes += record->bytes;
       ++count;
-      take(*record, consumer.memory()->data(), drained);
+      take(*record, consumer.data()[record->lane], drained);
     }
   } catch (...) {
     consumer.seek(drained.first);

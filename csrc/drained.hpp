@@ -25,17 +25,18 @@ struct Row {
   std::int64_t time_ns;
   std::uint64_t ticket;          // of the record it came in, full count
   std::uint64_t segment_offset;  // byte in the segment file once planned; kNoPayload without payload
-  std::uint64_t location;        // byte of its payload in the data ring; kNoPayload without payload
+  std::uint64_t location;  // byte of its payload in the data of its batch's lane; kNoPayload without payload
   std::uint32_t mode;
   std::uint32_t crc32c;  // of its payload once planned; 0 without payload
 };
 static_assert(std::is_trivially_copyable_v<Row> && sizeof(Row) % 8 == 0);
 
-/// One batch: its rows and its stretch of payload in the data ring.
+/// One batch: its rows and its stretch of payload in the data of a lane.
 struct Batch {
   std::size_t first_row = 0;
   std::size_t rows = 0;
-  std::uint64_t location = 0;  // byte in the data ring
+  std::uint32_t lane = 0;      // as in Consumer::data()
+  std::uint64_t location = 0;  // byte in its data
   std::uint64_t payload_bytes = 0;
 
   /// Long enough and on a page, so that the file can take it from the ring as it lies.
@@ -57,7 +58,7 @@ struct Drained {
 };
 
 /// Takes up to max_records records (at least one, if there is one) of together at most max_bytes.
-/// Stops at the first record not committed; see consumer.hpp for producer_dead.
+/// Stops where no lane has a record that is committed; see consumer.hpp for producer_dead.
 /// Throws std::bad_alloc, and then has taken nothing.
 Drained drain(Consumer& consumer, std::uint64_t max_bytes, std::uint64_t max_records, bool producer_dead);
 

@@ -1,11 +1,13 @@
 #include "ring.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <ctime>
 #include <stdexcept>
 
 #include "helper_pool.hpp"
+#include "ring_use.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -49,7 +51,20 @@ const RingConfig& checked(const RingConfig& config) {
   }
   if (config.policy > FullPolicy::kDegrade)
     throw std::invalid_argument("policy must be block, drop or degrade");
+  if (config.device_lanes > kMaxDeviceLanes) {
+    throw std::invalid_argument("device_lanes must be from 0 to " + std::to_string(kMaxDeviceLanes) +
+                                ", got " + std::to_string(config.device_lanes));
+  }
   return config;
+}
+
+/// The order of so many records over all lanes has to be kept as can be in them at once.
+Sizes sizes_of(const RingConfig& config) {
+  constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 20;  // more is refused when the lanes are made
+  const std::uint64_t records =
+      config.slots + config.device_lanes * std::min(config.device_lane_slots, kMostSlots);
+  return {config.data_bytes, config.slots, config.names_bytes,
+          config.device_lanes == 0 ? 0 : std::bit_ceil(records)};
 }
 
 /// The first `bytes` of a text of the control page. Relaxed: an acquire came before.
@@ -57,6 +72,11 @@ std::string read_words(const std::atomic<std::uint64_t> (&from)[kControlTextByte
   std::uint64_t words[kControlTextBytes / 8];
   for (std::size_t i = 0; i < kControlTextBytes / 8; ++i) words[i] = from[i].load(std::memory_order_relaxed);
   return std::string(reinterpret_cast<const char*>(words), std::min<std::uint64_t>(bytes, kControlTextBytes));
+}
+
+std::int64_t wall_clock_ns() noexcept {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<nanoseconds>(now).count();
 }
 
 /// Where a record of `units` goes when the ring's end is at `position`: aligned, and in one piece.
@@ -70,38 +90,17 @@ std::uint64_t place(std::uint64_t position, std::uint64_t units, std::uint64_t a
 
 }  // namespace
 
-/// A call in flight. The order of the two accesses, and of the two in close(), is what keeps the mapping
-/// alive: all four are seq_cst, so either close() sees the user or the user sees closed_.
-class Ring::Use {
- public:
-  explicit Use(const Ring& ring) noexcept : ring_(ring) {
-    if (!ring.guard_->here()) return;
-    ring.users_.fetch_add(1, std::memory_order_seq_cst);
-    entered_ = !ring.closed_.load(std::memory_order_seq_cst);
-    if (!entered_) leave(ring);
-  }
-  ~Use() {
-    if (entered_) leave(ring_);
-  }
-  Use(const Use&) = delete;
-  Use& operator=(const Use&) = delete;
-  explicit operator bool() const noexcept { return entered_; }
-  void keep() noexcept { entered_ = false; }  // a reservation goes on using the ring
-  static void leave(const Ring& ring) noexcept {
-    ring.users_.fetch_sub(1, std::memory_order_release);
-  }  // pairs with close()
+Ring::Ring(const RingConfig& config) : Ring(config, RingMemory::create(sizes_of(checked(config))), true) {
+  if (config.device_lanes > 0) make_lanes();
+}
 
- private:
-  const Ring& ring_;
-  bool entered_ = false;
-};
-
-Ring::Ring(const RingConfig& config)
-    : config_(checked(config)),
+Ring::Ring(const RingConfig& config, std::shared_ptr<RingMemory> memory, bool taken)
+    : config_(config),
       max_record_bytes_(std::min(config.data_bytes / 8, kMaxRecordBytes)),
-      memory_(RingMemory::create(config.data_bytes, config.slots, config.names_bytes)),
+      memory_(std::move(memory)),
       guard_(memory_->guard()),
       fd_(memory_->fd()),
+      memory_taken_(taken),
       helpers_(config.threads > 1 ? std::make_unique<HelperPool>(config.threads - 1, guard_) : nullptr) {}
 
 Ring::~Ring() {
@@ -109,6 +108,7 @@ Ring::~Ring() {
   if (memory_ && guard_->here()) {  // still in use: leave it mapped
     (void)helpers_.release();
     (void)new std::shared_ptr<RingMemory>(memory_);
+    (void)new std::vector<std::shared_ptr<Ring>>(lanes_);
   }
 }
 
@@ -140,7 +140,7 @@ Reservation Ring::reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t al
 Reservation Ring::try_reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t align) noexcept {
   if (bytes == 0 || bytes > max_record_bytes_ || (align != kUnitBytes && align != kPageBytes)) return {};
   Use use(*this);
-  if (!use) return {};
+  if (!use || !memory_taken_.load(std::memory_order_relaxed)) return {};
   const ControlPage& control = memory_->control();
   if (control.closing.load(std::memory_order_relaxed) != 0 ||
       control.abandoned.load(std::memory_order_relaxed) != 0)
@@ -251,16 +251,7 @@ void Ring::count_capture(std::uint64_t tensors, std::uint64_t payload_bytes,
 bool Ring::mark_step_end() noexcept {
   const Reservation room = try_reserve(RecordKind::kBatch, sizeof(BatchHeader), kTensorAlignBytes);
   if (!room) return false;
-  const BatchHeader header{.magic = kBatchMagic,
-                           .entries = 0,
-                           .entry_bytes = sizeof(Entry),
-                           .mode = 0,
-                           .step = 0,
-                           .mode_step = 0,
-                           .time_ns = 0,
-                           .payload_offset = 0,
-                           .payload_bytes = 0,
-                           .guard = 0};
+  const BatchHeader header = marker_header(lanes_.empty() ? 0 : wall_clock_ns());
   std::memcpy(room.data, &header, sizeof(header));
   commit(room);
   return true;
@@ -291,7 +282,14 @@ Counters Ring::counters() const noexcept {
 
 Progress Ring::progress() const {
   const Use use(*this);
-  return use ? read_progress(memory_->control()) : Progress{};
+  if (!use) return {};
+  Progress progress = read_progress(memory_->control());
+  for (const std::shared_ptr<Ring>& lane : lanes_) {
+    const Progress there = lane->progress();
+    progress.pending_records += there.pending_records;
+    progress.pending_bytes += there.pending_bytes;
+  }
+  return progress;
 }
 
 std::optional<std::string> Ring::stop_request() const {
@@ -335,6 +333,7 @@ std::optional<std::string> Ring::take_request() const {
 void Ring::set_closing() noexcept {
   const Use use(*this);
   if (!use) return;
+  for (const std::shared_ptr<Ring>& lane : lanes_) lane->set_closing();  // before ours: it speaks for all
   // Release: pairs with the acquire in Consumer::closing().
   memory_->control().closing.store(1, std::memory_order_release);
 }
@@ -357,7 +356,9 @@ void Ring::close() noexcept {
     pause_for(microseconds(100));
   }
   helpers_.reset();
+  for (const std::shared_ptr<Ring>& lane : lanes_) lane->close();
   final_counters_ = read_counters(memory_->control());
+  final_early_commits_ = memory_->control().early_commits.load(std::memory_order_relaxed);
   counters_final_.store(true, std::memory_order_release);  // pairs with the acquire in counters()
   memory_.reset();
 }

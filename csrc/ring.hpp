@@ -14,6 +14,13 @@
 // Between try_reserve() and commit()/abort() a producer runs no Python, allocates nothing and throws
 // nothing: records behind it wait for it. ScopedReservation aborts on every way out.
 //
+// Lanes. A trainer with accelerators asks for one more Ring per device, made with the main one and owned by
+// it: descriptors cannot be handed to the flusher later. A lane is sparse until take_memory(): until then it
+// takes no record, and nobody touches more of it than its control page. Its records are mostly handed over to
+// the device, so the oldest may stay uncommitted for long; in a ring of its own that holds up nobody else.
+// One consumer serves all (lane_order.hpp). What is not kept is counted in the main ring, whichever lane it
+// was meant for; closing and fork hold for all.
+//
 // ---------------------------------------------------------------------------------------------
 // Why it is correct (C++20 memory model, so x86 and ARM alike)
 //
@@ -60,9 +67,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "control_page.hpp"
 #include "counters.hpp"
@@ -87,7 +97,11 @@ struct RingConfig {
   std::uint64_t names_bytes = std::uint64_t{4} << 20;  // power of two, 4 KiB .. 1 GiB
   FullPolicy policy = FullPolicy::kBlock;
   std::chrono::nanoseconds block_timeout = std::chrono::seconds(30);
-  int threads = 1;  // that share the work of a large capture, the caller included, 1 .. 64
+  int threads = 1;                 // that share the work of a large capture, the caller included, 1 .. 64
+  std::uint32_t device_lanes = 0;  // 0 .. kMaxDeviceLanes
+  std::uint64_t device_lane_bytes = std::uint64_t{256} << 20;  // data_bytes of each
+  std::uint64_t device_lane_slots = 16384;                     // slots of each
+  std::uint64_t device_arena_bytes = std::uint64_t{64} << 20;  // of device memory, for whoever serves a lane
 };
 
 /// Space that its holder must commit or abort, once. Empty when there was no room.
@@ -99,6 +113,12 @@ struct Reservation {
   explicit operator bool() const noexcept { return data != nullptr; }
 };
 
+/// All of a ring's memory in this process.
+struct Mapping {
+  void* base = nullptr;  // on a page
+  std::uint64_t bytes = 0;
+};
+
 /// The commit word of a record that a device commits: it stores `value` there once all else is visible.
 struct DeviceCommit {
   std::uint64_t* word = nullptr;
@@ -107,7 +127,7 @@ struct DeviceCommit {
 
 class Ring {
  public:
-  /// Makes the memfd, reserves its memory (an error here, not a crash later) and maps it.
+  /// Makes the memfd, reserves its memory (an error here, not a crash later) and maps it; lanes beside it.
   /// Throws std::invalid_argument (sizes; says the limit and the value) or std::system_error.
   explicit Ring(const RingConfig& config);
   ~Ring();
@@ -122,7 +142,8 @@ class Ring {
   void commit(const Reservation& reservation) noexcept;
 
   /// Leaves the commit to a device, which must store `value` to `word` or never touch the record again.
-  /// The reservation is used up. close() does not wait for the device: whoever launched it does.
+  /// The reservation is used up. close() does not wait for the device: whoever launched it does. Until the
+  /// word is there the record counts as reserved: it is read only if the trainer lives to see it committed.
   [[nodiscard]] DeviceCommit hand_over(const Reservation& reservation) noexcept;
 
   /// Gives the record up: the consumer skips it.
@@ -174,6 +195,17 @@ class Ring {
   /// The request that waits, if any; each is given once, to one thread.
   std::optional<std::string> take_request() const;
 
+  /// One per device, in the order of the devices; empty in a lane.
+  std::span<const std::shared_ptr<Ring>> lanes() const noexcept { return lanes_; }
+  /// Takes a lane's memory, at the first call; what that gave stands. False, with the reason in `why`, when
+  /// there is none. Lasts about 0.3 s per GiB. A main ring has taken its own already.
+  [[nodiscard]] bool take_memory(std::string* why = nullptr) noexcept;
+  Mapping mapping() const noexcept;  // to be pinned; empty in a forked child and after close()
+  /// Records that the consumer found committed before their values were there. Of the main ring.
+  std::uint64_t early_commits() const noexcept;
+  std::uint64_t device_arena_bytes() const noexcept { return config_.device_arena_bytes; }
+  std::vector<int> fds() const;  // main first, as a flusher wants them; empty after close()
+
   void set_closing() noexcept;     // no record is taken any more; the consumer drains and leaves
   void start_prefault() noexcept;  // touches all pages from a thread of its own; once, errors ignored
   /// Waits for calls in flight and unmaps; later calls do nothing. If a call does not end within 5 s the
@@ -182,22 +214,34 @@ class Ring {
 
   /// The memory, for a Consumer in the same process (thread mode, tests).
   std::shared_ptr<RingMemory> memory() const noexcept;
+  std::vector<std::shared_ptr<RingMemory>> memories() const;  // main first
 
  private:
+  Ring(const RingConfig& config, std::shared_ptr<RingMemory> memory, bool taken);
+
   class Use;  // counts a call in flight, so that close() can wait for it
 
   bool has_room(std::uint64_t bytes) const noexcept;
   Reservation reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t align) noexcept;
   void publish(const Reservation& reservation) noexcept;
+  void make_lanes();
 
   const RingConfig config_;
   const std::uint64_t max_record_bytes_;
   std::shared_ptr<RingMemory> memory_;  // constant until close() has seen users_ == 0, null after
   const std::shared_ptr<const ForkGuard> guard_;
   const int fd_;
+  std::vector<std::shared_ptr<Ring>> lanes_;  // constant after construction
+  // Release in take_memory(), pairs with the acquire there; try_reserve() only needs to know that the pages
+  // are there, which the kernel sees to.
+  std::atomic<bool> memory_taken_;
+  std::mutex take_mutex_;  // guards the next two
+  bool take_tried_ = false;
+  std::string take_error_;
   std::unique_ptr<HelperPool> helpers_;      // constant until close() has seen users_ == 0, null after
   NameWriter names_;                         // own mutex
   Counters final_counters_;                  // close(), before counters_final_
+  std::uint64_t final_early_commits_ = 0;    // likewise
   std::atomic<bool> counters_final_{false};  // release in close(); pairs with the acquire in counters()
   std::atomic<bool> closed_{
       false};  // seq_cst with users_: either close() sees a user or the user sees closed_

@@ -50,20 +50,23 @@ void check_power_of_two(const char* name, std::uint64_t value, std::uint64_t low
   }
 }
 
-void check_sizes(std::uint64_t data_bytes, std::uint64_t slots, std::uint64_t names_bytes) {
-  check_power_of_two("data_bytes", data_bytes, kMinDataBytes, kMaxDataBytes);
-  check_power_of_two("slots", slots, kMinSlots, kMaxSlots);
-  check_power_of_two("names_bytes", names_bytes, kMinNamesBytes, kMaxNamesBytes);
+void check_sizes(const Sizes& sizes) {
+  check_power_of_two("data_bytes", sizes.data_bytes, kMinDataBytes, kMaxDataBytes);
+  check_power_of_two("slots", sizes.slots, kMinSlots, kMaxSlots);
+  check_power_of_two("names_bytes", sizes.names_bytes, kMinNamesBytes, kMaxNamesBytes);
+  if (sizes.order_entries != 0)
+    check_power_of_two("order_entries", sizes.order_entries, kMinSlots, kMaxSlots * 16);
 }
 
 /// Takes the memory now, so that lack of it is an error here and not a SIGBUS in the training. The kernel
 /// itself would rather kill than refuse, hence the look at what there is first.
-void reserve_memory(int fd, std::uint64_t bytes) {
+/// `setting`: what makes it smaller.
+void reserve_memory(int fd, std::uint64_t bytes, const std::string& setting) {
   const std::uint64_t available = available_memory_bytes();
   if (bytes > available) {
     throw_errno(ENOMEM, "a ring of " + std::to_string(bytes) +
                             " bytes does not fit: the machine and its cgroup have " +
-                            std::to_string(available) + " bytes available; make data_bytes smaller");
+                            std::to_string(available) + " bytes available; make " + setting + " smaller");
   }
   int result = 0;
   do {
@@ -71,8 +74,8 @@ void reserve_memory(int fd, std::uint64_t bytes) {
   } while (result != 0 && errno == EINTR);
   if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
     throw_errno(errno, "no memory for a ring of " + std::to_string(bytes) +
-                           " bytes (fallocate of a memfd); make data_bytes smaller or raise the memory limit "
-                           "of this container");
+                           " bytes (fallocate of a memfd); make " + setting +
+                           " smaller or raise the memory limit of this container");
   }
 }
 
@@ -103,10 +106,9 @@ bool ForkGuard::here() const noexcept {
 
 // ---- RingMemory
 
-std::shared_ptr<RingMemory> RingMemory::create(std::uint64_t data_bytes, std::uint64_t slots,
-                                               std::uint64_t names_bytes) {
-  check_sizes(data_bytes, slots, names_bytes);
-  const Layout layout = layout_for(data_bytes, slots, names_bytes);
+std::shared_ptr<RingMemory> RingMemory::create(const Sizes& sizes, bool taken) {
+  check_sizes(sizes);
+  const Layout layout = layout_for(sizes);
   std::shared_ptr<RingMemory> memory(new RingMemory);
   memory->fd_ = ::memfd_create("tdcore-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (memory->fd_ < 0) throw_errno(errno, "memfd_create");
@@ -115,16 +117,18 @@ std::shared_ptr<RingMemory> RingMemory::create(std::uint64_t data_bytes, std::ui
   }
   if (::fcntl(memory->fd_, F_ADD_SEALS, kSeals) != 0)
     throw_errno(errno, "fcntl(F_ADD_SEALS) of the ring's memfd");
-  reserve_memory(memory->fd_, layout.total_bytes);
-  memory->map(layout, data_bytes, slots, names_bytes);
+  reserve_memory(memory->fd_, taken ? layout.total_bytes : layout.names_offset, "data_bytes");
+  memory->map(layout, sizes);
 
   ControlPage& control = *new (memory->base_) ControlPage{};
   control.version = kRingVersion;
-  control.slots = static_cast<std::uint32_t>(slots);
+  control.slots = static_cast<std::uint32_t>(sizes.slots);
   control.layout = layout_hash();
-  control.data_bytes = data_bytes;
-  control.names_bytes = names_bytes;
+  control.data_bytes = sizes.data_bytes;
+  control.names_bytes = sizes.names_bytes;
+  control.order_entries = sizes.order_entries;
   control.names_offset = layout.names_offset;
+  control.order_offset = layout.order_offset;
   control.slots_offset = layout.slots_offset;
   control.data_offset = layout.data_offset;
   control.total_bytes = layout.total_bytes;
@@ -132,6 +136,8 @@ std::shared_ptr<RingMemory> RingMemory::create(std::uint64_t data_bytes, std::ui
   control.magic = kRingMagic;
   return memory;
 }
+
+void RingMemory::take() { reserve_memory(fd_, total_bytes_, "device_lane_bytes"); }
 
 std::shared_ptr<RingMemory> RingMemory::attach(int fd) {
   std::shared_ptr<RingMemory> memory(new RingMemory);
@@ -156,10 +162,9 @@ std::shared_ptr<RingMemory> RingMemory::attach(int fd) {
   const std::uint64_t magic = control.magic;
   const std::uint32_t version = control.version;
   const std::uint64_t hash = control.layout;
-  const std::uint64_t data_bytes = control.data_bytes;
-  const std::uint64_t slots = control.slots;
-  const std::uint64_t names_bytes = control.names_bytes;
-  const Layout stored{control.names_offset, control.slots_offset, control.data_offset, control.total_bytes};
+  const Sizes sizes{control.data_bytes, control.slots, control.names_bytes, control.order_entries};
+  const Layout stored{control.names_offset, control.order_offset, control.slots_offset, control.data_offset,
+                      control.total_bytes};
   ::munmap(page, sizeof(ControlPage));
 
   if (magic != kRingMagic) throw std::invalid_argument(where + "no magic number at its start");
@@ -168,21 +173,20 @@ std::shared_ptr<RingMemory> RingMemory::attach(int fd) {
                                 std::to_string(version) + ", this one is " + std::to_string(kRingVersion) +
                                 "); run trainer and flusher from one installation");
   }
-  check_sizes(data_bytes, slots, names_bytes);
-  const Layout layout = layout_for(data_bytes, slots, names_bytes);
-  if (stored.names_offset != layout.names_offset || stored.slots_offset != layout.slots_offset ||
-      stored.data_offset != layout.data_offset || stored.total_bytes != layout.total_bytes ||
-      file_bytes != layout.total_bytes) {
+  check_sizes(sizes);
+  const Layout layout = layout_for(sizes);
+  if (stored.names_offset != layout.names_offset || stored.order_offset != layout.order_offset ||
+      stored.slots_offset != layout.slots_offset || stored.data_offset != layout.data_offset ||
+      stored.total_bytes != layout.total_bytes || file_bytes != layout.total_bytes) {
     throw std::invalid_argument(where + "its parts do not lie where its sizes say (" +
                                 std::to_string(file_bytes) + " bytes, expected " +
                                 std::to_string(layout.total_bytes) + ")");
   }
-  memory->map(layout, data_bytes, slots, names_bytes);
+  memory->map(layout, sizes);
   return memory;
 }
 
-void RingMemory::map(const Layout& layout, std::uint64_t data_bytes, std::uint64_t slots,
-                     std::uint64_t names_bytes) {
+void RingMemory::map(const Layout& layout, const Sizes& sizes) {
   void* const base = ::mmap(nullptr, layout.total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (base == MAP_FAILED)
     throw_errno(errno, "mmap of a ring of " + std::to_string(layout.total_bytes) + " bytes");
@@ -194,9 +198,8 @@ void RingMemory::map(const Layout& layout, std::uint64_t data_bytes, std::uint64
   slots_ = reinterpret_cast<Slot*>(base_ + layout.slots_offset);
   data_ = base_ + layout.data_offset;
   names_ = base_ + layout.names_offset;
-  slot_count_ = slots;
-  data_bytes_ = data_bytes;
-  names_bytes_ = names_bytes;
+  order_ = reinterpret_cast<std::atomic<std::uint64_t>*>(base_ + layout.order_offset);
+  sizes_ = sizes;
 }
 
 RingMemory::~RingMemory() {

@@ -37,11 +37,15 @@ class ForkGuard {
 class RingMemory {
  public:
   /// Throws std::invalid_argument (sizes) or std::system_error (says the call and the bytes asked for).
-  static std::shared_ptr<RingMemory> create(std::uint64_t data_bytes, std::uint64_t slots,
-                                            std::uint64_t names_bytes);
+  /// `taken`: takes the memory now; else it is only mapped, and nobody may touch more than the control page
+  /// before take().
+  static std::shared_ptr<RingMemory> create(const Sizes& sizes, bool taken = true);
 
   /// Duplicates fd. Throws std::invalid_argument when it is not a ring of this build, or std::system_error.
   static std::shared_ptr<RingMemory> attach(int fd);
+
+  /// Takes the memory. Throws std::system_error.
+  void take();
 
   ~RingMemory();
   RingMemory(const RingMemory&) = delete;
@@ -54,16 +58,20 @@ class RingMemory {
   Slot* slots() const noexcept { return slots_; }
   std::byte* data() const noexcept { return data_; }
   std::byte* names() const noexcept { return names_; }
-  std::uint64_t slot_count() const noexcept { return slot_count_; }
-  std::uint64_t data_bytes() const noexcept { return data_bytes_; }
-  std::uint64_t names_bytes() const noexcept { return names_bytes_; }
+  std::atomic<std::uint64_t>* order() const noexcept { return order_; }  // order_entries() of them
+  std::uint64_t slot_count() const noexcept { return sizes_.slots; }
+  std::uint64_t data_bytes() const noexcept { return sizes_.data_bytes; }
+  std::uint64_t names_bytes() const noexcept { return sizes_.names_bytes; }
+  std::uint64_t order_entries() const noexcept { return sizes_.order_entries; }
+  void* base() const noexcept { return base_; }
+  std::uint64_t total_bytes() const noexcept { return total_bytes_; }
 
   void start_prefault() noexcept;
   bool prefault_done() const noexcept { return prefaulted_.load(std::memory_order_acquire); }
 
  private:
   RingMemory() : guard_(std::make_shared<const ForkGuard>()) {}
-  void map(const Layout& layout, std::uint64_t data_bytes, std::uint64_t slots, std::uint64_t names_bytes);
+  void map(const Layout& layout, const Sizes& sizes);
   void prefault() noexcept;
 
   const std::shared_ptr<const ForkGuard> guard_;
@@ -73,9 +81,8 @@ class RingMemory {
   Slot* slots_ = nullptr;
   std::byte* data_ = nullptr;
   std::byte* names_ = nullptr;
-  std::uint64_t slot_count_ = 0;
-  std::uint64_t data_bytes_ = 0;
-  std::uint64_t names_bytes_ = 0;
+  std::atomic<std::uint64_t>* order_ = nullptr;
+  Sizes sizes_;
 
   std::unique_ptr<std::thread> prefault_thread_;  // start_prefault() and destructor only
   std::atomic<bool> prefault_started_{false};     // exchange: the first caller starts the thread

@@ -176,8 +176,8 @@ std::vector<SegmentPiece> Segment::pieces() const {
   return all;
 }
 
-Segment plan_segment(std::span<Row> rows, std::span<const Batch> batches, const std::byte* ring_data,
-                     std::span<const std::string> names) {
+Segment plan_segment(std::span<Row> rows, std::span<const Batch> batches,
+                     std::span<const std::byte* const> lane_data, std::span<const std::string> names) {
   Segment segment;
   HeaderWriter header(rows.size());
   std::uint64_t offset = 0;  // from the data's start
@@ -191,7 +191,7 @@ Segment plan_segment(std::span<Row> rows, std::span<const Batch> batches, const 
       header.add_row(row, names, row.segment_offset);
       any = true;
     }
-    segment.direct.push_back({ring_data + batch.location, batch.payload_bytes});
+    segment.direct.push_back({lane_data[batch.lane] + batch.location, batch.payload_bytes});
     offset += batch.payload_bytes;
     header.pad_to(offset);
   }
@@ -213,16 +213,18 @@ Segment plan_segment(std::span<Row> rows, std::span<const Batch> batches, const 
   segment.gathered = PageBuffer(round_up(offset, kPageBytes) - gathered_begin);
   segment.header = header.finish();
 
-  for (Row& row : rows) {
-    if (!saved(row)) continue;
-    const std::byte* payload = ring_data + row.location;
-    if (row.segment_offset >= gathered_begin && row.entry.payload_bytes > 0) {
-      std::byte* const copy = segment.gathered.data() + (row.segment_offset - gathered_begin);
-      std::memcpy(copy, payload, row.entry.payload_bytes);
-      payload = copy;
+  for (const Batch& batch : batches) {
+    for (Row& row : rows_of(rows, batch)) {
+      if (!saved(row)) continue;
+      const std::byte* payload = lane_data[batch.lane] + row.location;
+      if (row.segment_offset >= gathered_begin && row.entry.payload_bytes > 0) {
+        std::byte* const copy = segment.gathered.data() + (row.segment_offset - gathered_begin);
+        std::memcpy(copy, payload, row.entry.payload_bytes);
+        payload = copy;
+      }
+      row.crc32c = crc32c(payload, row.entry.payload_bytes);
+      row.segment_offset += segment.header.size();
     }
-    row.crc32c = crc32c(payload, row.entry.payload_bytes);
-    row.segment_offset += segment.header.size();
   }
   segment.file_bytes = segment.header.size() + gathered_begin + segment.gathered.size();
   return segment;

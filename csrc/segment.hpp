@@ -54,10 +54,10 @@ struct Segment {
   std::vector<SegmentPiece> pieces() const;  // all of it, in file order
 };
 
-/// Fills segment_offset and crc32c of every row with a payload. `names` by id; a row whose id has no
-/// name there is called "?<id>". Throws std::bad_alloc, or std::length_error above safetensors' header limit
-/// (100 MB).
-Segment plan_segment(std::span<Row> rows, std::span<const Batch> batches, const std::byte* ring_data,
-                     std::span<const std::string> names);
+/// Fills segment_offset and crc32c of every row with a payload. lane_data: as Consumer::data(). `names` by
+/// id; a row whose id has no name there is called "?<id>". Throws std::bad_alloc, or std::length_error above
+/// safetensors' header limit (100 MB).
+Segment plan_segment(std::span<Row> rows, std::span<const Batch> batches,
+                     std::span<const std::byte* const> lane_data, std::span<const std::string> names);
 
 }  // namespace tdcore

@@ -14,10 +14,12 @@ class Ring:
     policy: what a capture does when there is no room: 'block' (up to block_timeout_seconds, then drop), 'drop' or 'degrade'
     (keep statistics, leave payloads out). threads: that share the work of a large capture, the caller included; the others
     sleep until there is some.
+    device_lanes (0 to 8): rings beside this one, for records that accelerators write, of device_lane_bytes and device_lane_slots
+    each; their memory is taken when their device is first used. device_arena_bytes: of each device's memory, for payloads on their way.
     Any thread may call anything. In a forked child and after close() every method does nothing.
     Raises ValueError (sizes) or OSError (no memory).
     """
-    def __init__(self, *, data_bytes: typing.SupportsInt | typing.SupportsIndex, slots: typing.SupportsInt | typing.SupportsIndex, names_bytes: typing.SupportsInt | typing.SupportsIndex = 4194304, policy: str = 'block', block_timeout_seconds: typing.SupportsFloat | typing.SupportsIndex = 30.0, threads: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+    def __init__(self, *, data_bytes: typing.SupportsInt | typing.SupportsIndex, slots: typing.SupportsInt | typing.SupportsIndex, names_bytes: typing.SupportsInt | typing.SupportsIndex = 4194304, policy: str = 'block', block_timeout_seconds: typing.SupportsFloat | typing.SupportsIndex = 30.0, threads: typing.SupportsInt | typing.SupportsIndex = 1, device_lanes: typing.SupportsInt | typing.SupportsIndex = 0, device_lane_bytes: typing.SupportsInt | typing.SupportsIndex = 268435456, device_lane_slots: typing.SupportsInt | typing.SupportsIndex = 16384, device_arena_bytes: typing.SupportsInt | typing.SupportsIndex = 67108864) -> None:
         ...
     def capture(self, tensors: typing.Any, names: typing.Any, flags: typing.Any, step: typing.SupportsInt | typing.SupportsIndex, mode: typing.SupportsInt | typing.SupportsIndex, mode_step: typing.SupportsInt | typing.SupportsIndex, call: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
         """
@@ -81,9 +83,19 @@ class Ring:
         Size of the ring of bytes.
         """
     @property
+    def early_commits(self) -> int:
+        """
+        Records of a device that were found committed before their values were there.
+        """
+    @property
     def fd(self) -> int:
         """
         Descriptor of the memfd, to be passed to the flusher; -1 after close().
+        """
+    @property
+    def fds(self) -> list[int]:
+        """
+        Descriptors of the main ring and of its lanes, for Consumer; empty after close().
         """
     @property
     def max_record_bytes(self) -> int:
@@ -160,11 +172,11 @@ class Consumer:
     """
     The flusher's side of a ring: reads its records in order and gives the space back.
 
-    fd: the ring's descriptor; it is duplicated, so the caller may close its own. One consumer at a time; a new one goes on at the first
+    fds: Ring.fds, or the descriptor of a ring without lanes; they are duplicated, so the caller may close its own. One consumer at a time; a new one goes on at the first
     record that was not released. Threads may share one. In a forked child nothing is done.
     Raises ValueError (not a ring, or one of another build) or OSError.
     """
-    def __init__(self, fd: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def __init__(self, fds: typing.SupportsInt | typing.SupportsIndex | collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
         ...
     def count_drop(self, reason: typing.SupportsInt | typing.SupportsIndex, tensors: typing.SupportsInt | typing.SupportsIndex, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -211,7 +223,12 @@ class Consumer:
     @property
     def data_bytes(self) -> int:
         """
-        Size of the ring of bytes.
+        Size of the ring of bytes; of the smallest lane.
+        """
+    @property
+    def early_commits(self) -> int:
+        """
+        Records of a device that were found committed before their values were there.
         """
     @property
     def epoch(self) -> int:
@@ -221,7 +238,7 @@ class Consumer:
     @property
     def fill(self) -> float:
         """
-        Share of the ring in use, 0 to 1: of bytes or of slots, whichever is larger.
+        Share of the ring in use, 0 to 1: of bytes or of slots, whichever is larger, in the fullest lane.
         """
     @property
     def head_ticket(self) -> int:
@@ -246,7 +263,7 @@ class Consumer:
     @property
     def slots(self) -> int:
         """
-        Number of records the ring can hold.
+        Number of records the ring can hold; of the smallest lane.
         """
 def crc32c(data: typing.Any, seed: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     """
@@ -282,7 +299,7 @@ def write_file(path: typing.Any, parts: collections.abc.Sequence[typing.Any], *,
     direct: try O_DIRECT; buffers that lie on pages (4096) are not copied. sync: fdatasync before returning. Without the GIL.
     Raises OSError (FileExistsError, ...) with path; then no file is left. Renaming, and syncing the folder, are the caller's.
     """
-DROP_REASONS: dict[typing.Any, typing.Any] = {1: 'ring_full', 2: 'too_large', 3: 'unsupported_dtype', 4: 'sparse', 5: 'no_storage', 6: 'unreadable', 7: 'names_full', 8: 'degraded', 9: 'torn', 10: 'io_error', 11: 'unsupported_device'}
+DROP_REASONS: dict[typing.Any, typing.Any] = {1: 'ring_full', 2: 'too_large', 3: 'unsupported_dtype', 4: 'sparse', 5: 'no_storage', 6: 'unreadable', 7: 'names_full', 8: 'degraded', 9: 'torn', 10: 'io_error', 11: 'unsupported_device', 12: 'graph_capture', 13: 'arena_full', 14: 'device_error'}
 DTYPES: dict[typing.Any, typing.Any] = {1: 'BOOL', 2: 'U8', 3: 'I8', 4: 'U16', 5: 'I16', 6: 'U32', 7: 'I32', 8: 'U64', 9: 'I64', 10: 'F16', 11: 'BF16', 12: 'F32', 13: 'F64', 14: 'F8_E4M3', 15: 'F8_E5M2', 16: 'C64', 17: 'C128'}
 LOG2_MIN: int = -40
 NO_PAYLOAD: int = 18446744073709551615

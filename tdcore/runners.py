@@ -75,7 +75,8 @@ class ProcessRunner:
             # Neither side ever waits for the other.
             self._words, mouth = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             pidfd = _pidfd_open(os.getpid())
-            job = {**self._job, "fd": self._ring.fd, "pidfd": pidfd, "trainer_pid": os.getpid()}
+            rings = self._ring.fds
+            job = {**self._job, "fds": rings, "pidfd": pidfd, "trainer_pid": os.getpid()}
             self._process = subprocess.Popen(
                 command("tdcore.flusher.main", job),
                 stdin=subprocess.DEVNULL,
@@ -83,7 +84,7 @@ class ProcessRunner:
                 stderr=mouth,  # not the trainer's: whoever reads that would wait for the flusher's end
                 cwd="/",  # holds no folder of the user's busy
                 env=environment(),
-                pass_fds=[fd for fd in (self._ring.fd, pidfd) if fd >= 0],
+                pass_fds=[fd for fd in (*rings, pidfd) if fd >= 0],
                 start_new_session=True,  # Ctrl-C and signals to the trainer's group do not reach it
             )
         except OSError as error:
@@ -140,7 +141,7 @@ class ThreadRunner:
 
         pyarrow.array(["this imports what pyarrow imports on first use"])
         try:
-            self._consumer = _core.Consumer(self._ring.fd)
+            self._consumer = _core.Consumer(self._ring.fds)
         except (OSError, ValueError) as error:
             raise FlusherError(f"cannot map the ring for the flusher thread: {error}") from error
 

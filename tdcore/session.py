@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from tdcore import _core, errands
 from tdcore.attempts import JSON, Attempt
 from tdcore.counters import CloseReport, Counters, Progress
-from tdcore.errors import CaptureError, ConfigError, SinkError
+from tdcore.errors import ConfigError, SinkError
 from tdcore.layout import COLLECTIONS_KEY, FORMAT_VERSION, end_key
+from tdcore.ring_config import RingConfig, make_ring
 from tdcore.runners import ProcessRunner, Runner, ThreadRunner
 from tdcore.sinks import is_remote, place_text, shown_place
 from tdcore.sinks.s3.options import parse_s3_url
@@ -42,41 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["JSON", "RingConfig", "Session", "StopRequest"]
 
 _log = logging.getLogger("tdcore")
-_MIB = 1024 * 1024
 _LAST_WORDS_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RingConfig:
-    """The memory between the training and its flusher.
-
-    ring_bytes: payloads and statistics in flight; a power of two. The memory is taken when the session
-    starts. slots: records in flight; a power of two. names_bytes: table of tensor names; a power of two.
-    when_full: "block" waits for the flusher, at most block_timeout, then drops; "drop" drops at once;
-    "degrade" keeps the statistics and drops the payload. Each drop is counted with its reason. threads: that
-    copy and reduce large tensors, the training's included; None takes a quarter of the CPUs, from 2 to 4 (1
-    where there is one CPU).
-    """
-
-    ring_bytes: int = 256 * _MIB
-    slots: int = 16384
-    names_bytes: int = 4 * _MIB
-    when_full: Literal["block", "drop", "degrade"] = "block"
-    block_timeout: timedelta = timedelta(seconds=30)
-    threads: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.when_full not in ("block", "drop", "degrade"):
-            raise ConfigError(f"when_full must be 'block', 'drop' or 'degrade', got {self.when_full!r}")
-        if self.block_timeout < timedelta():
-            raise ConfigError(f"block_timeout must not be negative, got {self.block_timeout}")
-        if self.threads is not None and self.threads < 1:
-            raise ConfigError(f"threads must be at least 1 (or None), got {self.threads}")
-
-    def resolved_threads(self) -> int:
-        """The number of threads to use on this machine."""
-        cpus = len(os.sched_getaffinity(0))
-        return self.threads or min(cpus, max(2, min(4, cpus // 4)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +92,7 @@ class Session:
         self._here = flusher == "thread"  # whether this process itself may talk to a bucket
         self.out_dir = _place(out_dir, in_this_process=self._here)
         self.worker = worker
-        self.ring = _make_ring(ring or RingConfig())  # first, so that a wrong size leaves no attempt behind
+        self.ring = make_ring(ring or RingConfig())  # first, so that a wrong size leaves no attempt behind
         try:
             spools = worker_spools(self.out_dir, worker) if is_remote(self.out_dir) else None
             place = _claim(
@@ -261,25 +228,6 @@ def _place(out_dir: str | os.PathLike[str], in_this_process: bool) -> str:
     if in_this_process and options.engine == "auto" and find_spec("aiobotocore") is not None:
         options = replace(options, engine="aiobotocore")
     return options.at(place.where)
-
-
-def _make_ring(config: RingConfig) -> _core.Ring:
-    try:
-        return _core.Ring(
-            data_bytes=config.ring_bytes,
-            slots=config.slots,
-            names_bytes=config.names_bytes,
-            policy=config.when_full,
-            block_timeout_seconds=config.block_timeout.total_seconds(),
-            threads=config.resolved_threads(),
-        )
-    except ValueError as error:
-        raise ConfigError(f"RingConfig: {error}") from error
-    except (OSError, MemoryError) as error:
-        raise CaptureError(
-            f"cannot set up {config.ring_bytes / _MIB:.0f} MiB of shared memory for capture: {error}; "
-            "lower RingConfig.ring_bytes, or allow memfd_create() in this container"
-        ) from error
 
 
 def _claim(out_dir: str, **entry: Any) -> Attempt:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -179,11 +179,17 @@ def read_end(sink: Sink, attempt: int = 0) -> dict[str, Any]:
 
 
 def spawn_flusher(
-    fd: int, out: str, *, pid: int | None = None, pidfd: int = -1, options: FlusherOptions = QUICK
+    fds: int | Sequence[int],
+    out: str,
+    *,
+    pid: int | None = None,
+    pidfd: int = -1,
+    options: FlusherOptions = QUICK,
 ) -> subprocess.Popen[bytes]:
     """The flusher as a process, as the runner starts it."""
+    rings = [fds] if isinstance(fds, int) else list(fds)
     job = {
-        "fd": fd,
+        "fds": rings,
         "pidfd": pidfd,
         "trainer_pid": os.getpid() if pid is None else pid,
         "out": out,
@@ -197,7 +203,7 @@ def spawn_flusher(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        pass_fds=[each for each in (fd, pidfd) if each >= 0],
+        pass_fds=[each for each in (*rings, pidfd) if each >= 0],
         start_new_session=True,
     )
 

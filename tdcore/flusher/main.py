@@ -1,7 +1,8 @@
 """The flusher as a process of its own. `main` gets one JSON argument, made by tdcore.runners.ProcessRunner:
 
-    {"fd": memfd of the ring, "pidfd": pidfd of the trainer or -1, "trainer_pid": 123, "out": "runs/demo",
-     "worker": "worker_0", "attempt": 0, "spool": "/state/...", "options": {...FlusherOptions as JSON...}}
+    {"fds": [memfds of the ring and its lanes], "pidfd": pidfd of the trainer or -1, "trainer_pid": 123,
+     "out": "runs/demo", "worker": "worker_0", "attempt": 0, "spool": "/state/...",
+     "options": {...FlusherOptions as JSON...}}
 
 Exit status 0: the ring was closed or its trainer died, and all that could be written is written. Anything
 else: it failed and may be started again on the same ring. It ends by itself, never by a signal that was
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     from tdcore import _core
 
     job: dict[str, Any] = json.loads(arguments[0])
-    consumer = _core.Consumer(job["fd"])
+    consumer = _core.Consumer(job["fds"])
     consumer.report(records=0, bytes=0, rows=0, last_step=-1)  # first sign of life, before the slow imports
     _step_back()
 

@@ -248,8 +248,8 @@ void death() {
         release_all(before);
       }
       control.drops[static_cast<std::size_t>(DropReason::kTorn)].tensors.store(already);
-      control.torn_total.store(note_total);
-      control.torn_ticket.store(note_ticket);
+      control.note_torn.store(note_total);
+      control.note_ticket.store(note_ticket);
       const Consumer restarted(ring.memory());
       return restarted.counters().drops[static_cast<std::size_t>(DropReason::kTorn)].tensors;
     };

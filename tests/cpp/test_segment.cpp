@@ -227,7 +227,7 @@ void planning() {
     put(ring, {.entries = {floats(0, 16, 0)}, .payload_bytes = 64, .step = 8}, 3);
     Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
     const std::vector<std::string> names = {"a", "b\"\\\n", "c", "d\xc3\xbc"};
-    const Segment segment = plan_segment(drained.rows, drained.batches, consumer.memory()->data(), names);
+    const Segment segment = plan_segment(drained.rows, drained.batches, consumer.data(), names);
     const std::vector<SegmentPiece> pieces = segment.pieces();
     const std::string file = joined(pieces);
     REQUIRE(file.size() == segment.file_bytes && file.size() % kPageBytes == 0);
@@ -276,8 +276,8 @@ void planning() {
     put(ring, {.entries = {floats(0, 1, 0), floats(1, 1, 64)}, .payload_bytes = 128, .step = -1});
     Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
     const std::vector<std::string> names = {"w", "w@-1~3"};
-    const std::string json = json_of(
-        joined(plan_segment(drained.rows, drained.batches, consumer.memory()->data(), names).pieces()));
+    const std::string json =
+        json_of(joined(plan_segment(drained.rows, drained.batches, consumer.data(), names).pieces()));
     for (const char* key :
          {R"("w@-1":)", R"("w@-1~2":)", R"("w@-1~3":)", R"("w@-1:2":)", R"("?5@-1":)", R"("w@-1~3@-1":)"}) {
       REQUIRE(contains(json, key));
@@ -290,7 +290,7 @@ void planning() {
     Consumer consumer(ring.memory());
     put(ring, {.entries = {without_payload()}});
     Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
-    const Segment segment = plan_segment(drained.rows, drained.batches, consumer.memory()->data(), {});
+    const Segment segment = plan_segment(drained.rows, drained.batches, consumer.data(), {});
     REQUIRE(drained.rows.size() == 1 && segment.file_bytes == 0 && segment.pieces().empty());
   });
   it("tensors without elements have a place and no bytes", [] {
@@ -299,7 +299,7 @@ void planning() {
     put(ring, {.entries = {floats(0, 0, 0)}});
     Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
     const std::vector<std::string> names = {"empty"};
-    const Segment segment = plan_segment(drained.rows, drained.batches, consumer.memory()->data(), names);
+    const Segment segment = plan_segment(drained.rows, drained.batches, consumer.data(), names);
     REQUIRE(segment.file_bytes == kPageBytes && drained.rows.at(0).segment_offset == kPageBytes);
     REQUIRE(contains(json_of(joined(segment.pieces())),
                      R"("empty@7":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})"));
