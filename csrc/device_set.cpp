@@ -94,7 +94,7 @@ bool DeviceSet::prepare(int device, StreamHandle stream) noexcept {
         make(place, device, stream, main_.lanes()[i]);
       return place.state.load(std::memory_order_relaxed) == State::kReady;
     }
-    unserved_.store(device, std::memory_order_relaxed);
+    (void)why_not(device);
   } catch (const std::exception&) {  // no memory: tried again at the next call
   }
   return false;
@@ -118,6 +118,7 @@ void DeviceSet::make(Place& place, int device, StreamHandle stream, const std::s
     place.why = place.capture->report().error;
   }
   const bool usable = place.capture != nullptr && place.why.empty();
+  if (!usable) refused_.store(true, std::memory_order_relaxed);
   // Release: pairs with the acquire in ready().
   place.state.store(usable ? State::kReady : State::kRefused, std::memory_order_release);
 }
@@ -126,6 +127,7 @@ DropReason DeviceSet::why_not(int device) const noexcept {
   const Place* place = find(device);
   if (place == nullptr) {
     unserved_.store(device, std::memory_order_relaxed);
+    refused_.store(true, std::memory_order_relaxed);
     return DropReason::kUnsupportedDevice;
   }
   return place->state.load(std::memory_order_relaxed) == State::kPostponed ? DropReason::kGraphCapture
@@ -133,7 +135,8 @@ DropReason DeviceSet::why_not(int device) const noexcept {
 }
 
 std::string DeviceSet::refusals() const {
-  if (!guard_->here()) return {};
+  // Without the mutex as long as all is well: another thread may be setting a device up.
+  if (!refused_.load(std::memory_order_relaxed) || !guard_->here()) return {};
   const std::lock_guard lock(mutex_);
   std::string text;
   for (const Place& place : places()) {

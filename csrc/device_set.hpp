@@ -151,6 +151,7 @@ class DeviceSet {
   std::vector<Loan> loans_;                 // under loans_mutex_
   std::atomic<std::size_t> loan_count_{0};  // relaxed: a hint for take_read()
   mutable std::atomic<int> unserved_{kHostMemory};  // relaxed: a device that came too late
+  mutable std::atomic<bool> refused_{false};        // relaxed: refusals() has something to say
   std::atomic<int> redirect_{kHostMemory};  // relaxed: set by tests before they capture
   std::atomic<bool> closed_{false};         // relaxed: a late capture finds its lane closed
 };

@@ -81,6 +81,7 @@ _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
+_EXCHANGE, _LEGACY = b"dlpack_exchange_api", b"dltensor"  # capsules point at their names
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 
 
@@ -121,7 +122,7 @@ class DlpackArray:
         managed.deleter = deleter
         kept = _fill(managed.tensor, self.values, self.device)
         self._lent[len(self.streams)] = (managed, deleter, kept)  # for good: a test is short
-        return _new_capsule(ctypes.addressof(managed), b"dltensor", None)
+        return _new_capsule(ctypes.addressof(managed), _LEGACY, None)
 
 
 class Buffered(bytearray):
@@ -177,7 +178,7 @@ _API = _ExchangeApi(1, 3, None, None, None, None, _TensorFrom(_tensor_from), _Cu
 class ExchangeTensor:
     """DLPack's exchange table, as PyTorch from 2.10 on has it. current: device -> current stream."""
 
-    __dlpack_c_exchange_api__ = _new_capsule(ctypes.addressof(_API), b"dlpack_exchange_api", None)
+    __dlpack_c_exchange_api__ = _new_capsule(ctypes.addressof(_API), _EXCHANGE, None)
     current: dict[int, int] = {}
     asked: list[tuple[int, int]] = []
 

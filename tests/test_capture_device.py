@@ -401,27 +401,7 @@ def test_a_ring_that_is_dropped_gives_exports_back() -> None:
 # ---- Steps, threads, fork -------------------------------------------------------------------------------
 
 
-def test_the_mark_of_a_steps_end_comes_behind_what_devices_still_write(
-    tap: DeviceTap, device: _core.SimulatedDevice
-) -> None:
-    _core.simulate_device(tap.ring, 1, delay_us=300)
-    tap.ring.prepare_device(0)
-    device.pause()
-    assert tap.capture([ExchangeTensor(numbers(), (CUDA, number)) for number in (0, 1)]) == 0
-    assert tap.ring.mark_step_end()
-    early = self_records(tap)
-    assert early.count(0) == 0  # no mark yet
-    device.resume()
-    found = early
-    for _ in range(100_000):
-        found += self_records(tap)
-        if 0 in found:
-            break
-    assert found.index(0) == len(found) - 1
-    assert sum(found) == 2
-
-
-def self_records(tap: DeviceTap) -> list[int]:
+def records_of(tap: DeviceTap) -> list[int]:
     """Rows of each record that is there."""
     found = []
     while True:
@@ -433,10 +413,30 @@ def self_records(tap: DeviceTap) -> list[int]:
         tap.consumer.release(drained)
 
 
+def test_the_mark_of_a_steps_end_comes_behind_what_devices_still_write(
+    tap: DeviceTap, device: _core.SimulatedDevice
+) -> None:
+    _core.simulate_device(tap.ring, 1, delay_us=300)
+    tap.ring.prepare_device(0)
+    device.pause()
+    assert tap.capture([ExchangeTensor(numbers(), (CUDA, number)) for number in (0, 1)]) == 0
+    assert tap.ring.mark_step_end()
+    early = records_of(tap)
+    assert early.count(0) == 0  # no mark yet
+    device.resume()
+    found = early
+    for _ in range(100_000):
+        found += records_of(tap)
+        if 0 in found:
+            break
+    assert found.index(0) == len(found) - 1
+    assert sum(found) == 2
+
+
 def test_a_mark_without_devices_in_use_goes_the_old_way(tap: DeviceTap) -> None:
     assert tap.capture([numbers()]) == 0
     assert tap.ring.mark_step_end()
-    assert self_records(tap) == [1, 0]
+    assert records_of(tap) == [1, 0]
 
 
 def test_threads_capture_on_streams_of_their_own(tap: DeviceTap, device: _core.SimulatedDevice) -> None:
@@ -463,7 +463,7 @@ def test_a_forked_child_touches_no_device(tap: DeviceTap, device: _core.Simulate
     operations = device.operations
     child = os.fork()
     if child == 0:
-        ok = tap.capture([ExchangeTensor(numbers())]) == 0
+        ok = tap.ring.capture([ExchangeTensor(numbers())], np.zeros(1, np.uint32), b"\3", 1, 1, 1) == 0
         ok = ok and not tap.ring.mark_step_end() and not tap.ring.prepare_device(0)
         ok = ok and tap.ring.device_reports() == [] and tap.ring.device_refusals() == ""
         tap.ring.close()
