@@ -9,7 +9,10 @@
 //   the stream is being captured into a graph -> kGraphCapture, no row
 //   the arena is full, policy drop -> kArenaFull, a row that says so; degrade -> kDegraded with statistics;
 //     block -> the training's stream (not the host) waits until there is room, or chunks follow each other
-//   the device has failed -> kDeviceError
+//   more under way than there are tables or events for -> kArenaFull, whatever the policy: for those the host
+//     would have to wait
+//   the device has failed -> kDeviceError, and a row in the main ring that says so for what comes later
+// A tensor of more tiles than the scratch has partial results for goes in parts, too, also without payload.
 // Threads: any number may call capture(); a mutex is held while one enqueues (microseconds, no waiting).
 #pragma once
 
@@ -22,9 +25,15 @@
 
 namespace tdcore {
 
+class DeviceEngine;
+
 struct DeviceCaptureConfig {
   std::uint64_t arena_bytes = std::uint64_t{64} << 20;  // of device memory, for payloads on their way
-  std::uint32_t max_items = 8192;                       // of one launch
+  std::uint64_t scratch_bytes = std::uint64_t{16}
+                                << 20;  // of device memory, for launch tables and partial results
+  std::uint64_t table_bytes = std::uint64_t{8} << 20;  // of pinned memory, for launch tables to upload
+  std::uint32_t max_items = 8192;                      // of one launch
+  std::uint32_t in_flight = 1024;                      // launches that may be under way
 };
 
 /// What doctor and the run's end say of a device.
@@ -68,8 +77,8 @@ class DeviceCapture {
   void close() noexcept;
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  Ring& main_;
+  std::unique_ptr<DeviceEngine> engine_;  // null when there was no memory for it
 };
 
 }  // namespace tdcore
