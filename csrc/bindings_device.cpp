@@ -72,7 +72,8 @@ struct SimulatedDevice {
 SimulatedDevice simulate_device(const std::shared_ptr<Ring>& ring, int id, std::uint64_t seed,
                                 std::uint32_t delay_us, bool host_tensors, const std::string& rung,
                                 std::uint64_t fails_after, bool early_words) {
-  if (ring->devices() == nullptr) throw py::value_error("the ring has no device lanes; give it device_lanes=1");
+  if (ring->devices() == nullptr)
+    throw py::value_error("the ring has no device lanes; give it device_lanes=1");
   HostDeviceOptions options;
   options.seed = seed;
   options.delay_us = delay_us;
@@ -88,7 +89,8 @@ SimulatedDevice simulate_device(const std::shared_ptr<Ring>& ring, int id, std::
   return {ring, device};
 }
 
-constexpr const char* kSimulateDoc = R"(Makes device `id` of the ring a simulated one: host memory, streams that are threads. For tests without a GPU.
+constexpr const char* kSimulateDoc =
+    R"(Makes device `id` of the ring a simulated one: host memory, streams that are threads. For tests without a GPU.
 
 delay_us: longest delay of a piece of work. host_tensors: tensors in host memory are captured as if they lay on it; its
 kernels then run within the call, since nothing keeps the training from overwriting host memory behind them. rung:
@@ -136,7 +138,8 @@ void bind_device(py::module_& module) {
   };
   add("mark_step_end", &mark_step_end,
       "Says that the step captured last is over, as a record without rows. False when there is no room.");
-  add("prepare_device",
+  add(
+      "prepare_device",
       [](Ring& self, int device) {
         const py::gil_scoped_release unlocked;
         return self.devices() != nullptr && self.devices()->prepare(device);
@@ -144,7 +147,8 @@ void bind_device(py::module_& module) {
       py::arg("device"),
       "Sets a CUDA device up, which its first capture would do else. Whether its tensors can be captured; "
       "device_refusals() says why not. Not while one of its streams is being captured into a graph.");
-  add("device_refusals",
+  add(
+      "device_refusals",
       [](const Ring& self) { return self.devices() != nullptr ? self.devices()->refusals() : std::string(); },
       "Why devices that were met are not used, a line each; empty when all are.");
   add("device_reports", &device_reports,

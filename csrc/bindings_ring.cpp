@@ -161,8 +161,9 @@ void bind_ring(py::module_& module) {
       .def("take_request", &take_request, "Text of the request that waits, once; None when there is none.")
       .def("set_closing", &Ring::set_closing,
            "Takes no more records; the flusher drains what there is and leaves.")
-      .def("prefault", &Ring::start_prefault,
-           "Starts a thread that touches every page of the ring, so that no capture has to. Returns at once.");
+      .def(
+          "prefault", &Ring::start_prefault,
+          "Starts a thread that touches every page of the ring, so that no capture has to. Returns at once.");
 }
 
 }  // namespace tdcore

@@ -138,8 +138,8 @@ bool TensorReader::current_stream(const dlpack::ExchangeApi* api, TensorView& vi
     const Owned cuda(module == nullptr ? nullptr : PyObject_GetAttr(module, n.cuda));
     const Owned device(PyLong_FromLong(view.device));
     PyObject* arguments[] = {cuda.get(), device.get()};
-    const Owned stream(
-        cuda && device ? PyObject_VectorcallMethod(n.current_stream, arguments, 2, nullptr) : nullptr);
+    const Owned stream(cuda && device ? PyObject_VectorcallMethod(n.current_stream, arguments, 2, nullptr)
+                                      : nullptr);
     const std::int64_t handle = stream ? number_at(stream.get(), {n.cuda_stream}) : -1;
     if (handle == -1) return false;
     view.stream = handle_of(static_cast<std::uintptr_t>(handle));
@@ -184,7 +184,8 @@ DropReason TensorReader::read_cuda_interface(PyObject* object, bool has_dlpack, 
   if (view.dtype == Dtype::kUnknown) view.dtype = dtype_from_typestr(code);
   if (view.dtype == Dtype::kUnknown || code[0] == '>') return DropReason::kUnsupportedDtype;
   view.data = PyLong_AsVoidPtr(PyTuple_GET_ITEM(data, 0));
-  // None: the values are there, on whichever stream they are read. 0 could mean two streams, so it may not be.
+  // None: the values are there, on whichever stream they are read. 0 could mean two streams, so it may not
+  // be.
   const bool names_stream = stream != nullptr && stream != Py_None;
   if (names_stream) view.stream = PyLong_AsUnsignedLongLong(stream);
   if (PyErr_Occurred() != nullptr || (names_stream && view.stream == 0)) return DropReason::kUnreadable;

@@ -110,7 +110,7 @@ TypeInfo info_of(PyTypeObject* type);
 Dtype dtype_from_name(std::string_view name) noexcept;  // "float32" or "torch.float32"
 Dtype dtype_from_format(const char* format,
                         std::int64_t item_bytes) noexcept;  // struct module's language; one element only
-Dtype dtype_from_typestr(std::string_view code) noexcept;  // "<f4", as array interfaces have it
+Dtype dtype_from_typestr(std::string_view code) noexcept;   // "<f4", as array interfaces have it
 Dtype dtype_from_dlpack(dlpack::DataType type) noexcept;
 Dtype dtype_of_object(PyObject* object);  // by the text that the dtype object prints as
 

@@ -41,9 +41,7 @@ std::unique_ptr<Device> open_device(int device, std::string& why) {
 }
 
 DeviceSet::DeviceSet(Ring& main)
-    : main_(main),
-      guard_(main.memory()->guard()),
-      place_count_(std::min(main.lanes().size(), kMaxPlaces)) {}
+    : main_(main), guard_(main.memory()->guard()), place_count_(std::min(main.lanes().size(), kMaxPlaces)) {}
 
 DeviceSet::~DeviceSet() {
   close();
@@ -112,7 +110,7 @@ void DeviceSet::make(Place& place, int device, StreamHandle stream, const std::s
     place.state.store(State::kPostponed, std::memory_order_relaxed);
     return;
   }
-  if (place.opened != nullptr && lane->take_memory(&place.why)) {
+  if (place.opened != nullptr) {
     const DeviceCaptureConfig config{.arena_bytes = main_.device_arena_bytes()};
     place.capture = std::make_unique<DeviceCapture>(std::move(place.opened), lane, main_, config);
     place.why = place.capture->report().error;
@@ -145,8 +143,8 @@ std::string DeviceSet::refusals() const {
     text += "cuda:" + std::to_string(device) + " cannot be used: " + place.why + "\n";
   }
   if (const int device = unserved_.load(std::memory_order_relaxed); device != kHostMemory) {
-    text += "cuda:" + std::to_string(device) + " is not captured: all " +
-            std::to_string(place_count_) + " device lanes are taken; raise RingConfig.device_lanes\n";
+    text += "cuda:" + std::to_string(device) + " is not captured: all " + std::to_string(place_count_) +
+            " device lanes are taken; raise RingConfig.device_lanes\n";
   }
   return text;
 }

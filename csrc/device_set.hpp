@@ -1,11 +1,11 @@
 // device_set.hpp: the devices of one ring: which lane serves which, and the way of a capture's tensors there.
 //
 // A device gets a lane at its first use, in the order in which they come; where there are more devices than
-// lanes the late ones are not served (kUnsupportedDevice). One that cannot be used keeps its lane and says why
-// (kDeviceError). Captures of host memory come nowhere near here.
-// Threads: any may call anything. prepare() may last (memory is taken and pinned, kernels are compiled) and
-// holds a mutex meanwhile, so it must not be called with the GIL; the rest looks at atomics. Fork: in a child
-// nothing is done, and nothing of the parent's is touched.
+// lanes the late ones are not served (kUnsupportedDevice). One that cannot be used keeps its lane and says
+// why (kDeviceError). Captures of host memory come nowhere near here. Threads: any may call anything.
+// prepare() may last (memory is taken and pinned, kernels are compiled) and holds a mutex meanwhile, so it
+// must not be called with the GIL; the rest looks at atomics. Fork: in a child nothing is done, and nothing
+// of the parent's is touched.
 #pragma once
 
 #include <array>
@@ -145,15 +145,15 @@ class DeviceSet {
   static constexpr std::size_t kMaxPlaces = 8;
   const std::size_t place_count_;  // lanes
   std::array<Place, kMaxPlaces> places_;
-  mutable std::mutex mutex_;  // of making
+  mutable std::mutex mutex_;                              // of making
   std::vector<std::pair<int, DeviceFactory>> factories_;  // under mutex_
   std::mutex loans_mutex_;
-  std::vector<Loan> loans_;                 // under loans_mutex_
-  std::atomic<std::size_t> loan_count_{0};  // relaxed: a hint for take_read()
+  std::vector<Loan> loans_;                         // under loans_mutex_
+  std::atomic<std::size_t> loan_count_{0};          // relaxed: a hint for take_read()
   mutable std::atomic<int> unserved_{kHostMemory};  // relaxed: a device that came too late
   mutable std::atomic<bool> refused_{false};        // relaxed: refusals() has something to say
-  std::atomic<int> redirect_{kHostMemory};  // relaxed: set by tests before they capture
-  std::atomic<bool> closed_{false};         // relaxed: a late capture finds its lane closed
+  std::atomic<int> redirect_{kHostMemory};          // relaxed: set by tests before they capture
+  std::atomic<bool> closed_{false};                 // relaxed: a late capture finds its lane closed
 };
 
 }  // namespace tdcore

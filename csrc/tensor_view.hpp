@@ -19,7 +19,7 @@ struct TensorView {
   int ndim = 0;
   Dtype dtype = Dtype::kUnknown;
   std::int16_t device = kHostMemory;  // or the number of a CUDA device, as its framework counts them
-  std::uintptr_t stream = 0;          // of a device: behind whose work the values are there; 0: the default one
+  std::uintptr_t stream = 0;  // of a device: behind whose work the values are there; 0: the default one
 };
 
 }  // namespace tdcore
