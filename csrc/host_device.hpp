@@ -32,7 +32,7 @@ struct HostDeviceOptions {
   // late. For tensors of libraries that compute at once.
   bool sync_compute = false;
   CommitRung best_rung = CommitRung::kStreamWrite;  // what a probe found to work
-  std::string rung_reason;
+  std::string rung_reason = {};
   std::uint64_t fails_after = ~std::uint64_t{0};  // that many pieces of work are taken, then none
   // With the failure: what was enqueued and has not run never runs (a lost context), or it does.
   bool failure_loses_work = true;

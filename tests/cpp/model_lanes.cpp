@@ -23,7 +23,7 @@ namespace {
 
 using namespace tdcore::testing::lanes;
 
-class Model {
+class Model : private Checker {
  public:
   explicit Model(Mistake mistake) : mistake_(mistake) {}
 
@@ -40,10 +40,6 @@ class Model {
   std::size_t states() const { return seen_.size(); }
 
  private:
-  void fail(const char* what) {
-    if (failure_.empty()) failure_ = what;
-  }
-
   void visit(const State& state) {
     std::string key(reinterpret_cast<const char*>(&state), sizeof(State));
     if (seen_.insert(std::move(key)).second) queue_.push_back(state);
@@ -96,14 +92,6 @@ class Model {
     if (!complete(state)) fail("stuck before everything was given back");
   }
 
-  bool complete(const State& state) {
-    int torn = 0;
-    for (const Byte read : state.read) torn += (read & 0x80) != 0 ? 1 : 0;
-    if (state.torn_total != torn) fail("torn records are not counted once each");
-    return state.lanes[0].given_back == state.lanes[0].reserved &&
-           state.lanes[1].given_back == state.lanes[1].reserved;
-  }
-
   // ---- a lane's producers
 
   template <typename Go>
@@ -145,9 +133,6 @@ class Model {
     return state.consumer.noticed != 0 ? Front::kTorn : Front::kNothing;
   }
 
-  /// The full count of a place that is not before the head; for slots and for the checker.
-  static int full(const Lane& lane, int at) { return lane.given_back + wrap(at - lane.given_back); }
-
   int entry(int ticket) const { return ticket % (mistake_ == Mistake::kSmallLog ? 2 : kEntries); }
 
   bool logged(const State& state, int ticket) const {
@@ -160,34 +145,12 @@ class Model {
     Consumer& me = state.consumer;
     Lane& there = state.lanes[lane];
     const int number = full(there, me.lanes[lane]);
-    const int record = lane * kMost + number + 1;
-    const int said = record | (torn ? 0x80 : 0);
-    if (me.ticket >= kTickets || number >= there.reserved) return fail("a record was read that is not there");
-    if (!torn && (there.committed >> number & 1) == 0) fail("an uncommitted record was read");
-    if (torn && state.dead == 0) fail("a record was skipped while the trainer lives");
-    for (int ticket = 0; ticket < kTickets; ++ticket) {
-      if (ticket != me.ticket && (state.read[ticket] & 0x7f) == record) fail("a record was read twice");
-    }
-    if (state.read[me.ticket] != 0 && state.read[me.ticket] != said)
-      fail("a ticket gave another record than before");
-    if (!torn && lane == kMarkerLane && number == kMarker) check_marker(state);
-    state.read[me.ticket] = static_cast<Byte>(said);
+    if (!check_read(state, lane, number, torn)) return;
     me.lanes[lane] = wrap(me.lanes[lane] + 1);
     ++me.ticket;
     me.torn = static_cast<Byte>(me.torn + (torn ? 1 : 0));
     forget_choice(me);
     me.step = kNext;
-  }
-
-  void check_marker(const State& state) {
-    const int other = 1 - kMarkerLane;
-    for (int number = 0; number < kMost; ++number) {
-      if ((state.before_marker >> number & 1) == 0) continue;
-      bool found = false;
-      for (int ticket = 0; ticket < state.consumer.ticket; ++ticket)
-        found = found || (state.read[ticket] & 0x7f) == other * kMost + number + 1;
-      if (!found) fail("a marker came before what was committed before it");
-    }
   }
 
   static void forget_choice(Consumer& me) {
@@ -356,19 +319,6 @@ class Model {
     me.step = after;
   }
 
-  void store_head(State& next, int lane, Byte head) {
-    Lane& there = next.lanes[lane];
-    const int given_back = full(there, head);
-    for (int number = there.given_back; number < given_back; ++number) {
-      bool found = false;
-      for (int ticket = 0; ticket < next.count; ++ticket)
-        found = found || (next.read[ticket] & 0x7f) == lane * kMost + number + 1;
-      if (!found) fail("a head ran ahead of the count");
-    }
-    there.head = head;
-    there.given_back = static_cast<Byte>(given_back);
-  }
-
   template <typename Go>
   void step_attach(const State& state, Go&& go) {
     State next = state;
@@ -396,7 +346,6 @@ class Model {
   }
 
   const Mistake mistake_;
-  std::string failure_;
   std::deque<State> queue_;
   std::unordered_set<std::string> seen_;
 };

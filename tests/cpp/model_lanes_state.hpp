@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace tdcore::testing::lanes {
 
@@ -84,5 +85,72 @@ struct State {
 };
 
 inline Byte wrap(int value) { return static_cast<Byte>(((value % kModulus) + kModulus) % kModulus); }
+
+/// What must hold in every state; keeps what went wrong first.
+class Checker {
+ protected:
+  void fail(const char* what) {
+    if (failure_.empty()) failure_ = what;
+  }
+
+  bool complete(const State& state) {
+    int torn = 0;
+    for (const Byte read : state.read) torn += (read & 0x80) != 0 ? 1 : 0;
+    if (state.torn_total != torn) fail("torn records are not counted once each");
+    return state.lanes[0].given_back == state.lanes[0].reserved &&
+           state.lanes[1].given_back == state.lanes[1].reserved;
+  }
+
+  /// The full count of a place that is not before the head; for slots and for the checker.
+  static int full(const Lane& lane, int at) { return lane.given_back + wrap(at - lane.given_back); }
+
+  /// The record goes to the caller, under the consumer's next ticket. False when it cannot be noted.
+  bool check_read(State& state, int lane, int number, bool torn) {
+    const Consumer& me = state.consumer;
+    const Lane& there = state.lanes[lane];
+    const int record = lane * kMost + number + 1;
+    const int said = record | (torn ? 0x80 : 0);
+    if (me.ticket >= kTickets || number >= there.reserved) {
+      fail("a record was read that is not there");
+      return false;
+    }
+    if (!torn && (there.committed >> number & 1) == 0) fail("an uncommitted record was read");
+    if (torn && state.dead == 0) fail("a record was skipped while the trainer lives");
+    for (int ticket = 0; ticket < kTickets; ++ticket) {
+      if (ticket != me.ticket && (state.read[ticket] & 0x7f) == record) fail("a record was read twice");
+    }
+    if (state.read[me.ticket] != 0 && state.read[me.ticket] != said)
+      fail("a ticket gave another record than before");
+    if (!torn && lane == kMarkerLane && number == kMarker) check_marker(state);
+    state.read[me.ticket] = static_cast<Byte>(said);
+    return true;
+  }
+
+  void check_marker(const State& state) {
+    const int other = 1 - kMarkerLane;
+    for (int number = 0; number < kMost; ++number) {
+      if ((state.before_marker >> number & 1) == 0) continue;
+      bool found = false;
+      for (int ticket = 0; ticket < state.consumer.ticket; ++ticket)
+        found = found || (state.read[ticket] & 0x7f) == other * kMost + number + 1;
+      if (!found) fail("a marker came before what was committed before it");
+    }
+  }
+
+  void store_head(State& next, int lane, Byte head) {
+    Lane& there = next.lanes[lane];
+    const int given_back = full(there, head);
+    for (int number = there.given_back; number < given_back; ++number) {
+      bool found = false;
+      for (int ticket = 0; ticket < next.count; ++ticket)
+        found = found || (next.read[ticket] & 0x7f) == lane * kMost + number + 1;
+      if (!found) fail("a head ran ahead of the count");
+    }
+    there.head = head;
+    there.given_back = static_cast<Byte>(given_back);
+  }
+
+  std::string failure_;
+};
 
 }  // namespace tdcore::testing::lanes

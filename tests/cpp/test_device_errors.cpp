@@ -1,0 +1,260 @@
+// Capture on a device that fails, is closed, is killed or commits too early: nothing is lost in silence, and
+// nothing that is not whole is taken for whole.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device_rig.hpp"
+
+namespace {
+
+using namespace tdcore;
+using namespace tdcore::testing;
+
+RingConfig lane_for_all(std::uint64_t slots = 1024) { return config(8 * kMiB, slots, FullPolicy::kDrop); }
+
+std::uint64_t committed_with_values(const Rig& rig, const Tensor& tensor) {
+  std::uint64_t count = 0;
+  const Drained drained = drain(*rig.consumer, ~std::uint64_t{0}, ~std::uint64_t{0}, false);
+  for (const Row& row : drained.rows) {
+    const bool saved = row.entry.payload_offset != kNoPayload;
+    REQUIRE(!saved || payload_bytes_of(*rig.consumer, row) == tensor.bytes);
+    REQUIRE(row.entry.has_stats == 0 || row.entry.stats.count == row.entry.elements);
+    ++count;
+  }
+  REQUIRE(drained.torn == 0);
+  release(*rig.consumer, drained);
+  REQUIRE(rig.consumer->pending_records() == 0);  // nobody waits for a record that will never come
+  return count;
+}
+
+void failures_of_the_device() {
+  for (const bool loses : {true, false}) {
+    for (const CommitRung rung : {CommitRung::kStreamWrite, CommitRung::kPoll}) {
+      it("a device that fails in the middle keeps or counts every tensor, and nobody waits for it", [&] {
+        const Tensor tensor(Dtype::kF32, {1000});
+        for (std::uint64_t n = 0; n < 45; ++n) {
+          Rig rig({.seed = n + 1,
+                   .delay_us = 20,
+                   .best_rung = rung,
+                   .fails_after = n,
+                   .failure_loses_work = loses},
+                  lane_for_all());
+          for (int i = 0; i < 3; ++i) {
+            (void)rig.capture({tensor.request(kWantStats)});
+            (void)rig.capture({tensor.request(kAll)});
+          }
+          const bool refused = !rig.captures->report().error.empty();
+          rig.captures->close();
+          REQUIRE(refused || n > 20);
+          REQUIRE(committed_with_values(rig, tensor) + rig.dropped(DropReason::kDeviceError) == 6);
+        }
+      });
+    }
+  }
+  it("after a failure rows in the main ring say why there is nothing", [] {
+    const Tensor tensor(Dtype::kF32, {10});
+    Rig rig({.fails_after = 0});
+    Consumer main(rig.main.memory());
+    (void)rig.capture({tensor.request(kAll, 1)});
+    const CaptureResult later =
+        rig.capture({tensor.request(kAll, 2), without_value(EntryStatus::kAbsent, DropReason::kNone, 3)});
+    REQUIRE(later.kept == 0 && later.not_kept == 1 && rig.dropped(DropReason::kDeviceError) == 2);
+    REQUIRE(rig.dropped_bytes(DropReason::kDeviceError) == 80);
+    const Drained drained = drain(main, ~std::uint64_t{0}, 10, false);
+    REQUIRE(drained.rows.size() == 2 && drained.rows[0].entry.reason == DropReason::kDeviceError &&
+            drained.rows[1].entry.status == EntryStatus::kAbsent);
+    REQUIRE(rig.captures->report().error.find("simulated failure") != std::string::npos);
+    REQUIRE(!rig.captures->mark_step_end({}) || rig.captures->report().in_flight == 0);
+  });
+  it("a device without memory counts everything and says what it lacks", [] {
+    const Tensor tensor(Dtype::kF32, {10});
+    Rig rig({.memory_bytes = 4096});
+    REQUIRE(rig.capture({tensor.request()}).not_kept == 1 && rig.dropped(DropReason::kDeviceError) == 1);
+    REQUIRE(rig.captures->report().error.find("no device memory for the arena (1048576 bytes)") == 0);
+  });
+  it("no device at all is an error like others", [] {
+    Ring main(config());
+    DeviceCapture captures(nullptr, std::make_shared<Ring>(config()), main, {});
+    const Tensor tensor(Dtype::kF32, {10});
+    REQUIRE(captures.capture(std::vector<Request>{tensor.request()}, {}, 0).not_kept == 1);
+    REQUIRE(!captures.report().error.empty() && !captures.busy() && !captures.mark_step_end({}));
+  });
+}
+
+void closing() {
+  it("close waits for what is in flight", [] {
+    for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+      const Tensor tensor(Dtype::kF32, {5000});
+      Rig rig({.seed = seed, .delay_us = 2000}, lane_for_all());
+      for (int i = 0; i < 5; ++i) (void)rig.capture({tensor.request()});
+      rig.captures->close();
+      REQUIRE(committed_with_values(rig, tensor) == 5 && rig.captures->report().in_flight == 0);
+      REQUIRE(rig.capture({tensor.request()}).not_kept == 1);
+    }
+  });
+  it("what does not end in time keeps its memory, after the rings are gone", [] {
+    static const Tensor kTensor(Dtype::kF32, {5000});  // the device reads it after this case
+    HostDevice* device = nullptr;
+    std::shared_ptr<RingMemory> memory;
+    {
+      Rig rig({}, lane_for_all());
+      device = rig.device;
+      memory = rig.lane->memory();
+      device->pause();
+      (void)rig.capture({kTensor.request()});
+    }
+    device->resume();
+    REQUIRE(device->synchronize(kTraining));
+    while (memory->slots()[0].commit.load(std::memory_order_acquire) == 0) std::this_thread::yield();
+    Consumer consumer(memory);
+    const Drained drained = drain(consumer, ~std::uint64_t{0}, 10, false);
+    REQUIRE(drained.rows.size() == 1 && payload_bytes_of(consumer, drained.rows[0]) == kTensor.bytes);
+  });
+  it("a forked child captures nothing and disturbs nothing", [] {
+    const Tensor tensor(Dtype::kF32, {100});
+    auto rig = std::make_unique<Rig>(HostDeviceOptions{.delay_us = 2000}, lane_for_all());
+    (void)rig->capture({tensor.request()});
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const CaptureResult result = rig->capture({tensor.request()});
+      const bool nothing = result.kept + result.not_kept == 0 && !rig->captures->busy() &&
+                           !rig->captures->mark_step_end({}) && rig->captures->report().in_flight == 0;
+      rig->captures->close();
+      rig.reset();
+      ::_exit(nothing ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    REQUIRE(rig->drain_all().rows.size() == 1);
+  });
+}
+
+/// Whether a committed record has arrived, as BatchHeader::guard says. `data` is in the lane.
+bool is_whole(const std::byte* data) {
+  BatchHeader header{};
+  std::memcpy(&header, data, sizeof header);
+  const auto word = [&](const std::byte* at) {
+    return std::atomic_ref<const std::uint64_t>(*reinterpret_cast<const std::uint64_t*>(at))
+        .load(std::memory_order_acquire);
+  };
+  if (header.guard == 0) return true;
+  if (header.payload_bytes > 0) {
+    const std::byte* const payload = data + header.payload_offset;
+    return word(payload - kGuardBytes) == header.guard &&
+           word(payload + header.payload_bytes) == header.guard;
+  }
+  for (std::uint32_t i = 0; i < header.entries; ++i) {
+    const std::byte* const entry = data + sizeof header + i * sizeof(Entry);
+    Entry copy{};
+    std::memcpy(&copy, entry, sizeof copy);
+    if (copy.has_stats != 0 && word(entry) != copy.elements) return false;
+  }
+  return true;
+}
+
+void early_words() {
+  if (kThreadSanitized) return;  // data that arrives after its commit is a data race, and said to be one
+  it("a word that comes before its data is found by the guards", [] {
+    std::uint64_t early = 0;
+    for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+      const Tensor tensor(Dtype::kF32, {5000});
+      Rig rig({.seed = seed, .delay_us = 300, .early_words = true}, lane_for_all());
+      for (int i = 0; i < 8; ++i) (void)rig.capture({tensor.request(i % 3 == 0 ? std::uint8_t{kWantStats} : kAll)});
+      for (int taken = 0; taken < 8;) {
+        const Mark before = rig.consumer->mark();
+        const std::optional<RecordView> record = rig.consumer->next(false);
+        if (!record) continue;
+        if (!is_whole(record->data)) {
+          ++early;
+          rig.consumer->seek(before);
+          continue;
+        }
+        ++taken;
+        BatchHeader header{};
+        std::memcpy(&header, record->data, sizeof header);
+        if (header.payload_bytes > 0)
+          REQUIRE(std::memcmp(record->data + header.payload_offset, tensor.bytes.data(),
+                              tensor.bytes.size()) == 0);
+      }
+    }
+    REQUIRE(early > 0);
+  });
+}
+
+// ---- a producer that is killed
+
+/// The child captures until it is killed; it says where its lane is, then how many records it has asked for.
+[[noreturn]] void produce_until_killed(int to_parent, std::uint64_t seed, CommitRung rung) {
+  Rig rig({.seed = seed, .delay_us = 100, .best_rung = rung}, lane_for_all(64));
+  Tensor tensor(Dtype::kF32, {3000});
+  const int fd = rig.lane->fd();
+  if (::write(to_parent, &fd, sizeof fd) != sizeof fd) ::_exit(1);
+  for (std::uint32_t i = 0;; ++i) {
+    rig.device->enqueue(kTraining, [&tensor, i] { tensor.fill(i); });
+    (void)rig.capture({tensor.request(i % 4 == 0 ? std::uint8_t{kWantStats} : kAll, i)});
+  }
+}
+
+/// Whether the row has the values that its number says.
+bool row_is_right(const Consumer& consumer, const Row& row) {
+  Tensor expected(Dtype::kF32, {3000});
+  expected.fill(row.entry.name);
+  const TensorStats stats = reduce(expected.view());
+  return std::memcmp(&row.entry.stats, &stats, sizeof stats) == 0 &&
+         (row.entry.payload_offset == kNoPayload || payload_bytes_of(consumer, row) == expected.bytes);
+}
+
+void killed_producers() {
+  for (const CommitRung rung : {CommitRung::kStreamWrite, CommitRung::kPoll}) {
+    it("of a producer that was killed in flight records are whole or torn, never wrong", [&] {
+      std::uint64_t rows = 0;
+      for (std::uint64_t seed = 1; seed <= 15; ++seed) {
+        int ends[2] = {-1, -1};
+        REQUIRE(::pipe(ends) == 0);
+        const pid_t child = ::fork();
+        if (child == 0) produce_until_killed(ends[1], seed, rung);
+        int fd = -1;
+        REQUIRE(::read(ends[0], &fd, sizeof fd) == sizeof fd);
+        const std::string path = "/proc/" + std::to_string(child) + "/fd/" + std::to_string(fd);
+        const int lane = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+        Consumer consumer(RingMemory::attach(lane));
+        std::uint64_t taken = 0;
+        const auto take = [&](bool dead) {
+          const Drained drained = drain(consumer, ~std::uint64_t{0}, ~std::uint64_t{0}, dead);
+          for (const Row& row : drained.rows)
+            REQUIRE(row.entry.status != EntryStatus::kOk || row_is_right(consumer, row));
+          taken += drained.rows.size();
+          release(consumer, drained);
+        };
+        while (taken < 20 + seed) take(false);
+        ::kill(child, SIGKILL);
+        int status = 0;
+        REQUIRE(::waitpid(child, &status, 0) == child);
+        take(true);
+        rows += taken;
+        REQUIRE(consumer.pending_records() == 0);
+        for (const int end : {ends[0], ends[1], lane}) ::close(end);
+      }
+      REQUIRE(rows >= 15 * 20);
+    });
+  }
+}
+
+}  // namespace
+
+int main() {
+  if (!kSanitized)
+    killed_producers();  // ThreadSanitizer sees one process only; forks of threads are slow there
+  failures_of_the_device();
+  closing();
+  early_words();
+  return result();
+}
