@@ -12,9 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "bindings_lease.hpp"
 #include "bindings_tensor.hpp"
 #include "bindings_types.hpp"
 #include "capture.hpp"
+#include "device_set.hpp"
 #include "stats_cpu.hpp"
 
 namespace py = pybind11;
@@ -24,59 +26,6 @@ namespace {
 
 constexpr std::uint64_t kReleaseBytes = 256 * 1024;
 constexpr int kMaxThreads = 64;
-
-struct Scratch {
-  TensorReader reader;
-  std::vector<Request> requests;
-  bool busy = false;
-};
-
-/// This thread's scratch, or a fresh one when Python code that this thread runs for a capture captures again.
-/// Gives all references back when it ends.
-class Lease {
- public:
-  Lease()
-      : fresh_(scratch_of_thread().busy ? std::make_unique<Scratch>() : nullptr),
-        scratch_(fresh_ ? *fresh_ : scratch_of_thread()) {
-    scratch_.busy = true;
-    scratch_.requests.clear();
-  }
-  ~Lease() {
-    if (!has_gil_) return;
-    scratch_.reader.release();
-    scratch_.busy = false;
-  }
-  Lease(const Lease&) = delete;
-  Lease& operator=(const Lease&) = delete;
-  Scratch* operator->() const noexcept { return &scratch_; }
-
-  /// Runs `work` without the GIL. When the interpreter ends meanwhile, it unwinds this thread where the GIL
-  /// is taken again (so not in a destructor); then no reference may be touched any more.
-  template <typename Work>
-  void without_gil(Work work) {
-    PyThreadState* state = PyEval_SaveThread();
-    has_gil_ = false;
-    work();
-    PyEval_RestoreThread(state);
-    has_gil_ = true;
-  }
-
- private:
-  static Scratch& scratch_of_thread() {
-    thread_local Scratch scratch;
-    return scratch;
-  }
-
-  std::unique_ptr<Scratch> fresh_;
-  Scratch& scratch_;
-  bool has_gil_ = true;
-};
-
-bool wait_without_gil(Ring& ring, std::uint64_t bytes, void* lease) {
-  bool room = false;
-  static_cast<Lease*>(lease)->without_gil([&] { room = ring.wait_for_room(bytes); });
-  return room;
-}
 
 /// A list or tuple of the objects; TypeError when there is none to be had.
 py::object as_sequence(py::handle tensors) {
@@ -154,13 +103,14 @@ std::uint64_t capture_objects(Ring& ring, py::handle tensors, py::handle names, 
   PyObject* interrupt = nullptr;
   {
     Lease lease;
-    lease->reader.hold(PySequence_Fast_ITEMS(sequence.ptr()), count);
+    DeviceSet* const devices = ring.devices();
+    lease->reader.hold(PySequence_Fast_ITEMS(sequence.ptr()), count, devices != nullptr);
     const std::uint64_t bytes = plan(lease, count, name_ids, flag_bits);
     const Moment moment{.step = step, .mode_step = mode_step, .mode = mode, .call = call};
-    if (bytes >= kReleaseBytes) {
-      lease.without_gil([&] { result = capture(ring, lease->requests, moment); });
+    if (devices != nullptr && (lease->reader.met_device() || devices->redirects_host())) {
+      result = capture_with_devices(ring, *devices, lease, moment);
     } else {
-      result = capture(ring, lease->requests, moment, {wait_without_gil, &lease});
+      result = capture_in_host_memory(ring, lease, lease->requests, moment, bytes);
     }
     interrupt = lease->reader.take_interrupt();
   }
@@ -187,7 +137,7 @@ py::bytes stats_objects(py::handle tensors, int threads) {
   const py::object sequence = as_sequence(tensors);
   const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence.ptr()));
   Lease lease;
-  lease->reader.hold(PySequence_Fast_ITEMS(sequence.ptr()), count);
+  lease->reader.hold(PySequence_Fast_ITEMS(sequence.ptr()), count, false);
   lease->requests.resize(count);
   std::uint64_t bytes = 0;
   std::string why;
@@ -220,13 +170,15 @@ py::bytes stats_objects(py::handle tensors, int threads) {
 
 constexpr const char* kCaptureDoc = R"(Captures a list of tensors into the ring, as they are now.
 
-tensors: objects with values in host memory: torch tensors (parameters, with or without gradient history), NumPy arrays,
-anything with __dlpack__, numbers. Any strides. None means that there is no value (a parameter without gradient): a row
-"absent". names: one uint32 per tensor, from intern() (0xFFFFFFFF: the table was full). flags: one uint8 per tensor: 1 save
-the values, 2 compute statistics, 3 both. mode: 1 train, 2 eval, 3 predict, 4 global.
+tensors: objects with values: torch tensors (parameters, with or without gradient history), NumPy arrays, CuPy arrays,
+anything with __dlpack__, numbers; in host memory, or on a CUDA device where the ring has a lane for it. Any strides. None
+means that there is no value (a parameter without gradient): a row "absent". names: one uint32 per tensor, from intern()
+(0xFFFFFFFF: the table was full). flags: one uint8 per tensor: 1 save the values, 2 compute statistics, 3 both. mode: 1
+train, 2 eval, 3 predict, 4 global. What lies on a device is read there later, behind what its stream does now.
 Returns the number of tensors that were not kept as asked; each is counted in counters() with a reason.
 Never raises for a bad tensor. TypeError or ValueError when the lists do not fit together. In a forked child, and
-after close(), it returns 0 and does nothing. Thread-safe; releases the GIL for 256 KiB or more and while it waits for room.)";
+after close(), it returns 0 and does nothing. Thread-safe; releases the GIL for 256 KiB or more and while it waits
+for room.)";
 
 constexpr const char* kStatsDoc =
     R"(Statistics of each tensor, from one pass over its values: packed STATS_DTYPE records, one per tensor.
@@ -236,6 +188,17 @@ numpy.frombuffer(stats(tensors), STATS_DTYPE) reads the result. The same values 
 TypeError names the first object that cannot be read and why. Releases the GIL for 256 KiB or more.)";
 
 }  // namespace
+
+CaptureResult capture_in_host_memory(Ring& ring, Lease& lease, std::span<const Request> requests,
+                                     const Moment& moment, std::uint64_t bytes) {
+  CaptureResult result;
+  if (bytes >= kReleaseBytes) {
+    lease.without_gil([&] { result = capture(ring, requests, moment); });
+  } else {
+    result = capture(ring, requests, moment, {wait_without_gil, &lease});
+  }
+  return result;
+}
 
 void bind_capture(py::module_& module) {
   const py::object ring = module.attr("Ring");

@@ -1,4 +1,5 @@
-// The trainer's side of the ring: class Ring, without capture() (bindings_capture.cpp adds it).
+// The trainer's side of the ring: class Ring, without capture() (bindings_capture.cpp) and what concerns
+// devices (bindings_device.cpp), which are added to it.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -147,8 +148,6 @@ void bind_ring(py::module_& module) {
       .def("put_document", &put_document, py::arg("key"), py::arg("data"),
            "Sends a small file of the run; the last one of a key wins. False when it does not fit. May wait, "
            "as the policy says.")
-      .def("mark_step_end", &Ring::mark_step_end,
-           "Says that the step captured last is over, as a record without rows. False when there is no room.")
       .def(
           "counters", [](const Ring& ring) { return counters_dict(ring.counters()); },
           "Totals so far: captures, tensors, payload_bytes, capture_ns, and drops by reason (those that "
@@ -162,10 +161,9 @@ void bind_ring(py::module_& module) {
       .def("take_request", &take_request, "Text of the request that waits, once; None when there is none.")
       .def("set_closing", &Ring::set_closing,
            "Takes no more records; the flusher drains what there is and leaves.")
-      .def("prefault", &Ring::start_prefault,
-           "Starts a thread that touches every page of the ring, so that no capture has to. Returns at once.")
-      .def("close", &Ring::close, py::call_guard<py::gil_scoped_release>(),
-           "Waits for calls in flight and unmaps. Later calls do nothing.");
+      .def(
+          "prefault", &Ring::start_prefault,
+          "Starts a thread that touches every page of the ring, so that no capture has to. Returns at once.");
 }
 
 }  // namespace tdcore

@@ -55,7 +55,8 @@ void raise_interrupt(PyObject* interrupt) {
   throw pybind11::error_already_set();
 }
 
-void TensorReader::hold(PyObject* const* objects, std::size_t count) {
+void TensorReader::hold(PyObject* const* objects, std::size_t count, bool devices) {
+  devices_ = devices;
   references_.reserve(references_.size() + count);
   for (std::size_t i = 0; i < count; ++i) {
     Py_INCREF(objects[i]);
@@ -76,16 +77,12 @@ std::int64_t* TensorReader::take_words(std::size_t count) {
 
 void TensorReader::release() noexcept {
   // Foreign code runs below and may come back with another reader, never with this one.
-  for (dlpack::Managed* managed : managed_) {
-    if (managed->deleter != nullptr) managed->deleter(managed);
-  }
-  for (dlpack::ManagedLegacy* managed : legacy_) {
-    if (managed->deleter != nullptr) managed->deleter(managed);
-  }
+  for (const Export& one : exports_) one.give_back();
   for (PyObject* reference : references_) Py_DECREF(reference);
-  managed_.clear();
-  legacy_.clear();
+  exports_.clear();
   references_.clear();
+  streams_.clear();
+  met_device_ = false;
   chunk_ = 0;
   used_ = 0;
   why_ = nullptr;
@@ -132,6 +129,12 @@ DropReason TensorReader::read(PyObject* object, TensorView& view, std::string* w
     case Route::kArrayInterface:
       reason = read_array_interface(object, true, view);
       break;
+    case Route::kAnywhere:
+      reason = read_anywhere(object, info, view);
+      break;
+    case Route::kCudaInterface:
+      reason = read_cuda_interface(object, info.has_dlpack, view);
+      break;
     case Route::kDlpack:
       reason = read_dlpack(object, view);
       break;
@@ -154,8 +157,15 @@ DropReason TensorReader::read(PyObject* object, TensorView& view, std::string* w
 }
 
 /// Copies what a DLPack tensor says into a view, after checking it.
-DropReason TensorReader::adopt(const dlpack::Tensor& tensor, TensorView& view) {
-  if (!dlpack::is_host(tensor.device.type)) return DropReason::kUnsupportedDevice;
+/// api: whose current stream it is read on, when it lies on a device.
+DropReason TensorReader::adopt(const dlpack::Tensor& tensor, const dlpack::ExchangeApi* api,
+                               TensorView& view) {
+  if (!dlpack::is_host(tensor.device.type)) {
+    if (tensor.device.type != dlpack::kCuda) return DropReason::kUnsupportedDevice;
+    const DropReason reason = place_on_device(tensor.device.id, view);
+    if (reason != DropReason::kNone) return reason;
+    if (api != nullptr && !current_stream(api, view)) return DropReason::kDeviceError;
+  }
   view.dtype = dtype_from_dlpack(tensor.dtype);
   if (view.dtype == Dtype::kUnknown) return DropReason::kUnsupportedDtype;
   if (tensor.ndim < 0 || (tensor.ndim > 0 && tensor.shape == nullptr)) return DropReason::kUnreadable;
@@ -187,7 +197,8 @@ DropReason TensorReader::failure_of(PyObject* object) {
   if (is_true(object, n.is_quantized, false)) return DropReason::kUnsupportedDtype;
   const std::string device = text_of(object, n.device);
   if (device.starts_with("meta")) return DropReason::kNoStorage;
-  if (!device.empty() && !device.starts_with("cpu")) return DropReason::kUnsupportedDevice;
+  if (!device.empty() && !device.starts_with("cpu") && !device.starts_with("cuda"))
+    return DropReason::kUnsupportedDevice;
   if (message.find("not supported by dlpack") != std::string::npos) return DropReason::kUnsupportedDtype;
   if (message.find("data pointer") != std::string::npos) return DropReason::kNoStorage;
   return DropReason::kUnreadable;
@@ -210,13 +221,13 @@ DropReason TensorReader::read_exchange(PyObject* object, const dlpack::ExchangeA
                                        TensorView& view) {
   dlpack::Tensor tensor{};
   if (api->tensor_from(object, &tensor) != 0) return failure_of(object);
-  DropReason reason = adopt(tensor, view);
+  DropReason reason = adopt(tensor, api, view);
   if (reason != DropReason::kNone || !has_bits || !may_carry_bits(view)) return reason;
   PyObject* resolved = resolve_bits(object, view);
   if (resolved == nullptr) return PyErr_Occurred() != nullptr ? DropReason::kUnreadable : DropReason::kNone;
   tensor = dlpack::Tensor{};
   if (api->tensor_from(resolved, &tensor) != 0) return failure_of(resolved);
-  return adopt(tensor, view);
+  return adopt(tensor, api, view);
 }
 
 /// Fills shape and strides from Python sequences; `strides` counts in stride_unit bytes (1 element when 0),
@@ -255,7 +266,14 @@ DropReason TensorReader::read_attributes(PyObject* object, bool has_bits, Tensor
   const Owned device(PyObject_GetAttr(object, n.device));
   if (!device) return failure_of(object);
   if (const std::string type = text_of(device.get(), n.type); type != "cpu") {
-    return type == "meta" ? DropReason::kNoStorage : DropReason::kUnsupportedDevice;
+    if (type == "meta") return DropReason::kNoStorage;
+    if (type != "cuda") return DropReason::kUnsupportedDevice;
+    const Owned index(PyObject_GetAttr(device.get(), n.index));
+    const std::int64_t number = index ? PyLong_AsLongLong(index.get()) : -1;
+    PyErr_Clear();
+    const DropReason reason = place_on_device(number, view);
+    if (reason != DropReason::kNone) return reason;
+    if (!current_stream(nullptr, view)) return DropReason::kDeviceError;
   }
   const Owned dtype(PyObject_GetAttr(object, n.dtype));
   const Owned pointer(dtype ? call_method(object, n.data_ptr) : nullptr);
@@ -350,48 +368,6 @@ DropReason TensorReader::read_array_interface(PyObject* object, bool may_copy, T
   if (copy == nullptr) return DropReason::kUnreadable;
   keep(copy);
   return read_array_interface(copy, false, view);
-}
-
-DropReason TensorReader::read_dlpack(PyObject* object, TensorView& view) {
-  const Names& n = names();
-  if (const Owned device(call_method(object, n.dlpack_device));
-      device) {  // first: exporting may synchronise a device
-    if (PyTuple_Check(device.get()) != 0 && PyTuple_GET_SIZE(device.get()) == 2) {
-      const Owned number(PyNumber_Index(PyTuple_GET_ITEM(device.get(), 0)));
-      const long type = number ? PyLong_AsLong(number.get()) : -1;
-      if (type >= 0 && !dlpack::is_host(static_cast<std::int32_t>(type)))
-        return DropReason::kUnsupportedDevice;
-    }
-  }
-  PyErr_Clear();
-  const Owned method(PyObject_GetAttr(object, n.dlpack));
-  const Owned version(Py_BuildValue("(II)", dlpack::kMajorVersion, dlpack::kMinorVersion));
-  const Owned keywords(PyTuple_Pack(1, n.max_version));
-  if (!method || !version || !keywords) return DropReason::kUnreadable;
-  PyObject* arguments[] = {version.get()};
-  PyObject* capsule = PyObject_Vectorcall(method.get(), arguments, 0, keywords.get());
-  if (capsule == nullptr &&
-      PyErr_ExceptionMatches(PyExc_TypeError) != 0) {  // a producer from before versions
-    PyErr_Clear();
-    capsule = PyObject_CallNoArgs(method.get());
-  }
-  if (capsule == nullptr) return failure_of(object);
-  keep(capsule);
-  if (PyCapsule_IsValid(capsule, dlpack::kVersionedCapsule) != 0) {
-    auto* managed = static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule, dlpack::kVersionedCapsule));
-    if (PyCapsule_SetName(capsule, dlpack::kVersionedUsed) != 0) return DropReason::kUnreadable;
-    managed_.push_back(managed);
-    if (managed->version.major != dlpack::kMajorVersion) return DropReason::kUnreadable;
-    return adopt(managed->tensor, view);
-  }
-  if (PyCapsule_IsValid(capsule, dlpack::kLegacyCapsule) != 0) {
-    auto* managed =
-        static_cast<dlpack::ManagedLegacy*>(PyCapsule_GetPointer(capsule, dlpack::kLegacyCapsule));
-    if (PyCapsule_SetName(capsule, dlpack::kLegacyUsed) != 0) return DropReason::kUnreadable;
-    legacy_.push_back(managed);
-    return adopt(managed->tensor, view);
-  }
-  return DropReason::kUnreadable;
 }
 
 }  // namespace tdcore

@@ -63,6 +63,8 @@ TypeInfo inspect(PyTypeObject* type) {
   const Names& n = names();
   TypeInfo info;
   info.has_bits = has_attribute(type, n.is_neg) && has_attribute(type, n.is_conj);
+  info.has_cuda_interface = has_attribute(type, n.cuda_interface);
+  info.has_dlpack = has_attribute(type, n.dlpack);
   info.api = exchange_api_of(type);
   if (PyType_IsSubtype(type, &PyLong_Type) != 0 || PyType_IsSubtype(type, &PyFloat_Type) != 0 ||
       PyType_IsSubtype(type, &PyComplex_Type) != 0) {
@@ -77,10 +79,14 @@ TypeInfo inspect(PyTypeObject* type) {
   } else if (has_attribute(type, n.data_ptr) && has_attribute(type, n.stride)) {
     info.route = Route::kAttributes;
   } else if (type->tp_as_buffer != nullptr && type->tp_as_buffer->bf_getbuffer != nullptr) {
-    info.route = Route::kBuffer;
+    // Some frameworks copy from the device, and wait for it, to serve the buffer protocol: asked first.
+    const bool anywhere = has_attribute(type, n.dlpack_device) && !descends_from(type, {"numpy.ndarray"});
+    info.route = anywhere ? Route::kAnywhere : Route::kBuffer;
   } else if (has_attribute(type, n.array_interface)) {
     info.route = Route::kArrayInterface;
-  } else if (has_attribute(type, n.dlpack)) {
+  } else if (info.has_cuda_interface) {
+    info.route = Route::kCudaInterface;
+  } else if (info.has_dlpack) {
     info.route = Route::kDlpack;
   } else if (type->tp_as_number != nullptr &&
              (type->tp_as_number->nb_float != nullptr || type->tp_as_number->nb_index != nullptr)) {
@@ -186,6 +192,29 @@ Dtype dtype_from_format(const char* format, std::int64_t item_bytes) noexcept {
     return integer_dtype(false, item_bytes);
   if (std::string_view("efd").find(code[0]) != std::string_view::npos) return float_dtype(item_bytes);
   return Dtype::kUnknown;
+}
+
+Dtype dtype_from_typestr(std::string_view code) noexcept {
+  if (code.size() < 3 || (code[0] != '<' && code[0] != '|')) return Dtype::kUnknown;
+  std::int64_t bytes = 0;
+  for (const char digit : code.substr(2)) {
+    if (digit < '0' || digit > '9' || bytes > 16) return Dtype::kUnknown;
+    bytes = bytes * 10 + (digit - '0');
+  }
+  switch (code[1]) {
+    case 'b':
+      return bytes == 1 ? Dtype::kBool : Dtype::kUnknown;
+    case 'i':
+      return integer_dtype(true, bytes);
+    case 'u':
+      return integer_dtype(false, bytes);
+    case 'f':
+      return float_dtype(bytes);
+    case 'c':
+      return bytes == 8 ? Dtype::kC64 : bytes == 16 ? Dtype::kC128 : Dtype::kUnknown;
+    default:
+      return Dtype::kUnknown;
+  }
 }
 
 Dtype dtype_from_dlpack(dlpack::DataType type) noexcept {

@@ -22,6 +22,8 @@ enum class Route : std::uint8_t {
   kAttributes,      // data_ptr(), shape, stride(), dtype, as PyTorch has them
   kBuffer,          // buffer protocol, then __array_interface__
   kArrayInterface,  // __array_interface__
+  kAnywhere,        // as __dlpack_device__ says: buffer protocol, or as one of the next two
+  kCudaInterface,   // __cuda_array_interface__
   kDlpack,          // __dlpack__
   kScalar,          // NumPy scalar: buffer protocol, then as a number
   kNumber,          // int, float, complex, bool or something like them
@@ -31,7 +33,9 @@ enum class Route : std::uint8_t {
 
 struct TypeInfo {
   Route route = Route::kUnreadable;
-  bool has_bits = false;  // has is_neg() and is_conj(): PyTorch
+  bool has_bits = false;            // has is_neg() and is_conj(): PyTorch
+  bool has_cuda_interface = false;  // __cuda_array_interface__
+  bool has_dlpack = false;          // __dlpack__
   const dlpack::ExchangeApi* api = nullptr;
 };
 
@@ -57,6 +61,16 @@ struct Names {
   PyObject* dlpack = PyUnicode_InternFromString("__dlpack__");
   PyObject* dlpack_device = PyUnicode_InternFromString("__dlpack_device__");
   PyObject* max_version = PyUnicode_InternFromString("max_version");
+  PyObject* stream = PyUnicode_InternFromString("stream");
+  PyObject* cuda_interface = PyUnicode_InternFromString("__cuda_array_interface__");
+  PyObject* index = PyUnicode_InternFromString("index");
+  PyObject* id = PyUnicode_InternFromString("id");
+  PyObject* gpu_data = PyUnicode_InternFromString("gpu_data");
+  PyObject* context = PyUnicode_InternFromString("context");
+  PyObject* torch = PyUnicode_InternFromString("torch");
+  PyObject* cuda = PyUnicode_InternFromString("cuda");
+  PyObject* current_stream = PyUnicode_InternFromString("current_stream");
+  PyObject* cuda_stream = PyUnicode_InternFromString("cuda_stream");
   PyObject* data_ptr = PyUnicode_InternFromString("data_ptr");
   PyObject* shape = PyUnicode_InternFromString("shape");
   PyObject* stride = PyUnicode_InternFromString("stride");
@@ -96,6 +110,7 @@ TypeInfo info_of(PyTypeObject* type);
 Dtype dtype_from_name(std::string_view name) noexcept;  // "float32" or "torch.float32"
 Dtype dtype_from_format(const char* format,
                         std::int64_t item_bytes) noexcept;  // struct module's language; one element only
+Dtype dtype_from_typestr(std::string_view code) noexcept;   // "<f4", as array interfaces have it
 Dtype dtype_from_dlpack(dlpack::DataType type) noexcept;
 Dtype dtype_of_object(PyObject* object);  // by the text that the dtype object prints as
 

@@ -155,6 +155,14 @@ bool DeviceCapture::mark_step_end(std::span<DeviceCapture* const> others) noexce
   return engine_->mark_step_end({engines.data(), count});
 }
 
+std::uint64_t DeviceCapture::enqueued() const noexcept {
+  return engine_ != nullptr ? engine_->launched() : 0;
+}
+
+bool DeviceCapture::has_read(std::uint64_t records) const noexcept {
+  return engine_ == nullptr || engine_->has_read(records);
+}
+
 bool DeviceCapture::busy() const noexcept { return engine_ != nullptr && engine_->busy(); }
 
 DeviceReport DeviceCapture::report() const {

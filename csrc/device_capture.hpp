@@ -66,6 +66,11 @@ class DeviceCapture {
   /// As Ring::mark_step_end(), behind all that was captured here before. After `others`' records too.
   [[nodiscard]] bool mark_step_end(std::span<DeviceCapture* const> others) noexcept;
 
+  /// How many records were enqueued so far, and whether the first `records` of them are through: their
+  /// tensors have been read, whatever became of the records.
+  std::uint64_t enqueued() const noexcept;
+  bool has_read(std::uint64_t records) const noexcept;
+
   /// Whether records are enqueued that were not committed yet.
   bool busy() const noexcept;
   DeviceReport report() const;

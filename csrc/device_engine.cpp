@@ -221,6 +221,7 @@ bool DeviceEngine::launch(const DeviceBatch& batch) noexcept {
   }
   table_pieces_.push();
   if (saves) payload_pieces_.push();
+  ++launched_;
   return true;
 }
 

@@ -62,6 +62,9 @@ class DeviceEngine {
 
   bool mark_step_end(std::span<DeviceEngine* const> others) noexcept;
   bool busy() noexcept;
+  std::uint64_t launched() noexcept;
+  /// Whether the tensors of the first so many batches have been read.
+  bool has_read(std::uint64_t batches) noexcept;
   DeviceReport report() noexcept;
   void close() noexcept;
 
@@ -102,6 +105,7 @@ class DeviceEngine {
   CommitRung rung_ = CommitRung::kPoll;
   std::uint64_t early_seen_ = 0;
   std::uint64_t guards_ = 0;
+  std::uint64_t launched_ = 0;   // batches
   std::uint64_t in_flight_ = 0;  // records
   std::uint64_t polled_ = 0;     // of them, those to be committed by the host
   StreamHandle copies_ = 0;

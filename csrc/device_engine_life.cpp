@@ -224,6 +224,19 @@ bool DeviceEngine::busy() noexcept {
   return in_flight_ > 0;
 }
 
+std::uint64_t DeviceEngine::launched() noexcept {
+  const std::scoped_lock lock(mutex_);
+  return launched_;
+}
+
+/// Its table is the last that a batch leaves on the training's stream, behind the kernels that read.
+bool DeviceEngine::has_read(std::uint64_t batches) noexcept {
+  if (!here()) return false;
+  const std::scoped_lock lock(mutex_);
+  settle();
+  return !lost_track_ && launched_ - table_pieces_.size() >= batches;
+}
+
 DeviceReport DeviceEngine::report() noexcept {
   DeviceReport report;
   if (!here()) return report;

@@ -21,10 +21,11 @@ inline constexpr const char* kVersionedUsed = "used_dltensor_versioned";
 inline constexpr const char* kLegacyCapsule = "dltensor";
 inline constexpr const char* kLegacyUsed = "used_dltensor";
 
-// Device types whose memory the host may read at once. Everything else is refused, also managed
-// memory: a kernel that still runs may be writing it.
+// Device types whose memory the host may read at once, and the one that a device of ours reads. Everything
+// else is refused, also managed memory: a kernel that still runs may be writing it.
 enum DeviceType : std::int32_t {
   kHost = 1,
+  kCuda = 2,
   kCudaPinnedHost = 3,
   kRocmPinnedHost = 11,
 };

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <stdexcept>
 
+#include "device_set.hpp"
 #include "helper_pool.hpp"
 #include "ring_use.hpp"
 
@@ -91,7 +92,9 @@ std::uint64_t place(std::uint64_t position, std::uint64_t units, std::uint64_t a
 }  // namespace
 
 Ring::Ring(const RingConfig& config) : Ring(config, RingMemory::create(sizes_of(checked(config))), true) {
-  if (config.device_lanes > 0) make_lanes();
+  if (config.device_lanes == 0) return;
+  make_lanes();
+  devices_ = std::make_unique<DeviceSet>(*this);
 }
 
 Ring::Ring(const RingConfig& config, std::shared_ptr<RingMemory> memory, bool taken)
@@ -349,6 +352,7 @@ std::shared_ptr<RingMemory> Ring::memory() const noexcept {
 }
 
 void Ring::close() noexcept {
+  if (devices_) devices_->close();  // first: devices write to the lanes
   if (!guard_->here() || closed_.exchange(true, std::memory_order_seq_cst)) return;
   const Clock::time_point deadline = Clock::now() + kCloseTimeout;
   while (users_.load(std::memory_order_seq_cst) != 0) {  // acquire side of Use::leave()

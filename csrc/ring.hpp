@@ -82,6 +82,7 @@
 
 namespace tdcore {
 
+class DeviceSet;
 class HelperPool;
 
 /// What a capture does when the ring has no room.
@@ -185,6 +186,7 @@ class Ring {
   HelperPool* helpers() const noexcept {
     return helpers_.get();
   }  // null when threads is 1; for calls in flight
+  DeviceSet* devices() const noexcept { return devices_.get(); }  // null without lanes
   int fd() const noexcept { return closed_.load(std::memory_order_relaxed) ? -1 : fd_; }  // -1 after close()
 
   Counters counters() const noexcept;               // after close(): as they were then
@@ -239,6 +241,7 @@ class Ring {
   bool take_tried_ = false;
   std::string take_error_;
   std::unique_ptr<HelperPool> helpers_;      // constant until close() has seen users_ == 0, null after
+  std::unique_ptr<DeviceSet> devices_;       // constant; of the lanes
   NameWriter names_;                         // own mutex
   Counters final_counters_;                  // close(), before counters_final_
   std::uint64_t final_early_commits_ = 0;    // likewise

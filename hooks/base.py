@@ -23,7 +23,7 @@ import numpy as np
 
 from tdcore.collection import Collection, CollectionConfig, CollectionKeys, CollectionManager
 from tdcore.config import HookConfig, SaveConfig, SaveConfigMode
-from tdcore.counters import CloseReport, Counters
+from tdcore.counters import CloseReport, Counters, DeviceReport
 from tdcore.errors import ConfigError, StopTraining, UnsupportedFeature
 from tdcore.hooks.capture_requests import CaptureRequests
 from tdcore.hooks.clock import Clock
@@ -174,6 +174,10 @@ class BaseHook:
         counters: Counters = self._ring.counters()
         return counters
 
+    def device_reports(self) -> tuple[DeviceReport, ...]:
+        """The accelerators whose tensors were captured, and those that could not be used, with the reason."""
+        return tuple(map(DeviceReport.from_ring, self._ring.device_reports()))
+
     def time_spent(self) -> timedelta:
         """Time of the training's threads inside the hook on steps that save, native calls included."""
         return timedelta(microseconds=self._recorder.spent_ns / 1000)
@@ -231,6 +235,12 @@ class BaseHook:
         if not self._first_step or self.counters().captures == 0:
             self._ring.mark_step_end()
         self._first_step = False
+        self._say_refusals()
+
+    def _say_refusals(self) -> None:
+        """Devices that cannot be used are said once; their tensors are counted."""
+        for line in self._ring.device_refusals().splitlines():
+            self._warn(line)
 
     def _check_control(self) -> None:
         """Captures more when that is asked; raises StopTraining, or calls on_stop: once per request."""
@@ -270,6 +280,7 @@ class BaseHook:
     def _end_capture(self) -> None:
         if not self._off:
             self._guarded("close", self._finish)
+            self._guarded("devices", self._say_refusals)
             self._guarded("collections", self._send_collections)
             self._off = True
 
@@ -337,7 +348,9 @@ class BaseHook:
                 }
                 if collection.module_regex:
                     entries[collection.name]["module_regex"] = collection.module_regex
-        self._session.put_collections({"collections": entries, **self._notes})
+        devices = [report.as_note() for report in self.device_reports()]
+        notes = {**self._notes, "devices": devices} if devices else self._notes
+        self._session.put_collections({"collections": entries, **notes})
 
 
 class Warner:
@@ -372,8 +385,8 @@ def hook_config(
 
 
 def as_array(value: Any) -> Any:
-    """A tensor or array as it is; a number as a float64 array without dimensions."""
-    if hasattr(value, "__dlpack__"):
+    """A tensor or array as it is, wherever it lies; a number as a float64 array without dimensions."""
+    if hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__"):
         return value
     return np.asarray(value, dtype=None if hasattr(value, "dtype") else np.float64)
 

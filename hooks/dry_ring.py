@@ -44,6 +44,18 @@ class DryRing:
         """Nobody waits for the end of a step."""
         return True
 
+    def prepare_device(self, device: int) -> bool:
+        """Nothing is read, so nothing is set up."""
+        return True
+
+    def device_refusals(self) -> str:
+        """No device is used, so none is refused."""
+        return ""
+
+    def device_reports(self) -> list[dict[str, Any]]:
+        """No device is used."""
+        return []
+
     def was_asked(self) -> bool:
         """Nobody asks anything of a run that is not there."""
         return False

@@ -6,7 +6,7 @@ Frozen values, read from the ring's shared control page; safe to read from any t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
@@ -103,13 +103,45 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReport:
+    """An accelerator that the capture met.
+
+    device: as its framework counts. kernels: where they come from ("fatbin", "nvrtc"). rung: how records are
+    committed, "stream_write", "commit_kernel" or "poll"; rung_reason: why not better. arena_bytes: of the
+    device's memory. early_commits: records whose commit overtook their values, each found and read later.
+    in_flight: records that the device has yet to write. error: why the device is not used, "" when it is.
+    """
+
+    device: int
+    name: str
+    kernels: str
+    rung: str
+    rung_reason: str
+    arena_bytes: int
+    early_commits: int
+    in_flight: int
+    error: str
+
+    @classmethod
+    def from_ring(cls, raw: Mapping[str, Any]) -> DeviceReport:
+        """From an element of what ``_core.Ring.device_reports()`` returns."""
+        return cls(**raw)
+
+    def as_note(self) -> dict[str, str | int]:
+        """For the run's documents: what holds beyond the moment, and is not empty."""
+        return {
+            name: value for name, value in asdict(self).items() if name != "in_flight" and value not in ("", 0)
+        } | {"device": self.device}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CloseReport:
     """What closing a session left behind.
 
     drained: everything captured is durable and the flusher has ended by itself. Otherwise records_left and
     bytes_left are still in the ring: a flusher process goes on with them after this, a flusher thread cannot.
     reason: why it is not drained, "" when it is. waited: how long close() took.
-    restarts: how often the flusher died and was started again.
+    restarts: how often the flusher died and was started again. devices: accelerators that were met.
     """
 
     drained: bool
@@ -120,3 +152,4 @@ class CloseReport:
     restarts: int
     counters: Counters
     progress: Progress
+    devices: tuple[DeviceReport, ...] = ()

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tdcore.counters import CloseReport, Counters, Progress
+from tdcore.counters import CloseReport, Counters, DeviceReport, Progress
 from tdcore.errors import FlusherError
 
 if TYPE_CHECKING:
@@ -167,6 +167,7 @@ class Supervisor:
             restarts=self._restarts,
             counters=counters,
             progress=progress,
+            devices=tuple(map(DeviceReport.from_ring, self._ring.device_reports())),
         )
 
     def _nothing(self, reason: str) -> CloseReport:

@@ -1,0 +1,193 @@
+"""Tensors that say they lie on a CUDA device: host memory behind the protocols of the frameworks.
+
+What captures them is a simulated device (`_core.simulate_device`), whose memory is host memory too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.capturing import Array
+
+CUDA, ROCM = 2, 10
+
+
+class InterfaceArray:
+    """__cuda_array_interface__, as CuPy has it (a device with an id), or Numba (`numba=True`)."""
+
+    def __init__(
+        self,
+        values: Array,
+        *,
+        stream: int | None = 7,
+        device: int = 0,
+        version: int = 3,
+        numba: bool = False,
+        mask: object = None,
+        named_dtype: bool = True,
+    ) -> None:
+        self.values = values
+        self._interface: dict[str, Any] = {
+            "data": (values.__array_interface__["data"][0], False),
+            "shape": values.shape,
+            "strides": None if values.flags.c_contiguous else values.strides,
+            "typestr": values.dtype.str,
+            "version": version,
+            "mask": mask,
+        }
+        if version >= 3:
+            self._interface["stream"] = stream
+        if named_dtype:
+            self.dtype = values.dtype
+        place = type("Device", (), {"id": device})()
+        if numba:
+            context = type("Context", (), {"device": place})()
+            self.gpu_data = type("Memory", (), {"context": context})()
+        else:
+            self.device = place
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return self._interface
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    pass
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+_EXCHANGE, _LEGACY = b"dlpack_exchange_api", b"dltensor"  # capsules point at their names
+_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+
+
+def _fill(tensor: _Tensor, values: Array, device: tuple[int, int]) -> list[Any]:
+    """Describes the values. Returns what must stay alive as long as the description."""
+    shape = (ctypes.c_int64 * max(values.ndim, 1))(*values.shape)
+    strides = (ctypes.c_int64 * max(values.ndim, 1))(*(s // values.itemsize for s in values.strides))
+    tensor.data = values.__array_interface__["data"][0]
+    tensor.device_type, tensor.device_id = device
+    tensor.ndim = values.ndim
+    tensor.code, tensor.bits, tensor.lanes = _CODES[values.dtype.kind], values.itemsize * 8, 1
+    tensor.shape, tensor.strides = shape, strides
+    tensor.byte_offset = 0
+    return [shape, strides]
+
+
+class DlpackArray:
+    """Only __dlpack__ and __dlpack_device__, as JAX and TensorFlow on a GPU. Counts exports and returns."""
+
+    def __init__(self, values: Array, device: tuple[int, int] = (CUDA, 0)) -> None:
+        self.values = values
+        self.device = device
+        self.streams: list[object] = []  # that exports were asked to be ready on
+        self.returned = 0
+        self._lent: dict[int, Any] = {}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+    def __dlpack__(self, *, stream: object = None) -> Any:
+        self.streams.append(stream)
+        managed = _Managed()
+
+        def take_back(address: int) -> None:
+            self.returned += 1
+
+        deleter = _Deleter(take_back)
+        managed.deleter = deleter
+        kept = _fill(managed.tensor, self.values, self.device)
+        self._lent[len(self.streams)] = (managed, deleter, kept)  # for good: a test is short
+        return _new_capsule(ctypes.addressof(managed), _LEGACY, None)
+
+
+class Buffered(bytearray):
+    """A buffer whose device says otherwise: reading the buffer would copy from the device, and wait."""
+
+    def __new__(cls, *arguments: Any) -> Buffered:
+        return super().__new__(cls)
+
+    def __init__(self, array: DlpackArray) -> None:
+        super().__init__(b"host copy")
+        self.array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, *, stream: object = None) -> Any:
+        return self.array.__dlpack__(stream=stream)
+
+
+_TensorFrom = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Tensor))
+_CurrentStream = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p)
+)
+
+
+class _ExchangeApi(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("previous", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("managed_from", ctypes.c_void_p),
+        ("managed_to", ctypes.c_void_p),
+        ("tensor_from", _TensorFrom),
+        ("current_work_stream", _CurrentStream),
+    )
+
+
+def _tensor_from(tensor: Any, out: Any) -> int:
+    tensor.kept = _fill(out.contents, tensor.values, tensor.place)
+    return 0
+
+
+def _current_work_stream(kind: int, device: int, out: Any) -> int:
+    ExchangeTensor.asked.append((kind, device))
+    out[0] = ExchangeTensor.current.get(device, 0)
+    return 0
+
+
+_API = _ExchangeApi(1, 3, None, None, None, None, _TensorFrom(_tensor_from), _CurrentStream(_current_work_stream))
+
+
+class ExchangeTensor:
+    """DLPack's exchange table, as PyTorch from 2.10 on has it. current: device -> current stream."""
+
+    __dlpack_c_exchange_api__ = _new_capsule(ctypes.addressof(_API), _EXCHANGE, None)
+    current: dict[int, int] = {}
+    asked: list[tuple[int, int]] = []
+
+    def __init__(self, values: Array, place: tuple[int, int] = (CUDA, 0)) -> None:
+        self.values = values
+        self.place = place
+        self.kept: Sequence[Any] = ()
+
+
+def numbers(count: int = 12, dtype: type[Any] = np.float32) -> Array:
+    """Some values."""
+    return np.arange(count).astype(dtype) - 3
