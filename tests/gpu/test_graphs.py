@@ -83,7 +83,7 @@ def test_a_compiled_training_has_the_same_losses_and_its_weights_in_the_run(
         return torch.compile(model, mode=mode)  # type: ignore[return-value]
 
     plain = losses_of(None, wrap=compiled, steps=12)
-    hook = make_hook(include_collections=["weights", "gradients", "losses"])
+    hook = make_hook(include_collections=["weights", "biases", "gradients", "losses"])
     hooked = losses_of(hook, wrap=compiled, steps=12)
     assert hooked.losses == plain.losses
     hook.close()
