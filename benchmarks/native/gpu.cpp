@@ -5,6 +5,7 @@
 // --device host runs all of it on the simulated device: that shows that it works and is no measurement. Ends
 // with 1 when a result was wrong, 2 when the device cannot be used. docs/benchmarks.md says how to read it.
 // Threads: one, and the consumers that parts start.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -43,7 +44,13 @@ bool parse(int count, char** words, Arguments& arguments) {
 }
 
 bool wants(const Arguments& arguments, std::string_view part) {
-  return ("," + arguments.parts + ",").find("," + std::string(part) + ",") != std::string::npos;
+  std::string_view rest = arguments.parts;
+  while (!rest.empty()) {
+    const std::size_t comma = rest.find(',');
+    if (rest.substr(0, comma) == part) return true;
+    rest.remove_prefix(comma == std::string_view::npos ? rest.size() : comma + 1);
+  }
+  return false;
 }
 
 const char* rung_name(tdcore::CommitRung rung) {
@@ -53,11 +60,11 @@ const char* rung_name(tdcore::CommitRung rung) {
 
 std::string about(tdcore::Device& device) {
   const tdcore::DeviceInfo& info = device.info();
-  return "{" + field("name", info.name) + ", " + field("kernels", info.kernels) + ", " +
-         field("multiprocessors", info.multiprocessors) + ", " +
-         field("memory_bytes", static_cast<double>(info.memory_bytes)) + ", " +
-         field("best_rung", std::string(rung_name(info.best_rung))) + ", " +
-         field("rung_reason", info.rung_reason) + "}";
+  return object({field("name", info.name), field("kernels", info.kernels),
+                 field("multiprocessors", info.multiprocessors),
+                 field("memory_bytes", static_cast<double>(info.memory_bytes)),
+                 field("best_rung", std::string(rung_name(info.best_rung))),
+                 field("rung_reason", info.rung_reason)});
 }
 
 bool says_wrong(const std::string& text) {
@@ -87,13 +94,18 @@ int main(int count, char** words) {
     std::fprintf(stderr, "%s cannot be used: %s\n", options.device.c_str(), error.what());
     return 2;
   }
-  std::string text = "{\"device\": " + about(*device);
+  std::string text = "{\"device\": ";
+  text.append(about(*device));
+  const auto part = [&](const char* name, auto&& run) {
+    if (!wants(arguments, name)) return;
+    text.append(",\n\"").append(name).append("\": ").append(run());
+  };
   try {
-    if (wants(arguments, "check")) text += ",\n\"check\": " + check_kernels(*device);
-    if (wants(arguments, "kernels")) text += ",\n\"kernels\": " + kernel_rates(*device, options);
-    if (wants(arguments, "dma")) text += ",\n\"dma\": " + dma_rates(*device, options);
-    if (wants(arguments, "soak")) text += ",\n\"soak\": " + commit_soak(*device, options);
-    if (wants(arguments, "calls")) text += ",\n\"calls\": " + call_costs(options);
+    part("check", [&] { return check_kernels(*device); });
+    part("kernels", [&] { return kernel_rates(*device, options); });
+    part("dma", [&] { return dma_rates(*device, options); });
+    part("soak", [&] { return commit_soak(*device, options); });
+    part("calls", [&] { return call_costs(options); });
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

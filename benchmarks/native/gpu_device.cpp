@@ -44,7 +44,9 @@ Stage& stage_of(Device& device) {
 
 std::unique_ptr<Device> open_device(const std::string& name) {
   if (name == "host") {
-    return std::make_unique<HostDevice>(HostDeviceOptions{.delay_us = 0});
+    HostDeviceOptions quick;
+    quick.delay_us = 0;
+    return std::make_unique<HostDevice>(quick);
   }
   if (name.rfind("cuda:", 0) != 0) {
     throw std::runtime_error("device must be host or cuda:N, got " + name);
@@ -54,7 +56,8 @@ std::unique_ptr<Device> open_device(const std::string& name) {
   if (driver == nullptr || !cuda::initialize(*driver, reason)) {
     throw std::runtime_error(reason);
   }
-  const cuda::CudaDeviceOptions options{.kernels = cuda::kernel_options_from_environment()};
+  cuda::CudaDeviceOptions options;
+  options.kernels = cuda::kernel_options_from_environment();
   std::unique_ptr<Device> device =
       cuda::CudaDevice::open(*driver, std::stoi(name.substr(5)), options, reason);
   if (device == nullptr) throw std::runtime_error(reason);
@@ -181,7 +184,27 @@ std::string field(const char* name, const std::string& value) {
     if (c == '"' || c == '\\') text += '\\';
     text += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
   }
-  return text + '"';
+  text += '"';
+  return text;
+}
+
+std::string object(const std::vector<std::string>& fields) {
+  std::string text = "{";
+  for (const std::string& each : fields) {
+    if (text.size() > 1) text.append(", ");
+    text.append(each);
+  }
+  text.append("}");
+  return text;
+}
+
+std::string array(const std::vector<std::string>& rows) {
+  std::string text = "[";
+  for (const std::string& each : rows) {
+    text.append(text.size() > 1 ? ",\n  " : "\n  ").append(each);
+  }
+  text.append("]");
+  return text;
 }
 
 }  // namespace tdcore::bench

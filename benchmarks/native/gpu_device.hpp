@@ -93,8 +93,10 @@ std::string call_costs(const Options& options);  // opens a device of its own
 
 /// Median of a copy of the values.
 double median(std::vector<double> values);
-/// "name": number, for a JSON object.
+/// "name": value, of a JSON object; {fields}; [rows], one a line.
 std::string field(const char* name, double value);
 std::string field(const char* name, const std::string& value);
+std::string object(const std::vector<std::string>& fields);
+std::string array(const std::vector<std::string>& rows);
 
 }  // namespace tdcore::bench

@@ -15,7 +15,7 @@ std::string dma_rates(Device& device, const Options& options) {
   auto* word = reinterpret_cast<std::uint64_t*>(ring + most);
   check(device, device.fill_zero(stream, source, most), "zeroing");
   const CommitRung rung = device.info().best_rung;
-  std::string rows;
+  std::vector<std::string> rows;
   for (std::uint64_t bytes = most; bytes >= most / 256; bytes /= 16) {
     std::vector<double> records, copies;
     for (int round = 0; round < options.rounds; ++round) {
@@ -31,14 +31,13 @@ std::string dma_rates(Device& device, const Options& options) {
     }
     const double gigabytes = static_cast<double>(bytes) / 1e9;
     const double record = median(records), copy = median(copies);
-    const std::string text = "{" + field("bytes", static_cast<double>(bytes)) + ", " +
-                             field("records_gb_per_s", gigabytes / record) + ", " +
-                             field("plain_gb_per_s", gigabytes / copy) + ", " +
-                             field("of_plain", copy / record) + "}";
+    const std::string text =
+        object({field("bytes", static_cast<double>(bytes)), field("records_gb_per_s", gigabytes / record),
+                field("plain_gb_per_s", gigabytes / copy), field("of_plain", copy / record)});
     std::fprintf(stderr, "to the host: %s\n", text.c_str());
-    rows += (rows.empty() ? "\n  " : ",\n  ") + text;
+    rows.push_back(text);
   }
-  return "[" + rows + "]";
+  return array(rows);
 }
 
 }  // namespace tdcore::bench

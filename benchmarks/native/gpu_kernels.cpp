@@ -109,19 +109,21 @@ Rates measure(Device& device, StreamHandle stream, const Options& options, const
 
 std::string row(const List& list, const Rates& rates) {
   const double gigabytes = static_cast<double>(list.bytes()) / 1e9;
-  std::string text =
-      "{" + field("list", list.name) + ", " + field("bytes", static_cast<double>(list.bytes())) + ", " +
-      field("tensors", static_cast<double>(list.tensors.size())) + ", " +
-      field("stats_us", rates.stats * 1e6) + ", " + field("stats_gb_per_s", gigabytes / rates.stats);
-  if (!std::isnan(rates.pack)) {
-    text += ", " + field("pack_us", rates.pack * 1e6) + ", " + field("pack_gb_per_s", gigabytes / rates.pack);
+  std::vector<std::string> fields = {
+      field("list", list.name), field("bytes", static_cast<double>(list.bytes())),
+      field("tensors", static_cast<double>(list.tensors.size())), field("stats_us", rates.stats * 1e6),
+      field("stats_gb_per_s", gigabytes / rates.stats)};
+  const bool packed = !std::isnan(rates.pack), copied = !std::isnan(rates.copy);
+  if (packed) {
+    fields.push_back(field("pack_us", rates.pack * 1e6));
+    fields.push_back(field("pack_gb_per_s", gigabytes / rates.pack));
   }
-  if (!std::isnan(rates.copy)) {
-    text += ", " + field("copy_gb_per_s", gigabytes / rates.copy) + ", " +
-            field("stats_of_copy_traffic", rates.copy / 2 / rates.stats);
-    if (!std::isnan(rates.pack)) text += ", " + field("pack_of_copy", rates.copy / rates.pack);
+  if (copied) {
+    fields.push_back(field("copy_gb_per_s", gigabytes / rates.copy));
+    fields.push_back(field("stats_of_copy_traffic", rates.copy / 2 / rates.stats));
   }
-  return text + "}";
+  if (packed && copied) fields.push_back(field("pack_of_copy", rates.copy / rates.pack));
+  return object(fields);
 }
 
 }  // namespace
@@ -144,8 +146,8 @@ std::string check_kernels(Device& device) {
   }
   std::fprintf(stderr, "kernels checked: %llu tensors, %llu times not as on the CPU\n",
                static_cast<unsigned long long>(tensors), static_cast<unsigned long long>(different));
-  return "{" + field("tensors", static_cast<double>(tensors)) + ", " +
-         field("different", static_cast<double>(different)) + "}";
+  return object(
+      {field("tensors", static_cast<double>(tensors)), field("different", static_cast<double>(different))});
 }
 
 std::string kernel_rates(Device& device, const Options& options) {
@@ -161,7 +163,7 @@ std::string kernel_rates(Device& device, const Options& options) {
   const StreamHandle stream = device.make_stream();
   Pool pool(device, pool_size);
   auto* results = static_cast<TensorStats*>(pinned_memory(device, tensors * sizeof(TensorStats)));
-  std::string rows;
+  std::vector<std::string> rows;
   for (const auto* group : {&mixed, &dtypes}) {
     for (const List& list : *group) {
       pool.reset();
@@ -169,10 +171,10 @@ std::string kernel_rates(Device& device, const Options& options) {
       const std::string text =
           row(list, measure(device, stream, options, placed, list.bytes(), group == &mixed));
       std::fprintf(stderr, "%s\n", text.c_str());
-      rows += (rows.empty() ? "\n  " : ",\n  ") + text;
+      rows.push_back(text);
     }
   }
-  return "[" + rows + "]";
+  return array(rows);
 }
 
 }  // namespace tdcore::bench

@@ -6,6 +6,7 @@
 // record left in the slot is different. Bytes that were wrong at the first look and right within a second are
 // an early commit; those that stay wrong are corrupt. Threads: the producer enqueues, the consumer looks;
 // `seen` and the words are all they share.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -291,12 +292,12 @@ class Statistics final : public Way {
 
 std::string row(const char* rung, const Found& found) {
   const std::string text =
-      "{" + field("rung", std::string(rung)) + ", " + field("records", static_cast<double>(found.records)) +
-      ", " + field("gigabytes", static_cast<double>(found.bytes) / 1e9) + ", " +
-      field("early_commits", static_cast<double>(found.early)) + ", " +
-      field("longest_early_us", static_cast<double>(found.longest_early_us)) + ", " +
-      field("corrupt", static_cast<double>(found.corrupt)) + ", " + field("stuck", found.stuck ? 1.0 : 0.0) +
-      ", " + field("seconds", found.seconds) + "}";
+      object({field("rung", std::string(rung)), field("records", static_cast<double>(found.records)),
+              field("gigabytes", static_cast<double>(found.bytes) / 1e9),
+              field("early_commits", static_cast<double>(found.early)),
+              field("longest_early_us", static_cast<double>(found.longest_early_us)),
+              field("corrupt", static_cast<double>(found.corrupt)), field("stuck", found.stuck ? 1.0 : 0.0),
+              field("seconds", found.seconds)});
   std::fprintf(stderr, "soak: %s\n", text.c_str());
   return text;
 }
@@ -313,17 +314,17 @@ std::string commit_soak(Device& device, const Options& options) {
   constexpr std::pair<CommitRung, const char*> kRungs[] = {{CommitRung::kStreamWrite, "stream write"},
                                                            {CommitRung::kCommitKernel, "commit kernel"},
                                                            {CommitRung::kPoll, "poll"}};
-  std::string rows;
+  std::vector<std::string> rows;
   for (const auto& [rung, name] : kRungs) {
     if (rung < device.info().best_rung) continue;  // the probe found that it does not work here
     Payloads way(device, rung, pattern, options.records, slots, arena, table);
-    rows += (rows.empty() ? "\n  " : ",\n  ") + row(name, soak(way, options.records));
+    rows.push_back(row(name, soak(way, options.records)));
   }
   if (device.info().best_rung != CommitRung::kPoll) {
     Statistics way(device, pattern, options.records, slots, table);
-    rows += ",\n  " + row("statistics kernel", soak(way, options.records));
+    rows.push_back(row("statistics kernel", soak(way, options.records)));
   }
-  return "[" + rows + "]";
+  return array(rows);
 }
 
 }  // namespace tdcore::bench
