@@ -125,7 +125,7 @@ class Tap:
 
 def report_of(ring: Any, device: int = 0) -> dict[str, Any]:
     """What a ring says of a device that it has captured from."""
-    (found,) = [each for each in ring.device_reports() if each["id"] == device]
+    (found,) = [each for each in ring.device_reports() if each["device"] == device]
     return dict(found)
 
 
