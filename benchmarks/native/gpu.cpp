@@ -1,10 +1,10 @@
 // gpu.cpp: the GPU benchmark: kernels, copies to the host, commits, cost of a call. Prints JSON.
 //
-//     gpu [--device cuda:0|host] [--parts check,kernels,dma,soak,calls] [--quick] [--records N]
+//     gpu [--device cuda:0|host|early] [--parts check,kernels,dma,soak,calls] [--quick] [--records N]
 //
 // --device host runs all of it on the simulated device: that shows that it works and is no measurement. Ends
-// with 1 when a result was wrong, 2 when the device cannot be used. docs/benchmarks.md says how to read it.
-// Threads: one, and the consumers that parts start.
+// with 1 when a result was wrong (an early commit is counted, not wrong), 2 when the device cannot be used.
+// docs/benchmarks.md says how to read it. Threads: one, and the consumers that parts start.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -82,7 +82,7 @@ int main(int count, char** words) {
   Arguments arguments;
   if (!parse(count, words, arguments)) {
     std::fprintf(stderr,
-                 "usage: gpu [--device cuda:0|host] [--parts check,kernels,dma,soak,calls] [--quick] "
+                 "usage: gpu [--device cuda:0|host|early] [--parts check,kernels,dma,soak,calls] [--quick] "
                  "[--records N]\n");
     return 2;
   }

@@ -18,7 +18,8 @@
 
 namespace tdcore::bench {
 
-/// "cuda:0" or "host". Throws std::runtime_error with the reason when it cannot be used.
+/// "cuda:0"; "host" is simulated; "early" too, with commits before their bytes, which a soak must find.
+/// Throws std::runtime_error with the reason when it cannot be used.
 std::unique_ptr<Device> open_device(const std::string& name);
 
 /// Device memory and pinned memory; throw std::runtime_error when there is none.
