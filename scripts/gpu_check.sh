@@ -6,7 +6,7 @@
 #   scripts/gpu_check.sh             all of it; 16 cores and one GPU
 #   scripts/gpu_check.sh --dry-run   the same parts on the simulated device, as far as they go without a GPU
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 PYTHON="$("${PYTHON:-python3}" -c 'import sys; print(sys.executable)')"
 OUT="${OUT:-build/gpu}"
 BUILD="${BUILD:-build/gpu-check}"
@@ -102,7 +102,7 @@ fi
 part machine 30 20 machine
 part build 1200 1 build
 part ctest 120 8 run_device_tests
-part doctor 30 15 '"$PYTHON" -m tdcore.cli doctor || true' # its exit code is about all of the machine
+part doctor 30 15 "\"\$PYTHON\" -m tdcore.cli doctor || true" # its exit code is about all of the machine
 part kernels-check 60 1 'benchmark check.json check'
 part pytest 300 15 "\"\$PYTHON\" -m pytest -q -m gpu $TESTS -p no:cacheprovider"
 part soak 90 8 'benchmark soak.json soak'
