@@ -92,7 +92,7 @@ sanitizer() { # tool
 }
 export -f machine device_tests build run_device_tests benchmark soak_sees_early_commits sanitizer
 
-TESTS=tests
+TESTS="tests/gpu tests/hooks tests/trial"
 TRAININGS=""
 if [ -n "$DRY" ]; then
   TESTS=tests/gpu
@@ -104,13 +104,14 @@ part build 1200 1 build
 part ctest 120 8 run_device_tests
 part doctor 30 15 "\"\$PYTHON\" -m tdcore.cli doctor || true" # its exit code is about all of the machine
 part kernels-check 60 1 'benchmark check.json check'
-part pytest 300 15 "\"\$PYTHON\" -m pytest -q -m gpu $TESTS -p no:cacheprovider"
+part pytest 120 15 "\"\$PYTHON\" -m pytest -q -m gpu $TESTS -p no:cacheprovider"
 part soak 90 8 'benchmark soak.json soak'
 part soak-sees-early-commits 30 1 soak_sees_early_commits
 part memcheck 60 3 'sanitizer memcheck'
 part racecheck 60 3 'sanitizer racecheck'
 part rates 60 45 'benchmark rates.json kernels,dma,calls'
-part trainings 150 60 "\"\$PYTHON\" -m benchmarks gpu --out \"\$OUT\" $TRAININGS"
+[ -n "$DRY" ] || TRAININGS="--seconds $((BUDGET - SECONDS - 10))"
+part trainings 300 60 "\"\$PYTHON\" -m benchmarks gpu --out \"\$OUT\" $TRAININGS"
 
 printf '\n%d s in all, results in %s\n' "$SECONDS" "$OUT"
 if [ ${#FAILED[@]} -gt 0 ]; then

@@ -1,6 +1,6 @@
 """Slowdown and stall of trainings on a GPU, by save interval. docs/benchmarks.md explains.
 
-    python -m benchmarks gpu                            about two minutes on an H100
+    python -m benchmarks gpu                            some minutes, half of them for compiling; --seconds
     python -m benchmarks gpu --device simulated         shows that it works where there is no GPU
 
 driver.py starts a worker for each model and way of running it (eager, compiled) and reports; worker.py trains

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
+import time
 from typing import Any
 
 from benchmarks.environment import ROOT, add_out, save
 from benchmarks.gpu.plan import COLLECTIONS, WORKLOADS
 from benchmarks.gpu.report import show
+
+_LEAST_SECONDS = 15.0  # a worker of less would end before its first row
 
 
 def options() -> argparse.Namespace:
@@ -28,6 +32,7 @@ def options() -> argparse.Namespace:
         "--ring-bytes", type=int, default=1 << 31, help="of host memory; holds a block's saves"
     )
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for each worker")
+    parser.add_argument("--seconds", type=float, help="for all of it: no worker starts or goes on after them")
     parser.add_argument("--quick", action="store_true", help="interval 10 alone")
     add_out(parser)
     return parser.parse_args()
@@ -41,9 +46,11 @@ def run() -> None:
     rows: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
     path = None
-    for model in chosen.models:
-        for mode in chosen.modes:
-            found, error = _work(chosen, model, mode)
+    begun = time.monotonic()
+    for mode in chosen.modes:
+        for model in chosen.models:
+            left = math.inf if chosen.seconds is None else chosen.seconds - (time.monotonic() - begun)
+            found, error = _work(chosen, model, mode, min(chosen.timeout, left))
             rows += found
             if error:
                 failed[f"{model}, {mode}"] = error
@@ -67,8 +74,12 @@ def _document(
     }
 
 
-def _work(chosen: argparse.Namespace, model: str, mode: str) -> tuple[list[dict[str, Any]], str]:
+def _work(
+    chosen: argparse.Namespace, model: str, mode: str, seconds: float
+) -> tuple[list[dict[str, Any]], str]:
     """Rows of one worker, and why it ended early."""
+    if seconds < _LEAST_SECONDS:
+        return [], "no time was left for it"
     job = {
         "model": model,
         "mode": mode,
@@ -86,7 +97,7 @@ def _work(chosen: argparse.Namespace, model: str, mode: str) -> tuple[list[dict[
                 cwd=ROOT,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                timeout=chosen.timeout,
+                timeout=seconds,
                 check=False,
             ).returncode
         except subprocess.TimeoutExpired:
@@ -96,7 +107,7 @@ def _work(chosen: argparse.Namespace, model: str, mode: str) -> tuple[list[dict[
     rows = [json.loads(line.removeprefix("ROW ")) for line in lines if line.startswith("ROW ")]
     if code == 0:
         return rows, ""
-    why = f"took more than {chosen.timeout:.0f} s\n" if code == -1 else ""
+    why = f"took more than {seconds:.0f} s\n" if code == -1 else ""
     return rows, why + "\n".join([line for line in lines if not line.startswith("ROW ")][-30:])
 
 

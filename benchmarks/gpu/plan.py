@@ -97,7 +97,7 @@ def cells(mode: str, pairs: int, quick: bool) -> list[Cell]:
     everything, statistics = (
         ("parameters", "parameter statistics") if mode == "compiled" else ("all", "statistics")
     )
-    found = [Cell(tool="none", collection=everything, interval=10, pairs=2 * pairs, block=20)]
+    found = [Cell(tool="none", collection=everything, interval=10, pairs=pairs, block=20)]
     found += [
         Cell(tool=tool, collection=everything, interval=interval, pairs=pairs, block=max(3, interval))
         for tool in ("tdcore", "cpu", "non_blocking")
@@ -105,7 +105,7 @@ def cells(mode: str, pairs: int, quick: bool) -> list[Cell]:
         if interval < 50 or tool == "tdcore"
     ]
     found += [
-        Cell(tool="tdcore", collection=statistics, interval=interval, pairs=2 * pairs, block=20)
+        Cell(tool="tdcore", collection=statistics, interval=interval, pairs=2 * pairs, block=10)
         for interval in (1, 10)
     ]
     return [cell for cell in found if not quick or cell.interval == 10]
