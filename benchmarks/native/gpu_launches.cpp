@@ -71,7 +71,7 @@ std::uint64_t pool_bytes(const List& list) {
         aligned(storage_bytes(shape)) + 2 * aligned(shape.elements() * dtype_bytes(shape.dtype)) + 2 * kAlign;
     tiles += device::tiles_of(shape.elements());
   }
-  return sum + tiles * sizeof(TensorStats) +
+  return sum + tiles * sizeof(TensorStats) + 4 * device::counters_of(tiles, list.tensors.size()) +
          list.tensors.size() * (sizeof(device::Item) + sizeof(device::ItemLayout) + 64);
 }
 
@@ -120,10 +120,10 @@ Placed::Placed(Device& device, StreamHandle stream, Pool& pool, const List& list
       static_cast<device::ItemLayout*>(placed(layouts.data(), layouts.size() * sizeof(device::ItemLayout)));
   launch_.count = static_cast<std::uint32_t>(items.size());
   launch_.partials = static_cast<TensorStats*>(pool.take(launch_.tiles * sizeof(TensorStats)));
-  const std::uint64_t counts = 4 * (items.size() + 1);
-  launch_.finished_tiles = static_cast<std::uint32_t*>(pool.take(counts));
-  launch_.finished_items = launch_.finished_tiles + items.size();
-  check(device, device.fill_zero(stream, launch_.finished_tiles, counts), "zeroing");
+  const std::uint64_t counters = device::counters_of(launch_.tiles, items.size());
+  launch_.finished_tiles = static_cast<std::uint32_t*>(pool.take(4 * (counters + 1)));
+  launch_.finished_items = launch_.finished_tiles + counters;
+  check(device, device.fill_zero(stream, launch_.finished_tiles, 4 * (counters + 1)), "zeroing");
   wait(device, stream);
 }
 

@@ -236,9 +236,10 @@ class Statistics final : public Way {
     launch_.count = 1;
     items_ = table;
     launch_.partials = static_cast<TensorStats*>(device_memory(device, most_tiles * sizeof(TensorStats)));
-    launch_.finished_tiles = static_cast<std::uint32_t*>(device_memory(device, 8));
-    launch_.finished_items = launch_.finished_tiles + 1;
-    check(device, device.fill_zero(stream_, launch_.finished_tiles, 8), "zeroing");
+    const std::uint64_t counters = device::counters_of(most_tiles, 1);
+    launch_.finished_tiles = static_cast<std::uint32_t*>(device_memory(device, 4 * (counters + 1)));
+    launch_.finished_items = launch_.finished_tiles + counters;
+    check(device, device.fill_zero(stream_, launch_.finished_tiles, 4 * (counters + 1)), "zeroing");
     wait(device, stream_);
     for (std::uint64_t slot = 0; slot < kSlots; ++slot) *word(slot) = 0;
   }
