@@ -4,6 +4,7 @@
 # limit, and none starts when no time is left. Needs no network: build tools and test packages must be installed.
 # A part that fails does not end the others; the last lines say which did. Everything goes to OUT (build/gpu).
 #   scripts/gpu_check.sh             all of it; 16 cores and one GPU
+#   PARTS="build soak" ...           only these
 #   scripts/gpu_check.sh --dry-run   the same parts on the simulated device, as far as they go without a GPU
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -25,6 +26,7 @@ fi
 FAILED=()
 part() { # name, seconds, lines to show, command line
   local name="$1" seconds="$2" begun=$SECONDS left=$((BUDGET - SECONDS))
+  [ -z "${PARTS:-}" ] || [[ " $PARTS " == *" $name "* ]] || return 0
   printf '\n== %s\n' "$name"
   if [ "$left" -lt 5 ]; then
     echo "== $name: FAILED, no time left of $BUDGET s"
