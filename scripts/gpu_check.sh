@@ -2,7 +2,8 @@
 # What must be seen on a machine with a GPU: builds, C++ tests of devices, tests marked gpu, compute-sanitizer
 # on the kernels, the soak of the commit word, and the tables. Ends within BUDGET seconds (295): each part has a
 # limit, and none starts when no time is left. Needs no network: build tools and test packages must be installed.
-# A part that fails does not end the others; the last lines say which did. Everything goes to OUT (build/gpu).
+# A part that fails does not end the others; the last lines say which did. OUT (build/gpu) gets all output in
+# log.txt and the tables in few JSON files, so that a lent machine can send them back.
 #   scripts/gpu_check.sh             all of it; 16 cores and one GPU
 #   PARTS="build soak" ...           only these
 #   scripts/gpu_check.sh --dry-run   the same parts on the simulated device, as far as they go without a GPU
@@ -13,6 +14,7 @@ OUT="${OUT:-build/gpu}"
 BUILD="${BUILD:-build/gpu-check}"
 mkdir -p "$OUT" "$BUILD"
 OUT="$(cd "$OUT" && pwd)"
+: >"$OUT/log.txt"
 export PYTHON OUT BUILD PYTHONPATH="$PWD"
 
 if [ "${1:-}" = "--dry-run" ]; then
@@ -33,14 +35,15 @@ part() { # name, seconds, lines to show, command line
     FAILED+=("$name")
     return
   fi
-  if timeout --kill-after=5 $((seconds < left ? seconds : left)) bash -c "$4" >"$OUT/$name.log" 2>&1; then
-    tail -n "$3" "$OUT/$name.log"
-    printf '== %s: ok, %d s\n' "$name" $((SECONDS - begun))
-  else
-    tail -n 40 "$OUT/$name.log"
-    printf '== %s: FAILED, %d s\n' "$name" $((SECONDS - begun))
+  local log="$BUILD/$name.log" verdict=ok lines="$3"
+  timeout --kill-after=5 $((seconds < left ? seconds : left)) bash -c "$4" >"$log" 2>&1 || verdict=FAILED
+  if [ "$verdict" = FAILED ]; then
     FAILED+=("$name")
+    lines=40
   fi
+  tail -n "$lines" "$log"
+  printf '== %s: %s, %d s\n' "$name" "$verdict" $((SECONDS - begun)) | tee -a "$log"
+  { printf '\n== %s\n' "$name" && cat "$log"; } >>"$OUT/log.txt"
 }
 
 machine() {
@@ -56,14 +59,20 @@ device_tests() { # names of the C++ tests that touch devices; CI runs the others
 }
 
 build() {
-  local options=(-DTDCORE_BUILD_TESTS=ON -DTDCORE_BUILD_BENCHMARKS=ON -DTDCORE_VERSION=dev
-    -DPython_EXECUTABLE="$PYTHON" -Dpybind11_DIR="$("$PYTHON" -m pybind11 --cmakedir)"
-    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$PWD/tdcore")
-  command -v ccache >/dev/null && options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
-  local targets
+  local options=(-DTDCORE_BUILD_TESTS=ON -DTDCORE_BUILD_BENCHMARKS=ON -DTDCORE_VERSION=dev) targets pybind11
   mapfile -t targets < <(device_tests)
+  targets+=(gpu_benchmark)
+  if pybind11="$("$PYTHON" -m pybind11 --cmakedir)"; then
+    options+=(-DPython_EXECUTABLE="$PYTHON" -Dpybind11_DIR="$pybind11"
+      -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$PWD/tdcore")
+    targets+=(_core)
+  else
+    echo "$PYTHON has no pybind11: without the extension, the parts in Python will fail"
+    options+=(-DTDCORE_BUILD_EXTENSION=OFF)
+  fi
+  command -v ccache >/dev/null && options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
   cmake -S . -B "$BUILD" "${options[@]}" &&
-    cmake --build "$BUILD" --parallel "$(nproc)" --target _core gpu_benchmark "${targets[@]}"
+    cmake --build "$BUILD" --parallel "$(nproc)" --target "${targets[@]}"
 }
 
 run_device_tests() {
