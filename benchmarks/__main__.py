@@ -12,6 +12,7 @@ NAMES = {
     "flush": "from ring to disk: GB/s, CPU seconds per GB, idle cost, beside plain writes and dd",
     "s3": "a bucket as the run's home: uploads beside other clients, their effect on training, opening",
     "native": "ring, statistics, CRC-32C and capture, each beside its limit",
+    "gpu": "slowdown and stall of trainings on a GPU, beside tensor.cpu() by hand",
     "hook-cost": "steps that save nothing, and cost per small tensor",
     "crash-table": "not a speed: what is readable after trainer and flusher were killed",
 }

@@ -58,6 +58,59 @@ class ResNet18(nn.Module):
         return out
 
 
+class Bottleneck(nn.Module):
+    """1 x 1, 3 x 3 and 1 x 1 convolutions with a shortcut (He et al., as above)."""
+
+    def __init__(self, channels_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * width)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or channels_in != 4 * width:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(channels_in, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width)
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        relu: torch.Tensor = self.relu(self.bn3(self.conv3(out)) + shortcut)
+        return relu
+
+
+class ResNet50(nn.Module):
+    """ResNet-50: 25.6 million parameters at 1000 classes; any input of at least 32 x 32."""
+
+    def __init__(self, classes: int = 1000) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        blocks: list[nn.Module] = []
+        channels_in = 64
+        for stage, count in enumerate((3, 4, 6, 3)):
+            width = 64 << stage
+            for block in range(count):
+                blocks.append(Bottleneck(channels_in, width, 2 if stage > 0 and block == 0 else 1))
+                channels_in = 4 * width
+        self.layers = nn.Sequential(*blocks)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(2048, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.avgpool(self.layers(x))
+        out: torch.Tensor = self.fc(torch.flatten(x, 1))
+        return out
+
+
 class Block(nn.Module):
     """Pre-norm attention and a perceptron, as in GPT-2 (Radford et al., 2019)."""
 

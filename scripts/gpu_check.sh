@@ -1,23 +1,132 @@
 #!/usr/bin/env bash
-# For a machine with a GPU: builds, runs the tests marked gpu and the C++ tests (its CPU may have AVX-512),
-# and the native benchmarks; prints the card's and the CPU's names first. Under 5 minutes. Needs no network:
-# build tools and test packages must be installed already.
-set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-PYTHON="${PYTHON:-python3}"
+# What must be seen on a machine with a GPU: builds, C++ tests of devices, tests marked gpu, compute-sanitizer
+# on the kernels, the soak of the commit word, and the tables. Ends within BUDGET seconds (295): each part has a
+# limit, and none starts when no time is left. Needs no network: build tools and test packages must be installed.
+# A part that fails does not end the others; the last lines say which did. OUT (build/gpu) gets all output in
+# log.txt and the tables in few JSON files, so that a lent machine can send them back.
+#   scripts/gpu_check.sh             all of it; 16 cores and one GPU
+#   PARTS="build soak" ...           only these
+#   scripts/gpu_check.sh --dry-run   the same parts on the simulated device, as far as they go without a GPU
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+PYTHON="$("${PYTHON:-python3}" -c 'import sys; print(sys.executable)')"
 OUT="${OUT:-build/gpu}"
-mkdir -p "$OUT" build
+BUILD="${BUILD:-build/gpu-check}"
+mkdir -p "$OUT" "$BUILD"
+OUT="$(cd "$OUT" && pwd)"
+: >"$OUT/log.txt"
+export PYTHON OUT BUILD PYTHONPATH="$PWD"
 
-nvidia-smi --query-gpu=name,driver_version --format=csv,noheader || echo "no GPU"
-grep -m1 'model name' /proc/cpuinfo || true
+if [ "${1:-}" = "--dry-run" ]; then
+  export DRY=1 DEVICE=host BENCHMARK="--quick --records 500" TDCORE_TEST_GPU=simulated
+  BUDGET="${BUDGET:-1500}"
+else
+  export DRY="" DEVICE=cuda:0 BENCHMARK=""
+  BUDGET="${BUDGET:-295}"
+fi
 
-CMAKE_ARGS=(-DPython_EXECUTABLE="$("$PYTHON" -c 'import sys; print(sys.executable)')" -DTDCORE_VERSION=dev
-  -Dpybind11_DIR="$("$PYTHON" -m pybind11 --cmakedir)" -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$PWD/tdcore")
-cmake -S . -B build/gpu-check -DTDCORE_BUILD_TESTS=ON "${CMAKE_ARGS[@]}" >"$OUT/cmake.log"
-cmake --build build/gpu-check --parallel "$(nproc)" >>"$OUT/cmake.log" 2>&1 || { tail -n 40 "$OUT/cmake.log"; exit 1; }
-ctest --test-dir build/gpu-check --output-on-failure | tee "$OUT/ctest.log"
+FAILED=()
+part() { # name, seconds, lines to show, command line
+  local name="$1" seconds="$2" begun=$SECONDS left=$((BUDGET - SECONDS))
+  [ -z "${PARTS:-}" ] || [[ " $PARTS " == *" $name "* ]] || return 0
+  printf '\n== %s\n' "$name"
+  if [ "$left" -lt 5 ]; then
+    echo "== $name: FAILED, no time left of $BUDGET s"
+    FAILED+=("$name")
+    return
+  fi
+  local log="$BUILD/$name.log" verdict=ok lines="$3"
+  timeout --kill-after=5 $((seconds < left ? seconds : left)) bash -c "$4" >"$log" 2>&1 || verdict=FAILED
+  if [ "$verdict" = FAILED ]; then
+    FAILED+=("$name")
+    lines=40
+  fi
+  tail -n "$lines" "$log"
+  printf '== %s: %s, %d s\n' "$name" "$verdict" $((SECONDS - begun)) | tee -a "$log"
+  { printf '\n== %s\n' "$name" && cat "$log"; } >>"$OUT/log.txt"
+}
 
-export PYTHONPATH="$PWD"
-"$PYTHON" -m pytest -q -m gpu tests -p no:cacheprovider | tee "$OUT/gpu.log"
-"$PYTHON" -m pytest -q tests/test_stats.py tests/test_capture.py -p no:cacheprovider | tee "$OUT/native.log"
-"$PYTHON" -m pytest -q benchmarks/bench_native.py --benchmark-only --benchmark-json="$OUT/native.json" | tail -n 40
+machine() {
+  git log -1 --format='commit %h' 2>/dev/null || echo "commit unknown"
+  nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || echo "no GPU"
+  grep -m1 'model name' /proc/cpuinfo || true
+  echo "$(nproc) cores"
+  "$PYTHON" -c 'import torch; print("torch", torch.__version__, "CUDA", torch.version.cuda)'
+}
+
+device_tests() { # names of the C++ tests that touch devices; CI runs the others
+  find tests/cpp -name '*.cpp' -printf '%f\n' | sed 's/\.cpp$//' | grep -E '^test_.*(device|cuda|kernel|lane|commit)'
+}
+
+build() {
+  local options=(-DTDCORE_BUILD_TESTS=ON -DTDCORE_BUILD_BENCHMARKS=ON -DTDCORE_VERSION=dev) targets pybind11
+  mapfile -t targets < <(device_tests)
+  targets+=(gpu_benchmark)
+  if pybind11="$("$PYTHON" -m pybind11 --cmakedir)"; then
+    options+=(-DPython_EXECUTABLE="$PYTHON" -Dpybind11_DIR="$pybind11"
+      -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$PWD/tdcore")
+    targets+=(_core)
+  else
+    echo "$PYTHON has no pybind11: without the extension, the parts in Python will fail"
+    options+=(-DTDCORE_BUILD_EXTENSION=OFF)
+  fi
+  command -v ccache >/dev/null && options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  cmake -S . -B "$BUILD" "${options[@]}" &&
+    cmake --build "$BUILD" --parallel "$(nproc)" --target "${targets[@]}"
+}
+
+run_device_tests() {
+  ctest --test-dir "$BUILD" --output-on-failure --parallel 4 -R "^($(device_tests | paste -sd '|'))\$"
+}
+
+benchmark() { # file in $OUT, parts: JSON goes to the file, progress to the log
+  local options
+  read -r -a options <<<"$BENCHMARK"
+  "$BUILD/gpu_benchmark" --device "$DEVICE" "${options[@]}" --parts "$2" >"$OUT/$1"
+}
+
+soak_sees_early_commits() { # a soak that cannot see them proves nothing
+  "$BUILD/gpu_benchmark" --device early --quick --records 300 --parts soak >"$OUT/soak-early.json" &&
+    grep -q '"rung": "stream write".*"early_commits": [1-9]' "$OUT/soak-early.json"
+}
+
+sanitizer() { # tool
+  local program
+  program="$(command -v compute-sanitizer || compgen -G '/usr/local/cuda*/bin/compute-sanitizer' | head -n 1)"
+  if [ -z "$program" ]; then
+    echo "compute-sanitizer is not installed: the kernels were not run under $1"
+  elif [ -n "$DRY" ]; then
+    echo "no GPU: the kernels were not run under $1"
+  else
+    "$program" --tool "$1" --error-exitcode 9 "$BUILD/gpu_benchmark" --device "$DEVICE" --parts check
+  fi
+}
+export -f machine device_tests build run_device_tests benchmark soak_sees_early_commits sanitizer
+
+TESTS="tests/gpu tests/hooks tests/trial"
+TRAININGS=""
+if [ -n "$DRY" ]; then
+  TESTS=tests/gpu
+  TRAININGS="--device simulated --models tiny --modes eager --quick --pairs 1 --ring-bytes 67108864"
+fi
+
+part machine 30 20 machine
+part build 1200 1 build
+part ctest 120 8 run_device_tests
+part doctor 30 15 "\"\$PYTHON\" -m tdcore.cli doctor || true" # its exit code is about all of the machine
+part kernels-check 60 1 'benchmark check.json check'
+part pytest 120 15 "\"\$PYTHON\" -m pytest -q -m gpu $TESTS -p no:cacheprovider"
+part soak 90 8 'benchmark soak.json soak'
+part soak-sees-early-commits 30 1 soak_sees_early_commits
+part memcheck 60 3 'sanitizer memcheck'
+part racecheck 60 3 'sanitizer racecheck'
+part rates 60 45 'benchmark rates.json kernels,dma,calls'
+[ -n "$DRY" ] || TRAININGS="--seconds $((BUDGET - SECONDS - 10))"
+part trainings 300 60 "\"\$PYTHON\" -m benchmarks gpu --out \"\$OUT\" $TRAININGS"
+
+printf '\n%d s in all, results in %s\n' "$SECONDS" "$OUT"
+if [ ${#FAILED[@]} -gt 0 ]; then
+  printf 'FAILED: %s\n' "${FAILED[*]}"
+  exit 1
+fi
+echo "all parts passed"

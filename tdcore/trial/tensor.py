@@ -7,7 +7,7 @@ Threads: as Trial.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from tdcore.errors import (
 from tdcore.modes import ModeKeys
 from tdcore.trial.captures import resolve
 from tdcore.trial.index import Rows
+from tdcore.trial.on_device import checked_device, on_device
 from tdcore.trial.reductions import REDUCTIONS, checked_name, from_statistics, from_values
 from tdcore.trial.statistics import stats_table
 from tdcore.trial.steps import StepState
@@ -59,6 +60,28 @@ class Tensor:
             rows = rows[reader.complete(rows)]
         return reader.steps_of(rows, mode)
 
+    @overload
+    def value(
+        self,
+        step_num: int,
+        mode: ModeKeys = ...,
+        worker: str | None = ...,
+        *,
+        call: int | None = ...,
+        device: None = ...,
+    ) -> npt.NDArray[Any]: ...
+
+    @overload
+    def value(
+        self,
+        step_num: int,
+        mode: ModeKeys = ...,
+        worker: str | None = ...,
+        *,
+        call: int | None = ...,
+        device: str,
+    ) -> Any: ...
+
     def value(
         self,
         step_num: int,
@@ -66,17 +89,22 @@ class Tensor:
         worker: str | None = None,
         *,
         call: int | None = None,
-    ) -> npt.NDArray[Any]:
+        device: str | None = None,
+    ) -> Any:
         """The values at a step: read-only, of the tensor's own dtype and shape; a view of the file where it
         can be.
 
         worker: None is the first that has it. call: which call of a module that runs several times in a
-        step; None is the first. Raises TensorUnavailableForStep with the reason, StepUnavailable or
-        StepNotYetAvailable when the step has nothing (yet), InvalidWorker, RunCorrupt when the bytes are
-        damaged.
+        step; None is the first. device: None gives a NumPy array, "cuda" or "cuda:1" a CuPy array of its own
+        on that device, not read-only (needs CuPy; 8-bit floats, and bfloat16 before CuPy 14, are refused).
+        Raises TensorUnavailableForStep with the reason, StepUnavailable or StepNotYetAvailable when the step
+        has nothing (yet), InvalidWorker, RunCorrupt when the bytes are damaged, ConfigError when the device
+        cannot be used.
         """
+        number = checked_device(device)
         self._reader.auto_refresh()
-        return self._value(self._capture(step_num, mode, worker, call), step_num)
+        values = self._value(self._capture(step_num, mode, worker, call), step_num)
+        return values if number is None else on_device(values, number, self._at(step_num))
 
     def values(
         self, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None

@@ -87,7 +87,7 @@ class Collector:
 
     def tensors(self, loss: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         """(name, tensor) of everything in the collection, after backward."""
-        everything = self._collection in ("all", "statistics")
+        everything = self._collection in ("all", "statistics", "parameters")
         for name, parameter in self._model.named_parameters():
             is_weight = parameter.dim() > 1
             if everything or (self._collection == "weights" and is_weight):
