@@ -63,7 +63,8 @@ bool DeviceEngine::set_up(const DeviceCaptureConfig& config) {
   const std::uint64_t entries =
       table_share > kTableFixedBytes ? (table_share - kTableFixedBytes) / kTableEntryBytes : 0;
   limits_.entries = std::min<std::uint64_t>(config.max_items, entries);
-  limits_.tiles = (scratch / kScratchShare - table_share) / sizeof(TensorStats);
+  // A tile's counter is in the table; there is far less than one per tile.
+  limits_.tiles = (scratch / kScratchShare - table_share) / (sizeof(TensorStats) + sizeof(std::uint32_t));
   if (limits_.entries == 0 || limits_.tiles == 0)
     return missing("room for a batch in tables or scratch", tables);
   guards_ = static_cast<std::uint64_t>(realtime_ns());

@@ -3,12 +3,8 @@
 #include <algorithm>
 #include <exception>
 
-#include "ring.hpp"
-
-#if __has_include("cuda/cuda_device.hpp")
 #include "cuda/cuda_device.hpp"
-#define TDCORE_HAS_CUDA_DEVICE
-#endif
+#include "ring.hpp"
 
 namespace tdcore {
 
@@ -29,15 +25,6 @@ DeviceGroup& Groups::of(int device, StreamHandle stream) {
   group.device = device;
   group.stream = stream;
   return group;
-}
-
-std::unique_ptr<Device> open_device(int device, std::string& why) {
-#ifdef TDCORE_HAS_CUDA_DEVICE
-  return cuda::open_cuda_device(device, why);
-#else
-  why = "no CUDA support in this build";
-  return device < 0 ? nullptr : nullptr;
-#endif
 }
 
 DeviceSet::DeviceSet(Ring& main)
@@ -101,7 +88,7 @@ bool DeviceSet::prepare(int device, StreamHandle stream) noexcept {
 std::unique_ptr<Device> DeviceSet::open(int device, std::string& why) {
   const auto own = std::find_if(factories_.begin(), factories_.end(),
                                 [&](const auto& entry) { return entry.first == device; });
-  return own != factories_.end() ? own->second(device, why) : open_device(device, why);
+  return own != factories_.end() ? own->second(device, why) : cuda::open_cuda_device(device, why);
 }
 
 void DeviceSet::make(Place& place, int device, StreamHandle stream, const std::shared_ptr<Ring>& lane) {

@@ -28,9 +28,6 @@ namespace tdcore {
 /// Opens a device; null, with the reason in `why`, when it cannot be used.
 using DeviceFactory = std::function<std::unique_ptr<Device>(int device, std::string& why)>;
 
-/// The device through the CUDA driver, where this build has that.
-std::unique_ptr<Device> open_device(int device, std::string& why);
-
 /// What a device may still read, so that its owner must not have it back yet. Destroyed where that may run
 /// foreign code (Python's, with the GIL).
 class Borrowed {
@@ -76,7 +73,7 @@ class DeviceSet {
   DeviceSet(const DeviceSet&) = delete;
   DeviceSet& operator=(const DeviceSet&) = delete;
 
-  /// Where a device comes from that was not used yet; open_device() else. False when it was used.
+  /// Where a device comes from that was not used yet; from the CUDA driver else. False when it was used.
   bool set_factory(int device, DeviceFactory factory);
   /// From now on tensors in host memory are captured as if they lay on that device (tests).
   void redirect_host(int device) noexcept;

@@ -20,13 +20,17 @@ struct Places {
   std::uint64_t end;
 };
 
+std::uint64_t tile_counters(const TableSize& size) noexcept {
+  return device::counters_of(size.stats_tiles, size.stats);
+}
+
 Places places_of(const TableSize& size) noexcept {
   Places at{};
   at.stats = size.packs * sizeof(device::Item);
   at.layouts = at.stats + size.stats * sizeof(device::Item);
   at.guard = round_up(at.layouts + size.layouts * sizeof(device::ItemLayout), kGuardBytes);
   at.counters = at.guard + kGuardBytes;
-  at.upload_end = at.counters + (size.stats + std::uint64_t{1}) * sizeof(std::uint32_t);
+  at.upload_end = at.counters + (tile_counters(size) + 1) * sizeof(std::uint32_t);
   at.partials = round_up(at.upload_end, kDeviceAlignBytes);
   at.end = round_up(at.partials + size.stats_tiles * sizeof(TensorStats), kDeviceAlignBytes);
   return at;
@@ -138,7 +142,7 @@ Launches fill_table(std::span<const Item> items, const TableSize& size, const Ta
   launches.stats.count = size.stats;
   launches.stats.partials = at<TensorStats>(place.device, places.partials);
   launches.stats.finished_tiles = at<std::uint32_t>(place.device, places.counters);
-  launches.stats.finished_items = launches.stats.finished_tiles + size.stats;
+  launches.stats.finished_items = launches.stats.finished_tiles + tile_counters(size);
   return launches;
 }
 

@@ -20,7 +20,7 @@ inline constexpr std::uint64_t kDeviceAlignBytes = 256;
 
 /// Most bytes of a table per entry, upload and statistics of one tile; and besides.
 inline constexpr std::uint64_t kTableEntryBytes =
-    2 * sizeof(device::Item) + sizeof(device::ItemLayout) + sizeof(std::uint32_t);
+    2 * sizeof(device::Item) + sizeof(device::ItemLayout) + 2 * sizeof(std::uint32_t);
 inline constexpr std::uint64_t kTableFixedBytes =
     2 * sizeof(device::Item) + 2 * kGuardBytes + 2 * kDeviceAlignBytes;
 
