@@ -17,7 +17,7 @@ TDCORE_DEVICE void copy_units(const u8* from, u8* to, u32 units) {
   TDCORE_ASSUME_GLOBAL(from);
   TDCORE_NO_UNROLL
   for (u32 first = threadIdx.x; first < units; first += kAtOnce * kThreads) {
-    Unit unit[kAtOnce];  // on their way together
+    Unit unit[kAtOnce]{};  // on their way together
     TDCORE_UNROLL
     for (u32 i = 0; i < kAtOnce; ++i) {
       const u32 at = first + i * kThreads;
@@ -49,7 +49,7 @@ TDCORE_DEVICE void gather(const Source& source, u8* to, u32 elements, u32 units_
   const u32 units = elements * units_each;
   TDCORE_NO_UNROLL
   for (u32 first = threadIdx.x; first < units; first += kAtOnce * kThreads) {
-    Unit unit[kAtOnce];
+    Unit unit[kAtOnce]{};
     TDCORE_UNROLL
     for (u32 i = 0; i < kAtOnce; ++i) {
       const u32 at = first + i * kThreads;
