@@ -27,6 +27,7 @@ from tdcore.counters import CloseReport, Counters, DeviceReport
 from tdcore.errors import ConfigError, StopTraining, UnsupportedFeature
 from tdcore.hooks.capture_requests import CaptureRequests
 from tdcore.hooks.clock import Clock
+from tdcore.hooks.devices import device_reports, say_refusals
 from tdcore.hooks.dry_ring import DryRing
 from tdcore.hooks.plan import Batch, NameTable, Plan
 from tdcore.hooks.recorder import Recorder, array_product
@@ -175,8 +176,8 @@ class BaseHook:
         return counters
 
     def device_reports(self) -> tuple[DeviceReport, ...]:
-        """The accelerators whose tensors were captured, and those that could not be used, with the reason."""
-        return tuple(map(DeviceReport.from_ring, self._ring.device_reports()))
+        """The accelerators that were met, and why those that are not used are not."""
+        return device_reports(self._ring)
 
     def time_spent(self) -> timedelta:
         """Time of the training's threads inside the hook on steps that save, native calls included."""
@@ -235,12 +236,7 @@ class BaseHook:
         if not self._first_step or self.counters().captures == 0:
             self._ring.mark_step_end()
         self._first_step = False
-        self._say_refusals()
-
-    def _say_refusals(self) -> None:
-        """Devices that cannot be used are said once; their tensors are counted."""
-        for line in self._ring.device_refusals().splitlines():
-            self._warn(line)
+        say_refusals(self._ring, self._warn)
 
     def _check_control(self) -> None:
         """Captures more when that is asked; raises StopTraining, or calls on_stop: once per request."""
@@ -280,7 +276,7 @@ class BaseHook:
     def _end_capture(self) -> None:
         if not self._off:
             self._guarded("close", self._finish)
-            self._guarded("devices", self._say_refusals)
+            self._guarded("devices", say_refusals, self._ring, self._warn)
             self._guarded("collections", self._send_collections)
             self._off = True
 
