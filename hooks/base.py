@@ -19,18 +19,16 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, ClassVar, Literal, TypeVar
 
-import numpy as np
-
 from tdcore.collection import Collection, CollectionConfig, CollectionKeys, CollectionManager
 from tdcore.config import HookConfig, SaveConfig, SaveConfigMode
 from tdcore.counters import CloseReport, Counters, DeviceReport
 from tdcore.errors import ConfigError, StopTraining, UnsupportedFeature
 from tdcore.hooks.capture_requests import CaptureRequests
 from tdcore.hooks.clock import Clock
-from tdcore.hooks.devices import device_reports, say_refusals
+from tdcore.hooks.devices import device_notes, device_reports, say_refusals
 from tdcore.hooks.dry_ring import DryRing
 from tdcore.hooks.plan import Batch, NameTable, Plan
-from tdcore.hooks.recorder import Recorder, array_product
+from tdcore.hooks.recorder import Recorder, array_product, as_array
 from tdcore.hooks.rules import with_rules
 from tdcore.layout import TensorKind
 from tdcore.modes import ModeKeys
@@ -344,8 +342,7 @@ class BaseHook:
                 }
                 if collection.module_regex:
                     entries[collection.name]["module_regex"] = collection.module_regex
-        devices = [report.as_note() for report in self.device_reports()]
-        notes = {**self._notes, "devices": devices} if devices else self._notes
+        notes = self._notes | device_notes(self._ring)
         self._session.put_collections({"collections": entries, **notes})
 
 
@@ -378,13 +375,6 @@ def hook_config(
         raise ConfigError(f"out_dir must be a folder or URL, such as 'runs/demo'; got {out_dir!r}")
     when = SaveConfig() if save_config is None else SaveConfig.parse(save_config)
     return HookConfig(out_dir=os.fspath(out_dir), save_config=when, **settings)
-
-
-def as_array(value: Any) -> Any:
-    """A tensor or array as it is, wherever it lies; a number as a float64 array without dimensions."""
-    if hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__"):
-        return value
-    return np.asarray(value, dtype=None if hasattr(value, "dtype") else np.float64)
 
 
 _ALL_HOOKS: weakref.WeakSet[BaseHook] = weakref.WeakSet()

@@ -10,7 +10,7 @@ from typing import Any
 
 from tdcore.counters import DeviceReport
 
-__all__ = ["device_reports", "prepare_devices", "say_refusals"]
+__all__ = ["device_notes", "device_reports", "prepare_devices", "say_refusals"]
 
 
 def prepare_devices(ring: Any, devices: Iterable[int], warn: Callable[[str], None]) -> None:
@@ -29,3 +29,9 @@ def say_refusals(ring: Any, warn: Callable[[str], None]) -> None:
 def device_reports(ring: Any) -> tuple[DeviceReport, ...]:
     """What is known of the devices that were met."""
     return tuple(map(DeviceReport.from_ring, ring.device_reports()))
+
+
+def device_notes(ring: Any) -> dict[str, Any]:
+    """The same for collections.json; nothing where no device was met."""
+    notes = [report.as_note() for report in device_reports(ring)]
+    return {"devices": notes} if notes else {}

@@ -140,7 +140,7 @@ def test_a_ring_that_is_dropped_gives_exports_back() -> None:
 
 def records_of(tap: DeviceTap) -> list[int]:
     """Rows of each record that is there."""
-    found = []
+    found: list[int] = []
     while True:
         drained = tap.consumer.drain(1 << 30, 1)
         if drained.first_ticket == drained.end_ticket:
