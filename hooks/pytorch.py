@@ -121,14 +121,8 @@ class Hook(BaseHook):
 
     def _start(self, config: HookConfig, **options: Any) -> None:
         rank, world_size = _place_in_job()
-        BaseHook.__init__(
-            self,
-            config,
-            framework_version=str(torch.__version__),
-            rank=rank,
-            world_size=world_size,
-            **options,
-        )
+        options |= {"rank": rank, "world_size": world_size}
+        BaseHook.__init__(self, config, framework_version=str(torch.__version__), **options)
         self._root: weakref.ref[nn.Module] | Callable[[], None] = lambda: None
         self._parameters: ParameterCapture | None = None
         self._taps = Taps(
