@@ -144,7 +144,7 @@ void CapturePlan::skip(Item item, DropReason reason) {
 }
 
 void CapturePlan::skip_in_place(Item& item, DropReason reason) noexcept {
-  give_up(item.index, reason, item.payload_bytes);
+  if (item.reason != DropReason::kDegraded) give_up(item.index, reason, item.payload_bytes);  // else counted
   item.status = EntryStatus::kSkipped;
   item.reason = reason;
   item.stats = false;
@@ -154,7 +154,7 @@ void CapturePlan::skip_in_place(Item& item, DropReason reason) noexcept {
 
 /// A part that gets no row; or any item of a batch that gets no room.
 void CapturePlan::lose(const Item& item, DropReason reason) noexcept {
-  give_up(item.index, reason, item.payload_bytes);
+  if (item.reason != DropReason::kDegraded) give_up(item.index, reason, item.payload_bytes);  // else counted
   if (item.part > 0 && lost_ != item.index) --result_.kept;  // counted with its first part
   lost_ = item.index;
   lost_reason_ = reason;

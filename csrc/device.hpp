@@ -59,7 +59,7 @@ class Device {
   virtual EventHandle make_event() noexcept = 0;
 
   // ---- hot path: enqueues, never waits
-  /// Where the device sees pinned host memory.
+  /// Where the device sees pinned host memory: one distance for all of what one call pinned or allocated.
   virtual void* device_address(void* pinned) const noexcept = 0;
   /// Whether the stream is being captured into a graph: nothing may be enqueued then.
   virtual bool is_capturing(StreamHandle stream) noexcept = 0;

@@ -11,16 +11,6 @@ constexpr std::uint64_t kMergeBytes = 64 * 1024;  // zeroing so much more is che
 
 std::uint64_t aligned(std::uint64_t bytes) noexcept { return round_up(bytes, kDeviceAlignBytes); }
 
-/// The lane's memory is taken when its device is first used.
-template <typename Lane>
-bool take_memory(Lane& lane, std::string& why) noexcept {
-  if constexpr (requires { lane.take_memory(&why); }) {
-    return lane.take_memory(&why);
-  } else {
-    return true;
-  }
-}
-
 }  // namespace
 
 DeviceEngine::DeviceEngine(std::unique_ptr<Device> device, std::shared_ptr<Ring> lane, Ring& main,
@@ -46,11 +36,11 @@ bool DeviceEngine::set_up(const DeviceCaptureConfig& config) {
              (reason.empty() ? "" : ": " + reason);
     return false;
   };
-  if (!take_memory(*lane_, error_)) return false;
+  if (!lane_->take_memory(&error_)) return false;
   lane_memory_ = lane_->memory();
   if (lane_memory_ == nullptr) return missing("ring: it is closed", 0);
-  const std::uint64_t lane_bytes = lane_memory_->control().total_bytes;
-  if (!device_->pin(&lane_memory_->control(), lane_bytes)) return missing("way to pin the ring", lane_bytes);
+  const Mapping mapping = lane_->mapping();
+  if (!device_->pin(mapping.base, mapping.bytes)) return missing("way to pin the ring", mapping.bytes);
   const std::uint64_t arena = aligned(config.arena_bytes);
   const std::uint64_t scratch = aligned(config.scratch_bytes);
   const std::uint64_t tables = aligned(config.table_bytes);
@@ -77,7 +67,7 @@ bool DeviceEngine::set_up(const DeviceCaptureConfig& config) {
   if (limits_.entries == 0 || limits_.tiles == 0)
     return missing("room for a batch in tables or scratch", tables);
   guards_ = static_cast<std::uint64_t>(realtime_ns());
-  early_seen_ = early_commits();
+  early_seen_ = main_.early_commits();
   rung_ = info_.best_rung;
   return !commits_by_host() || start_poller() || missing("thread that asks events", 0);
 }

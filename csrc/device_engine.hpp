@@ -87,7 +87,6 @@ class DeviceEngine {
   bool send(const DeviceBatch& batch, Piece& table, Piece& payload, const DeviceCommit& commit) noexcept;
   bool commit_marker(const Reservation& room, const Events& events) noexcept;
   void keep_flight(Piece& piece, const DeviceBatch& batch, const DeviceCommit& commit) noexcept;
-  std::uint64_t early_commits() const noexcept;
   bool commits_by_host() const noexcept { return rung_ == CommitRung::kPoll; }
 
   std::unique_ptr<const ForkGuard> fork_guard_;

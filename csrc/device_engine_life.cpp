@@ -16,15 +16,6 @@ constexpr std::chrono::milliseconds kPollPause{1};
 constexpr std::chrono::microseconds kClosePause{200};
 constexpr std::chrono::seconds kCloseTimeout{5};
 
-template <typename Main>
-std::uint64_t early_commits_of(const Main& main) noexcept {
-  if constexpr (requires { main.early_commits(); }) {
-    return main.early_commits();
-  } else {
-    return 0;
-  }
-}
-
 /// Whether the device has committed. Acquire, as the consumer.
 bool is_committed(const DeviceCommit& commit) noexcept {
   return std::atomic_ref<std::uint64_t>(*commit.word).load(std::memory_order_acquire) == commit.value;
@@ -56,14 +47,11 @@ struct DeviceEngine::Events {
   }
 };
 
-/// As the main ring counts them.
-std::uint64_t DeviceEngine::early_commits() const noexcept { return early_commits_of(main_); }
-
 // ---- rungs and the end of flights
 
 /// A word came before its data: it is not trusted that way again.
 void DeviceEngine::step_down() noexcept {
-  const std::uint64_t seen = early_commits();
+  const std::uint64_t seen = main_.early_commits();
   if (seen <= early_seen_) return;
   early_seen_ = seen;
   if (rung_ == CommitRung::kPoll) return;
@@ -189,7 +177,7 @@ bool DeviceEngine::mark_step_end(std::span<DeviceEngine* const> others) noexcept
     if (other != this && !other->pending_events(events)) return false;
   }
   const std::scoped_lock lock(mutex_);
-  if (closed_) return false;
+  if (closed_ || lane_ == nullptr) return false;
   settle();
   const std::size_t from = events.count;
   for (std::size_t i = table_pieces_.size(); i > 0; --i) {
@@ -199,10 +187,7 @@ bool DeviceEngine::mark_step_end(std::span<DeviceEngine* const> others) noexcept
   if (!nothing_before && (!on() || payload_pieces_.full())) return false;
   const Reservation room = lane_->try_reserve(RecordKind::kBatch, sizeof(BatchHeader), kTensorAlignBytes);
   if (!room) return false;
-  BatchHeader header{};
-  header.magic = kBatchMagic;
-  header.entry_bytes = sizeof(Entry);
-  header.time_ns = realtime_ns();
+  const BatchHeader header = marker_header(realtime_ns());
   std::memcpy(room.data, &header, sizeof header);
   if (!nothing_before) return commit_marker(room, events);
   lane_->commit(room);
@@ -264,7 +249,7 @@ DeviceReport DeviceEngine::report() noexcept {
   }
   report.rung = rung_;
   report.arena_bytes = arena_ == nullptr ? 0 : arena_space_.size();
-  report.early_commits = early_commits();
+  report.early_commits = main_.early_commits();
   report.in_flight = in_flight_;
   return report;
 }

@@ -24,16 +24,16 @@ class FifoSpace {
  public:
   explicit FifoSpace(std::uint64_t bytes) noexcept : size_(bytes) {}
 
-  /// Where the next piece of `bytes` <= size() would lie.
-  Stretch place(std::uint64_t bytes) noexcept {
-    std::uint64_t begin = tail_;
-    if (begin % size_ + bytes > size_) begin = (begin / size_ + 1) * size_;
-    if (head_ == tail_) head_ = begin;  // nothing is in use
+  /// Where the next piece of `bytes` <= size() would lie. Changes nothing.
+  Stretch place(std::uint64_t bytes) const noexcept {
+    const bool wraps = tail_ % size_ + bytes > size_;
+    const std::uint64_t begin = wraps ? (tail_ / size_ + 1) * size_ : tail_;
     return {begin, begin + bytes};
   }
-  bool fits(const Stretch& stretch) const noexcept { return stretch.end <= head_ + size_; }
+  bool fits(const Stretch& stretch) const noexcept { return is_free() || stretch.end <= head_ + size_; }
   /// For work that make_room() has ordered behind what lies there.
   void take(const Stretch& stretch) noexcept {
+    if (is_free()) head_ = stretch.begin;
     free_to(needed(stretch));
     tail_ = stretch.end;
   }
@@ -46,6 +46,8 @@ class FifoSpace {
   std::uint64_t size() const noexcept { return size_; }
 
  private:
+  bool is_free() const noexcept { return head_ == tail_; }
+
   std::uint64_t size_;
   std::uint64_t head_ = 0;
   std::uint64_t tail_ = 0;

@@ -37,6 +37,7 @@ HostDevice::HostDevice(const HostDeviceOptions& options) : options_(options) {
 
 HostDevice::~HostDevice() {
   control_.stopping.store(true, std::memory_order_relaxed);
+  abandon_events();
   streams_.clear();
 }
 
@@ -96,7 +97,7 @@ StreamHandle HostDevice::make_stream() noexcept {
 EventHandle HostDevice::make_event() noexcept {
   const std::scoped_lock lock(mutex_);
   try {
-    events_.push_back(std::make_unique<HostEvent>());
+    events_.push_back(std::make_shared<HostEvent>());
     return reinterpret_cast<EventHandle>(events_.back().get());
   } catch (const std::bad_alloc&) {
     return 0;
@@ -117,10 +118,17 @@ void HostDevice::set_capturing(StreamHandle stream, bool capturing) {
 void HostDevice::fail() noexcept {
   control_.lost.store(options_.failure_loses_work, std::memory_order_relaxed);
   control_.failed.store(true, std::memory_order_relaxed);
+  if (options_.failure_loses_work) abandon_events();
+}
+
+void HostDevice::abandon_events() noexcept {
+  const std::scoped_lock lock(mutex_);
+  for (const std::shared_ptr<HostEvent>& event : events_)
+    event->abandoned.store(true, std::memory_order_relaxed);
 }
 
 bool HostDevice::push(StreamHandle stream, HostWork& work) noexcept {
-  if (operations_.fetch_add(1, std::memory_order_relaxed) >= options_.fails_after) fail();
+  if (operations_.fetch_add(1, std::memory_order_relaxed) == options_.fails_after) fail();
   if (control_.failed.load(std::memory_order_relaxed)) return false;
   if (is_capturing(stream)) control_.violations.fetch_add(1, std::memory_order_relaxed);
   try {
@@ -167,7 +175,7 @@ bool HostDevice::write_word(StreamHandle stream, std::uint64_t* pinned, std::uin
 bool HostDevice::record_event(EventHandle event, StreamHandle stream) noexcept {
   HostEvent& of = event_of(event);
   const std::uint32_t generation = of.recorded.load(std::memory_order_relaxed) + 1;
-  HostWork work{.kind = HostWork::Kind::kRecord, .event = &of, .generation = generation};
+  HostWork work{.kind = HostWork::Kind::kRecord, .event = of.shared_from_this(), .generation = generation};
   // Before the push: with `sync_compute` it is done when that returns.
   of.recorded.store(generation, std::memory_order_relaxed);
   if (push(stream, work)) return true;
@@ -177,8 +185,9 @@ bool HostDevice::record_event(EventHandle event, StreamHandle stream) noexcept {
 
 bool HostDevice::wait_event(StreamHandle stream, EventHandle event) noexcept {
   HostEvent& of = event_of(event);
-  HostWork work{
-      .kind = HostWork::Kind::kWait, .event = &of, .generation = of.recorded.load(std::memory_order_relaxed)};
+  HostWork work{.kind = HostWork::Kind::kWait,
+                .event = of.shared_from_this(),
+                .generation = of.recorded.load(std::memory_order_relaxed)};
   return push(stream, work);
 }
 
@@ -201,10 +210,8 @@ void HostDevice::enqueue(StreamHandle stream, std::function<void()> work) {
 
 bool HostDevice::synchronize(StreamHandle stream) {
   const auto event = std::make_shared<HostEvent>();
-  HostWork work{.kind = HostWork::Kind::kRecord, .event = event.get(), .generation = 1};
-  // Two references: the stream may run it after we have given up.
-  HostWork keep{.kind = HostWork::Kind::kCall, .call = [event] {}};
-  if (!stream_of(stream).push(work) || !stream_of(stream).push(keep)) return false;
+  HostWork work{.kind = HostWork::Kind::kRecord, .event = event, .generation = 1};
+  if (!stream_of(stream).push(work)) return false;
   // Acquire: pairs with the release of the stream.
   while (event->done.load(std::memory_order_acquire) == 0) {
     if (control_.lost.load(std::memory_order_relaxed)) return false;

@@ -95,6 +95,7 @@ class HostDevice final : public Device {
   void* allocate_guarded(std::uint64_t bytes) noexcept;
   bool push(StreamHandle stream, HostWork& work) noexcept;
   HostStream& stream_of(StreamHandle handle);
+  void abandon_events() noexcept;
 
   const HostDeviceOptions options_;
   DeviceInfo info_;
@@ -103,7 +104,7 @@ class HostDevice final : public Device {
   mutable std::mutex mutex_;                  // of what follows; never held while work runs
   std::vector<Allocation> allocations_;
   std::uint64_t allocated_ = 0;
-  std::vector<std::unique_ptr<HostEvent>> events_;
+  std::vector<std::shared_ptr<HostEvent>> events_;
   std::unordered_map<StreamHandle, std::unique_ptr<HostStream>> streams_;
   std::unordered_map<StreamHandle, bool> capturing_;
 };

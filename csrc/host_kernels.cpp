@@ -1,6 +1,7 @@
 #include "host_kernels.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -81,6 +82,23 @@ void copy_in_pieces(HostPace& pace, void* to, const void* from, std::uint64_t by
   }
 }
 
+void copy_out(HostPace& pace, void* to, const void* from, std::uint64_t bytes) noexcept {
+  constexpr std::uint64_t kWord = sizeof(std::uint64_t);
+  auto* const target = static_cast<std::byte*>(to);
+  const auto* const source = static_cast<const std::byte*>(from);
+  if (bytes < 2 * kWord || (reinterpret_cast<std::uintptr_t>(to) | bytes) % kWord != 0)
+    return copy_in_pieces(pace, to, from, bytes);
+  copy_in_pieces(pace, target + kWord, source + kWord, bytes - 2 * kWord);
+  for (const std::uint64_t at : {std::uint64_t{0}, bytes - kWord}) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, source + at, kWord);
+    // Release: pairs with the acquire of the consumer that looks at the guards.
+    std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(target + at))
+        .store(word, std::memory_order_release);
+    pace.pause();
+  }
+}
+
 bool run_stats(HostPace& pace, const device::Launch& launch) noexcept {
   bool sound = tiles_agree(launch) && *launch.finished_items == 0;
   for (std::uint32_t i = 0; i < launch.count; ++i) sound = sound && launch.finished_tiles[i] == 0;
@@ -97,7 +115,8 @@ bool run_stats(HostPace& pace, const device::Launch& launch) noexcept {
     const auto* const from = reinterpret_cast<const std::byte*>(&stats);
     // The count last: it says that the others are there.
     std::memcpy(to + sizeof stats.count, from + sizeof stats.count, sizeof stats - sizeof stats.count);
-    std::memcpy(to, from, sizeof stats.count);
+    // Release: pairs with the acquire of the consumer that finds a word that came early.
+    std::atomic_ref<std::uint64_t>(item.stats->count).store(stats.count, std::memory_order_release);
     launch.finished_tiles[turn - 1] = 0;
   }
   return sound;

@@ -13,6 +13,9 @@
 namespace tdcore {
 
 void copy_in_pieces(HostPace& pace, void* to, const void* from, std::uint64_t bytes) noexcept;
+/// A record's way to the host: the first and the last word come after all between them. Guards find a copy
+/// that is late as a whole or at an end; so late it may be here.
+void copy_out(HostPace& pace, void* to, const void* from, std::uint64_t bytes) noexcept;
 
 /// False when the counters that must be zero at the start were not, or no tile count agrees with the items.
 bool run_stats(HostPace& pace, const device::Launch& launch) noexcept;

@@ -105,16 +105,19 @@ void HostStream::run() noexcept {
     pace_.pause();
     if (!control_.lost.load(std::memory_order_relaxed)) perform(node->work, *node);
     node->work.call = nullptr;
+    node->work.event = nullptr;
   }
 }
 
-/// False when the device is lost or stops before that.
+/// False when that will not happen.
 bool HostStream::wait_for(const HostEvent& event, std::uint32_t generation) noexcept {
   for (;;) {
     // Acquire: pairs with the release in perform() of the other stream.
     const std::uint32_t done = event.done.load(std::memory_order_acquire);
     if (static_cast<std::int32_t>(done - generation) >= 0) return true;
-    if (leaving() || control_.lost.load(std::memory_order_relaxed)) return false;
+    if (leaving() || control_.lost.load(std::memory_order_relaxed) ||
+        event.abandoned.load(std::memory_order_relaxed))
+      return false;
     sleep_while(event.done, done);
   }
 }
@@ -142,7 +145,7 @@ void HostStream::perform(HostWork& work, const Node& node) noexcept {
         next->work.to = nullptr;
         pace_.pause();
       }
-      return copy_in_pieces(pace_, work.to, work.from, work.bytes);
+      return copy_out(pace_, work.to, work.from, work.bytes);
     }
     case Kind::kCopy:
       return copy_in_pieces(pace_, work.to, work.from, work.bytes);

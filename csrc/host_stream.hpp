@@ -30,10 +30,12 @@ struct HostControl {
   bool early_words = false;
 };
 
-/// Counts its records: the n-th is done when `done` is n. 32 bits: a futex.
-struct HostEvent {
+/// Counts its records: the n-th is done when `done` is n. 32 bits: a futex. Streams of other devices may wait
+/// for it, also when its own is lost or gone.
+struct HostEvent : std::enable_shared_from_this<HostEvent> {
   std::atomic<std::uint32_t> recorded{0};  // relaxed: ordered by the one who records and then asks or waits
   std::atomic<std::uint32_t> done{0};      // release by the stream; acquire by who asks or waits
+  std::atomic<bool> abandoned{false};      // relaxed: nobody waits any more
 };
 
 struct HostWork {
@@ -43,7 +45,7 @@ struct HostWork {
   const void* from = nullptr;
   std::uint64_t bytes = 0;  // or the value of the word
   device::Launch launch{};
-  HostEvent* event = nullptr;
+  std::shared_ptr<HostEvent> event{};
   std::uint32_t generation = 0;
   std::function<void()> call{};
 };

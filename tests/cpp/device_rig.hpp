@@ -32,15 +32,25 @@ inline DeviceCaptureConfig small_memory(std::uint64_t arena_bytes = kMiB,
           .in_flight = 256};
 }
 
+/// A main ring with a lane as asked for.
+inline RingConfig with_lane(const RingConfig& lane) {
+  RingConfig result = config(kMiB, 64, lane.policy);
+  result.block_timeout = lane.block_timeout;
+  result.device_lanes = 1;
+  result.device_lane_bytes = lane.data_bytes;
+  result.device_lane_slots = lane.slots;
+  return result;
+}
+
 /// A main ring, a lane and one device.
 struct Rig {
   explicit Rig(const HostDeviceOptions& options = {}, const RingConfig& lane_config = config(8 * kMiB, 256),
                const DeviceCaptureConfig& memory = small_memory())
-      : main(config(kMiB, 64, lane_config.policy)), lane(std::make_shared<Ring>(lane_config)) {
+      : main(with_lane(lane_config)), lane(main.lanes()[0]) {
     auto made = std::make_unique<HostDevice>(options);
     device = made.get();
     captures = std::make_unique<DeviceCapture>(std::move(made), lane, main, memory);
-    consumer = std::make_unique<Consumer>(lane->memory());
+    consumer = std::make_unique<Consumer>(main.memories());
   }
 
   CaptureResult capture(const std::vector<Request>& requests, StreamHandle stream = kTraining,
@@ -113,9 +123,10 @@ inline Request without_value(EntryStatus status, DropReason reason, std::uint32_
   return {.tensor = {}, .name = name, .flags = kAll, .status = status, .reason = reason};
 }
 
+/// Of a ring without lanes, or of the last lane.
 inline std::vector<std::byte> payload_bytes_of(const Consumer& consumer, const Row& row) {
   std::vector<std::byte> bytes(row.entry.payload_bytes);
-  if (!bytes.empty()) std::memcpy(bytes.data(), consumer.memory()->data() + row.location, bytes.size());
+  if (!bytes.empty()) std::memcpy(bytes.data(), consumer.data().back() + row.location, bytes.size());
   return bytes;
 }
 

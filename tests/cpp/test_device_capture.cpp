@@ -88,7 +88,7 @@ void values_and_rows() {
     for (const Batch& batch : drained.batches) {
       REQUIRE(batch.payload_bytes >= kDirectPayloadBytes && batch.direct());
       const Row& row = drained.rows[1];
-      const std::byte* const payload = rig.consumer->memory()->data() + batch.location;
+      const std::byte* const payload = rig.consumer->data()[batch.lane] + batch.location;
       REQUIRE(std::all_of(payload + row.entry.payload_offset + row.entry.payload_bytes,
                           payload + batch.payload_bytes,
                           [](std::byte byte) { return byte == std::byte{0}; }));
@@ -103,7 +103,7 @@ void values_and_rows() {
       const Drained drained = rig.drain_all();
       REQUIRE(drained.batches.size() == 1 && drained.rows.size() == 3);
       const Batch& batch = drained.batches[0];
-      const std::byte* const payload = rig.consumer->memory()->data() + batch.location;
+      const std::byte* const payload = rig.consumer->data()[batch.lane] + batch.location;
       std::uint64_t sum = 0;
       for (std::uint64_t i = 0; i < batch.payload_bytes; ++i) sum += static_cast<std::uint64_t>(payload[i]);
       for (const Row& row : drained.rows) {
@@ -277,9 +277,9 @@ void several_streams_and_devices() {
         (void)rig.capture({tensor.request(kAll)}, 2);
         (void)rig.capture({tensor.request(kWantStats)}, 3);
         REQUIRE(rig.captures->mark_step_end({}));
-        const RingMemory& memory = *rig.consumer->memory();
+        const std::shared_ptr<RingMemory> memory = rig.lane->memory();
         const auto committed = [&](std::uint64_t ticket) {
-          return memory.slots()[ticket].commit.load(std::memory_order_acquire) == ticket + 1;
+          return memory->slots()[ticket].commit.load(std::memory_order_acquire) == ticket + 1;
         };
         while (!committed(3)) std::this_thread::yield();
         REQUIRE(committed(0) && committed(1) && committed(2));
@@ -297,7 +297,7 @@ void several_streams_and_devices() {
       DeviceCapture* const others[] = {first.captures.get()};
       REQUIRE(second.captures->mark_step_end(others));
       const auto committed = [](const Rig& rig, std::uint64_t ticket) {
-        return rig.consumer->memory()->slots()[ticket].commit.load(std::memory_order_acquire) == ticket + 1;
+        return rig.lane->memory()->slots()[ticket].commit.load(std::memory_order_acquire) == ticket + 1;
       };
       while (!committed(second, 1)) std::this_thread::yield();
       REQUIRE(committed(first, 0) && committed(first, 1) && committed(second, 0));

@@ -27,7 +27,7 @@ std::uint64_t committed_with_values(const Rig& rig, const Tensor& tensor) {
     const bool saved = row.entry.payload_offset != kNoPayload;
     REQUIRE(!saved || payload_bytes_of(*rig.consumer, row) == tensor.bytes);
     REQUIRE(row.entry.has_stats == 0 || row.entry.stats.count == row.entry.elements);
-    ++count;
+    count += row.entry.status == EntryStatus::kOk ? 1 : 0;
   }
   REQUIRE(drained.torn == 0);
   release(*rig.consumer, drained);
@@ -62,13 +62,12 @@ void failures_of_the_device() {
   it("after a failure rows in the main ring say why there is nothing", [] {
     const Tensor tensor(Dtype::kF32, {10});
     Rig rig({.fails_after = 0});
-    Consumer main(rig.main.memory());
     (void)rig.capture({tensor.request(kAll, 1)});
     const CaptureResult later =
         rig.capture({tensor.request(kAll, 2), without_value(EntryStatus::kAbsent, DropReason::kNone, 3)});
     REQUIRE(later.kept == 0 && later.not_kept == 1 && rig.dropped(DropReason::kDeviceError) == 2);
     REQUIRE(rig.dropped_bytes(DropReason::kDeviceError) == 80);
-    const Drained drained = drain(main, ~std::uint64_t{0}, 10, false);
+    const Drained drained = rig.drain_all();
     REQUIRE(drained.rows.size() == 2 && drained.rows[0].entry.reason == DropReason::kDeviceError &&
             drained.rows[1].entry.status == EntryStatus::kAbsent);
     REQUIRE(rig.captures->report().error.find("simulated failure") != std::string::npos);
@@ -82,10 +81,11 @@ void failures_of_the_device() {
   });
   it("no device at all is an error like others", [] {
     Ring main(config());
-    DeviceCapture captures(nullptr, std::make_shared<Ring>(config()), main, {});
+    DeviceCapture captures(nullptr, nullptr, main, {});
+    REQUIRE(!captures.mark_step_end({}));
     const Tensor tensor(Dtype::kF32, {10});
     REQUIRE(captures.capture(std::vector<Request>{tensor.request()}, {}, 0).not_kept == 1);
-    REQUIRE(!captures.report().error.empty() && !captures.busy() && !captures.mark_step_end({}));
+    REQUIRE(!captures.report().error.empty() && !captures.busy());
   });
 }
 
@@ -103,18 +103,18 @@ void closing() {
   it("what does not end in time keeps its memory, after the rings are gone", [] {
     static const Tensor kTensor(Dtype::kF32, {5000});  // the device reads it after this case
     HostDevice* device = nullptr;
-    std::shared_ptr<RingMemory> memory;
+    std::vector<std::shared_ptr<RingMemory>> memories;
     {
       Rig rig({}, lane_for_all());
       device = rig.device;
-      memory = rig.lane->memory();
+      memories = rig.main.memories();
       device->pause();
       (void)rig.capture({kTensor.request()});
     }
     device->resume();
     REQUIRE(device->synchronize(kTraining));
-    while (memory->slots()[0].commit.load(std::memory_order_acquire) == 0) std::this_thread::yield();
-    Consumer consumer(memory);
+    while (memories[1]->slots()[0].commit.load(std::memory_order_acquire) == 0) std::this_thread::yield();
+    Consumer consumer(memories);
     const Drained drained = drain(consumer, ~std::uint64_t{0}, 10, false);
     REQUIRE(drained.rows.size() == 1 && payload_bytes_of(consumer, drained.rows[0]) == kTensor.bytes);
   });
@@ -137,55 +137,42 @@ void closing() {
   });
 }
 
-/// Whether a committed record has arrived, as BatchHeader::guard says. `data` is in the lane.
-bool is_whole(const std::byte* data) {
-  BatchHeader header{};
-  std::memcpy(&header, data, sizeof header);
-  const auto word = [&](const std::byte* at) {
-    return std::atomic_ref<const std::uint64_t>(*reinterpret_cast<const std::uint64_t*>(at))
-        .load(std::memory_order_acquire);
-  };
-  if (header.guard == 0) return true;
-  if (header.payload_bytes > 0) {
-    const std::byte* const payload = data + header.payload_offset;
-    return word(payload - kGuardBytes) == header.guard &&
-           word(payload + header.payload_bytes) == header.guard;
-  }
-  for (std::uint32_t i = 0; i < header.entries; ++i) {
-    const std::byte* const entry = data + sizeof header + i * sizeof(Entry);
-    Entry copy{};
-    std::memcpy(&copy, entry, sizeof copy);
-    if (copy.has_stats != 0 && word(entry) != copy.elements) return false;
-  }
-  return true;
-}
-
 void early_words() {
   if (kThreadSanitized) return;  // data that arrives after its commit is a data race, and said to be one
-  it("a word that comes before its data is found by the guards", [] {
+  it("a record whose word comes before its data is not taken before it is whole", [] {
     std::uint64_t early = 0;
     for (std::uint64_t seed = 1; seed <= 30; ++seed) {
       const Tensor tensor(Dtype::kF32, {5000});
       Rig rig({.seed = seed, .delay_us = 300, .early_words = true}, lane_for_all());
-      for (int i = 0; i < 8; ++i) (void)rig.capture({tensor.request(i % 3 == 0 ? std::uint8_t{kWantStats} : kAll)});
-      for (int taken = 0; taken < 8;) {
-        const Mark before = rig.consumer->mark();
-        const std::optional<RecordView> record = rig.consumer->next(false);
-        if (!record) continue;
-        if (!is_whole(record->data)) {
-          ++early;
-          rig.consumer->seek(before);
-          continue;
-        }
-        ++taken;
-        BatchHeader header{};
-        std::memcpy(&header, record->data, sizeof header);
-        if (header.payload_bytes > 0)
-          REQUIRE(std::memcmp(record->data + header.payload_offset, tensor.bytes.data(),
-                              tensor.bytes.size()) == 0);
+      for (int i = 0; i < 8; ++i) {
+        (void)rig.capture({tensor.request(i % 3 == 0 ? std::uint8_t{kWantStats} : kAll)});
       }
+      std::uint64_t rows = 0;
+      while (rows < 8) {
+        const Drained drained = drain(*rig.consumer, ~std::uint64_t{0}, ~std::uint64_t{0}, false);
+        for (const Row& row : drained.rows) {
+          REQUIRE(row.entry.payload_offset == kNoPayload ||
+                  payload_bytes_of(*rig.consumer, row) == tensor.bytes);
+          REQUIRE(row.entry.stats.count == 5000);
+        }
+        rows += drained.rows.size();
+      }
+      early += rig.main.early_commits();
+      rig.settle();
     }
     REQUIRE(early > 0);
+  });
+  it("a word that came too early takes the rung down, at last to commits by the host", [] {
+    const Tensor tensor(Dtype::kF32, {5000});
+    Rig rig({}, lane_for_all());
+    std::atomic<std::uint64_t>& early = rig.main.memory()->control().early_commits;
+    for (const CommitRung rung :
+         {CommitRung::kStreamWrite, CommitRung::kCommitKernel, CommitRung::kPoll, CommitRung::kPoll}) {
+      REQUIRE(rig.capture({tensor.request()}).kept == 1 && rig.captures->report().rung == rung);
+      early.fetch_add(3, std::memory_order_relaxed);  // as the consumer counts them
+    }
+    REQUIRE(rig.captures->report().early_commits == 12);
+    REQUIRE(rig.drain_all().rows.size() == 4);
   });
 }
 
@@ -195,8 +182,9 @@ void early_words() {
 [[noreturn]] void produce_until_killed(int to_parent, std::uint64_t seed, CommitRung rung) {
   Rig rig({.seed = seed, .delay_us = 100, .best_rung = rung}, lane_for_all(64));
   Tensor tensor(Dtype::kF32, {3000});
-  const int fd = rig.lane->fd();
-  if (::write(to_parent, &fd, sizeof fd) != sizeof fd) ::_exit(1);
+  const std::vector<int> fds = rig.main.fds();  // of the main ring and its lane
+  const auto bytes = static_cast<ssize_t>(2 * sizeof(int));
+  if (::write(to_parent, fds.data(), 2 * sizeof(int)) != bytes) ::_exit(1);
   for (std::uint32_t i = 0;; ++i) {
     rig.device->enqueue(kTraining, [&tensor, i] { tensor.fill(i); });
     (void)rig.capture({tensor.request(i % 4 == 0 ? std::uint8_t{kWantStats} : kAll, i)});
@@ -221,11 +209,15 @@ void killed_producers() {
         REQUIRE(::pipe(ends) == 0);
         const pid_t child = ::fork();
         if (child == 0) produce_until_killed(ends[1], seed, rung);
-        int fd = -1;
-        REQUIRE(::read(ends[0], &fd, sizeof fd) == sizeof fd);
-        const std::string path = "/proc/" + std::to_string(child) + "/fd/" + std::to_string(fd);
-        const int lane = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-        Consumer consumer(RingMemory::attach(lane));
+        int fds[2] = {-1, -1};
+        REQUIRE(::read(ends[0], fds, sizeof fds) == sizeof fds);
+        std::vector<std::shared_ptr<RingMemory>> memories;
+        for (int& fd : fds) {
+          const std::string path = "/proc/" + std::to_string(child) + "/fd/" + std::to_string(fd);
+          fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+          memories.push_back(RingMemory::attach(fd));
+        }
+        Consumer consumer(memories);
         std::uint64_t taken = 0;
         const auto take = [&](bool dead) {
           const Drained drained = drain(consumer, ~std::uint64_t{0}, ~std::uint64_t{0}, dead);
@@ -241,7 +233,7 @@ void killed_producers() {
         take(true);
         rows += taken;
         REQUIRE(consumer.pending_records() == 0);
-        for (const int end : {ends[0], ends[1], lane}) ::close(end);
+        for (const int end : {ends[0], ends[1], fds[0], fds[1]}) ::close(end);
       }
       REQUIRE(rows >= 15 * 20);
     });

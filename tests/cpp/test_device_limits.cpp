@@ -1,9 +1,12 @@
 // Capture on a device when there is no room: in the ring, in the arena, in the tables; under every policy.
 #include <cstring>
+#include <deque>
 #include <thread>
 #include <vector>
 
+#include "device_pieces.hpp"
 #include "device_rig.hpp"
+#include "host_pace.hpp"
 
 namespace {
 
@@ -28,6 +31,34 @@ RingConfig lane_with(FullPolicy policy, std::uint64_t bytes = 8 * kMiB) {
   RingConfig lane = config(bytes, 1024, policy);
   lane.block_timeout = std::chrono::seconds(60);
   return lane;
+}
+
+void fifo_space() {
+  it("stretches in use never overlap, also after places that were asked for and not taken", [] {
+    constexpr std::uint64_t kSize = 100;
+    FifoSpace space(kSize);
+    std::deque<Stretch> used;
+    HostPace draw(7, 0);
+    std::uint64_t taken = 0;
+    for (int i = 0; i < 20'000; ++i) {
+      const Stretch stretch = space.place(1 + draw.draw(i % 2 == 0 ? kSize : kSize / 8));
+      const bool fits = space.fits(stretch);
+      if (fits && draw.draw(2) == 0) {
+        space.take(stretch);
+        used.push_back(stretch);
+        ++taken;
+        std::uint64_t owners[kSize] = {};
+        for (const Stretch& each : used) {
+          REQUIRE(space.at(each) + (each.end - each.begin) <= kSize);
+          for (std::uint64_t at = each.begin; at < each.end; ++at) REQUIRE(++owners[at % kSize] == 1);
+        }
+      } else if (!used.empty() && draw.draw(2) == 0) {
+        space.free_to(used.front().end);
+        used.pop_front();
+      }
+    }
+    REQUIRE(taken > 2000);
+  });
 }
 
 void full_arenas() {
@@ -201,6 +232,7 @@ void full_rings() {
 }  // namespace
 
 int main() {
+  fifo_space();
   full_arenas();
   full_rings();
   return result();
