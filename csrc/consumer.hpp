@@ -15,6 +15,9 @@
 // room. A committed slot whose place or size cannot be true is corrupt and treated as torn, alive or not.
 // A committed batch whose values are not there yet (lane_reader.hpp) is pending too, and is counted in
 // control.early_commits, once per consumer.
+// The caller's verdict comes after the trainer's files are closed (a pidfd is ready only then), so the driver
+// has ended what its devices were doing: what is not committed by then is torn for good in a lane, too, and
+// the order over the lanes remembers it (lane_order.hpp), should a word come after all.
 #pragma once
 
 #include <array>

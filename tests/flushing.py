@@ -92,7 +92,7 @@ class FlusherThread:
         attempt: int = 0,
         journal: Journal | None = None,
     ) -> None:
-        self.consumer = _core.Consumer(trainer.ring.fd)
+        self.consumer = _core.Consumer(trainer.ring.fds)
         self.flusher = Flusher(
             self.consumer, sink, worker="worker_0", attempt=attempt, options=options, journal=journal
         )
@@ -119,7 +119,7 @@ class FlusherThread:
 def flush_all(trainer: Trainer, sink: Sink, *, options: FlusherOptions = QUICK) -> bool:
     """Close the ring and run a flusher to its end, on this thread."""
     trainer.ring.set_closing()
-    consumer = _core.Consumer(trainer.ring.fd)
+    consumer = _core.Consumer(trainer.ring.fds)
     return Flusher(consumer, sink, worker="worker_0", attempt=0, options=options).run()
 
 
