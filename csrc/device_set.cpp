@@ -119,15 +119,22 @@ DropReason DeviceSet::why_not(int device) const noexcept {
                                                                            : DropReason::kDeviceError;
 }
 
+/// Under mutex_.
+std::string DeviceSet::why(const Place& place) const {
+  return place.why.empty() && place.capture != nullptr ? place.capture->report().error : place.why;
+}
+
 std::string DeviceSet::refusals() const {
   // Without the mutex as long as all is well: another thread may be setting a device up.
   if (!refused_.load(std::memory_order_relaxed) || !guard_->here()) return {};
   const std::lock_guard lock(mutex_);
   std::string text;
   for (const Place& place : places()) {
-    if (place.state.load(std::memory_order_relaxed) != State::kRefused) continue;
+    if (place.state.load(std::memory_order_relaxed) <= State::kPostponed) continue;
+    const std::string error = why(place);
+    if (error.empty()) continue;
     const int device = place.device.load(std::memory_order_relaxed);
-    text += "cuda:" + std::to_string(device) + " cannot be used: " + place.why + "\n";
+    text += "cuda:" + std::to_string(device) + " cannot be used: " + error + "\n";
   }
   if (const int device = unserved_.load(std::memory_order_relaxed); device != kHostMemory) {
     text += "cuda:" + std::to_string(device) + " is not captured: all " + std::to_string(place_count_) +
@@ -138,25 +145,35 @@ std::string DeviceSet::refusals() const {
 
 void DeviceSet::sort(std::span<const Request> requests, Groups& groups) const {
   groups.clear();
+  const auto is_served = [this](const Request& request) {
+    return request.status == EntryStatus::kOk && ready(place_of(request.tensor)) != nullptr;
+  };
+  // Rows without values go with the others of their call: in the main ring they would overtake them.
+  const auto first = std::find_if(requests.begin(), requests.end(), is_served);
   for (const Request& request : requests) {
     const int device = place_of(request.tensor);
-    if (request.status != EntryStatus::kOk || device == kHostMemory) {
-      groups.host.push_back(request);
-    } else if (ready(device) != nullptr) {
+    if (request.status != EntryStatus::kOk) {
+      const bool alone = first == requests.end();
+      auto& rows = alone ? groups.host : groups.of(place_of(first->tensor), first->tensor.stream).requests;
+      rows.push_back(request);
+    } else if (is_served(request)) {
       groups.of(device, request.tensor.stream).requests.push_back(request);
     } else {
-      Request skipped = request;
-      skipped.status = EntryStatus::kSkipped;
-      skipped.reason = why_not(device);
-      groups.host.push_back(skipped);
+      groups.host.push_back(request);
+      if (device == kHostMemory) continue;
+      groups.host.back().status = EntryStatus::kSkipped;
+      groups.host.back().reason = why_not(device);
     }
   }
 }
 
 CaptureResult DeviceSet::capture(const DeviceGroup& group, const Moment& moment, Waiter waiter) {
-  DeviceCapture* capture = guard_->here() ? ready(group.device) : nullptr;
-  return capture != nullptr ? capture->capture(group.requests, moment, group.stream, waiter)
-                            : CaptureResult{};
+  DeviceCapture* const capture = guard_->here() ? ready(group.device) : nullptr;
+  if (capture == nullptr) return {};
+  const CaptureResult result = capture->capture(group.requests, moment, group.stream, waiter);
+  if (result.not_kept > 0 && !refused_.load(std::memory_order_relaxed) && !capture->report().error.empty())
+    refused_.store(true, std::memory_order_relaxed);  // it broke meanwhile
+  return result;
 }
 
 void DeviceSet::borrow(int device, std::unique_ptr<Borrowed> borrowed) {

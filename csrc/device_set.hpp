@@ -135,6 +135,7 @@ class DeviceSet {
   std::span<const Place> places() const noexcept { return {places_.data(), place_count_}; }
   void make(Place& place, int device, StreamHandle stream, const std::shared_ptr<Ring>& lane);
   DropReason why_not(int device) const noexcept;
+  std::string why(const Place& place) const;
   std::unique_ptr<Device> open(int device, std::string& why);
 
   Ring& main_;

@@ -19,17 +19,16 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, ClassVar, Literal, TypeVar
 
-import numpy as np
-
 from tdcore.collection import Collection, CollectionConfig, CollectionKeys, CollectionManager
 from tdcore.config import HookConfig, SaveConfig, SaveConfigMode
 from tdcore.counters import CloseReport, Counters, DeviceReport
 from tdcore.errors import ConfigError, StopTraining, UnsupportedFeature
 from tdcore.hooks.capture_requests import CaptureRequests
 from tdcore.hooks.clock import Clock
+from tdcore.hooks.devices import device_notes, device_reports, say_refusals
 from tdcore.hooks.dry_ring import DryRing
 from tdcore.hooks.plan import Batch, NameTable, Plan
-from tdcore.hooks.recorder import Recorder, array_product
+from tdcore.hooks.recorder import Recorder, array_product, as_array
 from tdcore.hooks.rules import with_rules
 from tdcore.layout import TensorKind
 from tdcore.modes import ModeKeys
@@ -175,8 +174,8 @@ class BaseHook:
         return counters
 
     def device_reports(self) -> tuple[DeviceReport, ...]:
-        """The accelerators whose tensors were captured, and those that could not be used, with the reason."""
-        return tuple(map(DeviceReport.from_ring, self._ring.device_reports()))
+        """The accelerators that were met, and why those that are not used are not."""
+        return device_reports(self._ring)
 
     def time_spent(self) -> timedelta:
         """Time of the training's threads inside the hook on steps that save, native calls included."""
@@ -235,12 +234,7 @@ class BaseHook:
         if not self._first_step or self.counters().captures == 0:
             self._ring.mark_step_end()
         self._first_step = False
-        self._say_refusals()
-
-    def _say_refusals(self) -> None:
-        """Devices that cannot be used are said once; their tensors are counted."""
-        for line in self._ring.device_refusals().splitlines():
-            self._warn(line)
+        say_refusals(self._ring, self._warn)
 
     def _check_control(self) -> None:
         """Captures more when that is asked; raises StopTraining, or calls on_stop: once per request."""
@@ -280,7 +274,7 @@ class BaseHook:
     def _end_capture(self) -> None:
         if not self._off:
             self._guarded("close", self._finish)
-            self._guarded("devices", self._say_refusals)
+            self._guarded("devices", say_refusals, self._ring, self._warn)
             self._guarded("collections", self._send_collections)
             self._off = True
 
@@ -348,8 +342,7 @@ class BaseHook:
                 }
                 if collection.module_regex:
                     entries[collection.name]["module_regex"] = collection.module_regex
-        devices = [report.as_note() for report in self.device_reports()]
-        notes = {**self._notes, "devices": devices} if devices else self._notes
+        notes = self._notes | device_notes(self._ring)
         self._session.put_collections({"collections": entries, **notes})
 
 
@@ -382,13 +375,6 @@ def hook_config(
         raise ConfigError(f"out_dir must be a folder or URL, such as 'runs/demo'; got {out_dir!r}")
     when = SaveConfig() if save_config is None else SaveConfig.parse(save_config)
     return HookConfig(out_dir=os.fspath(out_dir), save_config=when, **settings)
-
-
-def as_array(value: Any) -> Any:
-    """A tensor or array as it is, wherever it lies; a number as a float64 array without dimensions."""
-    if hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__"):
-        return value
-    return np.asarray(value, dtype=None if hasattr(value, "dtype") else np.float64)
 
 
 _ALL_HOOKS: weakref.WeakSet[BaseHook] = weakref.WeakSet()

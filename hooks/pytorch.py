@@ -36,6 +36,8 @@ from tdcore.config import HookConfig, ReductionConfig, SaveConfig, SaveConfigMod
 from tdcore.errors import ConfigError
 from tdcore.hook_json import load_hook_config
 from tdcore.hooks.base import BaseHook, hook_config
+from tdcore.hooks.devices import prepare_devices
+from tdcore.hooks.pytorch_model import cuda_devices
 from tdcore.hooks.pytorch_parameters import ParameterCapture
 from tdcore.hooks.pytorch_tap import InertInCopies, graph_task
 from tdcore.hooks.pytorch_taps import Taps
@@ -119,14 +121,8 @@ class Hook(BaseHook):
 
     def _start(self, config: HookConfig, **options: Any) -> None:
         rank, world_size = _place_in_job()
-        BaseHook.__init__(
-            self,
-            config,
-            framework_version=str(torch.__version__),
-            rank=rank,
-            world_size=world_size,
-            **options,
-        )
+        options |= {"rank": rank, "world_size": world_size}
+        BaseHook.__init__(self, config, framework_version=str(torch.__version__), **options)
         self._root: weakref.ref[nn.Module] | Callable[[], None] = lambda: None
         self._parameters: ParameterCapture | None = None
         self._taps = Taps(
@@ -168,7 +164,7 @@ class Hook(BaseHook):
             self._stack.enter_context(stack.pop_all())
         self._parameters = parameters
         self._root = weakref.ref(module)
-        self._guarded("devices", self._prepare_devices, module)
+        self._guarded("devices", prepare_devices, self._ring, cuda_devices(module), self._warn)
 
     register_hook = register_module
 
@@ -310,18 +306,6 @@ class Hook(BaseHook):
         with torch.no_grad():
             values = tensor.detach().to(torch.float64)
             return (values.abs() if product == "abs_prod" else values).prod()
-
-    def _prepare_devices(self, module: nn.Module) -> None:
-        """Sets up the devices that the model is on, which lasts, before the first step.
-
-        A model that moves later has its device set up by its first capture; so has one that is registered
-        while a CUDA graph is captured, where nothing may be set up.
-        """
-        found = {one.device.index for one in module.parameters() if one.device.type == "cuda"}
-        if found and torch.version.cuda is not None and not torch.cuda.is_current_stream_capturing():
-            for device in sorted(found):
-                self._ring.prepare_device(device)
-            self._say_refusals()
 
     def _finish(self) -> None:
         if self._parameters is not None:

@@ -25,7 +25,7 @@ from torch import nn
 
 from tdcore.layout import TensorKind
 
-__all__ = ["ModelView", "Module", "Parameter", "leaves"]
+__all__ = ["ModelView", "Module", "Parameter", "cuda_devices", "leaves"]
 
 _MAX_DEPTH = 8
 _MAX_LEAVES = 1024
@@ -164,6 +164,17 @@ def _pattern(slots: list[nn.Parameter | None]) -> list[int]:
     return [
         -1 if slot is None else first.setdefault(id(slot), position) for position, slot in enumerate(slots)
     ]
+
+
+def cuda_devices(model: nn.Module) -> set[int]:
+    """The CUDA devices that the model is on now, for setting them up before its first step.
+
+    None while a CUDA graph is captured, where nothing may be set up. A model that moves later has its device
+    set up by its first capture.
+    """
+    found = {one.device.index for one in model.parameters() if one.device.type == "cuda"}
+    usable = found and torch.version.cuda is not None and not torch.cuda.is_current_stream_capturing()
+    return found if usable else set()
 
 
 def leaves(value: object) -> Iterator[tuple[str, torch.Tensor]]:

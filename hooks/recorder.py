@@ -13,7 +13,7 @@ import numpy as np
 from tdcore.hooks.clock import Now, Stamp
 from tdcore.hooks.plan import Batch
 
-__all__ = ["Product", "Recorder", "array_product"]
+__all__ = ["Product", "Recorder", "array_product", "as_array"]
 
 Product = Callable[[Any, str], Any]  # (tensor, "prod" or "abs_prod") -> the product of all elements
 
@@ -47,3 +47,10 @@ def array_product(tensor: Any, product: str) -> Any:
     """The product of what NumPy can read, as float64."""
     values = np.asarray(tensor, dtype=np.float64)
     return np.prod(np.abs(values) if product == "abs_prod" else values)
+
+
+def as_array(value: Any) -> Any:
+    """A tensor or array as it is, wherever it lies; a number as a float64 array without dimensions."""
+    if hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__"):
+        return value
+    return np.asarray(value, dtype=None if hasattr(value, "dtype") else np.float64)

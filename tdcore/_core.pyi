@@ -5,7 +5,7 @@ tdcore's native core: statistics, the ring between trainer and flusher, capture 
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['Consumer', 'DROP_REASONS', 'DTYPES', 'Drained', 'LOG2_MIN', 'NO_PAYLOAD', 'ROW_DTYPE', 'Ring', 'STATS_DTYPE', 'compile_kernels', 'crc32c', 'crc32c_many', 'cuda_report', 'simd_level', 'stats', 'write_file']
+__all__: list[str] = ['Consumer', 'DROP_REASONS', 'DTYPES', 'Drained', 'LOG2_MIN', 'NO_PAYLOAD', 'ROW_DTYPE', 'Ring', 'STATS_DTYPE', 'SimulatedDevice', 'crc32c', 'crc32c_many', 'simd_level', 'simulate_device', 'stats', 'write_file']
 class Ring:
     """
     The trainer's side of the ring that a flusher reads through a file descriptor.
@@ -25,13 +25,15 @@ class Ring:
         """
         Captures a list of tensors into the ring, as they are now.
 
-        tensors: objects with values in host memory: torch tensors (parameters, with or without gradient history), NumPy arrays,
-        anything with __dlpack__, numbers. Any strides. None means that there is no value (a parameter without gradient): a row
-        "absent". names: one uint32 per tensor, from intern() (0xFFFFFFFF: the table was full). flags: one uint8 per tensor: 1 save
-        the values, 2 compute statistics, 3 both. mode: 1 train, 2 eval, 3 predict, 4 global.
+        tensors: objects with values: torch tensors (parameters, with or without gradient history), NumPy arrays, CuPy arrays,
+        anything with __dlpack__, numbers; in host memory, or on a CUDA device where the ring has a lane for it. Any strides. None
+        means that there is no value (a parameter without gradient): a row "absent". names: one uint32 per tensor, from intern()
+        (0xFFFFFFFF: the table was full). flags: one uint8 per tensor: 1 save the values, 2 compute statistics, 3 both. mode: 1
+        train, 2 eval, 3 predict, 4 global. What lies on a device is read there later, behind what its stream does now.
         Returns the number of tensors that were not kept as asked; each is counted in counters() with a reason.
         Never raises for a bad tensor. TypeError or ValueError when the lists do not fit together. In a forked child, and
-        after close(), it returns 0 and does nothing. Thread-safe; releases the GIL for 256 KiB or more and while it waits for room.
+        after close(), it returns 0 and does nothing. Thread-safe; releases the GIL for 256 KiB or more and while it waits
+        for room.
         """
     def close(self) -> None:
         """
@@ -40,6 +42,14 @@ class Ring:
     def counters(self) -> dict[typing.Any, typing.Any]:
         """
         Totals so far: captures, tensors, payload_bytes, capture_ns, and drops by reason (those that occurred). After close(): the last ones.
+        """
+    def device_refusals(self) -> str:
+        """
+        Why devices that were met are not used, a line each; empty when all are.
+        """
+    def device_reports(self) -> list[typing.Any]:
+        """
+        What is known of each device that was met: device, name, kernels, rung, rung_reason, arena_bytes, early_commits, in_flight, error.
         """
     def intern(self, name: str, kind: typing.SupportsInt | typing.SupportsIndex, origin: str = '') -> int:
         """
@@ -52,6 +62,10 @@ class Ring:
     def prefault(self) -> None:
         """
         Starts a thread that touches every page of the ring, so that no capture has to. Returns at once.
+        """
+    def prepare_device(self, device: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Sets a CUDA device up, which its first capture would do else. Whether its tensors can be captured; device_refusals() says why not. Not while one of its streams is being captured into a graph.
         """
     def progress(self) -> dict[typing.Any, typing.Any]:
         """
@@ -265,11 +279,40 @@ class Consumer:
         """
         Number of records the ring can hold; of the smallest lane.
         """
-def compile_kernels(architecture: typing.SupportsInt | typing.SupportsIndex, *, folders: collections.abc.Sequence[str] | None = None) -> bytes:
+class SimulatedDevice:
     """
-    The kernels as NVRTC compiles them for an architecture (90 is compute capability 9.0): a cubin, or PTX
-    where it has no machine code for it. Needs no device. Raises RuntimeError with the compiler's words.
+    A simulated device of a ring. For tests.
     """
+    def fail(self) -> None:
+        """
+        From now on the device refuses.
+        """
+    def pause(self) -> None:
+        """
+        Nothing runs until resume(): what is enqueued stays in flight.
+        """
+    def resume(self) -> None:
+        """
+        Goes on after pause().
+        """
+    def set_capturing(self, stream: typing.SupportsInt | typing.SupportsIndex, capturing: bool) -> None:
+        """
+        Whether the stream is being captured into a graph.
+        """
+    def synchronize(self, stream: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Waits until all that was enqueued has run; false when the device has lost it.
+        """
+    @property
+    def operations(self) -> int:
+        """
+        Pieces of work taken so far.
+        """
+    @property
+    def violations(self) -> int:
+        """
+        Writes beyond an allocation, and launches that found their counters in use.
+        """
 def crc32c(data: typing.Any, seed: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     """
     CRC-32C (Castagnoli) of a contiguous buffer; `seed` continues an earlier one.
@@ -283,17 +326,20 @@ def crc32c_many(data: typing.Any, offsets: typing.Any, sizes: typing.Any) -> byt
     offsets, sizes: buffers of uint64, in bytes, equally many. ValueError names the first range that leaves the data.
     Releases the GIL from 256 KiB in all.
     """
-def cuda_report(*, folders: collections.abc.Sequence[str] | None = None) -> dict[typing.Any, typing.Any]:
-    """
-    What of CUDA works on this machine: driver, devices with their kernels and way of committing, NVRTC.
-    Starts CUDA: for a process that ends soon and forks no more. folders: where packages lie that may
-    bring NVRTC; None is sys.path. Reasons are empty where all is well.
-    """
 def simd_level() -> str:
     """
     Instruction set that statistics use: "avx512", "avx2", "neon" or "portable".
 
     The environment variable TDCORE_SIMD (portable, avx2, avx512), read at first use, lowers it.
+    """
+def simulate_device(ring: Ring, id: typing.SupportsInt | typing.SupportsIndex = 0, *, seed: typing.SupportsInt | typing.SupportsIndex = 1, delay_us: typing.SupportsInt | typing.SupportsIndex = 20, host_tensors: bool = False, rung: str = 'stream_write', fails_after: typing.SupportsInt | typing.SupportsIndex = 18446744073709551615, early_words: bool = False) -> SimulatedDevice:
+    """
+    Makes device `id` of the ring a simulated one: host memory, streams that are threads. For tests without a GPU.
+
+    delay_us: longest delay of a piece of work. host_tensors: tensors in host memory are captured as if they lay on it; its
+    kernels then run within the call, since nothing keeps the training from overwriting host memory behind them. rung:
+    how records are committed at best. fails_after: pieces of work until it refuses all. early_words: commits come
+    before their values now and then. The ring needs a device lane. Raises ValueError once the device was used.
     """
 def stats(tensors: typing.Any, /, *, threads: typing.SupportsInt | typing.SupportsIndex = 1) -> bytes:
     """

@@ -130,7 +130,9 @@ class DeviceReport:
     def as_note(self) -> dict[str, str | int]:
         """For the run's documents: what holds beyond the moment, and is not empty."""
         return {
-            name: value for name, value in asdict(self).items() if name != "in_flight" and value not in ("", 0)
+            name: value
+            for name, value in asdict(self).items()
+            if name != "in_flight" and value not in ("", 0)
         } | {"device": self.device}
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from tests.capturing import Array
+from tdcore import _core
+from tests.capturing import Array, Captured, Tap
 
 CUDA, ROCM = 2, 10
 
@@ -172,15 +173,17 @@ def _current_work_stream(kind: int, device: int, out: Any) -> int:
     return 0
 
 
-_API = _ExchangeApi(1, 3, None, None, None, None, _TensorFrom(_tensor_from), _CurrentStream(_current_work_stream))
+_API = _ExchangeApi(
+    1, 3, None, None, None, None, _TensorFrom(_tensor_from), _CurrentStream(_current_work_stream)
+)
 
 
 class ExchangeTensor:
     """DLPack's exchange table, as PyTorch from 2.10 on has it. current: device -> current stream."""
 
     __dlpack_c_exchange_api__ = _new_capsule(ctypes.addressof(_API), _EXCHANGE, None)
-    current: dict[int, int] = {}
-    asked: list[tuple[int, int]] = []
+    current: ClassVar[dict[int, int]] = {}
+    asked: ClassVar[list[tuple[int, int]]] = []
 
     def __init__(self, values: Array, place: tuple[int, int] = (CUDA, 0)) -> None:
         self.values = values
@@ -191,3 +194,35 @@ class ExchangeTensor:
 def numbers(count: int = 12, dtype: type[Any] = np.float32) -> Array:
     """Some values."""
     return np.arange(count).astype(dtype) - 3
+
+
+class DeviceTap(Tap):
+    """A ring with device lanes, and its consumer."""
+
+    def __init__(self, *, lanes: int = 2) -> None:
+        self.ring = _core.Ring(
+            data_bytes=1 << 22,
+            slots=256,
+            policy="drop",
+            device_lanes=lanes,
+            device_lane_bytes=1 << 22,
+            device_lane_slots=256,
+            device_arena_bytes=1 << 20,
+        )
+        self.consumer = _core.Consumer(self.ring.fds)
+
+    def rows(self, count: int) -> Captured:
+        """The next rows, which devices commit when they come to it."""
+        rows: list[Any] = []
+        payloads: list[bytes | None] = []
+        for _ in range(100_000):
+            captured = self.take()
+            rows += list(captured.rows)
+            payloads += captured.payloads
+            if len(rows) >= count:
+                break
+        assert len(rows) == count
+        return Captured(np.array(rows, captured.rows.dtype), payloads)
+
+    def errors(self) -> list[str]:
+        return [report["error"] for report in self.ring.device_reports()]
