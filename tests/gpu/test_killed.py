@@ -60,12 +60,13 @@ def test_values_that_had_arrived_on_the_host_survive(tmp_path: Path, device: tor
         stdout=subprocess.PIPE,
         text=True,
     )
+    assert trainer.stdout is not None
     try:
-        assert trainer.stdout is not None
         assert trainer.stdout.readline() == "arrived\n"
     finally:
         trainer.kill()
         trainer.wait()
+        trainer.stdout.close()
     wait_until(lambda: not flushers_of(tmp_path / "run"), "the flusher ended", seconds=90)
     trial = td.create_trial(str(tmp_path / "run"))
     for number in range(len(SIZES)):
