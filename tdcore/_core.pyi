@@ -5,7 +5,7 @@ tdcore's native core: statistics, the ring between trainer and flusher, capture 
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['Consumer', 'DROP_REASONS', 'DTYPES', 'Drained', 'LOG2_MIN', 'NO_PAYLOAD', 'ROW_DTYPE', 'Ring', 'STATS_DTYPE', 'SimulatedDevice', 'crc32c', 'crc32c_many', 'simd_level', 'simulate_device', 'stats', 'write_file']
+__all__: list[str] = ['Consumer', 'DROP_REASONS', 'DTYPES', 'Drained', 'LOG2_MIN', 'NO_PAYLOAD', 'ROW_DTYPE', 'Ring', 'STATS_DTYPE', 'SimulatedDevice', 'compile_kernels', 'crc32c', 'crc32c_many', 'cuda_report', 'simd_level', 'simulate_device', 'stats', 'write_file']
 class Ring:
     """
     The trainer's side of the ring that a flusher reads through a file descriptor.
@@ -313,6 +313,11 @@ class SimulatedDevice:
         """
         Writes beyond an allocation, and launches that found their counters in use.
         """
+def compile_kernels(architecture: typing.SupportsInt | typing.SupportsIndex, *, folders: collections.abc.Sequence[str] | None = None) -> bytes:
+    """
+    The kernels as NVRTC compiles them for an architecture (90 is compute capability 9.0): a cubin, or PTX
+    where it has no machine code for it. Needs no device. Raises RuntimeError with the compiler's words.
+    """
 def crc32c(data: typing.Any, seed: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
     """
     CRC-32C (Castagnoli) of a contiguous buffer; `seed` continues an earlier one.
@@ -325,6 +330,12 @@ def crc32c_many(data: typing.Any, offsets: typing.Any, sizes: typing.Any) -> byt
 
     offsets, sizes: buffers of uint64, in bytes, equally many. ValueError names the first range that leaves the data.
     Releases the GIL from 256 KiB in all.
+    """
+def cuda_report(*, folders: collections.abc.Sequence[str] | None = None) -> dict[typing.Any, typing.Any]:
+    """
+    What of CUDA works on this machine: driver, devices with their kernels and way of committing, NVRTC.
+    Starts CUDA: for a process that ends soon and forks no more. folders: where packages lie that may
+    bring NVRTC; None is sys.path. Reasons are empty where all is well.
     """
 def simd_level() -> str:
     """
