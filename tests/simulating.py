@@ -99,6 +99,9 @@ def _fill(tensor: _Tensor, values: Array, device: tuple[int, int]) -> list[Any]:
     return [shape, strides]
 
 
+_LENT: list[Any] = []  # exports and who made them, for good: a deleter cannot free itself while it runs
+
+
 class DlpackArray:
     """Only __dlpack__ and __dlpack_device__, as JAX and TensorFlow on a GPU. Counts exports and returns."""
 
@@ -107,7 +110,6 @@ class DlpackArray:
         self.device = device
         self.streams: list[object] = []  # that exports were asked to be ready on
         self.returned = 0
-        self._lent: dict[int, Any] = {}
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.device
@@ -122,7 +124,7 @@ class DlpackArray:
         deleter = _Deleter(take_back)
         managed.deleter = deleter
         kept = _fill(managed.tensor, self.values, self.device)
-        self._lent[len(self.streams)] = (managed, deleter, kept)  # for good: a test is short
+        _LENT.append((self, managed, deleter, kept))
         return _new_capsule(ctypes.addressof(managed), _LEGACY, None)
 
 

@@ -104,7 +104,7 @@ def test_exports_are_given_back_by_a_later_capture_once_they_were_read(
 def test_close_waits_for_what_is_in_flight_and_gives_exports_back(
     tap: DeviceTap, device: _core.SimulatedDevice
 ) -> None:
-    arrays = [DlpackArray(numbers(1 << 14)) for _ in range(20)]
+    arrays = [DlpackArray(numbers(1 << 12)) for _ in range(20)]
     owner = InterfaceArray(numbers())
     before = sys.getrefcount(owner)
     for array in arrays:
