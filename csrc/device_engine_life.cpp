@@ -2,9 +2,9 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <new>
 
 #include "device_engine.hpp"
+#include "kept_for_ever.hpp"
 #include "quiet_thread.hpp"
 
 namespace tdcore {
@@ -276,8 +276,8 @@ void DeviceEngine::close() noexcept {
   poller_.reset();
   if (table_pieces_.size() + payload_pieces_.size() > 0 || lost_track_) {
     // The device may still read and write: its memory and the ring's stay for as long as the process.
-    (void)device_.release();
-    (void)new (std::nothrow) std::shared_ptr<RingMemory>(lane_memory_);
+    keep_for_ever(std::move(device_));
+    keep_for_ever(std::move(lane_memory_));
   }
   device_.reset();
   lane_memory_.reset();

@@ -8,6 +8,7 @@
 
 #include "device_set.hpp"
 #include "helper_pool.hpp"
+#include "kept_for_ever.hpp"
 #include "ring_use.hpp"
 
 #if defined(__x86_64__)
@@ -109,9 +110,9 @@ Ring::Ring(const RingConfig& config, std::shared_ptr<RingMemory> memory, bool ta
 Ring::~Ring() {
   close();
   if (memory_ && guard_->here()) {  // still in use: leave it mapped
-    (void)helpers_.release();
-    (void)new std::shared_ptr<RingMemory>(memory_);
-    (void)new std::vector<std::shared_ptr<Ring>>(lanes_);
+    keep_for_ever(std::move(helpers_));
+    keep_for_ever(std::shared_ptr<RingMemory>(memory_));
+    keep_for_ever(std::vector<std::shared_ptr<Ring>>(lanes_));
   }
 }
 

@@ -58,7 +58,7 @@ std::vector<Tensor>& keep_for_ever(std::uint64_t seed, std::uint32_t thread) {
   auto* const tensors = new std::vector<Tensor>;
   for (const Changing& changing : tensors_of(seed, thread)) tensors->push_back(changing.make());
   static std::mutex mutex;
-  static std::vector<std::vector<Tensor>*> kept;  // reachable: no leak
+  static auto& kept = *new std::vector<std::vector<Tensor>*>;  // reachable to the end: no leak
   const std::scoped_lock lock(mutex);
   kept.push_back(tensors);
   return *tensors;
