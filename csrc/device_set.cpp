@@ -67,9 +67,10 @@ bool DeviceSet::is_new(int device) const noexcept {
 }
 
 bool DeviceSet::prepare(int device, StreamHandle stream) noexcept {
-  if (!guard_->here() || closed_.load(std::memory_order_relaxed)) return false;
+  if (!guard_->here()) return false;
   try {
     const std::lock_guard lock(mutex_);
+    if (closed_.load(std::memory_order_relaxed)) return false;  // while we waited; close() closes no more
     for (std::size_t i = 0; i < place_count_; ++i) {
       Place& place = places_[i];
       const int served = place.device.load(std::memory_order_relaxed);
