@@ -130,12 +130,19 @@ void DeviceEngine::pop_done() noexcept {
   }
 }
 
-/// Looks at everything. A marker's event stands behind all that was before it, so whoever asks the newest
-/// first finds done what the marker waits for, and may then commit the oldest first.
+/// Takes note of all that has ended. A marker's event stands behind all that was before it: copies, which end
+/// in their order, and launches. So whoever asks for launches after the copies finds done what the marker
+/// waits for, and may then commit the oldest first.
 void DeviceEngine::settle() noexcept {
   if (device_ == nullptr) return;
-  for (std::size_t i = payload_pieces_.size(); i > 0; --i) (void)look(payload_pieces_[i - 1]);
-  for (std::size_t i = table_pieces_.size(); i > 0; --i) (void)look(table_pieces_[i - 1]);
+  for (std::size_t i = 0; i < payload_pieces_.size() && look(payload_pieces_[i]); ++i) {
+  }
+  const Piece* waiting = nullptr;  // what comes after it on its stream has not ended either: it is not asked
+  for (std::size_t i = 0; i < table_pieces_.size(); ++i) {
+    Piece& piece = table_pieces_[i];
+    const bool behind = waiting != nullptr && waiting->stream == piece.stream;
+    if (!behind && !look(piece)) waiting = &piece;
+  }
   for (PieceList* const list : {&table_pieces_, &payload_pieces_}) {
     for (std::size_t i = 0; i < list->size(); ++i) {
       if ((*list)[i].done) end_flight((*list)[i].flight);
