@@ -189,13 +189,13 @@ bool DeviceEngine::mark_step_end(std::span<DeviceEngine* const> others) noexcept
   const std::scoped_lock lock(mutex_);
   if (closed_ || lane_ == nullptr) return false;
   reclaim();
+  if (!on()) return false;  // what was lost may still write into the lane
   const std::size_t from = events.count;
   for (std::size_t i = table_pieces_.size(); i > 0; --i) {
     if (!table_pieces_[i - 1].done && !events.add(table_pieces_[i - 1], from)) return false;
   }
-  if (lost_track_) return false;  // what nobody waits for may still write into the lane
   const bool nothing_before = in_flight_ == 0 && events.count == 0;
-  if (!nothing_before && (!on() || payload_pieces_.full())) return false;
+  if (!nothing_before && payload_pieces_.full()) return false;
   const Reservation room = lane_->try_reserve(RecordKind::kBatch, sizeof(BatchHeader), kTensorAlignBytes);
   if (!room) return false;
   const BatchHeader header = marker_header(realtime_ns());
