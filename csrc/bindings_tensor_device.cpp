@@ -164,6 +164,10 @@ DropReason TensorReader::read_cuda_interface(PyObject* object, bool has_dlpack, 
   const DropReason refused = place_on_device(device, view);
   if (refused != DropReason::kNone) return refused;
   const Owned interface(PyObject_GetAttr(object, n.cuda_interface));
+  if (!interface && has_dlpack && PyErr_ExceptionMatches(PyExc_Exception) != 0) {
+    PyErr_Clear();  // some refuse dtypes there that DLPack has (bfloat16)
+    return read_dlpack(object, view);
+  }
   if (!interface || PyDict_Check(interface.get()) == 0) return DropReason::kUnreadable;
   PyObject* data = PyDict_GetItemString(interface.get(), "data");  // borrowed, as those below
   PyObject* shape = PyDict_GetItemString(interface.get(), "shape");

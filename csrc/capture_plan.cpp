@@ -20,6 +20,11 @@ std::uint64_t part_capacity(const BatchLimits& limits) noexcept {
   return std::min<std::uint64_t>(room, kDirectPayloadBytes - kTensorAlignBytes);
 }
 
+/// Of what is read: a row that says why nothing is has none.
+std::uint64_t tiles_of(const Item& item) noexcept {
+  return item.status == EntryStatus::kOk ? device::tiles_of(item.elements) : 0;
+}
+
 }  // namespace
 
 CaptureResult CapturePlan::run(std::span<const Request> requests) {
@@ -103,12 +108,11 @@ void CapturePlan::add_tensor(const Request& request, std::uint64_t index) {
     item.payload_offset = 0;
     item.payload_bytes = item.elements * item_bytes;
   }
-  const std::uint64_t most = limited_ ? limits_.tiles * device::kTileElements : limits_.tiles;  // elements
-  const std::uint64_t padded = round_up(item.payload_bytes, kTensorAlignBytes);
-  if (batch_size(1, padded, limits_.guard_bytes).bytes > limits_.record_bytes) {
+  if (!fits(1, round_up(item.payload_bytes, kTensorAlignBytes))) {
+    const std::uint64_t most = limited_ ? limits_.tiles * device::kTileElements : limits_.tiles;  // elements
     add_parts(item, item_bytes, std::min(part_capacity(limits_) / item_bytes, most));
   } else if (limited_ && device::tiles_of(item.elements) > limits_.tiles) {
-    add_parts(item, item_bytes, most);
+    add_parts(item, item_bytes, limits_.tiles * device::kTileElements);
   } else {
     add(item);
   }
@@ -160,19 +164,25 @@ void CapturePlan::lose(const Item& item, DropReason reason) noexcept {
   lost_reason_ = reason;
 }
 
+/// Whether such a batch is no larger than a record may be.
+bool CapturePlan::fits(std::uint64_t entries, std::uint64_t payload) const noexcept {
+  return entries * sizeof(Entry) + payload <= sure_bytes_ ||
+         batch_size(entries, payload, limits_.guard_bytes).bytes <= limits_.record_bytes;
+}
+
+/// Whether the batch takes no such item any more, whatever its bytes.
+bool CapturePlan::is_over_limits(const Item& item) const noexcept {
+  return limited_ && (items_.size() >= limits_.entries || tiles_of(item) > limits_.tiles - tiles_);
+}
+
 /// Puts an entry into the batch; writes the batch first where it would grow beyond a record.
 void CapturePlan::add(const Item& item) {
   const std::uint64_t padded = round_up(item.payload_bytes, kTensorAlignBytes);
-  const std::uint64_t more = limited_ ? device::tiles_of(item.elements) : 0;
-  if (!items_.empty() &&
-      (batch_size(items_.size() + 1, payload_ + padded, limits_.guard_bytes).bytes > limits_.record_bytes ||
-       items_.size() >= limits_.entries || more > limits_.tiles - tiles_)) {
-    flush();
-  }
+  if (!items_.empty() && (!fits(items_.size() + 1, payload_ + padded) || is_over_limits(item))) flush();
   items_.push_back(item);
   if (item.payload_offset != kNoPayload) items_.back().payload_offset = payload_;
   payload_ += padded;
-  tiles_ += more;
+  if (limited_) tiles_ += tiles_of(item);
 }
 
 /// Places the payloads of the batch anew, after items were taken out.
@@ -182,7 +192,7 @@ void CapturePlan::add_up() noexcept {
   for (Item& item : items_) {
     if (item.payload_offset != kNoPayload) item.payload_offset = payload_;
     payload_ += round_up(item.payload_bytes, kTensorAlignBytes);
-    tiles_ += device::tiles_of(item.elements);
+    tiles_ += tiles_of(item);
   }
 }
 

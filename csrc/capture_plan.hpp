@@ -41,6 +41,13 @@ inline BatchSize batch_size(std::uint64_t entries, std::uint64_t payload,
   return {align, offset, padded, offset + padded + guard_bytes};
 }
 
+/// As long as entries * sizeof(Entry) + payload is no more than this, the batch fits: all that batch_size()
+/// rounds up is taken off.
+inline std::uint64_t sure_bytes(std::uint64_t record_bytes, std::uint64_t guard_bytes) noexcept {
+  const std::uint64_t most = sizeof(BatchHeader) + 2 * (guard_bytes + kPageBytes);
+  return record_bytes > most ? record_bytes - most : 0;
+}
+
 /// CLOCK_REALTIME.
 inline std::int64_t realtime_ns() noexcept {
   timespec now{};
@@ -55,7 +62,7 @@ struct BatchLimits {
   std::uint64_t entries = std::numeric_limits<std::uint64_t>::max();
   // Tiles of cuda/launch.hpp that are read: a tensor with more goes in parts, also when only its statistics
   // are asked for. Batches with this limit are prepared.
-  std::uint64_t tiles = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t tiles = std::numeric_limits<std::uint64_t>::max();  // without it, none of entries either
 };
 
 class CapturePlan {
@@ -74,6 +81,7 @@ class CapturePlan {
         moment_(moment),
         waiter_(waiter),
         limits_(limits),
+        sure_bytes_(sure_bytes(limits.record_bytes, limits.guard_bytes)),
         limited_(limits.tiles != std::numeric_limits<std::uint64_t>::max()),
         items_(items),
         time_ns_(realtime_ns()) {
@@ -108,6 +116,8 @@ class CapturePlan {
   void flush();
   void add_tensor(const Request& request, std::uint64_t index);
   void add_parts(Item item, std::uint64_t item_bytes, std::uint64_t per_part);
+  bool fits(std::uint64_t entries, std::uint64_t payload) const noexcept;
+  bool is_over_limits(const Item& item) const noexcept;
   void add(const Item& item);
   void skip(Item item, DropReason reason);
   void skip_in_place(Item& item, DropReason reason) noexcept;
@@ -124,7 +134,8 @@ class CapturePlan {
   const Moment& moment_;
   const Waiter waiter_;
   const BatchLimits limits_;
-  const bool limited_;        // whether tiles are counted
+  const std::uint64_t sure_bytes_;
+  const bool limited_;        // whether entries and tiles are
   std::vector<Item>& items_;  // of the batch that is being planned
   const std::int64_t time_ns_;
   std::uint64_t payload_ = 0;           // of items_, each padded

@@ -163,6 +163,8 @@ bool DeviceCapture::has_read(std::uint64_t records) const noexcept {
   return engine_ == nullptr || engine_->has_read(records);
 }
 
+bool DeviceCapture::in_use() const noexcept { return engine_ != nullptr && engine_->on(); }
+
 bool DeviceCapture::busy() const noexcept { return engine_ != nullptr && engine_->busy(); }
 
 DeviceReport DeviceCapture::report() const {

@@ -71,6 +71,8 @@ class DeviceCapture {
   std::uint64_t enqueued() const noexcept;
   bool has_read(std::uint64_t records) const noexcept;
 
+  /// Whether the device still captures: it has not failed, and was not closed.
+  bool in_use() const noexcept;
   /// Whether records are enqueued that were not committed yet.
   bool busy() const noexcept;
   DeviceReport report() const;

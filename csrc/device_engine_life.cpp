@@ -130,12 +130,19 @@ void DeviceEngine::pop_done() noexcept {
   }
 }
 
-/// Looks at everything. A marker's event stands behind all that was before it, so whoever asks the newest
-/// first finds done what the marker waits for, and may then commit the oldest first.
+/// Takes note of all that has ended. A marker's event stands behind all that was before it: copies, which end
+/// in their order, and launches. So whoever asks for launches after the copies finds done what the marker
+/// waits for, and may then commit the oldest first.
 void DeviceEngine::settle() noexcept {
   if (device_ == nullptr) return;
-  for (std::size_t i = payload_pieces_.size(); i > 0; --i) (void)look(payload_pieces_[i - 1]);
-  for (std::size_t i = table_pieces_.size(); i > 0; --i) (void)look(table_pieces_[i - 1]);
+  for (std::size_t i = 0; i < payload_pieces_.size() && look(payload_pieces_[i]); ++i) {
+  }
+  const Piece* waiting = nullptr;  // what comes after it on its stream has not ended either: it is not asked
+  for (std::size_t i = 0; i < table_pieces_.size(); ++i) {
+    Piece& piece = table_pieces_[i];
+    const bool behind = waiting != nullptr && waiting->stream == piece.stream;
+    if (!behind && !look(piece)) waiting = &piece;
+  }
   for (PieceList* const list : {&table_pieces_, &payload_pieces_}) {
     for (std::size_t i = 0; i < list->size(); ++i) {
       if ((*list)[i].done) end_flight((*list)[i].flight);
@@ -144,8 +151,11 @@ void DeviceEngine::settle() noexcept {
   pop_done();
 }
 
-/// As settle(), for less: asks the oldest events only, until one has not happened.
+/// As settle(), for less: asks the oldest events only, until one has not happened. What is behind that one
+/// may have ended, too, but as long as there is one something is in flight: a table's record ends with it or,
+/// with a payload, after it.
 void DeviceEngine::reclaim() noexcept {
+  if (device_ == nullptr) return;
   if (polled_ > 0) return settle();
   for (std::size_t i = 0; i < table_pieces_.size() && look(table_pieces_[i]); ++i) {
   }
@@ -159,7 +169,7 @@ void DeviceEngine::reclaim() noexcept {
 /// False when there are too many streams, or when the host has to commit something first.
 bool DeviceEngine::pending_events(Events& events) noexcept {
   const std::scoped_lock lock(mutex_);
-  settle();
+  reclaim();
   if (polled_ > 0) return false;
   if (payload_pieces_.size() > 0 && !events.add(payload_pieces_[payload_pieces_.size() - 1], events.count))
     return false;
@@ -178,13 +188,14 @@ bool DeviceEngine::mark_step_end(std::span<DeviceEngine* const> others) noexcept
   }
   const std::scoped_lock lock(mutex_);
   if (closed_ || lane_ == nullptr) return false;
-  settle();
+  reclaim();
+  if (!on()) return false;  // what was lost may still write into the lane
   const std::size_t from = events.count;
   for (std::size_t i = table_pieces_.size(); i > 0; --i) {
     if (!table_pieces_[i - 1].done && !events.add(table_pieces_[i - 1], from)) return false;
   }
   const bool nothing_before = in_flight_ == 0 && events.count == 0;
-  if (!nothing_before && (!on() || payload_pieces_.full())) return false;
+  if (!nothing_before && payload_pieces_.full()) return false;
   const Reservation room = lane_->try_reserve(RecordKind::kBatch, sizeof(BatchHeader), kTensorAlignBytes);
   if (!room) return false;
   const BatchHeader header = marker_header(realtime_ns());
@@ -220,7 +231,7 @@ bool DeviceEngine::commit_marker(const Reservation& room, const Events& events) 
 bool DeviceEngine::busy() noexcept {
   if (!here()) return false;
   const std::scoped_lock lock(mutex_);
-  settle();
+  reclaim();
   return in_flight_ > 0;
 }
 
@@ -233,7 +244,7 @@ std::uint64_t DeviceEngine::launched() noexcept {
 bool DeviceEngine::has_read(std::uint64_t batches) noexcept {
   if (!here()) return false;
   const std::scoped_lock lock(mutex_);
-  settle();
+  reclaim();
   return !lost_track_ && launched_ - table_pieces_.size() >= batches;
 }
 

@@ -27,8 +27,10 @@ bool make_room(Device& device, PieceList& pieces, const FifoSpace& space, const 
   // for it, too.
   for (std::size_t i = 0; i < pieces.size() && pieces[i].memory.begin < needed; ++i) {
     const Piece& piece = pieces[i];
-    if (piece.done || piece.stream == stream) continue;
-    if (reuse == Reuse::kBehindSameStream) return false;
+    if (piece.done || !space.share_memory(piece.memory, stretch)) continue;
+    if (reuse == Reuse::kBehindSameStream && piece.stream != stream) return false;
+    // Also where the handles are the same, which costs the device nothing then: a stream that was destroyed
+    // may have left its handle to another one, and CUDA's per-thread stream is another one in each thread.
     if (!device.wait_event(stream, piece.event)) {
       refused = true;
       return false;

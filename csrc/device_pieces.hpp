@@ -1,8 +1,9 @@
 // device_pieces.hpp: memory of a device that work in flight uses, first in, first out, freed by events.
 //
 // A piece is a stretch of a memory together with the event behind the last work that touches it. Room is
-// found without waiting: by what events say is done; by the order of a stream, where the oldest pieces are of
-// the same stream; or by making the stream wait for their events. Nothing is allocated after construction.
+// found without waiting: by what events say is done, or by making the stream wait for their events; where the
+// pieces in the way are its own, it waits for nothing that it would not have waited for. Nothing is allocated
+// after construction.
 // Threads: one at a time (DeviceCapture's mutex).
 #pragma once
 
@@ -43,6 +44,13 @@ class FifoSpace {
     return stretch.end > size_ ? stretch.end - size_ : 0;
   }
   std::uint64_t at(const Stretch& stretch) const noexcept { return stretch.begin % size_; }
+  /// Whether the two lie on the same bytes in part, on whichever lap. An empty one lies nowhere.
+  bool share_memory(const Stretch& left, const Stretch& right) const noexcept {
+    const std::uint64_t left_bytes = left.end - left.begin;
+    const std::uint64_t right_bytes = right.end - right.begin;
+    return left_bytes > 0 && right_bytes > 0 && at(left) < at(right) + right_bytes &&
+           at(right) < at(left) + left_bytes;
+  }
   std::uint64_t size() const noexcept { return size_; }
 
  private:
@@ -104,8 +112,8 @@ class PieceList {
 /// When memory of work that is not done may be taken.
 enum class Reuse {
   kNever,
-  kBehindSameStream,  // by work of the same stream, which runs later
-  kStreamWaits,       // the stream is made to wait
+  kBehindSameStream,  // by work of the same stream, which runs later; the stream is made to wait all the same
+  kStreamWaits,       // the stream is made to wait for others
 };
 
 /// Whether `stretch` may be taken for work on `stream`, which waits for what lies there where it must.

@@ -67,9 +67,10 @@ bool DeviceSet::is_new(int device) const noexcept {
 }
 
 bool DeviceSet::prepare(int device, StreamHandle stream) noexcept {
-  if (!guard_->here() || closed_.load(std::memory_order_relaxed)) return false;
+  if (!guard_->here()) return false;
   try {
     const std::lock_guard lock(mutex_);
+    if (closed_.load(std::memory_order_relaxed)) return false;  // while we waited; close() closes no more
     for (std::size_t i = 0; i < place_count_; ++i) {
       Place& place = places_[i];
       const int served = place.device.load(std::memory_order_relaxed);
@@ -115,8 +116,9 @@ DropReason DeviceSet::why_not(int device) const noexcept {
     refused_.store(true, std::memory_order_relaxed);
     return DropReason::kUnsupportedDevice;
   }
-  return place->state.load(std::memory_order_relaxed) == State::kPostponed ? DropReason::kGraphCapture
-                                                                           : DropReason::kDeviceError;
+  if (place->state.load(std::memory_order_relaxed) == State::kPostponed) return DropReason::kGraphCapture;
+  refused_.store(true, std::memory_order_relaxed);  // it may have broken meanwhile
+  return DropReason::kDeviceError;
 }
 
 /// Under mutex_.
@@ -145,8 +147,11 @@ std::string DeviceSet::refusals() const {
 
 void DeviceSet::sort(std::span<const Request> requests, Groups& groups) const {
   groups.clear();
+  // One that has failed reads nothing any more, so nothing is to be borrowed for it.
   const auto is_served = [this](const Request& request) {
-    return request.status == EntryStatus::kOk && ready(place_of(request.tensor)) != nullptr;
+    const DeviceCapture* const capture =
+        request.status == EntryStatus::kOk ? ready(place_of(request.tensor)) : nullptr;
+    return capture != nullptr && capture->in_use();
   };
   // Rows without values go with the others of their call: in the main ring they would overtake them.
   const auto first = std::find_if(requests.begin(), requests.end(), is_served);
@@ -171,8 +176,7 @@ CaptureResult DeviceSet::capture(const DeviceGroup& group, const Moment& moment,
   DeviceCapture* const capture = guard_->here() ? ready(group.device) : nullptr;
   if (capture == nullptr) return {};
   const CaptureResult result = capture->capture(group.requests, moment, group.stream, waiter);
-  if (result.not_kept > 0 && !refused_.load(std::memory_order_relaxed) && !capture->report().error.empty())
-    refused_.store(true, std::memory_order_relaxed);  // it broke meanwhile
+  if (!capture->in_use()) refused_.store(true, std::memory_order_relaxed);  // it broke meanwhile
   return result;
 }
 

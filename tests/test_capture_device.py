@@ -43,6 +43,14 @@ def _no_streams() -> None:
     ExchangeTensor.asked.clear()
 
 
+class Refusing(DlpackArray):
+    """DLPack, and a __cuda_array_interface__ that does not know the dtype, as JAX has them for bfloat16."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        raise RuntimeError("dtype is not supported")
+
+
 MAKERS: dict[str, Callable[[Array], object]] = {
     "exchange table": ExchangeTensor,
     "cupy": InterfaceArray,
@@ -50,6 +58,7 @@ MAKERS: dict[str, Callable[[Array], object]] = {
     "interface without stream": lambda values: InterfaceArray(values, version=2),
     "interface without dtype": lambda values: InterfaceArray(values, named_dtype=False),
     "dlpack": DlpackArray,
+    "dlpack and an interface that refuses": Refusing,
     "dlpack with a buffer": lambda values: Buffered(DlpackArray(values)),
 }
 

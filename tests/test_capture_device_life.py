@@ -114,6 +114,20 @@ def test_close_waits_for_what_is_in_flight_and_gives_exports_back(
     assert sys.getrefcount(owner) == before
 
 
+def test_what_a_failed_device_never_reads_is_given_back_at_once(
+    tap: DeviceTap, device: _core.SimulatedDevice
+) -> None:
+    tap.ring.prepare_device(0)
+    device.fail()
+    assert tap.capture([ExchangeTensor(numbers())]) == 1
+    array, owner = DlpackArray(numbers()), InterfaceArray(numbers())
+    before = sys.getrefcount(owner)
+    assert tap.capture([array, owner]) == 2
+    assert tap.drops() == {"device_error": 3}
+    assert array.returned == 1
+    assert sys.getrefcount(owner) == before
+
+
 def test_a_frameworks_own_tensors_are_not_kept(tap: DeviceTap, device: _core.SimulatedDevice) -> None:
     tap.ring.prepare_device(0)
     device.pause()

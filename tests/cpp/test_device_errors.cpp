@@ -71,7 +71,7 @@ void failures_of_the_device() {
     REQUIRE(drained.rows.size() == 2 && drained.rows[0].entry.reason == DropReason::kDeviceError &&
             drained.rows[1].entry.status == EntryStatus::kAbsent);
     REQUIRE(rig.captures->report().error.find("simulated failure") != std::string::npos);
-    REQUIRE(!rig.captures->mark_step_end({}) || rig.captures->report().in_flight == 0);
+    REQUIRE(!rig.captures->mark_step_end({}));  // the lane may still be written by what was lost
   });
   it("a device without memory counts everything and says what it lacks", [] {
     const Tensor tensor(Dtype::kF32, {10});

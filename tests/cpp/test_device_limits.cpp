@@ -61,6 +61,49 @@ void fifo_space() {
   });
 }
 
+/// Two pieces on one stream, each half of a memory, neither done; whoever takes the first half.
+void taking_what_is_in_use() {
+  constexpr std::uint64_t kHalf = 100;
+  struct Half {
+    explicit Half(StreamHandle stream) {
+      REQUIRE(pieces.make(device, 4));
+      device.pause();
+      for (int i = 0; i < 2; ++i) {
+        Piece& piece = pieces.next();
+        piece.start(stream);
+        piece.memory = space.place(kHalf);
+        space.take(piece.memory);
+        REQUIRE(device.record_event(piece.event, stream));
+        pieces.push();
+      }
+    }
+    ~Half() { device.resume(); }
+    bool take(StreamHandle stream, Reuse reuse) {
+      bool refused = false;
+      const bool taken = make_room(device, pieces, space, space.place(kHalf), stream, reuse, refused);
+      REQUIRE(!refused);
+      return taken;
+    }
+    std::uint64_t waits() const { return device.operations() - 2; }
+
+    HostDevice device;
+    FifoSpace space{2 * kHalf};
+    PieceList pieces;
+  };
+  it("work under a known handle waits for what it overwrites: another stream may have had the handle", [] {
+    for (const Reuse reuse : {Reuse::kBehindSameStream, Reuse::kStreamWaits}) {
+      Half half(kTraining);
+      REQUIRE(half.take(kTraining, reuse) && half.waits() == 1);  // for the first of the two
+    }
+  });
+  it("work of another stream waits only where the policy lets it", [] {
+    Half half(kTraining);
+    REQUIRE(!half.take(kTraining + 1, Reuse::kBehindSameStream) && half.waits() == 0);
+    REQUIRE(!half.take(kTraining, Reuse::kNever) && half.waits() == 0);
+    REQUIRE(half.take(kTraining + 1, Reuse::kStreamWaits) && half.waits() == 1);
+  });
+}
+
 void full_arenas() {
   it("a full arena leaves a row that says so under policy drop", [] {
     Rig rig({}, lane_with(FullPolicy::kDrop));
@@ -233,6 +276,7 @@ void full_rings() {
 
 int main() {
   fifo_space();
+  taking_what_is_in_use();
   full_arenas();
   full_rings();
   return result();
