@@ -238,6 +238,9 @@ void bind_consumer(py::module_& module) {
       .def_property_readonly(
           "payload_bytes", [](const SharedDrained& self) { return self.drained.payload_bytes; },
           "Sum over the rows.")
+      .def_property_readonly(
+          "whole_step", [](const SharedDrained& self) { return self.drained.whole_step; },
+          "The highest step that a marker among these records says is over; None without a marker.")
       .def_property_readonly("rows", &rows,
                              "One ROW_DTYPE struct per entry, in ticket order, as a read-only buffer.")
       .def_property_readonly("documents", &documents, "Pairs of key and bytes, in ticket order.")

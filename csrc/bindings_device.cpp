@@ -50,9 +50,9 @@ py::list device_reports(const Ring& ring) {
   return found;
 }
 
-bool mark_step_end(Ring& ring) {
+bool mark_step_end(Ring& ring, std::int64_t step) {
   DeviceSet* const devices = ring.devices();
-  return devices != nullptr ? devices->mark_step_end() : ring.mark_step_end();
+  return devices != nullptr ? devices->mark_step_end(step) : ring.mark_step_end(step);
 }
 
 void close_ring(Ring& ring) {
@@ -136,8 +136,9 @@ void bind_device(py::module_& module) {
   const auto add = [&ring](const char* name, auto function, const auto&... extra) {
     ring.attr(name) = py::cpp_function(function, py::name(name), py::is_method(ring), extra...);
   };
-  add("mark_step_end", &mark_step_end,
-      "Says that the step captured last is over, as a record without rows. False when there is no room.");
+  add("mark_step_end", &mark_step_end, py::arg("step"),
+      "Says that this step and all before it are over, behind all that was captured; -1: that steps will be "
+      "marked. False when there is no room.");
   add(
       "prepare_device",
       [](Ring& self, int device) {

@@ -145,14 +145,14 @@ CaptureResult DeviceCapture::capture(std::span<const Request> requests, const Mo
   return DevicePlan(*engine_, main_, moment, waiter, stream, items).run(requests);
 }
 
-bool DeviceCapture::mark_step_end(std::span<DeviceCapture* const> others) noexcept {
+bool DeviceCapture::mark_step_end(std::int64_t step, std::span<DeviceCapture* const> others) noexcept {
   std::array<DeviceEngine*, kMostDevices> engines{};
   std::size_t count = 0;
   if (engine_ == nullptr || others.size() > engines.size()) return false;
   for (DeviceCapture* const other : others) {
     if (other->engine_ != nullptr) engines[count++] = other->engine_.get();
   }
-  return engine_->mark_step_end({engines.data(), count});
+  return engine_->mark_step_end(step, {engines.data(), count});
 }
 
 std::uint64_t DeviceCapture::enqueued() const noexcept {

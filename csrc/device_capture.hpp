@@ -64,7 +64,7 @@ class DeviceCapture {
                         Waiter waiter = {wait_plainly, nullptr});
 
   /// As Ring::mark_step_end(), behind all that was captured here before. After `others`' records too.
-  [[nodiscard]] bool mark_step_end(std::span<DeviceCapture* const> others) noexcept;
+  [[nodiscard]] bool mark_step_end(std::int64_t step, std::span<DeviceCapture* const> others) noexcept;
 
   /// How many records were enqueued so far, and whether the first `records` of them are through: their
   /// tensors have been read, whatever became of the records.

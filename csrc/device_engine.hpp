@@ -60,7 +60,7 @@ class DeviceEngine {
   bool launch(const DeviceBatch& batch) noexcept;
   std::uint64_t next_guard() noexcept;  // locked; never 0
 
-  bool mark_step_end(std::span<DeviceEngine* const> others) noexcept;
+  bool mark_step_end(std::int64_t step, std::span<DeviceEngine* const> others) noexcept;
   bool busy() noexcept;
   std::uint64_t launched() noexcept;
   /// Whether the tensors of the first so many batches have been read.

@@ -180,7 +180,7 @@ bool DeviceEngine::pending_events(Events& events) noexcept {
   return true;
 }
 
-bool DeviceEngine::mark_step_end(std::span<DeviceEngine* const> others) noexcept {
+bool DeviceEngine::mark_step_end(std::int64_t step, std::span<DeviceEngine* const> others) noexcept {
   if (!here()) return false;
   Events events;
   for (DeviceEngine* const other : others) {
@@ -198,7 +198,7 @@ bool DeviceEngine::mark_step_end(std::span<DeviceEngine* const> others) noexcept
   if (!nothing_before && payload_pieces_.full()) return false;
   const Reservation room = lane_->try_reserve(RecordKind::kBatch, sizeof(BatchHeader), kTensorAlignBytes);
   if (!room) return false;
-  const BatchHeader header = marker_header(realtime_ns());
+  const BatchHeader header = marker_header(step, realtime_ns());
   std::memcpy(room.data, &header, sizeof header);
   if (!nothing_before) return commit_marker(room, events);
   lane_->commit(room);

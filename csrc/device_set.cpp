@@ -202,7 +202,7 @@ std::vector<std::unique_ptr<Borrowed>> DeviceSet::take_read() {
   return read;
 }
 
-bool DeviceSet::mark_step_end() noexcept {
+bool DeviceSet::mark_step_end(std::int64_t step) noexcept {
   if (!guard_->here()) return false;
   std::array<DeviceCapture*, kMaxPlaces> busy{};
   std::size_t count = 0;
@@ -210,8 +210,8 @@ bool DeviceSet::mark_step_end() noexcept {
     DeviceCapture* capture = ready(place.device.load(std::memory_order_relaxed));
     if (capture != nullptr && capture->busy()) busy[count++] = capture;
   }
-  if (count == 0) return main_.mark_step_end();
-  return busy[count - 1]->mark_step_end({busy.data(), count - 1});
+  if (count == 0) return main_.mark_step_end(step);
+  return busy[count - 1]->mark_step_end(step, {busy.data(), count - 1});
 }
 
 std::vector<NumberedReport> DeviceSet::reports() const {

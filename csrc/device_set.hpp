@@ -102,7 +102,7 @@ class DeviceSet {
   std::vector<std::unique_ptr<Borrowed>> take_read();
 
   /// Ring::mark_step_end() behind everything that is on its way from devices.
-  [[nodiscard]] bool mark_step_end() noexcept;
+  [[nodiscard]] bool mark_step_end(std::int64_t step) noexcept;
 
   std::vector<NumberedReport> reports() const;
   /// Waits for what is in flight, a few seconds at most per device.

@@ -1,5 +1,6 @@
 #include "drained.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace tdcore {
@@ -45,6 +46,7 @@ bool take_batch(const RecordView& record, const std::byte* lane_data, Drained& i
   if (record.bytes < sizeof(header)) return false;
   std::memcpy(&header, record.data, sizeof(header));
   if (!header_is_sound(header, record.bytes)) return false;
+  if (header.entries == 0) into.whole_step = std::max(into.whole_step.value_or(header.step), header.step);
 
   Batch batch;
   batch.first_row = into.rows.size();

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -49,9 +50,10 @@ struct Batch {
 struct Drained {
   Mark first;
   Mark end;
-  std::uint64_t records = 0;        // batches and documents
-  std::uint64_t torn = 0;           // uncommitted at the producer's death, or corrupt
-  std::uint64_t payload_bytes = 0;  // sum over rows
+  std::uint64_t records = 0;               // batches and documents
+  std::uint64_t torn = 0;                  // uncommitted at the producer's death, or corrupt
+  std::uint64_t payload_bytes = 0;         // sum over rows
+  std::optional<std::int64_t> whole_step;  // the highest that a marker says is over
   std::vector<Row> rows;
   std::vector<Batch> batches;
   std::vector<std::pair<std::string, std::string>> documents;  // key, bytes

@@ -106,14 +106,15 @@ struct Entry {
 
 static_assert(std::is_trivially_copyable_v<BatchHeader> && sizeof(BatchHeader) == 64);
 
-/// A record that says that a step is over. time_ns: CLOCK_REALTIME; of markers that wait in several lanes the
-/// consumer takes the oldest first. May be 0 where there is one lane.
-constexpr BatchHeader marker_header(std::int64_t time_ns) noexcept {
+/// A record that says that `step` and all before it are over; -1: that steps will be marked. time_ns:
+/// CLOCK_REALTIME; of markers that wait in several lanes the consumer takes the oldest first. May be 0 where
+/// there is one lane.
+constexpr BatchHeader marker_header(std::int64_t step, std::int64_t time_ns) noexcept {
   return {.magic = kBatchMagic,
           .entries = 0,
           .entry_bytes = sizeof(Entry),
           .mode = 0,
-          .step = 0,
+          .step = step,
           .mode_step = 0,
           .time_ns = time_ns,
           .payload_offset = 0,

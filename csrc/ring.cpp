@@ -252,10 +252,10 @@ void Ring::count_capture(std::uint64_t tensors, std::uint64_t payload_bytes,
   control.capture_ns.fetch_add(nanoseconds, std::memory_order_relaxed);
 }
 
-bool Ring::mark_step_end() noexcept {
+bool Ring::mark_step_end(std::int64_t step) noexcept {
   const Reservation room = try_reserve(RecordKind::kBatch, sizeof(BatchHeader), kTensorAlignBytes);
   if (!room) return false;
-  const BatchHeader header = marker_header(lanes_.empty() ? 0 : wall_clock_ns());
+  const BatchHeader header = marker_header(step, lanes_.empty() ? 0 : wall_clock_ns());
   std::memcpy(room.data, &header, sizeof(header));
   commit(room);
   return true;

@@ -170,9 +170,9 @@ class Ring {
   /// policy.
   [[nodiscard]] bool put_document(std::string_view key, std::string_view bytes) noexcept;
 
-  /// Takes a ticket for a record without rows: whoever reads its number behind a step's rows knows that the
-  /// step is over. Never waits; false when there is no room, and then a reader has to guess.
-  [[nodiscard]] bool mark_step_end() noexcept;
+  /// A record without rows, which says that `step` and all before it are over (-1: that steps will be
+  /// marked). Never waits; false when there is no room: the next one says it then.
+  [[nodiscard]] bool mark_step_end(std::int64_t step) noexcept;
 
   /// False in a forked child and after close(). Every entry point checks it itself.
   bool usable() const noexcept { return !closed_.load(std::memory_order_relaxed) && guard_->here(); }

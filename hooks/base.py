@@ -66,7 +66,7 @@ class BaseHook:
         self._faults: dict[str, str] = {}
         self._notes: dict[str, Any] = {}  # beside the collections in collections.json
         self._warn = Warner()
-        self._first_step = True  # it has not begun
+        self._unmarked = True  # something was captured, or may be, since the last mark
         self._off = False  # closed, in a forked child, or a worker that captures nothing
         self._session: Session | None = None
         self._ring: Any = DryRing()
@@ -222,18 +222,19 @@ class BaseHook:
         """Starts the next step in the mode (a ModeKeys value). Its plan; None: it saves nothing."""
         if self._names.changed:
             self._send_collections()
-        if self._clock.plan is not None or self._first_step:
+        if self._unmarked:
             self._mark()
-        return self._clock.begin(mode)
+        plan = self._clock.begin(mode)
+        if plan is not None:
+            self._unmarked = True
+        return plan
 
     def _mark(self) -> None:
-        """What was captured so far is whole: for those who follow the run (rules/completeness.py).
+        """The steps so far are whole: for those who follow the run (rules/completeness.py).
 
-        Not before the first step when something was captured already: that belongs to the first step.
+        Before the first step: that they will be told. Without room in the ring, said when the next begins.
         """
-        if not self._first_step or self.counters().captures == 0:
-            self._ring.mark_step_end()
-        self._first_step = False
+        self._unmarked = not self._ring.mark_step_end(self._clock.now.step)
         say_refusals(self._ring, self._warn)
 
     def _check_control(self) -> None:
@@ -285,6 +286,7 @@ class BaseHook:
             return
         want = self._clock.plan_of([CollectionKeys.SCALARS]).want(name, TensorKind.SCALAR)
         if want is not None:
+            self._unmarked = True
             self._recorder.capture([as_array(value)], Batch([want]), call=self._clock.now.next_call(name))
 
     def _save_tensor(self, name: str, value: Any, collections: str | Iterable[str]) -> None:
@@ -309,6 +311,7 @@ class BaseHook:
             array = as_array(value)
             single = kind is TensorKind.LOSS and all(extent == 1 for extent in array.shape)
             batch = Batch([want.whole if single else want])
+            self._unmarked = True
             self._recorder.capture([array], batch, call=self._clock.now.next_call(name))
 
     def _include_from(self, config: HookConfig) -> None:

@@ -15,9 +15,13 @@ __all__ = ["device_notes", "device_reports", "prepare_devices", "say_refusals"]
 
 def prepare_devices(ring: Any, devices: Iterable[int], warn: Callable[[str], None]) -> None:
     """Sets CUDA devices up that a first capture would set up else, and says which cannot be used."""
-    for device in sorted(devices):
-        ring.prepare_device(device)
+    unused = [device for device in sorted(devices) if not ring.prepare_device(device)]
     say_refusals(ring, warn)
+    if unused and ring.usable and not ring.device_refusals():
+        warn(
+            f"tensors on cuda:{unused[0]} are not captured: no NVIDIA device was visible when its "
+            "capture began, or RingConfig.device_lanes is 0; set device_lanes to the number of devices"
+        )
 
 
 def say_refusals(ring: Any, warn: Callable[[str], None]) -> None:

@@ -158,9 +158,10 @@ class RunSource:
                 open_tickets.add(ticket, ticket)
             read = index.tickets(*home)
             done[home] = [part for first, last in read for part in open_tickets.missing(first, last)]
-        telling = self._completeness.position()
-        first = self._first_attempt
-        return {"run_id": self._run_id, "tickets": done, "first_attempt": first, "telling": telling}
+        whole = self._completeness.position()
+        return {
+            "run_id": self._run_id, "tickets": done, "first_attempt": self._first_attempt, "whole": whole,
+        }  # fmt: skip
 
     def resume(self, position: Mapping[str, Any]) -> None:
         """Hands out only what `position` of another source of this run did not. Before the first `next`.
@@ -171,8 +172,7 @@ class RunSource:
         self._first_attempt = position["first_attempt"]
         for (worker, attempt), ranges in position["tickets"].items():
             self._index.skip(worker, attempt, ranges)
-        ends = {home: self._index.end(*home) for home in self._index.homes}
-        self._completeness.resume(position["telling"], ends)
+        self._completeness.resume(position["whole"])
 
     def next(self, columns: Sequence[str], *, everything: bool = False) -> Batch:
         """See Source.next.

@@ -55,9 +55,9 @@ class Ring:
         """
         Id of the name in the shared table, the same for the same arguments; -1 when the table is full.
         """
-    def mark_step_end(self) -> bool:
+    def mark_step_end(self, step: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
-        Says that the step captured last is over, as a record without rows. False when there is no room.
+        Says that this step and all before it are over, behind all that was captured; -1: that steps will be marked. False when there is no room.
         """
     def prefault(self) -> None:
         """
@@ -181,6 +181,11 @@ class Drained:
     def torn(self) -> int:
         """
         Records that were unfinished or corrupt.
+        """
+    @property
+    def whole_step(self) -> int | None:
+        """
+        The highest step that a marker among these records says is over; None without a marker.
         """
 class Consumer:
     """

@@ -14,6 +14,7 @@ from pathlib import Path
 __all__ = ["visible_nvidia_devices"]
 
 _FILE = re.compile(r"nvidia\d+")
+_WSL_FILE, _WSL_DEVICES = "dxg", 8  # there one file stands for all devices, as many as there may be
 
 
 def visible_nvidia_devices(
@@ -22,12 +23,13 @@ def visible_nvidia_devices(
     """Device files nvidia0, nvidia1, ... in `folder`, or as many of them as CUDA_VISIBLE_DEVICES leaves.
 
     Never too few, so that each device that the driver will show has its number here; sometimes too many (a
-    device whose name is not known to the driver).
+    device whose name is not known to the driver; under WSL, where no file says how many there are).
     """
     try:
-        files = sum(bool(_FILE.fullmatch(path.name)) for path in Path(folder).iterdir())
+        names = {path.name for path in Path(folder).iterdir()}
     except OSError:
         return 0
+    files = sum(bool(_FILE.fullmatch(name)) for name in names) or _WSL_DEVICES * (_WSL_FILE in names)
     listed = environment.get("CUDA_VISIBLE_DEVICES")
     return files if listed is None or not files else _listed(listed, files)
 

@@ -17,8 +17,9 @@ Pure functions; no input or output, any thread. pyarrow is imported only when IN
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
@@ -42,6 +43,7 @@ __all__ = [
     "RUN_KEY",
     "STATISTICS_COLUMNS",
     "STATUSES",
+    "SUMMARY_KEY",
     "FileRange",
     "TensorKind",
     "capture_key",
@@ -61,6 +63,7 @@ __all__ = [
     "segment_name",
     "stop_key",
     "valid_worker",
+    "whole_step",
     "worker_name",
 ]
 
@@ -71,6 +74,7 @@ INDEX_PREFIX = "index/"
 DATA_PREFIX = "data/"
 FINDINGS_PREFIX = "findings/"
 END_PREFIX = "end/"
+SUMMARY_KEY = b"tdcore"  # of an index file's metadata: what it says of itself (flusher/summary.py)
 PAD_PREFIX = "__pad__"  # names of the tensors that only fill gaps in a segment
 LOG2_MIN = -40  # exponent of bin 0 of TensorStats.log2_counts
 
@@ -331,6 +335,18 @@ def _checked_worker(worker: str) -> str:
     if not valid_worker(worker):
         raise ValueError(f"worker {worker!r} cannot be a folder name; use letters, digits, '_', '-' and '.'")
     return worker
+
+
+def whole_step(metadata: Mapping[bytes, bytes] | None) -> int | None:
+    """The highest step that an index file says is over, by its metadata.
+
+    None when it does not say so, also when what it says makes no sense: its rows are good without.
+    """
+    try:
+        step = json.loads((metadata or {})[SUMMARY_KEY])["whole_step"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return None
+    return step if type(step) is int else None
 
 
 if not TYPE_CHECKING:

@@ -171,7 +171,7 @@ def test_the_mark_of_a_steps_end_comes_behind_what_devices_still_write(
     tap.ring.prepare_device(0)
     device.pause()
     assert tap.capture([ExchangeTensor(numbers(), (CUDA, number)) for number in (0, 1)]) == 0
-    assert tap.ring.mark_step_end()
+    assert tap.ring.mark_step_end(0)
     early = records_of(tap)
     assert early.count(0) == 0  # no mark yet
     device.resume()
@@ -186,7 +186,7 @@ def test_the_mark_of_a_steps_end_comes_behind_what_devices_still_write(
 
 def test_a_mark_without_devices_in_use_goes_the_old_way(tap: DeviceTap) -> None:
     assert tap.capture([numbers()]) == 0
-    assert tap.ring.mark_step_end()
+    assert tap.ring.mark_step_end(0)
     assert records_of(tap) == [1, 0]
 
 
@@ -215,7 +215,7 @@ def test_a_forked_child_touches_no_device(tap: DeviceTap, device: _core.Simulate
     child = os.fork()
     if child == 0:
         ok = tap.ring.capture([ExchangeTensor(numbers())], np.zeros(1, np.uint32), b"\3", 1, 1, 1) == 0
-        ok = ok and not tap.ring.mark_step_end() and not tap.ring.prepare_device(0)
+        ok = ok and not tap.ring.mark_step_end(0) and not tap.ring.prepare_device(0)
         ok = ok and tap.ring.device_reports() == [] and tap.ring.device_refusals() == ""
         tap.ring.close()
         ok = ok and device.operations == operations

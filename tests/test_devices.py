@@ -55,3 +55,10 @@ def test_without_device_files_there_are_none_whatever_the_list_says(tmp_path: Pa
     assert visible_nvidia_devices({}, tmp_path) == 0
     assert visible_nvidia_devices({"CUDA_VISIBLE_DEVICES": "0,1"}, tmp_path) == 0
     assert visible_nvidia_devices({}, tmp_path / "missing") == 0
+
+
+def test_under_wsl_there_may_be_any_number(tmp_path: Path) -> None:
+    (tmp_path / "dxg").touch()
+    assert visible_nvidia_devices({}, tmp_path) == 8
+    assert visible_nvidia_devices({"CUDA_VISIBLE_DEVICES": "1"}, tmp_path) == 1
+    assert visible_nvidia_devices({"CUDA_VISIBLE_DEVICES": ""}, tmp_path) == 0

@@ -433,6 +433,13 @@ def test_gaps_that_touch_are_joined_and_others_are_not() -> None:
     assert coalesce([unknown, gap(1, 1)]) == [unknown, gap(1, 1)]
 
 
+def test_of_several_index_files_the_highest_step_that_is_over_counts() -> None:
+    told = [IndexSummary(whole_step=step) for step in (None, -1, 4, None)]
+    assert IndexSummary.total(told).whole_step == 4
+    assert IndexSummary.total(told[:2]).whole_step == -1
+    assert IndexSummary.total(told[:1]).whole_step is None
+
+
 def test_a_summary_survives_its_file_and_a_bad_one_is_refused() -> None:
     summary = IndexSummary(
         rows=3,
@@ -443,6 +450,7 @@ def test_a_summary_survives_its_file_and_a_bad_one_is_refused() -> None:
         gaps=(Gap(first_step=1, last_step=2, tensors=None, bytes=4, reason="gone", statistics_kept=True),),
         segments={"x": 9},
         level=2,
+        whole_step=6,
     )
     assert IndexSummary.from_metadata(summary.to_metadata()) == summary
     for metadata in (None, {}, {b"tdcore": b"nonsense"}, {b"tdcore": b"[]"}, {b"tdcore": b'{"gaps": [1]}'}):

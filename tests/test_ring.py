@@ -315,7 +315,7 @@ if pid == 0:
         ring.capture([np.ones(5)], ids, bytes([1]), 1, 1, 1) == 0,
         ring.intern("u", 1) == -1,
         not ring.put_document("a", b""),
-        not ring.mark_step_end(),
+        not ring.mark_step_end(0),
         ring.stop_request() is None,
         ring.counters()["captures"] == 0,
         consumer.drain(1, 1).records == 0,
@@ -353,7 +353,7 @@ def test_a_closed_ring_does_nothing_and_keeps_its_totals() -> None:
     assert ring.intern("a", 1) == -1
     assert ring.capture([np.arange(5)], np.zeros(1, np.uint32), bytes([PAYLOAD]), 1, 1, 1) == 0
     assert not ring.put_document("a", b"")
-    assert not ring.mark_step_end()
+    assert not ring.mark_step_end(0)
     assert ring.counters() == totals
     assert totals["tensors"] == 1
 
@@ -373,7 +373,7 @@ def test_the_end_of_a_step_is_a_record_without_rows() -> None:
     ring = new_ring()
     consumer = _core.Consumer(ring.fd)
     assert capture(ring, {"a": np.arange(5)}) == 0
-    assert ring.mark_step_end()
+    assert ring.mark_step_end(0)
     drained = consumer.drain(*EVERYTHING)
     rows = len(drained.rows) // _core.ROW_DTYPE["itemsize"]
     assert (drained.records, rows, drained.end_ticket - drained.first_ticket) == (2, 1, 2)
@@ -382,9 +382,21 @@ def test_the_end_of_a_step_is_a_record_without_rows() -> None:
     assert (totals["captures"], totals["tensors"], totals["drops"]) == (1, 1, {})
 
 
+def test_marks_say_up_to_which_step_all_is_there() -> None:
+    ring = new_ring()
+    consumer = _core.Consumer(ring.fd)
+    assert capture(ring, {"a": np.arange(5)}) == 0
+    assert consumer.drain(*EVERYTHING).whole_step is None
+    assert ring.mark_step_end(-1)
+    assert consumer.drain(*EVERYTHING).whole_step == -1
+    assert ring.mark_step_end(3_000_000_000)
+    assert ring.mark_step_end(2)
+    assert consumer.drain(*EVERYTHING).whole_step == 3_000_000_000
+
+
 def test_the_end_of_a_step_does_not_wait_for_room() -> None:
     ring = new_ring(policy="block")
-    while ring.mark_step_end():
+    while ring.mark_step_end(0):
         pass
     assert ring.counters()["drops"] == {}
 

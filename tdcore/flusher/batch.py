@@ -91,7 +91,8 @@ class Batch:
             gap = self._gap("io_error", rows_kept=True)
             gaps = [gap] if gap.tensors or gap.bytes else []
         records = self.drained.end_ticket - self.drained.first_ticket
-        summary = table.summarise(self._rows, records=records, segment=saved, gaps=gaps)
+        whole = self.drained.whole_step
+        summary = table.summarise(self._rows, records=records, segment=saved, gaps=gaps, whole_step=whole)
         data = table.encode_index(
             self._rows,
             self._names,

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["METADATA_KEY", "Gap", "IndexSummary", "coalesce"]
+from tdcore.layout import SUMMARY_KEY
 
-METADATA_KEY = b"tdcore"
+__all__ = ["Gap", "IndexSummary", "coalesce"]
+
 _MAX_GAPS = 64  # per index file; more are joined by reason
 
 
@@ -39,6 +40,8 @@ class IndexSummary:
     rows: its rows. records: ring tickets it covers. payload_bytes: bytes that its rows point to.
     last_step: highest global step, -1 without rows; last_mode_steps: highest step of each mode.
     segments: size of each segment file that its rows name. level: 0 as flushed, one more with each merge.
+    whole_step: the hook has said, by a record among these tickets, that this step and all before it are
+    over; None when it has said nothing.
     """
 
     rows: int = 0
@@ -49,16 +52,17 @@ class IndexSummary:
     gaps: tuple[Gap, ...] = ()
     segments: dict[str, int] = field(default_factory=dict)
     level: int = 0
+    whole_step: int | None = None
 
     def to_metadata(self) -> dict[bytes, bytes]:
         """For the Parquet schema."""
-        return {METADATA_KEY: json.dumps(asdict(self), separators=(",", ":")).encode()}
+        return {SUMMARY_KEY: json.dumps(asdict(self), separators=(",", ":")).encode()}
 
     @classmethod
     def from_metadata(cls, metadata: dict[bytes, bytes] | None) -> IndexSummary:
         """Raises ValueError when the file has none or it makes no sense."""
         try:
-            raw: dict[str, Any] = json.loads((metadata or {})[METADATA_KEY])
+            raw: dict[str, Any] = json.loads((metadata or {})[SUMMARY_KEY])
             gaps = tuple(Gap(**gap) for gap in raw.pop("gaps"))
             return cls(**raw, gaps=gaps)
         except (KeyError, TypeError, ValueError) as error:
@@ -66,8 +70,9 @@ class IndexSummary:
 
     @classmethod
     def total(cls, summaries: Iterable[IndexSummary]) -> IndexSummary:
-        """Sums of all; level: the highest."""
+        """Sums of all; level and whole_step: the highest."""
         rows = records = payload_bytes = level = 0
+        whole: list[int] = []
         last_step = -1
         mode_steps: dict[str, int] = {}
         gaps: list[Gap] = []
@@ -82,6 +87,7 @@ class IndexSummary:
                 mode_steps[mode] = max(step, mode_steps.get(mode, step))
             gaps.extend(each.gaps)
             segments.update(each.segments)
+            whole += [each.whole_step] if each.whole_step is not None else []
         return cls(
             rows=rows,
             records=records,
@@ -91,6 +97,7 @@ class IndexSummary:
             gaps=tuple(coalesce(gaps)),
             segments=segments,
             level=level,
+            whole_step=max(whole, default=None),
         )
 
 

@@ -129,7 +129,12 @@ def gap_of(rows: Rows, *, tensors: int, reason: str, statistics_kept: bool) -> G
 
 
 def summarise(
-    rows: Rows, *, records: int, segment: tuple[str, int] | None, gaps: Sequence[Gap] = ()
+    rows: Rows,
+    *,
+    records: int,
+    segment: tuple[str, int] | None,
+    gaps: Sequence[Gap] = (),
+    whole_step: int | None = None,
 ) -> IndexSummary:
     """Totals of `rows`. segment: (file name, size) when their payloads were saved."""
     mode_steps: dict[str, int] = {}
@@ -143,6 +148,7 @@ def summarise(
         last_mode_steps=mode_steps,
         gaps=tuple(gaps),
         segments=dict([segment] if segment else []),
+        whole_step=whole_step,
     )
 
 

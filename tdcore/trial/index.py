@@ -80,6 +80,7 @@ class Index:
         self._skipped: dict[tuple[str, int], Intervals] = {}  # parts of those whose rows are not here
         self._listing = Listing(sink, near=root is not None)
         self._known_holes: list[Hole] = []
+        self._whole: dict[Home, int] = {}  # the highest step that is over
         self._placed: set[layout.FileRange] = set()  # files whose payload places stand in the rows
         self._rows = 0
         self._polled = 0
@@ -105,6 +106,12 @@ class Index:
         """The tickets read of this worker and attempt, as inclusive ranges in order."""
         read = self._read.get((worker, attempt))
         return read.present(0, read.end) if read else []
+
+    def whole_step(self, worker: str, attempt: int) -> int | None:
+        """The highest step that this worker has said is over, as far as was read; None when it says nothing
+        of the kind, -1 when it will.
+        """
+        return self._whole.get((worker, attempt))
 
     @property
     def homes(self) -> list[Home]:
@@ -203,11 +210,14 @@ class Index:
             if home in stopped:
                 continue
             try:
-                found.append(open_chunks(self._sink, self._root, file, wanted, self.vocabularies))
+                chunks, arrays, whole = open_chunks(self._sink, self._root, file, wanted, self.vocabularies)
             except SinkKeyError:
                 complete = False
                 stopped.add(home)
                 continue
+            found.append((chunks, arrays))
+            if whole is not None:
+                self._whole[home] = max(whole, self._whole.get(home, whole))
             if wanted == [(file.first, file.last)]:
                 self._placed.add(file)
             self._read[home].add(file.first, file.last)
@@ -301,7 +311,7 @@ class Index:
         return layout.live_ranges(filter(None, map(layout.parse_index_key, keys)))
 
     def _take_places(self, file: layout.FileRange) -> None:
-        _, arrays = open_chunks(self._sink, self._root, file, self._here(file), self.vocabularies)
+        _, arrays, _ = open_chunks(self._sink, self._root, file, self._here(file), self.vocabularies)
         worker = self.vocabularies["worker"].code(file.worker)
         column = self.column
         mine = np.flatnonzero(

@@ -1,8 +1,9 @@
 """Progress: how far each worker of a run is, which steps are complete, and whether the run still goes on.
 
-A step is complete for a worker when the worker has saved something of a later step, has ended, or has added
-nothing to it for a while (`settle`): a step's tensors reach the index in pieces, and nothing in the run
-says "that was the last one". Threads: belongs to one Trial.
+A step is complete for a worker when the worker has said that it is over, has ended, or has added nothing for
+a while (`settle`): a step's tensors reach the index in pieces, those of devices later than others, and no row
+says "that was the last one". Of a worker that says nothing of steps, what wrote the run being no hook, a step
+is complete when it has saved something of a later one. Threads: belongs to one Trial.
 """
 
 from __future__ import annotations
@@ -138,7 +139,10 @@ class Progress:
         if frontier is None:
             waited = self._clock() - self._opened
             return int(_ALWAYS) if waited > _PATIENCE * self._settle else -int(_ALWAYS)
-        return frontier.step + 1 if self._settled(frontier) else frontier.step
+        if self._settled(frontier):
+            return frontier.step + 1
+        whole = self._index.whole_step(worker, attempt)
+        return frontier.step if whole is None else whole + 1
 
     def _settled(self, frontier: _Frontier) -> bool:
         age = (time.time_ns() - frontier.saved_ns) / 1e9

@@ -123,7 +123,7 @@ void train(Job& job, std::uint32_t thread) {
     job.asked.fetch_add(requests.size(), std::memory_order_relaxed);
     job.kept.fetch_add(result.kept, std::memory_order_relaxed);
     DeviceCapture* const others[] = {job.captures[0].get(), job.captures[1].get()};
-    if (draw.draw(10) == 0) (void)job.captures[device]->mark_step_end(others);
+    if (draw.draw(10) == 0) (void)job.captures[device]->mark_step_end(0, others);
     draw.pause();
   }
   job.running.fetch_sub(1, std::memory_order_release);

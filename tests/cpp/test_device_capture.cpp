@@ -276,7 +276,7 @@ void several_streams_and_devices() {
         (void)rig.capture({tensor.request(kWantStats)}, 1);
         (void)rig.capture({tensor.request(kAll)}, 2);
         (void)rig.capture({tensor.request(kWantStats)}, 3);
-        REQUIRE(rig.captures->mark_step_end({}));
+        REQUIRE(rig.captures->mark_step_end(0, {}));
         const std::shared_ptr<RingMemory> memory = rig.lane->memory();
         const auto committed = [&](std::uint64_t ticket) {
           return memory->slots()[ticket].commit.load(std::memory_order_acquire) == ticket + 1;
@@ -295,7 +295,7 @@ void several_streams_and_devices() {
       (void)first.capture({tensor.request(kAll)}, 2);
       (void)second.capture({tensor.request(kAll)}, 1);
       DeviceCapture* const others[] = {first.captures.get()};
-      REQUIRE(second.captures->mark_step_end(others));
+      REQUIRE(second.captures->mark_step_end(0, others));
       const auto committed = [](const Rig& rig, std::uint64_t ticket) {
         return rig.lane->memory()->slots()[ticket].commit.load(std::memory_order_acquire) == ticket + 1;
       };
@@ -307,7 +307,7 @@ void several_streams_and_devices() {
   it("a mark with nothing before it is there at once", [] {
     Rig rig;
     rig.device->pause();
-    REQUIRE(rig.captures->mark_step_end({}));
+    REQUIRE(rig.captures->mark_step_end(0, {}));
     REQUIRE(rig.consumer->next(false).has_value());
     rig.device->resume();
   });

@@ -71,7 +71,7 @@ void failures_of_the_device() {
     REQUIRE(drained.rows.size() == 2 && drained.rows[0].entry.reason == DropReason::kDeviceError &&
             drained.rows[1].entry.status == EntryStatus::kAbsent);
     REQUIRE(rig.captures->report().error.find("simulated failure") != std::string::npos);
-    REQUIRE(!rig.captures->mark_step_end({}));  // the lane may still be written by what was lost
+    REQUIRE(!rig.captures->mark_step_end(0, {}));  // the lane may still be written by what was lost
   });
   it("a device without memory counts everything and says what it lacks", [] {
     const Tensor tensor(Dtype::kF32, {10});
@@ -82,7 +82,7 @@ void failures_of_the_device() {
   it("no device at all is an error like others", [] {
     Ring main(config());
     DeviceCapture captures(nullptr, nullptr, main, {});
-    REQUIRE(!captures.mark_step_end({}));
+    REQUIRE(!captures.mark_step_end(0, {}));
     const Tensor tensor(Dtype::kF32, {10});
     REQUIRE(captures.capture(std::vector<Request>{tensor.request()}, {}, 0).not_kept == 1);
     REQUIRE(!captures.report().error.empty() && !captures.busy());
@@ -126,7 +126,7 @@ void closing() {
     if (child == 0) {
       const CaptureResult result = rig->capture({tensor.request()});
       const bool nothing = result.kept + result.not_kept == 0 && !rig->captures->busy() &&
-                           !rig->captures->mark_step_end({}) && rig->captures->report().in_flight == 0;
+                           !rig->captures->mark_step_end(0, {}) && rig->captures->report().in_flight == 0;
       rig->captures->close();
       rig.reset();
       ::_exit(nothing ? 0 : 1);

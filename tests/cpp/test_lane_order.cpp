@@ -38,7 +38,7 @@ void mark(Ring& lane, std::int64_t time_ns) {
   const Reservation room = lane.try_reserve(RecordKind::kBatch, sizeof(BatchHeader), kTensorAlignBytes);
   REQUIRE(static_cast<bool>(room));
   if (!room) return;
-  const BatchHeader header = marker_header(time_ns);
+  const BatchHeader header = marker_header(0, time_ns);
   std::memcpy(room.data, &header, sizeof(header));
   lane.commit(room);
 }
@@ -109,7 +109,7 @@ void markers() {
     Consumer consumer(ring.memories());
     const DeviceRecord open(*ring.lanes()[0], 64, 1, kGuard);
     REQUIRE(put(*ring.lanes()[1], 64, 1) && put(*ring.lanes()[1], 64, 2));
-    REQUIRE(ring.mark_step_end());
+    REQUIRE(ring.mark_step_end(0));
     REQUIRE(taken(consumer, 1) == "2");  // has seen the marker or not
     std::string order;
     for (unsigned i = 0; i < 8 && order.find('m') == std::string::npos; ++i) {
@@ -136,7 +136,7 @@ void markers() {
     for (const std::uint32_t lanes : {0U, 1U}) {
       Ring ring(laned(lanes));
       Consumer consumer(ring.memories());
-      REQUIRE(ring.mark_step_end());
+      REQUIRE(ring.mark_step_end(0));
       std::int64_t time_ns = -1;
       REQUIRE(is_marker(*consumer.next(false), time_ns) && (time_ns > 0) == (lanes > 0));
     }
@@ -174,7 +174,7 @@ void markers() {
           done = true;
           while (!open[lane].empty() && open[lane].front().second) open[lane].pop_front();
         } else if (kind == 6 && !waits && open[0].empty()) {
-          if (!ring.mark_step_end()) continue;
+          if (!ring.mark_step_end(0)) continue;
           ++reserved[0];
           for (std::size_t i = 0; i < 3; ++i) needed[i] = whole_prefix(i);
           waits = true;

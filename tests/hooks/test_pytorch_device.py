@@ -17,7 +17,7 @@ from tdcore import _core
 from tdcore.hooks.devices import prepare_devices
 from tdcore.hooks.pytorch import Hook
 from tdcore.hooks.pytorch_model import cuda_devices
-from tests.simulating import ExchangeTensor, numbers
+from tests.simulating import InterfaceArray, numbers
 
 from .conftest import Captured, MakeHook, ReadRun
 from .models import Net, train
@@ -190,12 +190,23 @@ def test_a_device_that_cannot_be_used_is_said_once_and_host_tensors_are_kept(
     _core.simulate_device(hook._ring, 0, fails_after=0)
     trained(hook, steps=1)
     for _ in range(3):
-        hook.save_tensor("away", ExchangeTensor(numbers()))
+        hook.save_tensor("away", InterfaceArray(numbers()))
         hook.step()
     report = hook.close()
     assert report is not None
-    assert set(report.counters.drops) <= {"device_error"}
+    assert {reason: drop.tensors for reason, drop in report.counters.drops.items()} == {"device_error": 3}
     assert report.counters.tensors > 0
+    said = [record.message for record in caplog.records if "cuda:0" in record.message]
+    assert len(said) == 1
+
+
+def test_a_ring_without_lanes_says_that_devices_are_left_out(make_hook: MakeHook) -> None:
+    said: list[str] = []
+    ring = td.RingConfig(ring_bytes=1 << 22, slots=1024, names_bytes=1 << 20, device_lanes=0)
+    prepare_devices(make_hook(ring=ring)._ring, {3, 1}, said.append)
+    prepare_devices(make_hook(ring=ring, dry_run=True)._ring, {3, 1}, said.append)
+    (message,) = said
+    assert message.startswith("tensors on cuda:1 are not captured")
 
 
 class OnDevice:
@@ -211,7 +222,7 @@ def test_the_models_devices_are_set_up_unless_a_graph_is_captured(
     monkeypatch: pytest.MonkeyPatch, capturing: bool
 ) -> None:
     asked: list[int] = []
-    ring = SimpleNamespace(prepare_device=asked.append, device_refusals=lambda: "")
+    ring = SimpleNamespace(prepare_device=asked.append, device_refusals=lambda: "", usable=False)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
     model: Any = OnDevice()

@@ -247,11 +247,11 @@ def test_a_record_without_rows_says_that_the_step_is_over(tmp_path: Path) -> Non
     source = RunSource(tmp_path, clock=lambda: 0.0)
     gradients(writer, 0)
     assert source.next(["step"]).table.num_rows == 0
-    writer.skip_tickets(1)
+    writer.mark_step_end(0)
     writer.flush()
     assert source.next(["step"]).table.num_rows == 1
     gradients(writer, 100)
-    writer.skip_tickets(1)
+    writer.mark_step_end(100)
     writer.flush()
     writer.merge()
     assert source.next(["step"]).table.column("step").to_pylist() == [100]
@@ -277,9 +277,6 @@ def test_a_hook_says_that_a_saved_step_is_over_when_the_next_begins(tmp_path: Pa
     source = RunSource(tmp_path)
     index = Index(source.sink)
     index.advance()
-    steps, tickets = index.column("step"), index.column("ticket")
-    assert sorted(set(steps.tolist())) == [0, 3]
-    assert tickets.min() > 0  # so that the first step is known to be told of, too
-    last, first = tickets[steps == 0].max(), tickets[steps == 3].min()
-    assert first - last >= 2  # at least one ticket between them
-    assert index.end("worker_0", 0) - 1 > tickets.max()
+    assert sorted(set(index.column("step").tolist())) == [0, 3]
+    assert index.column("ticket").min() > 0  # it says before the first step that it will say so
+    assert index.whole_step("worker_0", 0) == 3

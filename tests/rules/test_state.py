@@ -116,7 +116,7 @@ def test_values_that_were_merged_meanwhile_are_found_after_the_restart(tmp_path:
     judged(place, state, DeadRelu())
     source = RunSource(place)
     tickets = {("worker_0", 0): [(0, 1)]}
-    source.resume({"run_id": "0123", "tickets": tickets, "first_attempt": 0, "telling": []})
+    source.resume({"run_id": "0123", "tickets": tickets, "first_attempt": 0, "whole": {}})
     relu(3)
     batch = source.next(["name", "step"])
     writer.merge(segments=True)

@@ -131,6 +131,21 @@ def test_last_step_of_a_running_worker_is_incomplete_until_the_next_one(run: Run
     assert trial.steps() == [0, 10]
 
 
+def test_step_is_complete_when_its_worker_says_so_and_not_by_rows_of_later_ones(run: RunWriter) -> None:
+    trial = create_trial(run.root)
+    run.mark_step_end(-1)
+    save(run, 0, 1, name="host")
+    assert trial.steps() == []
+    save(run, 0, name="device")
+    run.mark_step_end(0)
+    run.flush()
+    assert trial.steps() == [0]
+    save(run, 1, name="device")
+    run.mark_step_end(1)
+    run.flush()
+    assert trial.steps() == [0, 1]
+
+
 def test_step_that_nothing_is_added_to_becomes_complete(run: RunWriter) -> None:
     save(run, 0)
     trial = create_trial(run.root)

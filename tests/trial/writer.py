@@ -205,6 +205,7 @@ class RunWriter:
         self._first = 0
         self._pending: list[_Pending] = []
         self._seq: dict[int, int] = {}
+        self._whole: int | None = None
         entry = {
             "attempt": attempt, "started_ns": self.epoch_ns, "world_size": world_size, "framework": "tests",
             "framework_version": "1", "tdcore_version": "0", "host": host, "pid": pid, "configuration": {},
@@ -275,6 +276,11 @@ class RunWriter:
             self._seq[step] = self._seq.get(step, 0) + 1
             self.ticket += 1
 
+    def mark_step_end(self, step: int) -> None:
+        """A record without rows: the step and all before it are over; -1: that steps will be marked."""
+        self._whole = step
+        self.ticket += 1
+
     def skip_tickets(self, number: int) -> None:
         """Records without rows."""
         self.ticket += number
@@ -303,8 +309,9 @@ class RunWriter:
                 }  # fmt: skip
                 each.row |= {name: value for name, value in place.items() if each.row[name] is None}
         key = f"index/{self.worker}/{stem}.parquet"
-        self.write(key, index_bytes([each.row | columns for each in self._pending]))
+        self.write(key, index_bytes([each.row | columns for each in self._pending], whole_step=self._whole))
         self._pending = []
+        self._whole = None
         self._first = self.ticket
         return key
 
@@ -324,6 +331,7 @@ class RunWriter:
         ranges = [re.findall(r"-(\d{12})", file.name) for file in files]
         stem = f"{self.attempt:04d}-{ranges[0][0]}-{ranges[-1][1]}"
         rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+        told = [json.loads(pq.read_schema(file).metadata[b"tdcore"])["whole_step"] for file in files]
         old = {row["segment"] for row in rows if row["segment"]}
         if segments and old:
             folder = self.root / "data" / self.worker
@@ -341,7 +349,8 @@ class RunWriter:
                 if row["segment"]:
                     row |= {"segment": f"{stem}.safetensors", "offset": next(places)}
         key = f"index/{self.worker}/{stem}.parquet"
-        self.write(key, index_bytes(rows))
+        whole = max((step for step in told if step is not None), default=None)
+        self.write(key, index_bytes(rows, whole_step=whole))
         if delete:
             for file in files:
                 if file.name != f"{stem}.parquet":
@@ -375,9 +384,12 @@ def index_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
-def index_bytes(rows: Sequence[dict[str, Any]], schema: pa.Schema = SCHEMA) -> bytes:
-    """An index file of these rows."""
-    return parquet_bytes(index_table(rows).select(schema.names))
+def index_bytes(
+    rows: Sequence[dict[str, Any]], schema: pa.Schema = SCHEMA, *, whole_step: int | None = None
+) -> bytes:
+    """An index file of these rows. whole_step: the last step that is said to be over."""
+    told = {b"tdcore": json.dumps({"whole_step": whole_step}).encode()}
+    return parquet_bytes(index_table(rows).select(schema.names).replace_schema_metadata(told))
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
