@@ -92,11 +92,11 @@ def ray(task: Task, places: list[str], workers: int | None, cluster: Any) -> Ent
         )
     elif cluster is not None:
         raise ConfigError("this process is connected to a Ray cluster already; leave cluster out to use it")
+    under_way: dict[Any, tuple[int, str]] = {}
     try:
         judge = ray.remote(num_cpus=1, max_retries=1)(_judge)
         shared = ray.put(task)
         left = list(enumerate(places))
-        under_way: dict[Any, tuple[int, str]] = {}
         while left or under_way:
             while left and (workers is None or len(under_way) < workers):
                 at, place = left.pop(0)
@@ -106,6 +106,8 @@ def ray(task: Task, places: list[str], workers: int | None, cluster: Any) -> Ent
                 at, place = under_way.pop(reference)
                 yield at, _entry(place, partial(ray.get, reference))
     finally:
+        for reference in under_way:  # the caller gave up
+            ray.cancel(reference)
         if own:
             ray.shutdown()
 

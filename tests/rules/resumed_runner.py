@@ -1,4 +1,4 @@
-"""A runner with a state, as a process of its own, for test_state.py, which leads it step by step.
+"""A runner with a state, as a process of its own, for test_state_kills.py, which leads it step by step.
 
 python -m tests.rules.resumed_runner RUN STATE LOG: follows the run to its end. At each moment of STOPS it
 prints the moment's name and goes on when a line comes; at last it prints what it says, as JSON. Time passes

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 import shutil
-import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +19,9 @@ from tdcore.rules import state as state_module
 from tdcore.rules.cases import CASES
 from tdcore.rules.source import RunSource
 from tdcore.rules.state import Keeper
-from tests.rules import resumed_runner
 from tests.rules.a_rule_of_mine import EveryNth
 from tests.rules.judging import same_in_any_cuts
 from tests.trial.writer import RunWriter
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def flushed(writer: RunWriter, *steps: int, tensors: int = 3) -> None:
@@ -389,68 +383,3 @@ _TIMED = {code for code, rule in RULES.items() if getattr(rule, "each_look", Fal
 def test_every_rule_says_the_same_when_it_is_restarted_between_any_two_windows(code: str) -> None:
     for case in CASES[code]:
         same_in_any_cuts(case.rule, case.trace(), seeds=2)
-
-
-def written_in_pieces(place: Path, steps: int) -> Iterator[None]:
-    """A loss that falls, then stands still; a weight, NaN at every tenth step, in a flush of its own."""
-    writer = RunWriter(place)
-    for step in range(steps):
-        writer.add("loss", np.float64(max(1.0, 20.0 - step)), step=step, kind="loss")
-        writer.flush()
-        yield
-        writer.add("w", np.full(4, np.nan if step % 10 == 9 else step, np.float32), step=step, parts=2)
-        writer.flush()
-        if step % 9 == 8:
-            writer.merge(segments=True)
-        yield
-    writer.end()
-    yield
-
-
-def lines_of(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []
-
-
-@pytest.mark.slow
-def test_a_runner_killed_at_any_moment_says_what_an_uninterrupted_one_says(tmp_path: Path) -> None:
-    place, state, log = tmp_path / "run", tmp_path / "state", tmp_path / "log"
-    command = [sys.executable, "-m", "tests.rules.resumed_runner", str(place), str(state), str(log)]
-    pieces = written_in_pieces(place, 60)
-    next(pieces)
-    numbers = random.Random(5)
-    left = [(moment, numbers.randint(1, 4)) for moment in resumed_runner.STOPS]  # the how manieth of a start
-    kills, output, settled = 0, "", {0}
-    while not output:
-        seen: Counter[str] = Counter()
-        with subprocess.Popen(
-            command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as runner:
-            assert runner.stdin is not None
-            assert runner.stdout is not None
-            try:
-                for line in runner.stdout:
-                    moment = line.strip()
-                    if moment not in resumed_runner.STOPS:
-                        output = line
-                        break
-                    seen[moment] += 1
-                    if left and left[0] == (moment, seen[moment]):
-                        del left[0]
-                        kills += 1
-                        break
-                    if moment == "look":
-                        next(pieces)
-                        settled.add(len(lines_of(log)))
-                    runner.stdin.write("\n")
-                    runner.stdin.flush()
-            finally:
-                runner.kill()
-    once = resumed_runner.main(str(place), None, tmp_path / "once")
-    assert json.loads(output) == json.loads(json.dumps(once))
-    assert kills == 6
-    lines = lines_of(log)
-    told, told_once = Counter(lines), Counter(lines_of(tmp_path / "once"))
-    assert told.keys() == told_once.keys()
-    assert set(told_once.values()) == {1}
-    assert max(told.values()) == 2  # again what was told when it was killed before it could say so, and
-    assert all(set(lines[:number]).isdisjoint(lines[number:]) for number in settled)  # nothing else

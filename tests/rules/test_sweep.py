@@ -216,6 +216,33 @@ def test_ray_judges_them_on_a_local_cluster(runs: Path, monkeypatch: pytest.Monk
     assert not ray.is_initialized()
 
 
+@pytest.mark.slow
+def test_ray_is_told_to_cancel_what_nobody_waits_for(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    ray = pytest.importorskip("ray")
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    cancel = ray.cancel
+    cancelled: list[Any] = []
+
+    def counted(reference: Any) -> None:
+        cancelled.append(reference)
+        cancel(reference)
+
+    def give_up(entry: Entry) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ray, "cancel", counted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            sweep(runs, RULES, engine="ray", write_findings=False, on_run=give_up)
+        assert len(cancelled) == RUNS - 1
+        assert ray.is_initialized()  # it is the caller's
+        with pytest.raises(ray.exceptions.TaskCancelledError):
+            ray.get(cancelled[-1])
+    finally:
+        ray.shutdown()
+
+
 def test_places_are_runs_folders_and_patterns_each_once(runs: Path) -> None:
     found = find_runs([runs / "run-01", str(runs / "run-0[0-2]"), runs.parent / runs.name, runs / "nothing"])
     names = [Path(place).name for place in found]
