@@ -16,7 +16,7 @@ import tdcore as td
 from tdcore import _core
 from tdcore.hooks.devices import prepare_devices
 from tdcore.hooks.pytorch import Hook
-from tdcore.hooks.pytorch_model import cuda_devices
+from tdcore.hooks.pytorch.model import cuda_devices
 from tests.simulating import InterfaceArray, numbers
 
 from .conftest import Captured, MakeHook, ReadRun

@@ -37,10 +37,12 @@ from tdcore.errors import ConfigError
 from tdcore.hook_json import load_hook_config
 from tdcore.hooks.base import BaseHook, hook_config
 from tdcore.hooks.devices import prepare_devices
-from tdcore.hooks.pytorch_model import cuda_devices
-from tdcore.hooks.pytorch_parameters import ParameterCapture
-from tdcore.hooks.pytorch_tap import InertInCopies, graph_task
-from tdcore.hooks.pytorch_taps import Taps
+from tdcore.hooks.pytorch.job import place_in_job
+from tdcore.hooks.pytorch.model import cuda_devices
+from tdcore.hooks.pytorch.parameters import ParameterCapture
+from tdcore.hooks.pytorch.signals import StepSignal, optimizer_signals
+from tdcore.hooks.pytorch.tap import graph_task
+from tdcore.hooks.pytorch.taps import Taps
 from tdcore.hooks.recorder import array_product
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, StopRequest
@@ -120,7 +122,7 @@ class Hook(BaseHook):
         return _closed_hook, (self.config,)
 
     def _start(self, config: HookConfig, **options: Any) -> None:
-        rank, world_size = _place_in_job()
+        rank, world_size = place_in_job()
         options |= {"rank": rank, "world_size": world_size}
         BaseHook.__init__(self, config, framework_version=str(torch.__version__), **options)
         self._root: weakref.ref[nn.Module] | Callable[[], None] = lambda: None
@@ -158,7 +160,7 @@ class Hook(BaseHook):
             parameters = ParameterCapture(module, self._recorder, self._notes, self._warn)
             signal = StepSignal(self)
             stack.callback(module.register_forward_pre_hook(signal, with_kwargs=True).remove)
-            before, after = _optimizer_signals(weakref.ref(self))
+            before, after = optimizer_signals(weakref.ref(self))
             stack.callback(register_optimizer_step_pre_hook(before).remove)
             stack.callback(register_optimizer_step_post_hook(after).remove)
             self._stack.enter_context(stack.pop_all())
@@ -337,18 +339,6 @@ class Hook(BaseHook):
         self._resolved_version = self._collections.version.value
 
 
-class StepSignal(InertInCopies):
-    """The root's forward pre-hook. Holds the hook: the model keeps it alive."""
-
-    __slots__ = ("hook",)
-
-    def __init__(self, hook: Hook) -> None:
-        self.hook = hook
-
-    def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        self.hook._on_forward(module, args, kwargs)
-
-
 def create_from_json_file(json_file_path: str | os.PathLike[str] | None = None, **options: Any) -> Hook:
     """Hook.create_from_json_file()."""
     return Hook.create_from_json_file(json_file_path, **options)
@@ -359,37 +349,3 @@ def _closed_hook(config: HookConfig) -> Hook:
     hook = Hook.from_config(dataclasses.replace(config, dry_run=True))
     hook.close()
     return hook
-
-
-def _optimizer_signals(hook_ref: weakref.ref[Hook]) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Hooks for all optimizers of the process. They do not keep the hook alive."""
-
-    def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        hook = hook_ref()
-        if hook is None or hook._off or hook._parameters is None:
-            return
-        parameters = hook._parameters
-        if parameters.owed is not None or len(args) > 1 or kwargs:
-            hook._before_optimizer(parameters, optimizer, (*args[1:], *kwargs.values()))
-
-    def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        hook = hook_ref()
-        if hook is None or hook._off or hook._parameters is None:
-            return
-        parameters = hook._parameters
-        parameters.inside_step = False
-        if parameters.owed is not None or hook._asked():
-            hook._after_optimizer(parameters, optimizer)
-
-    return before, after
-
-
-def _place_in_job() -> tuple[int, int]:
-    """Rank and world size, from torch.distributed where it runs, else from torchrun's variables."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    try:
-        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    except ValueError:
-        return 0, 1

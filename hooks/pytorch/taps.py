@@ -2,7 +2,7 @@
 
 A sleeping hook costs 1.6 us per module call, so between saved steps modules carry none: `attach` puts taps
 on the modules whose names a collection asks for when the root's forward begins, `detach` takes them off
-when it ends. Values are captured inside the tap (pytorch_tap.py), so a later in-place operation
+when it ends. Values are captured inside the tap (tap.py), so a later in-place operation
 (ReLU(inplace=True)) changes nothing.
 
 Threads: attach and detach in the training thread; taps run in any thread. Keeps no module alive.
@@ -19,8 +19,8 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from tdcore.hooks.plan import Plan
-from tdcore.hooks.pytorch_model import ModelView, Module
-from tdcore.hooks.pytorch_tap import EndTap, Fault, Tap
+from tdcore.hooks.pytorch.model import ModelView, Module
+from tdcore.hooks.pytorch.tap import EndTap, Fault, Tap
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 

@@ -32,8 +32,8 @@ from torch.optim import Optimizer
 
 from tdcore.hooks.clock import Stamp
 from tdcore.hooks.plan import Batch, Plan, Want
-from tdcore.hooks.pytorch_model import ModelView
-from tdcore.hooks.pytorch_optimizer import (
+from tdcore.hooks.pytorch.model import ModelView
+from tdcore.hooks.pytorch.optimizer import (
     Known,
     Optimizers,
     hyperparameter_values,

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from tdcore.hooks.plan import Batch, Plan, Want
-from tdcore.hooks.pytorch_model import Module, leaves
+from tdcore.hooks.pytorch.model import Module, leaves
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 

@@ -1,0 +1,20 @@
+"""Where this process stands in a distributed job. Threads: any; asks, and never communicates."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+__all__ = ["place_in_job"]
+
+
+def place_in_job() -> tuple[int, int]:
+    """Rank and world size, from torch.distributed where it runs, else from torchrun's variables."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    try:
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 0, 1
