@@ -31,7 +31,7 @@ py::dict device_dict(const cuda::DeviceFinding& finding) {
   device["mps"] = finding.mps;
   device["reason"] = finding.reason;
   device["kernels"] = finding.kernels;
-  device["commit"] = finding.reason.empty() ? cuda::rung_name(finding.rung) : "";
+  device["commit"] = finding.reason.empty() ? rung_name(finding.rung) : "";
   device["commit_reason"] = finding.rung_reason;
   return device;
 }

@@ -5,7 +5,6 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <array>
 #include <string>
 #include <utility>
 
@@ -18,8 +17,6 @@ namespace py = pybind11;
 
 namespace tdcore {
 namespace {
-
-constexpr std::array<const char*, 3> kRungNames{"stream_write", "commit_kernel", "poll"};
 
 CommitRung rung_from(const std::string& name) {
   for (std::size_t i = 0; i < kRungNames.size(); ++i) {
@@ -34,7 +31,7 @@ py::dict report_dict(const NumberedReport& numbered) {
   result["device"] = numbered.device;
   result["name"] = report.info.name;
   result["kernels"] = report.info.kernels;
-  result["rung"] = kRungNames[static_cast<std::size_t>(report.rung)];
+  result["rung"] = rung_name(report.rung);
   result["rung_reason"] = report.info.rung_reason;
   result["arena_bytes"] = report.arena_bytes;
   result["early_commits"] = report.early_commits;

@@ -265,7 +265,7 @@ Entry* CapturePlan::write_rows(std::byte* record, const BatchSize& size, std::ui
   auto* const first = reinterpret_cast<Entry*>(record + sizeof(BatchHeader));
   for (std::uint32_t i = 0; i < entries; ++i) {
     const Item& item = items_[i];
-    write_entry(item, seq + i, *new (first + i) Entry);
+    write_entry(item, seq + i, item.stats && guard == 0, *new (first + i) Entry);
     if (item.status == EntryStatus::kOk && item.part == 0) ++result_.kept;
     result_.payload_bytes += item.payload_bytes;
   }
@@ -279,10 +279,14 @@ void CapturePlan::uncount() noexcept {
   }
 }
 
-/// All but the values.
-void CapturePlan::write_entry(const Item& item, std::uint32_t seq, Entry& entry) const noexcept {
+/// All but the values. `stats_follow`: whole statistics are written before the commit; else what is not there
+/// yet must read as zero.
+void CapturePlan::write_entry(const Item& item, std::uint32_t seq, bool stats_follow,
+                              Entry& entry) const noexcept {
+  constexpr std::size_t kStatsEnd = offsetof(Entry, stats) + sizeof(Entry::stats);
   const TensorView& view = item.request->tensor;
-  std::memset(&entry, 0, sizeof(entry));
+  if (!stats_follow) std::memset(&entry.stats, 0, sizeof(entry.stats));
+  std::memset(reinterpret_cast<std::byte*>(&entry) + kStatsEnd, 0, sizeof(entry) - kStatsEnd);
   entry.payload_offset = item.payload_offset;
   entry.payload_bytes = item.payload_bytes;
   entry.element_offset = item.first_element;

@@ -125,7 +125,7 @@ class CapturePlan {
   void give_up(std::uint64_t index, DropReason reason, std::uint64_t bytes) noexcept;
   void add_up() noexcept;
   Reservation reserve(const BatchSize& size);
-  void write_entry(const Item& item, std::uint32_t seq, Entry& entry) const noexcept;
+  void write_entry(const Item& item, std::uint32_t seq, bool stats_follow, Entry& entry) const noexcept;
 
   static constexpr std::uint64_t kNoRequest = std::numeric_limits<std::uint64_t>::max();
 

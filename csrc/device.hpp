@@ -9,6 +9,8 @@
 // Fork: nothing here may be called in a forked child; DeviceCapture sees to that.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -30,6 +32,13 @@ enum class CommitRung : std::uint8_t {
   kCommitKernel = 1,  // a kernel of one thread
   kPoll = 2,          // a thread of the trainer asks events; what is in flight is lost when it is killed
 };
+
+inline constexpr std::array<const char*, 3> kRungNames{"stream_write", "commit_kernel", "poll"};
+
+/// The name that users see.
+constexpr const char* rung_name(CommitRung rung) noexcept {
+  return kRungNames[static_cast<std::size_t>(rung)];
+}
 
 struct DeviceInfo {
   std::string name;

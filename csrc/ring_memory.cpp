@@ -34,11 +34,6 @@ constexpr std::uint64_t kMaxNamesBytes = std::uint64_t{1} << 30;
 constexpr std::uint64_t kPrefaultChunkBytes = std::uint64_t{4} << 20;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
-// Raised in every child made by fork(). Relaxed: the child has one thread, and it is the one that raised it.
-std::atomic<std::uint64_t> fork_generation{0};
-
-void raise_fork_generation() { fork_generation.fetch_add(1, std::memory_order_relaxed); }
-
 [[noreturn]] void throw_errno(int error, const std::string& what) {
   throw std::system_error(error, std::generic_category(), what);
 }
@@ -83,9 +78,11 @@ void reserve_memory(int fd, std::uint64_t bytes, const std::string& setting) {
 
 // ---- ForkGuard
 
+void ForkGuard::raise_generation() noexcept { fork_generation.fetch_add(1, std::memory_order_relaxed); }
+
 ForkGuard::ForkGuard() {
   static std::once_flag registered;
-  std::call_once(registered, [] { (void)::pthread_atfork(nullptr, nullptr, raise_fork_generation); });
+  std::call_once(registered, [] { (void)::pthread_atfork(nullptr, nullptr, raise_generation); });
   void* const page = ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) throw_errno(errno, "mmap of one page (fork guard)");
 #ifdef MADV_WIPEONFORK
@@ -98,10 +95,6 @@ ForkGuard::ForkGuard() {
 
 ForkGuard::~ForkGuard() {
   if (here()) ::munmap(const_cast<std::uint64_t*>(alive_word_), kPageBytes);
-}
-
-bool ForkGuard::here() const noexcept {
-  return *alive_word_ == 1 && generation_ == fork_generation.load(std::memory_order_relaxed);
 }
 
 // ---- RingMemory

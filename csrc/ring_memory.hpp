@@ -26,9 +26,17 @@ class ForkGuard {
   ~ForkGuard();
   ForkGuard(const ForkGuard&) = delete;
   ForkGuard& operator=(const ForkGuard&) = delete;
-  bool here() const noexcept;  // true in the process that made it; any thread
+  /// True in the process that made it. Any thread.
+  bool here() const noexcept {
+    return *alive_word_ == 1 && generation_ == fork_generation.load(std::memory_order_relaxed);
+  }
 
  private:
+  static void raise_generation() noexcept;
+
+  // Raised in every child made by fork(). Relaxed: the child has one thread, and that one raised it.
+  static inline std::atomic<std::uint64_t> fork_generation{0};
+
   const volatile std::uint64_t* alive_word_ =
       nullptr;                    // 1 here, 0 in a child; a page of its own, constant after construction
   std::uint64_t generation_ = 0;  // constant after construction

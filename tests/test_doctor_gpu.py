@@ -23,7 +23,7 @@ DEVICE: dict[str, Any] = {
     "mps": False,
     "reason": "",
     "kernels": "fatbin",
-    "commit": "stream write",
+    "commit": "stream_write",
     "commit_reason": "",
 }
 REPORT: dict[str, Any] = {
@@ -81,7 +81,7 @@ def test_a_device_that_cannot_be_used_says_why_and_what_to_do() -> None:
 
 
 def test_a_commit_by_polling_is_missing_something_and_says_why() -> None:
-    check = device_lines(commit="polling", commit_reason="a commit kernel is not seen by the host")[
+    check = device_lines(commit="poll", commit_reason="a commit kernel is not seen by the host")[
         "GPU 0 commit"
     ]
     assert check.state == "missing"

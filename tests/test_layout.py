@@ -26,7 +26,7 @@ def test_hooks_and_rules_import_under_the_package() -> None:
 
 
 def test_only_the_bindings_include_python() -> None:
-    for path in (ROOT / "csrc").iterdir():
+    for path in (ROOT / "csrc").rglob("*.*"):
         if path.name.startswith("bindings"):
             continue
         text = path.read_text()

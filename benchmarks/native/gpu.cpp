@@ -53,17 +53,12 @@ bool wants(const Arguments& arguments, std::string_view part) {
   return false;
 }
 
-const char* rung_name(tdcore::CommitRung rung) {
-  constexpr const char* kNames[] = {"stream write", "commit kernel", "poll"};
-  return kNames[static_cast<int>(rung)];
-}
-
 std::string about(tdcore::Device& device) {
   const tdcore::DeviceInfo& info = device.info();
   return object({field("name", info.name), field("kernels", info.kernels),
                  field("multiprocessors", info.multiprocessors),
                  field("memory_bytes", static_cast<double>(info.memory_bytes)),
-                 field("best_rung", std::string(rung_name(info.best_rung))),
+                 field("best_rung", std::string(tdcore::rung_name(info.best_rung))),
                  field("rung_reason", info.rung_reason)});
 }
 

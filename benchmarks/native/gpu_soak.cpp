@@ -312,14 +312,11 @@ std::string commit_soak(Device& device, const Options& options) {
   auto* arena = static_cast<std::byte*>(device_memory(device, kSlots * kMostBytes));
   const std::uint64_t items = std::max(options.records, kSlots * 64);
   auto* table = static_cast<device::Item*>(device_memory(device, items * sizeof(device::Item)));
-  constexpr std::pair<CommitRung, const char*> kRungs[] = {{CommitRung::kStreamWrite, "stream write"},
-                                                           {CommitRung::kCommitKernel, "commit kernel"},
-                                                           {CommitRung::kPoll, "poll"}};
   std::vector<std::string> rows;
-  for (const auto& [rung, name] : kRungs) {
+  for (const CommitRung rung : {CommitRung::kStreamWrite, CommitRung::kCommitKernel, CommitRung::kPoll}) {
     if (rung < device.info().best_rung) continue;  // the probe found that it does not work here
     Payloads way(device, rung, pattern, options.records, slots, arena, table);
-    rows.push_back(row(name, soak(way, options.records)));
+    rows.push_back(row(rung_name(rung), soak(way, options.records)));
   }
   if (device.info().best_rung != CommitRung::kPoll) {
     Statistics way(device, pattern, options.records, slots, table);

@@ -66,16 +66,4 @@ Report report(const KernelOptions& options) {
   return found;
 }
 
-const char* rung_name(CommitRung rung) noexcept {
-  switch (rung) {
-    case CommitRung::kStreamWrite:
-      return "stream write";
-    case CommitRung::kCommitKernel:
-      return "commit kernel";
-    case CommitRung::kPoll:
-      break;
-  }
-  return "polling";
-}
-
 }  // namespace tdcore::cuda

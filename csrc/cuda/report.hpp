@@ -36,6 +36,4 @@ struct Report {
 
 Report report(const KernelOptions& options);
 
-const char* rung_name(CommitRung rung) noexcept;
-
 }  // namespace tdcore::cuda

@@ -11,9 +11,9 @@ __all__ = ["checks", "checks_of"]
 
 # What a rung means to who runs a training.
 _COMMITS = {
-    "stream write": ("ok", "records are committed by writes in stream order"),
-    "commit kernel": ("ok", "records are committed by a kernel of one thread"),
-    "polling": ("missing", "records are committed by a thread of the training"),
+    "stream_write": ("ok", "records are committed by writes in stream order"),
+    "commit_kernel": ("ok", "records are committed by a kernel of one thread"),
+    "poll": ("missing", "records are committed by a thread of the training"),
 }
 _KERNELS = {"fatbin": "compiled with tdcore", "nvrtc": "compiled by NVRTC on this machine, kept in the cache"}
 

@@ -1,4 +1,6 @@
 // A warm capture call allocates nothing, whatever it captures: every allocation of this process is counted.
+// On a device: those of the capturing thread, but for what the simulated device itself allocates, and all
+// that is asked of the device that may allocate or wait.
 #include <atomic>
 #include <cstddef>
 #include <cstdio>
@@ -7,12 +9,18 @@
 
 #include "captured.hpp"
 #include "check.hpp"
+#include "device_rig.hpp"
 
 namespace {
 
 std::atomic<std::uint64_t> allocations{0};  // relaxed: read by the thread that captured
+thread_local std::uint64_t allocations_here = 0;
+thread_local bool in_device = false;  // what the simulation allocates is not ours
 
-void count_allocation() noexcept { allocations.fetch_add(1, std::memory_order_relaxed); }
+void count_allocation() noexcept {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (!in_device) ++allocations_here;
+}
 
 }  // namespace
 
@@ -50,6 +58,10 @@ __attribute__((noinline)) void* operator new(std::size_t bytes) {
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
+__attribute__((noinline)) void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  count_allocation();
+  return std::malloc(bytes);
+}
 __attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
 __attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 #endif
@@ -58,8 +70,6 @@ namespace {
 
 using namespace tdcore;
 using namespace tdcore::testing;
-
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 /// Allocations of the third of three equal calls; each finds the ring empty.
 std::uint64_t allocations_of(const Tensors& tensors, Ring& ring, Consumer& consumer, bool all_kept) {
@@ -79,6 +89,134 @@ void a_warm_call_allocates_nothing(const char* name, const Tensors& tensors, con
     Consumer consumer(ring.memory());
     REQUIRE(allocations_of(tensors, ring, consumer, all_kept) == 0);
   });
+}
+
+/// A simulated device that counts what may allocate or wait, and whose own allocations do not count.
+class CountingDevice final : public Device {
+ private:
+  template <typename Call>
+  static auto inside(Call&& call) {
+    in_device = true;
+    const auto result = call();
+    in_device = false;
+    return result;
+  }
+  template <typename Call>
+  auto set_up(Call&& call) {
+    set_ups.fetch_add(1, std::memory_order_relaxed);
+    return inside(call);
+  }
+
+ public:
+  explicit CountingDevice(const HostDeviceOptions& options) : device_(options) {}
+
+  const DeviceInfo& info() const noexcept override { return device_.info(); }
+  void* allocate(std::uint64_t bytes) noexcept override {
+    return set_up([&] { return device_.allocate(bytes); });
+  }
+  void* allocate_host(std::uint64_t bytes) noexcept override {
+    return set_up([&] { return device_.allocate_host(bytes); });
+  }
+  bool pin(void* memory, std::uint64_t bytes) noexcept override {
+    return set_up([&] { return device_.pin(memory, bytes); });
+  }
+  StreamHandle make_stream() noexcept override {
+    return set_up([&] { return device_.make_stream(); });
+  }
+  EventHandle make_event() noexcept override {
+    return set_up([&] { return device_.make_event(); });
+  }
+  void* device_address(void* pinned) const noexcept override { return device_.device_address(pinned); }
+  bool is_capturing(StreamHandle stream) noexcept override {
+    return inside([&] { return device_.is_capturing(stream); });
+  }
+  bool copy_to_device(StreamHandle stream, void* to, const void* from,
+                      std::uint64_t bytes) noexcept override {
+    return inside([&] { return device_.copy_to_device(stream, to, from, bytes); });
+  }
+  bool copy_to_host(StreamHandle stream, void* to, const void* from, std::uint64_t bytes) noexcept override {
+    return inside([&] { return device_.copy_to_host(stream, to, from, bytes); });
+  }
+  bool fill_zero(StreamHandle stream, void* memory, std::uint64_t bytes) noexcept override {
+    return inside([&] { return device_.fill_zero(stream, memory, bytes); });
+  }
+  bool launch_stats(StreamHandle stream, const device::Launch& launch) noexcept override {
+    return inside([&] { return device_.launch_stats(stream, launch); });
+  }
+  bool launch_pack(StreamHandle stream, const device::Launch& launch) noexcept override {
+    return inside([&] { return device_.launch_pack(stream, launch); });
+  }
+  bool write_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value,
+                  CommitRung rung) noexcept override {
+    return inside([&] { return device_.write_word(stream, word, value, rung); });
+  }
+  bool record_event(EventHandle event, StreamHandle stream) noexcept override {
+    return inside([&] { return device_.record_event(event, stream); });
+  }
+  bool wait_event(StreamHandle stream, EventHandle event) noexcept override {
+    return inside([&] { return device_.wait_event(stream, event); });
+  }
+  EventState query_event(EventHandle event) noexcept override {
+    return inside([&] { return device_.query_event(event); });
+  }
+  std::string first_error() const override { return device_.first_error(); }
+
+  std::atomic<std::uint64_t> set_ups{0};  // relaxed: read by the thread that captured
+
+ private:
+  HostDevice device_;
+};
+
+/// Three equal calls, each after the one before has arrived; the third one allocates nothing, here or there.
+void a_warm_call_on_a_device_allocates_nothing(const char* name, const std::vector<Request>& requests,
+                                               CommitRung rung, FullPolicy policy = FullPolicy::kBlock,
+                                               bool all_kept = true) {
+  it(name, [&] {
+    Ring main(with_lane(config(8 * kMiB, 256, policy)));
+    auto made = std::make_unique<CountingDevice>(HostDeviceOptions{.best_rung = rung});
+    const CountingDevice& device = *made;
+    DeviceCapture captures(std::move(made), main.lanes()[0], main, small_memory());
+    Consumer consumer(main.memories());
+    std::uint64_t allocated = 0;
+    std::uint64_t set_ups = 0;
+    for (std::int64_t step = 0; step < 3; ++step) {
+      allocated = allocations_here;
+      set_ups = device.set_ups.load(std::memory_order_relaxed);
+      const CaptureResult result =
+          captures.capture(requests, {.step = step, .mode_step = step, .mode = 1, .call = 0}, kTraining);
+      (void)captures.mark_step_end(step, {});
+      allocated = allocations_here - allocated;
+      set_ups = device.set_ups.load(std::memory_order_relaxed) - set_ups;
+      REQUIRE((result.not_kept == 0) == all_kept);
+      while (captures.busy()) std::this_thread::yield();
+      (void)drain(consumer);
+    }
+    REQUIRE(allocated == 0);
+    REQUIRE(set_ups == 0);
+  });
+}
+
+void warm_calls_on_a_device() {
+  const Tensor small(Dtype::kF32, {40});
+  const Tensor strided(Dtype::kBF16, {50, 60}, {1, 50});
+  const Tensor large(Dtype::kF32, {700'000});  // more than the arena and the scratch take at once
+  std::vector<Request> mixed;
+  for (std::uint32_t name = 0; name < 300; ++name)
+    mixed.push_back((name % 2 ? small : strided).request(kAll, name));
+  for (const CommitRung rung : {CommitRung::kStreamWrite, CommitRung::kCommitKernel, CommitRung::kPoll}) {
+    a_warm_call_on_a_device_allocates_nothing("many small tensors on a device allocate nothing", mixed, rung);
+    a_warm_call_on_a_device_allocates_nothing("statistics on a device allocate nothing",
+                                              {small.request(kWantStats), large.request(kWantStats, 1)},
+                                              rung);
+    a_warm_call_on_a_device_allocates_nothing("a tensor in parts on a device allocates nothing",
+                                              {large.request(kAll)}, rung);
+  }
+  a_warm_call_on_a_device_allocates_nothing("what finds no room in the arena allocates nothing",
+                                            {large.request(kAll), small.request(kAll, 1)},
+                                            CommitRung::kStreamWrite, FullPolicy::kDrop, false);
+  a_warm_call_on_a_device_allocates_nothing("what is degraded on a device allocates nothing",
+                                            {large.request(kAll), small.request(kAll, 1)},
+                                            CommitRung::kStreamWrite, FullPolicy::kDegrade, false);
 }
 
 }  // namespace
@@ -108,6 +246,7 @@ int main() {
                                 config(16 * kMiB, 64, FullPolicy::kDegrade), false);
   a_warm_call_allocates_nothing("waiting for room that does not come allocates nothing", many,
                                 config(16 * kMiB, 64, FullPolicy::kBlock), false);
+  warm_calls_on_a_device();
   std::printf("%s\n", result() == 0 ? "no allocation" : "failed");
   return result();
 }

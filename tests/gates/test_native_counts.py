@@ -22,7 +22,7 @@ PROGRAM = Path(
 VALUES, STATISTICS = 1, 2
 CALLS = 100
 ELEMENTS = 64  # float32: a bias, say
-CALL = 600  # ceiling of what a call takes whatever it captures
+CALL = 560  # ceiling of what a call takes whatever it captures
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed"),
