@@ -37,6 +37,7 @@ from tdcore.errors import ConfigError
 from tdcore.hook_json import load_hook_config
 from tdcore.hooks.base import BaseHook, hook_config
 from tdcore.hooks.devices import prepare_devices
+from tdcore.hooks.pytorch.bypass import Bypass, refuses_hooks
 from tdcore.hooks.pytorch.job import place_in_job
 from tdcore.hooks.pytorch.model import cuda_devices
 from tdcore.hooks.pytorch.parameters import ParameterCapture
@@ -132,6 +133,7 @@ class Hook(BaseHook):
             weakref.WeakMethod(self._fault),
             weakref.WeakMethod(self._end_forward),
             self._warn,
+            Bypass(self._notes, self._names),
         )
         self._by_hand = False  # step() was called: forwards no longer count
         self._version = self._collections.version
@@ -146,6 +148,11 @@ class Hook(BaseHook):
         """Captures this model; its forward is the clock. Doing it twice changes nothing."""
         if not isinstance(module, nn.Module):
             raise ConfigError(f"register_module needs a torch.nn.Module, got {type(module).__name__}")
+        if refuses_hooks(module):
+            raise ConfigError(
+                f"a {type(module).__name__} computes other numbers when it carries a hook itself; "
+                "register the model that it is part of, or nn.Sequential(layer)"
+            )
         root = self._root()
         if root is module:
             return
@@ -270,12 +277,13 @@ class Hook(BaseHook):
         if parameters is None or plan is None or torch._C._get_tracing_state() is not None:
             return
         view = parameters.current_view()
+        self._guarded("gradient order", parameters.watch_backward)
         self._taps.attach(root, view, plan, arguments, watch_end=parameters.weights_due)
 
     def _end_forward(self) -> None:
         """The root's forward has ended."""
         start = perf_counter_ns()
-        self._taps.detach()
+        self._guarded("modules without calls", self._taps.forward_ended)
         if self._parameters is not None and not self._off:
             self._guarded("parameters", self._parameters.end_forward)
         self._recorder.spent_ns += perf_counter_ns() - start
@@ -323,6 +331,8 @@ class Hook(BaseHook):
             self._taps.switch_off()
         elif part == "parameters" and self._parameters is not None:
             self._parameters.switch_off()
+        elif part == "gradient order" and self._parameters is not None:
+            self._parameters.arrivals.switch_off()
         elif part == "steps":
             self._send_collections()  # the last there will be, with the fault
             self._off = True

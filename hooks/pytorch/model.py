@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, compress, repeat
 from operator import is_
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from tdcore.layout import TensorKind
 
 __all__ = ["ModelView", "Module", "Parameter", "cuda_devices", "leaves"]
 
+_call: Callable[[Any], Any] = weakref.ref.__call__
 _MAX_DEPTH = 8
 _MAX_LEAVES = 1024
 
@@ -122,11 +123,11 @@ class ModelView:
 
     def held_parameters(self) -> list[nn.Parameter] | None:
         """The parameters as of the last matches(), in the order of `parameters`; None when some are gone."""
-        found = [reference() for reference in self._held]
+        found: list[Any] = list(map(_call, self._held))
         if any(map(is_, found, repeat(None))):
             self._slot_ids = []  # the next matches() renews
             return None
-        return found  # type: ignore[return-value]  # checked just above
+        return found
 
     def _renew(self, slots: list[nn.Parameter | None], ids: list[int]) -> None:
         self._slot_ids = ids

@@ -31,7 +31,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdcore.hooks.clock import Stamp
-from tdcore.hooks.plan import Batch, Plan, Want
+from tdcore.hooks.plan import Batch, Plan
+from tdcore.hooks.pytorch.arrivals import Arrivals
 from tdcore.hooks.pytorch.model import ModelView
 from tdcore.hooks.pytorch.optimizer import (
     Known,
@@ -41,6 +42,7 @@ from tdcore.hooks.pytorch.optimizer import (
     state_values,
     unscaled,
 )
+from tdcore.hooks.pytorch.selection import Selection, awaited, in_order, select
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 
@@ -55,14 +57,6 @@ _KINDS = (
     TensorKind.OPTIMIZER_STATE,
     TensorKind.HYPERPARAMETER,
 )
-
-
-class Selection(NamedTuple):
-    """Positions in the view's parameters that one call takes. batch: of both lists in a row."""
-
-    weights: list[int]
-    gradients: list[int]
-    batch: Batch
 
 
 class Payment(NamedTuple):
@@ -86,13 +80,14 @@ class Memo(NamedTuple):
 class Owed:
     """A saved step whose weights or gradients are still to be captured."""
 
-    __slots__ = ("done", "inside_step", "plan", "stamp", "weights_done")
+    __slots__ = ("done", "inside_step", "plan", "stamp", "watched", "weights_done")
 
     def __init__(self, stamp: Stamp, plan: Plan, *, inside_step: bool) -> None:
         self.stamp = stamp
         self.plan = plan
         self.inside_step = inside_step  # its forward ran in the closure of an optimizer
         self.weights_done = False
+        self.watched = False  # the order of its gradients is being noted
         self.done: frozenset[int] = frozenset()  # positions paid for by an optimizer
 
 
@@ -112,6 +107,7 @@ class ParameterCapture:
         self._off = False
         self._weights_due: tuple[Stamp, Plan] | None = None
         self._optimizers = Optimizers()
+        self.arrivals = Arrivals()
         self._note_aliases()
 
     # Called by the hook, in this order within a step ------------------------------------------------------
@@ -120,6 +116,7 @@ class ParameterCapture:
         """A step begins that is saved. gradients: whether a backward may follow."""
         if self._off or not plan.may_take_any(_KINDS):
             return
+        self.arrivals.stop()
         if gradients:
             self.owed = Owed(stamp, plan, inside_step=self.inside_step)
         if not gradients or self.inside_step or not self._optimizers.any_alive:
@@ -136,9 +133,21 @@ class ParameterCapture:
         if root is not None and not self.view.matches(root):
             self.view = ModelView(root)
             self._note_aliases()
+            self.arrivals.stop()  # positions are others now
             if self.owed is not None:
                 self.owed.done = frozenset()
+                self.owed.watched = False
         return self.view
+
+    def watch_backward(self) -> None:
+        """The root's forward begins in a saved step: the order in which gradients come is noted from here."""
+        owed = self.owed
+        if owed is None or owed.watched or not owed.plan.may_take(TensorKind.GRADIENT):
+            return
+        owed.watched = True
+        parameters = self._parameters()
+        if parameters is not None:
+            self.arrivals.start(parameters, awaited(self.view, owed.plan, parameters))
 
     def end_forward(self) -> None:
         """The root's forward has ended."""
@@ -147,7 +156,7 @@ class ParameterCapture:
         (stamp, plan), self._weights_due = self._weights_due, None
         parameters = self._parameters()
         if parameters is not None:
-            self._take(stamp, plan, parameters, _select(self.view, plan, list(range(len(parameters))), []))
+            self._take(stamp, plan, parameters, select(self.view, plan, list(range(len(parameters))), []))
             if self.owed is not None and self.owed.stamp == stamp:
                 self.owed.weights_done = True
 
@@ -189,11 +198,13 @@ class ParameterCapture:
         owed, self.owed = self.owed, None
         parameters = self._parameters()
         if owed is None or parameters is None:
+            self.arrivals.stop()
             return
         rest = [position for position in range(len(parameters)) if position not in owed.done]
         weights: list[int] = [] if owed.weights_done else rest
         gradients = [position for position in rest if parameters[position].requires_grad]
-        self._take(owed.stamp, owed.plan, parameters, _select(self.view, owed.plan, weights, gradients))
+        self._take(owed.stamp, owed.plan, parameters, select(self.view, owed.plan, weights, gradients))
+        self.arrivals.stop()
 
     def register(self, optimizer: Optimizer) -> bool:
         """Makes an optimizer known before its first step. False when it owns nothing of the model."""
@@ -203,6 +214,7 @@ class ParameterCapture:
         """Captures nothing from now on; still tells names and which optimizers are the model's."""
         self._off = True
         self.owed = self._weights_due = None
+        self.arrivals.stop()
 
     # Private ----------------------------------------------------------------------------------------------
 
@@ -231,6 +243,7 @@ class ParameterCapture:
         owed.done = owed.done | payment.paid if owed.done else payment.paid
         if len(owed.done) == len(parameters):
             self.owed = None
+            self.arrivals.stop()
 
     def _payment(
         self, owed: Owed, known: Known, optimizer: Optimizer, parameters: list[nn.Parameter]
@@ -259,7 +272,7 @@ class ParameterCapture:
             position for position in range(len(ids)) if position not in owed.done and position not in left
         ]
         gradients = [position for position in positions if trainable[position]]
-        selection = _select(self.view, owed.plan, [] if owed.weights_done else positions, gradients)
+        selection = select(self.view, owed.plan, [] if owed.weights_done else positions, gradients)
         names = [self.view.parameters[position].name for position in positions]
         payment = Payment(selection, positions, names, frozenset(positions))
         known.memo = Memo(question, foreign, about_others, payment)
@@ -304,6 +317,7 @@ class ParameterCapture:
         extra: Iterable[tuple[list[Any], Batch]] = (),
     ) -> None:
         """The one native call."""
+        selection = in_order(selection, self.arrivals.sorted(selection.gradients), plan)
         at = parameters.__getitem__
         tensors: list[Any] = list(map(at, selection.weights))
         gradients: list[Any] = list(map(_GRADIENT, map(at, selection.gradients)))
@@ -319,35 +333,6 @@ class ParameterCapture:
             batch = batch.followed_by(more)
         if tensors:
             self._recorder.capture(tensors, batch, stamp)
-
-
-def _select(view: ModelView, plan: Plan, weights: list[int], gradients: list[int]) -> Selection:
-    """Those of the positions that the plan wants. Remembers the last answers: steps ask the same again."""
-    key = ("selection", bool(weights), bool(gradients))
-    known = plan.cache.get(key)
-    if known is None or known[0] is not view or known[1:3] != (weights, gradients):
-        chosen_weights, wants = _wanted(view, plan, weights, gradient=False)
-        chosen_gradients, more = _wanted(view, plan, gradients, gradient=True)
-        selection = Selection(chosen_weights, chosen_gradients, Batch(wants + more))
-        known = plan.cache[key] = (view, weights, gradients, selection)
-    answer: Selection = known[3]
-    return answer
-
-
-def _wanted(
-    view: ModelView, plan: Plan, positions: list[int], *, gradient: bool
-) -> tuple[list[int], list[Want]]:
-    chosen: list[int] = []
-    wants: list[Want] = []
-    for position in positions:
-        name, kind, origin = view.parameters[position]
-        if gradient:
-            name, kind = f"gradient/{name}", TensorKind.GRADIENT
-        want = plan.want(name, kind, origin)
-        if want is not None:
-            chosen.append(position)
-            wants.append(want)
-    return chosen, wants
 
 
 def _same(one: tuple[Any, ...], two: tuple[Any, ...]) -> bool:

@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from tdcore.hooks.plan import Plan
+from tdcore.hooks.pytorch.bypass import Bypass
 from tdcore.hooks.pytorch.model import ModelView, Module
 from tdcore.hooks.pytorch.tap import EndTap, Fault, Tap
 from tdcore.hooks.recorder import Recorder
@@ -72,8 +73,11 @@ class Taps:
         fault: Fault,
         end: weakref.WeakMethod[Callable[[], None]],
         warn: Callable[[str], None],
+        bypass: Bypass,
     ) -> None:
         self._off = False
+        self._bypass = bypass
+        self._now: tuple[Choice, ModelView] | None = None  # on the modules while the root's forward runs
         self._warn = warn
         self._recorder = recorder
         self._fault_ref = fault
@@ -99,7 +103,7 @@ class Taps:
         """The root's forward begins, in a step that is saved. arguments: its positional and keyword ones."""
         if self._end_attached or self._attached:
             self.detach()  # the last forward ended without telling
-        choice = _NOBODY if self._off else self._choice(view, plan)
+        choice = _NOBODY if self._off else self._bypass.willing(self._choice(view, plan), view, plan)
         try:
             try:
                 _put(choice, self._key, self._attached)
@@ -114,11 +118,20 @@ class Taps:
         except BaseException:
             self.detach()
             raise
+        self._now = choice, view
         if choice.own is not None:
             choice.own(root, *arguments)
 
+    def forward_ended(self) -> None:
+        """The root's forward has ended: also tells which modules it did not call."""
+        now = self._now
+        self.detach()
+        if now is not None and not self._off:
+            self._bypass.forward_ended(*now, self._recorder.now.calls)
+
     def detach(self) -> None:
-        """The forward has ended, or the hook is closed."""
+        """The hook is closed, or the forward ended without telling."""
+        self._now = None
         _take_off(self._attached, self._key)
         _take_off(self._end_attached, self._end_key)
 
@@ -130,7 +143,7 @@ class Taps:
             return known[1]
         trial = plan.cache.pop(("trial", mode), None)
         if trial is not None and trial[0] is view:
-            useful = {tap.name for tap in trial[1].taps if tap.useful}
+            useful = {tap.name for tap in trial[1].taps if tap.useful} | self._bypass.spared
             choice: Choice = trial[1].only(lambda tap: tap.name in useful)
         elif _waits_for_names(plan, view):
             choice = self._choose(view, plan, everything=True)
