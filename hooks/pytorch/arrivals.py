@@ -2,13 +2,13 @@
 
 Gradients are captured together where the optimizer is about to step: only there are they final. Which of them
 was there first is told by a tensor hook on each parameter that notes its turn and nothing else; it is on from
-the forward of a saved step to its payment. `seq` then follows the backward, so that "which went bad first" has
-an answer among gradients too. A parameter that several backwards reach counts by the last, which made its
+the forward of a saved step to its payment. `seq` then follows the backward, so that "which went bad first"
+has an answer among gradients too. A parameter that several backwards reach counts by the last, which made its
 gradient final; those that none reached come behind, in the order of parameters. FSDP reduces gradients
 elsewhere, so its parameters stay in their order.
 
-The hooks go straight into `Tensor._backward_hooks`, where register_hook() would put them, because setting that
-to None again takes them out of autograd altogether: after handle.remove() every later backward would still
+The hooks go straight into `Tensor._backward_hooks`, where register_hook() would put them: setting that to
+None again takes them out of autograd altogether, while after handle.remove() every later backward would still
 call into Python for each parameter. Hooks of others on the same tensor stay as they are.
 
 Threads: start and stop in the training thread, hooks in those of autograd. Keeps no parameter, no gradient.

@@ -2,9 +2,9 @@
 
 Some modules are never called: nn.MultiheadAttention reads the weights of its output projection, a forward
 takes another branch, a head is used through torch.nn.functional. Others compute in another way while they or
-their parts carry hooks: nn.TransformerEncoderLayer leaves its fused kernel in eval mode, so its numbers change,
-and with nested input it raises. Those are left alone while that kernel may run, because capture never changes
-a number. Both are told in collections.json: "never_called" and "not_tapped", names of modules with the reason.
+their parts carry hooks: nn.TransformerEncoderLayer leaves its fused kernel in eval mode, so that its numbers
+change, and raises when its input is nested. Those are left alone while that kernel may run: capture never
+changes a number. collections.json tells both, by name with the reason: "never_called" and "not_tapped".
 
 Threads: that of the training. Keeps no module alive.
 """
@@ -20,6 +20,7 @@ from torch import nn
 
 from tdcore.hooks.plan import NameTable, Plan
 from tdcore.hooks.pytorch.model import ModelView
+from tdcore.hooks.pytorch.remarks import Remarks
 
 if TYPE_CHECKING:
     from tdcore.hooks.pytorch.taps import Choice
@@ -44,29 +45,35 @@ class Bypass:
 
     def __init__(self, notes: dict[str, Any], names: NameTable) -> None:
         self.spared: set[str] = set()  # names of modules that were left alone at least once
-        self._notes = notes
+        self.resting: frozenset[str] = frozenset()  # of those that are left alone now
+        self._remarks = Remarks(notes)
         self._names = names
         self._seen: Choice | None = None  # whose taps are in _waiting, or were called
         self._waiting: dict[str, str] = {}  # key under which calls are counted -> name: not called so far
         self._called: set[str] = set()
-        self._told: dict[str, dict[str, str]] = {}
         self._told_view: ModelView | None = None
         self._told_count = 0
         self._fused: tuple[ModelView, list[tuple[weakref.ref[nn.Module], set[str]]]] | None = None
 
     def willing(self, choice: Choice, view: ModelView, plan: Plan) -> Choice:
         """The choice without what must not carry hooks now."""
-        layers = self._layers(view)
+        layers, self.resting = self._layers(view), frozenset()
         if not layers or not _fused_kernels_allowed():
             return choice
         resting = [names for layer, names in layers if getattr(layer(), "training", True) is False]
         if not resting:
             return choice
-        left = frozenset().union(*resting)
-        known = plan.cache.get("willing")
+        left = self.resting = frozenset().union(*resting)
+        known = plan.cache.get(("willing", view.root_name))
         if known is None or known[0] is not choice or known[1] != left:
-            known = plan.cache["willing"] = choice, left, choice.only(lambda tap: tap.name not in left)
-            self._tell("not_tapped", dict.fromkeys((tap.name for tap in choice.taps if tap.name in left), _FUSED))
+            known = plan.cache["willing", view.root_name] = (
+                choice,
+                left,
+                choice.only(lambda tap: tap.name not in left),
+            )
+            self._tell(
+                "not_tapped", dict.fromkeys((tap.name for tap in choice.taps if tap.name in left), _FUSED)
+            )
         self.spared |= left
         willing: Choice = known[2]
         return willing
@@ -94,18 +101,17 @@ class Bypass:
         return {
             key: tap.name
             for key, tap in keys.items()
-            if key not in self._called and getattr(type(tap.module()), "forward", None) is not nn.Module.forward
+            if key not in self._called
+            and getattr(type(tap.module()), "forward", None) is not nn.Module.forward
         }
 
     def _tell(self, what: str, found: dict[str, str]) -> None:
-        """Other roots of the hook tell under the same heading."""
-        before = self._told.get(what)
-        if found != before:
-            told = self._notes.get(what, {})
-            rest = {name: why for name, why in told.items() if before is None or name not in before}
-            self._notes[what] = rest | found
-            self._told[what] = found
+        if self._remarks.say(what, found, even_empty=True):
             self._names.changed = True
+
+    def shy(self, view: ModelView) -> set[str]:
+        """Names of all modules that must not carry hooks in one mode or the other."""
+        return set().union(*(names for _, names in self._layers(view)))
 
     def _layers(self, view: ModelView) -> list[tuple[weakref.ref[nn.Module], set[str]]]:
         """The fused layers of the model, each with the names of its modules, its own among them."""

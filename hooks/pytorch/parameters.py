@@ -36,12 +36,14 @@ from tdcore.hooks.pytorch.arrivals import Arrivals
 from tdcore.hooks.pytorch.model import ModelView
 from tdcore.hooks.pytorch.optimizer import (
     Known,
+    Numbers,
     Optimizers,
     hyperparameter_values,
     owned_by,
     state_values,
     unscaled,
 )
+from tdcore.hooks.pytorch.remarks import Remarks
 from tdcore.hooks.pytorch.selection import Selection, awaited, in_order, select
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
@@ -95,30 +97,42 @@ class ParameterCapture:
     """Captures the parameters of one model. notes: of collections.json. warn: says a message once."""
 
     def __init__(
-        self, root: nn.Module, recorder: Recorder, notes: dict[str, Any], warn: Callable[[str], None]
+        self,
+        root: nn.Module,
+        recorder: Recorder,
+        notes: dict[str, Any],
+        warn: Callable[[str], None],
+        *,
+        name: str | None = None,
+        numbers: Numbers | None = None,
     ) -> None:
-        self.view = ModelView(root)
+        self.view = ModelView(root, name)
+        self._name = name
         self.owed: Owed | None = None
         self.inside_step = False  # an optimizer is running a closure
         self._root = weakref.ref(root)
         self._recorder = recorder
-        self._notes = notes
+        self._remarks = Remarks(notes)
         self._warn = warn
         self._off = False
         self._weights_due: tuple[Stamp, Plan] | None = None
-        self._optimizers = Optimizers()
+        self._numbers = numbers or Numbers()
+        self._optimizers = Optimizers(self._numbers)
         self.arrivals = Arrivals()
         self._note_aliases()
 
     # Called by the hook, in this order within a step ------------------------------------------------------
 
-    def start_step(self, stamp: Stamp, plan: Plan, *, gradients: bool) -> None:
-        """A step begins that is saved. gradients: whether a backward may follow."""
+    def start_step(self, stamp: Stamp, plan: Plan, *, gradients: bool, weights: bool = True) -> None:
+        """A step begins that is saved. gradients: a backward may follow. weights: they are not taken yet."""
         if self._off or not plan.may_take_any(_KINDS):
             return
         self.arrivals.stop()
         if gradients:
             self.owed = Owed(stamp, plan, inside_step=self.inside_step)
+            self.owed.weights_done = not weights
+        if not weights:
+            return
         if not gradients or self.inside_step or not self._optimizers.any_alive:
             self._weights_due = (stamp, plan)
 
@@ -131,7 +145,7 @@ class ParameterCapture:
         """The names of the model's parts as it is now; reads the structure anew when it changed."""
         root = self._root()
         if root is not None and not self.view.matches(root):
-            self.view = ModelView(root)
+            self.view = ModelView(root, self._name)
             self._note_aliases()
             self.arrivals.stop()  # positions are others now
             if self.owed is not None:
@@ -156,6 +170,7 @@ class ParameterCapture:
         (stamp, plan), self._weights_due = self._weights_due, None
         parameters = self._parameters()
         if parameters is not None:
+            self._note_frozen(list(map(_REQUIRES_GRAD, parameters)))
             self._take(stamp, plan, parameters, select(self.view, plan, list(range(len(parameters))), []))
             if self.owed is not None and self.owed.stamp == stamp:
                 self.owed.weights_done = True
@@ -226,8 +241,7 @@ class ParameterCapture:
         return found
 
     def _note_aliases(self) -> None:
-        if self.view.aliases or "aliases" in self._notes:
-            self._notes["aliases"] = self.view.aliases
+        self._remarks.say("aliases", self.view.aliases)
 
     def _pay(self, owed: Owed, optimizer: Optimizer) -> None:
         parameters = self._parameters()
@@ -238,7 +252,7 @@ class ParameterCapture:
         if known is None:
             return
         payment = self._payment(owed, known, optimizer, parameters)
-        extra = self._optimizer_values(owed.plan, known, optimizer, payment, parameters)
+        extra = self._optimizer_values(owed, known, optimizer, payment, parameters)
         self._take(owed.stamp, owed.plan, parameters, payment.selection, optimizer, extra)
         owed.done = owed.done | payment.paid if owed.done else payment.paid
         if len(owed.done) == len(parameters):
@@ -288,24 +302,21 @@ class ParameterCapture:
         has_gradient = [parameters[position].grad is not None for position in foreign]
         return self._optimizers.owned_by_others(known), has_gradient
 
-    @staticmethod
     def _optimizer_values(
-        plan: Plan, known: Known, optimizer: Optimizer, payment: Payment, parameters: list[nn.Parameter]
+        self, owed: Owed, known: Known, optimizer: Optimizer, payment: Payment, parameters: list[nn.Parameter]
     ) -> list[tuple[list[Any], Batch]]:
         """Its state and settings, where the plan wants them."""
-        found = []
+        found, plan = [], owed.plan
         if plan.may_take(TensorKind.OPTIMIZER_STATE):
             paid = list(map(parameters.__getitem__, payment.positions))
             found.append(state_values(optimizer, known.prefix, plan, payment.names, paid))
-        if plan.may_take(TensorKind.HYPERPARAMETER):
+        if plan.may_take(TensorKind.HYPERPARAMETER) and self._numbers.is_first(optimizer, owed.stamp):
             found.append(hyperparameter_values(optimizer, known.prefix, plan))
         return found
 
     def _note_frozen(self, trainable: list[bool]) -> None:
         pairs = zip(self.view.parameters, trainable, strict=True)
-        frozen = [parameter.name for parameter, trains in pairs if not trains]
-        if frozen or "frozen" in self._notes:
-            self._notes["frozen"] = frozen
+        self._remarks.say("frozen", [parameter.name for parameter, trains in pairs if not trains])
 
     def _take(
         self,
@@ -317,7 +328,7 @@ class ParameterCapture:
         extra: Iterable[tuple[list[Any], Batch]] = (),
     ) -> None:
         """The one native call."""
-        selection = in_order(selection, self.arrivals.sorted(selection.gradients), plan)
+        selection = in_order(self.view, plan, selection, self.arrivals.sorted(selection.gradients))
         at = parameters.__getitem__
         tensors: list[Any] = list(map(at, selection.weights))
         gradients: list[Any] = list(map(_GRADIENT, map(at, selection.gradients)))

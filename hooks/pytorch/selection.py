@@ -31,7 +31,7 @@ class Selection(NamedTuple):
 
 def select(view: ModelView, plan: Plan, weights: list[int], gradients: list[int]) -> Selection:
     """Those of the positions that the plan wants."""
-    key = ("selection", bool(weights), bool(gradients))
+    key = ("selection", view.root_name, bool(weights), bool(gradients))
     known = plan.cache.get(key)
     if known is None or known[0] is not view or known[1:3] != (weights, gradients):
         chosen_weights, wants = _wanted(view, plan, weights, gradient=False)
@@ -54,16 +54,20 @@ def awaited(view: ModelView, plan: Plan, parameters: list[nn.Parameter]) -> list
     return answer
 
 
-def in_order(selection: Selection, places: tuple[int, ...] | None, plan: Plan) -> Selection:
+def in_order(view: ModelView, plan: Plan, selection: Selection, places: tuple[int, ...] | None) -> Selection:
     """The same with its gradients in another order. places: of the first, the second, ...; None: as it is."""
     if places is None:
         return selection
-    known = plan.cache.get("in order")
+    known = plan.cache.get(("in order", view.root_name))
     if known is None or known[0] is not selection or known[1] != places:
         first = len(selection.weights)
         gradients = list(map(selection.gradients.__getitem__, places))
         batch = selection.batch.rearranged([*range(first), *(first + place for place in places)])
-        known = plan.cache["in order"] = (selection, places, Selection(selection.weights, gradients, batch))
+        known = plan.cache["in order", view.root_name] = (
+            selection,
+            places,
+            Selection(selection.weights, gradients, batch),
+        )
     answer: Selection = known[2]
     return answer
 
