@@ -269,12 +269,12 @@ class Hook(BaseHook):
             self._guarded("parameters", parameters.before_forward)
         if self._further.some:
             self._guarded("parameters", self._further.before_forward)
+        if self._taps.unsettled:
+            self._guarded("output gradients", self._taps.settle)
         if self._version.value != self._resolved_version:
             self._resolve_modules()
         plan = self._begin_step(self._mode or following)
         if plan is None:
-            if self._taps.recompute.watching:
-                self._taps.detach()
             if self._taps.losses_attached:
                 self._taps.detach_losses()
             return
@@ -336,6 +336,7 @@ class Hook(BaseHook):
         if self._parameters is not None:
             self._parameters.finish()
         self._further.finish()
+        self._taps.settle()
 
     def _detach(self) -> None:
         self._further.detach()

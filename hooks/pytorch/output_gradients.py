@@ -3,19 +3,21 @@
     output_gradient/conv1_output_0      of the collection "output_gradients"; `call` is that of the output
 
 They come in the order of backward, before the gradients of parameters, which are taken at the optimizer's
-step. Values are those of backward: with a gradient scaler they are scaled. An output that no backward reaches
-gets a row "absent" when its graph ends; of several backwards through one output the first is captured, and
-how many came after is counted in collections.json ("output_gradients_missed"). What activation checkpointing
-computes again under use_reentrant=True has no graph in its first forward, and no row.
+step. Values are those of backward: with a gradient scaler they are scaled. An output whose gradient has not
+come when the next step begins gets a row "absent"; of several backwards through one output the first is
+captured. Those that come after, or too late, are counted in collections.json ("output_gradients_missed").
+What activation checkpointing computes again under use_reentrant=True has no graph in its first forward, and
+no row.
 
-Threads: attach and detach in the training thread; gradients come in those of autograd. Keeps no tensor alive:
-what waits for a gradient hangs on the graph and ends with it.
+Threads: attach, detach and settle in the training thread; gradients come in those of autograd. Keeps no
+tensor alive.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Collection
+from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any
 
@@ -47,27 +49,35 @@ class OutputGradients:
         self._key = RemovableHandle(OrderedDict()).id  # unique among all hooks of the process
         self.attached: list[dict[Any, Any]] = []  # not empty: modules carry hooks
         self._leaves: list[RemovableHandle] = []  # on tensors that outlive their graph
+        self.awaited: list[Awaited] = []  # of the running step
 
     def attach(self, view: ModelView, plan: Plan, spared: Collection[str]) -> None:
         """The root's forward begins, in a step that is saved. spared: modules that carry no hook now."""
         if self.off or not plan.may_take(_KIND):
             return
         self.detach()
-        for handle in self._leaves:
-            handle.remove()
-        self._leaves.clear()
         for watch in self._watches(view, plan):
-            module = watch.module.module()
+            module: Any = watch.module.module()
             if module is not None and watch.module.name not in spared:
-                hooks: dict[Any, Any] = module._forward_hooks
-                hooks[self._key] = watch
-                self.attached.append(hooks)
+                with suppress(Exception):  # some foreign kinds take no hooks; taps.py says so
+                    module._forward_hooks[self._key] = watch
+                    self.attached.append(module._forward_hooks)
 
     def detach(self) -> None:
         """The root's forward has ended, or the hook is closed."""
         for hooks in self.attached:
             hooks.pop(self._key, None)
         self.attached.clear()
+
+    def settle(self) -> None:
+        """The next step begins: what has not come by now is absent."""
+        awaited, self.awaited = self.awaited, []
+        for handle in self._leaves:
+            handle.remove()
+        self._leaves.clear()
+        if not self.off:
+            for one in awaited:
+                one.settle()
 
     def switch_off(self) -> None:
         """Captures nothing from now on."""
@@ -135,12 +145,13 @@ class Watch(InertInCopies):
 
     def _ask(self, tensor: torch.Tensor, awaited: Awaited) -> None:
         handle = tensor.register_hook(awaited)
+        self._owner.awaited.append(awaited)
         if tensor.grad_fn is None:
             self._owner.until_next_step(handle)
 
 
 class Awaited:
-    """A tensor hook: captures the gradient of one output, or at its end that there was none."""
+    """A tensor hook: captures the gradient of one output, or at the step's end that there was none."""
 
     __slots__ = ("_batch", "_call", "_done", "_name", "_owner", "_stamp")
 
@@ -165,10 +176,8 @@ class Awaited:
             owner.fault(error)
         owner.recorder.spent_ns += perf_counter_ns() - start
 
-    def __del__(self) -> None:
-        """The graph has ended."""
-        if not self._done and not self._owner.off:
-            try:
-                self._owner.recorder.capture([None], self._batch, self._stamp, self._call)
-            except Exception as error:
-                self._owner.fault(error)
+    def settle(self) -> None:
+        """The step is over."""
+        if not self._done:
+            self._done = True
+            self._owner.recorder.capture([None], self._batch, self._stamp, self._call)

@@ -13,6 +13,7 @@ import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -63,11 +64,11 @@ class Recompute:
         self._known = weakref.ref(view)
         self.watching = True
         for one in view.modules:
-            module = one.module()
+            module: Any = one.module()
             if module is not None and one.name not in left:
-                hooks: dict[Any, Any] = module._forward_hooks
-                hooks[self._key] = Noting(self._seen, one.name)
-                self._attached.append(hooks)
+                with suppress(Exception):  # some foreign kinds take no hooks; taps.py says so
+                    module._forward_hooks[self._key] = Noting(self._seen, one.name)
+                    self._attached.append(module._forward_hooks)
 
     def stop(self) -> None:
         """The next step begins, or the hook is closed."""

@@ -179,8 +179,8 @@ class Roots:
     def before_forward(self) -> None:
         """The clock's step begins: what they owe from an earlier one may have been skipped."""
         for further in self._further:
-            if further._taps.recompute.watching:
-                further._taps.detach()
+            if further._taps.unsettled:
+                further._taps.settle()
             if further._parameters.owed is not None:
                 further._parameters.before_forward()
 
@@ -188,6 +188,7 @@ class Roots:
         """Captures what they owe."""
         for further in self._further:
             further._parameters.finish()
+            further._taps.settle()
 
     def detach(self) -> None:
         """Takes their taps off."""

@@ -81,7 +81,8 @@ class Taps:
         self._off = False
         self._bypass = Bypass(notes, names)
         self._output_gradients = OutputGradients(recorder, fault, notes)
-        self.recompute = Recompute(notes, names)
+        self._recompute = Recompute(notes, names)
+        self.unsettled = False  # settle() has something to do
         self._now: tuple[Choice, ModelView] | None = None  # on the modules while the root's forward runs
         self._warn = warn
         self._recorder = recorder
@@ -107,7 +108,7 @@ class Taps:
         self, root: nn.Module, view: ModelView, plan: Plan, arguments: Arguments, *, watch_end: bool
     ) -> None:
         """The root's forward begins, in a step that is saved. arguments: its positional and keyword ones."""
-        if self._end_attached or self._attached or self.recompute.watching:
+        if self._end_attached or self._attached or self._recompute.watching:
             self.detach()  # the last forward ended without telling
         choice = _NOBODY if self._off else self._bypass.willing(self._choice(view, plan), view, plan)
         try:
@@ -117,7 +118,9 @@ class Taps:
                 choice = self._put_willing(view, plan, choice)
             if not self._off:
                 self._output_gradients.attach(view, plan, self._bypass.resting)
-            if watch_end or choice is not _NOBODY or self._output_gradients.attached:
+            if self._output_gradients.attached:
+                self.unsettled = watch_end = True
+            if watch_end or choice is not _NOBODY:
                 hooks: dict[Any, Any] = root._forward_hooks
                 always: dict[Any, Any] = root._forward_hooks_always_called
                 self._end_attached += [hooks, always]
@@ -135,8 +138,15 @@ class Taps:
         now = self._now
         self.detach()
         if now is not None and not self._off:
-            self.recompute.watch(now[1], self._bypass.shy(now[1]))
+            self._recompute.watch(now[1], self._bypass.shy(now[1]))
+            self.unsettled = self.unsettled or self._recompute.watching
             self._bypass.forward_ended(*now, self._recorder.now.calls)
+
+    def settle(self) -> None:
+        """The step is over: what was to be seen in its backward was seen, or was not there."""
+        self.unsettled = False
+        self.detach()
+        self._output_gradients.settle()
 
     def switch_off_output_gradients(self) -> None:
         """Leaves the rest on."""
@@ -147,8 +157,8 @@ class Taps:
         self._now = None
         if self._output_gradients.attached:
             self._output_gradients.detach()
-        if self.recompute.watching:
-            self.recompute.stop()
+        if self._recompute.watching:
+            self._recompute.stop()
         _take_off(self._attached, self._key)
         _take_off(self._end_attached, self._end_key)
 

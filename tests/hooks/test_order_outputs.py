@@ -84,8 +84,23 @@ def test_an_output_that_no_loss_reaches_is_absent_which_is_not_zero(
     assert [(row["step"], row["status"]) for row in rows] == [(0, "absent")]
 
 
+def test_a_gradient_that_comes_after_its_step_is_counted_and_leaves_the_order_alone(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    hook, model = make_hook(include_collections=[*ASKED, "outputs"]), Net()
+    hook.register_module(model)
+    late = model(torch.randn(2, 4))
+    model(torch.randn(2, 4)).sum().backward()
+    late.sum().backward()
+    assert hook._notes["output_gradients_missed"]["output_gradient/fc1_output_0"] == 1
+    run = read_run(hook)
+    found = [(row["step"], row["status"]) for row in run.of("output_gradient/fc1_output_0")]
+    assert found == [(0, "absent"), (1, "ok")]
+    assert [row["seq"] for row in run.rows if row["step"] == 1] == list(range(len(run.names(1))))
+
+
 def test_they_are_captured_only_when_asked_for(make_hook: MakeHook, read_run: ReadRun, tmp_path: Any) -> None:
-    asked = {
+    asked: dict[str, dict[str, Any]] = {
         "all": {"save_all": True},
         "pattern": {"include_regex": "fc1"},
         "word": {"include_regex": "output_gradient/fc1"},
@@ -115,7 +130,7 @@ def test_a_module_returning_a_leaf_carries_its_hook_no_longer_than_a_step(
             super().__init__()
             self.inner = Table()
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x: torch.Tensor) -> Any:
             return x * self.inner()
 
     hook, model = make_hook(include_collections=ASKED, save_config=SaveConfig(save_interval=2)), Uses()
@@ -207,7 +222,8 @@ class Chain(nn.Module):
 
     def forward(self, x: torch.Tensor) -> Any:
         y = self.second(self.first(x))
-        return self.fourth(self.third(Breaks.apply(y) if self.broken else y))
+        breaks: Any = Breaks
+        return self.fourth(self.third(breaks.apply(y) if self.broken else y))
 
 
 @pytest.mark.parametrize(

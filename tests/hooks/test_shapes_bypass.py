@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from torch import nn
 from torch.nn import functional
 
 import tdcore as td
-from tdcore.errors import ConfigError
+from tdcore.cli import main
+from tdcore.errors import ConfigError, TensorUnavailable
 from tdcore.hooks.pytorch import Hook
 
 from .conftest import MakeHook, ReadRun
@@ -198,3 +200,29 @@ def test_attention_gives_the_same_bits_with_capture_on(
     plain = answer()
     make_hook(include_collections=["inputs", "outputs"]).register_module(model)
     assert torch.equal(answer(), plain)
+
+
+def test_a_reader_is_told_why_a_tensor_is_not_there(
+    make_hook: MakeHook,
+    read_run: ReadRun,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hook, model = make_hook(include_collections=["outputs", "gradients", "weights"]), Attention()
+    model.spare.requires_grad_(False)
+    hook.register_module(model)
+    model(torch.randn(2, 3, 8)).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    run = read_run(hook)
+    assert set(run.trial.notes()["never_called"]) == {"attention.out_proj", "spare", "tied"}
+    for name, reason in (
+        ("attention.out_proj_output_0", "nn.MultiheadAttention reads its weights"),
+        ("output_gradient/tied_output_0", "no saved forward called it"),
+        ("gradient/Attention_spare.weight", "is frozen"),
+    ):
+        with pytest.raises(TensorUnavailable, match=reason):
+            run.trial.tensor(name)
+    monkeypatch.setattr(sys, "argv", ["tdcore", "show", hook.out_dir, "attention.out_proj_output_0"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "reads its weights" in " ".join(capsys.readouterr().err.split())

@@ -268,7 +268,7 @@ def test_models_and_hook_end_without_the_garbage_collector(make_hook: MakeHook) 
         hook.register_module(game.critic)
         game.step(0)
         hook.close()
-        held = [weakref.ref(game.generator), weakref.ref(game.critic)]
+        held: list[weakref.ref[nn.Module]] = [weakref.ref(game.generator), weakref.ref(game.critic)]
         del game
         assert [one() for one in held] == [None, None]
     finally:
