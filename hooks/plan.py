@@ -64,6 +64,15 @@ class Batch:
         whole.products = [*self.products, *moved]
         return whole
 
+    def rearranged(self, places: Sequence[int]) -> Batch:
+        """What stood at places[0] first, then what stood at places[1], ..."""
+        whole = Batch(())
+        whole.ids = array("I", map(self.ids.__getitem__, places))
+        whole.flags = bytes(map(self.flags.__getitem__, places))
+        now_at = {place: position for position, place in enumerate(places)}
+        whole.products = [(now_at[position], product, one) for position, product, one in self.products]
+        return whole
+
 
 class NameTable:
     """Ids of tensor names, and which collections they were found to belong to."""

@@ -7,7 +7,9 @@ before the training and may be changed while it runs: a hook sees the change at 
 thread-safe: change them from the training thread.
 
 Built in: all, default (include_regex of the hook), weights, biases, gradients, losses, inputs, outputs,
-scalars, custom (empty until filled), optimizer_variables, hyperparameters.
+output_gradients, scalars, custom (empty until filled), optimizer_variables, hyperparameters. Gradients of
+outputs are captured only where they are asked for: "all" leaves them out, and a pattern selects them when it
+says "output_gradient".
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ class CollectionKeys:
     LOSSES = "losses"
     INPUTS = "inputs"
     OUTPUTS = "outputs"
+    OUTPUT_GRADIENTS = "output_gradients"
     SCALARS = "scalars"
     CUSTOM = "custom"
     OPTIMIZER_VARIABLES = "optimizer_variables"
@@ -56,8 +59,9 @@ _PARAMETERS = frozenset({TensorKind.WEIGHT, TensorKind.BIAS})
 _RESULTS = frozenset({TensorKind.OUTPUT, TensorKind.LOSS, TensorKind.CUSTOM})
 _NO_KINDS: frozenset[TensorKind] = frozenset()
 _OF_MODULES = frozenset({TensorKind.INPUT, TensorKind.OUTPUT})
+_ON_REQUEST = TensorKind.OUTPUT_GRADIENT  # "all" leaves it out; patterns of the user must say its word
 _BUILT_IN: dict[str, tuple[tuple[str, ...], frozenset[TensorKind], frozenset[TensorKind] | None]] = {
-    CollectionKeys.ALL: ((".*",), _NO_KINDS, None),
+    CollectionKeys.ALL: ((".*",), _NO_KINDS, frozenset(TensorKind) - {_ON_REQUEST}),
     CollectionKeys.DEFAULT: ((), _NO_KINDS, None),
     CollectionKeys.WEIGHTS: (("^(?!gradient).*weight",), _NO_KINDS, _PARAMETERS),
     CollectionKeys.BIASES: (("^(?!gradient).*bias",), _NO_KINDS, _PARAMETERS),
@@ -65,6 +69,7 @@ _BUILT_IN: dict[str, tuple[tuple[str, ...], frozenset[TensorKind], frozenset[Ten
     CollectionKeys.LOSSES: (("[Ll]oss_(?!input).*output",), frozenset({TensorKind.LOSS}), _RESULTS),
     CollectionKeys.INPUTS: (("_input_",), _NO_KINDS, frozenset({TensorKind.INPUT})),
     CollectionKeys.OUTPUTS: (("_output_",), _NO_KINDS, frozenset({TensorKind.OUTPUT})),
+    CollectionKeys.OUTPUT_GRADIENTS: (("^output_gradient/",), _NO_KINDS, frozenset({_ON_REQUEST})),
     CollectionKeys.SCALARS: ((), frozenset({TensorKind.SCALAR}), None),
     CollectionKeys.CUSTOM: ((), _NO_KINDS, None),
     CollectionKeys.OPTIMIZER_VARIABLES: ((), frozenset({TensorKind.OPTIMIZER_STATE}), None),
@@ -287,7 +292,7 @@ class Collection:
         """Whether a tensor of that name and kind, of a module of class `origin`, is part of it."""
         if kind in self._by_nature or name in self._names:
             return True
-        if any(pattern.search(name) for pattern in self._patterns):
+        if any(pattern.search(name) for pattern in self._patterns_for(kind)):
             return True
         if kind in _OF_MODULES and any(p.search(f"{origin}_{kind.label}") for p in self._module_patterns):
             return True
@@ -297,9 +302,16 @@ class Collection:
 
     def may_take(self, kind: TensorKind) -> bool:
         """False when no tensor of the kind can belong here, whatever its name."""
-        if self.is_filled or kind in self._by_nature:
+        filled = self._patterns_for(kind) or self._names if kind is _ON_REQUEST else self.is_filled
+        if filled or kind in self._by_nature:
             return True
         return bool(self._built_in) and (self._kinds is None or kind in self._kinds)
+
+    def _patterns_for(self, kind: TensorKind) -> list[re.Pattern[str]]:
+        """The user's patterns that may select the kind."""
+        if kind is not _ON_REQUEST:
+            return self._patterns
+        return [pattern for pattern in self._patterns if _ON_REQUEST.label in pattern.pattern]
 
     def configure(self, config: CollectionConfig) -> None:
         """Takes over settings; patterns and names are added to those it has."""

@@ -125,6 +125,7 @@ class TensorKind(IntEnum):
     CUSTOM = 10
     METRIC = 11
     REDUCTION = 12
+    OUTPUT_GRADIENT = 13
 
     @property
     def label(self) -> str:

@@ -103,9 +103,9 @@ def test_every_ticket_stays_covered_by_the_live_files(pairs: list[tuple[int, int
 def test_kinds_and_modes_keep_their_codes() -> None:
     assert [kind.label for kind in layout.TensorKind] == [
         *("weight", "bias", "gradient", "output", "input", "loss", "scalar", "optimizer_state"),
-        *("hyperparameter", "custom", "metric", "reduction"),
+        *("hyperparameter", "custom", "metric", "reduction", "output_gradient"),
     ]
-    assert [int(kind) for kind in layout.TensorKind] == list(range(1, 13))
+    assert [int(kind) for kind in layout.TensorKind] == list(range(1, 14))
     assert [(mode.name, mode.value) for mode in ModeKeys] == [
         ("TRAIN", 1),
         ("EVAL", 2),

@@ -37,9 +37,12 @@ from tdcore.errors import ConfigError
 from tdcore.hook_json import load_hook_config
 from tdcore.hooks.base import BaseHook, hook_config
 from tdcore.hooks.devices import prepare_devices
+from tdcore.hooks.pytorch.bypass import refuses_hooks
 from tdcore.hooks.pytorch.job import place_in_job
 from tdcore.hooks.pytorch.model import cuda_devices
+from tdcore.hooks.pytorch.optimizer import Numbers
 from tdcore.hooks.pytorch.parameters import ParameterCapture
+from tdcore.hooks.pytorch.roots import Roots, switch_off
 from tdcore.hooks.pytorch.signals import StepSignal, optimizer_signals
 from tdcore.hooks.pytorch.tap import graph_task
 from tdcore.hooks.pytorch.taps import Taps
@@ -59,9 +62,10 @@ class Hook(BaseHook):
     nothing. save_config: when to save; a SaveConfig, or a dict of modes to SaveConfigMode.
     reduction_config: in which form. include_collections: which collections; "losses" always is.
     include_regex: tensors of the collection "default". save_all: everything there is, optimizer state
-    included. include_workers: "one" (rank 0) or "all". ring, flusher, close_timeout: see
-    tdcore.session.Session. on_stop: called once with a stop request, instead of raising StopTraining.
-    rules: instances, classes or names of rules; what they need is captured too (hooks/rules.py).
+    included, but for "output_gradients". include_workers: "one" (rank 0) or "all". ring, flusher,
+    close_timeout: see tdcore.session.Session. on_stop: called once with a stop request, instead of raising
+    StopTraining. rules: instances, classes or names of rules; what they need is captured too
+    (hooks/rules.py).
     export_tensorboard, tensorboard_dir: refused until there is such an export.
     """
 
@@ -132,7 +136,11 @@ class Hook(BaseHook):
             weakref.WeakMethod(self._fault),
             weakref.WeakMethod(self._end_forward),
             self._warn,
+            self._notes,
+            self._names,
         )
+        self._further = Roots()
+        self._numbers = Numbers()
         self._by_hand = False  # step() was called: forwards no longer count
         self._version = self._collections.version
         self._resolved_version = -1
@@ -143,21 +151,27 @@ class Hook(BaseHook):
     # What a script registers ------------------------------------------------------------------------------
 
     def register_module(self, module: nn.Module) -> None:
-        """Captures this model; its forward is the clock. Doing it twice changes nothing."""
+        """Captures this model. The forward of the first one is the clock; further ones join (roots.py)."""
         if not isinstance(module, nn.Module):
             raise ConfigError(f"register_module needs a torch.nn.Module, got {type(module).__name__}")
+        if refuses_hooks(module):
+            raise ConfigError(
+                f"a {type(module).__name__} computes other numbers when it carries a hook itself; "
+                "register the model that it is part of, or nn.Sequential(layer)"
+            )
         root = self._root()
         if root is module:
             return
-        if root is not None:
-            raise ConfigError(
-                f"this hook watches a {type(root).__name__} already; "
-                f"make another Hook for the {type(module).__name__}"
-            )
         if self._off:
             return
+        if root is not None:
+            self._further.add(self, module, self._stack)
+            self._resolved_version = -1
+            return
         with ExitStack() as stack:
-            parameters = ParameterCapture(module, self._recorder, self._notes, self._warn)
+            parameters = ParameterCapture(
+                module, self._recorder, self._notes, self._warn, numbers=self._numbers
+            )
             signal = StepSignal(self)
             stack.callback(module.register_forward_pre_hook(signal, with_kwargs=True).remove)
             before, after = optimizer_signals(weakref.ref(self))
@@ -191,7 +205,8 @@ class Hook(BaseHook):
             return
         if self._parameters is None:
             raise ConfigError("register_optimizer needs the model first: call register_module(model)")
-        if not self._parameters.register(optimizer):
+        owns = [one.register(optimizer) for one in (self._parameters, *self._further.parameters())]
+        if not any(owns):
             raise ConfigError(
                 f"the {type(optimizer).__name__} holds no parameter of the registered "
                 f"{self._parameters.view.root_name}; give the optimizer of that model"
@@ -238,6 +253,9 @@ class Hook(BaseHook):
         device = next((value.device for value in held if isinstance(value, torch.Tensor)), None)
         if self._by_hand or (device is not None and device.index):
             return
+        self._warn(
+            "replicas run the registered module: register the nn.DataParallel to capture their inner outputs"
+        )
         with self._replica_lock:
             self._check_control()
             self._guarded("steps", self._start_step, _TRAIN if replica.training else _EVAL)
@@ -249,6 +267,10 @@ class Hook(BaseHook):
         parameters = self._parameters
         if parameters is not None and parameters.owed is not None:
             self._guarded("parameters", parameters.before_forward)
+        if self._further.some:
+            self._guarded("parameters", self._further.before_forward)
+        if self._taps.unsettled:
+            self._guarded("output gradients", self._taps.settle)
         if self._version.value != self._resolved_version:
             self._resolve_modules()
         plan = self._begin_step(self._mode or following)
@@ -270,12 +292,13 @@ class Hook(BaseHook):
         if parameters is None or plan is None or torch._C._get_tracing_state() is not None:
             return
         view = parameters.current_view()
+        self._guarded("gradient order", parameters.watch_backward)
         self._taps.attach(root, view, plan, arguments, watch_end=parameters.weights_due)
 
     def _end_forward(self) -> None:
         """The root's forward has ended."""
         start = perf_counter_ns()
-        self._taps.detach()
+        self._guarded("modules without calls", self._taps.forward_ended)
         if self._parameters is not None and not self._off:
             self._guarded("parameters", self._parameters.end_forward)
         self._recorder.spent_ns += perf_counter_ns() - start
@@ -312,28 +335,27 @@ class Hook(BaseHook):
     def _finish(self) -> None:
         if self._parameters is not None:
             self._parameters.finish()
+        self._further.finish()
+        self._taps.settle()
 
     def _detach(self) -> None:
+        self._further.detach()
         self._taps.detach()
         self._taps.detach_losses()
         self._stack.close()
 
     def _switch_off(self, part: str) -> None:
-        if part in ("activations", "losses"):
-            self._taps.switch_off()
-        elif part == "parameters" and self._parameters is not None:
-            self._parameters.switch_off()
-        elif part == "steps":
+        if part == "steps":
             self._send_collections()  # the last there will be, with the fault
             self._off = True
-            self._taps.detach()
-            self._taps.detach_losses()
+        self._further.switch_off(part)
+        switch_off(part, self._taps, self._parameters)
 
     def _resolve_modules(self) -> None:
         """Collections that name modules get patterns for the names of their tensors."""
-        view = self._parameters.view if self._parameters is not None else None
-        if view is not None:
-            names = {id(module.module()): module.name for module in view.modules}
+        if self._parameters is not None:
+            views = [*(further.view for further in self._further), self._parameters.view]
+            names = {id(module.module()): module.name for view in views for module in view.modules}
             for collection in self._collections:
                 collection.resolve_modules(lambda module: names.get(id(module)))
         self._resolved_version = self._collections.version.value

@@ -6,7 +6,9 @@
 
 Outputs and inputs may be nested: elements of tuples and lists are numbered in order through all levels (an
 element that is no tensor takes a number too, so that names do not move when it is None), elements of
-mappings and dataclasses go by their key: "Net_output_logits", "Net_output_hidden.0". Nothing here keeps a
+mappings and dataclasses go by their key: "Net_output_logits", "Net_output_hidden.0". Ragged tensors
+(torch.nested) give two: "Net_output_0.values" and "Net_output_0.offsets" (".sizes" where the layout is not
+jagged). Nothing here keeps a
 model alive: parameters are read from the modules each time. Threads: pure functions of their arguments; the
 training thread changes models.
 """
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, compress, repeat
 from operator import is_
 from typing import Any, NamedTuple
@@ -27,6 +29,7 @@ from tdcore.layout import TensorKind
 
 __all__ = ["ModelView", "Module", "Parameter", "cuda_devices", "leaves"]
 
+_call: Callable[[Any], Any] = weakref.ref.__call__
 _MAX_DEPTH = 8
 _MAX_LEAVES = 1024
 
@@ -50,11 +53,13 @@ class Module(NamedTuple):
 class ModelView:
     """Names for a model as it was when read. Ask matches() whether the model is still so before using them.
 
+    name: what the root goes by, where that is not its class; its modules' names then begin with it, too.
     parameters: each once, under its first name. ids: id() of each, as of the last matches().
     """
 
-    def __init__(self, root: nn.Module) -> None:
-        self.root_name = type(root).__name__
+    def __init__(self, root: nn.Module, name: str | None = None) -> None:
+        self.root_name = name or type(root).__name__
+        self._inner = f"{name}." if name else ""
         self.modules: list[Module] = []
         self.parameters: list[Parameter] = []
         self.aliases: dict[str, list[str]] = {}  # name of a tied parameter -> its other names
@@ -83,7 +88,9 @@ class ModelView:
             modules.append(module)
             origin = type(module).__name__
             prefix = f"{path}." if path else ""
-            self.modules.append(Module(weakref.ref(module), path or self.root_name, origin))
+            self.modules.append(
+                Module(weakref.ref(module), self._inner + path if path else self.root_name, origin)
+            )
             keys = module._parameters.keys()
             names += [(f"{self.root_name}_{prefix}{key}", key, origin) for key in keys]
             stack.extend((child, prefix + key) for key, child in reversed(module._modules.items()))
@@ -122,11 +129,11 @@ class ModelView:
 
     def held_parameters(self) -> list[nn.Parameter] | None:
         """The parameters as of the last matches(), in the order of `parameters`; None when some are gone."""
-        found = [reference() for reference in self._held]
+        found: list[Any] = list(map(_call, self._held))
         if any(map(is_, found, repeat(None))):
             self._slot_ids = []  # the next matches() renews
             return None
-        return found  # type: ignore[return-value]  # checked just above
+        return found
 
     def _renew(self, slots: list[nn.Parameter | None], ids: list[int]) -> None:
         self._slot_ids = ids
@@ -180,7 +187,7 @@ def cuda_devices(model: nn.Module) -> set[int]:
 def leaves(value: object) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors in an output or input, each with the end of its name. See the module's text."""
     if isinstance(value, torch.Tensor):
-        yield "0", value
+        yield from _parts("0", value)
         return
     budget = [0, _MAX_LEAVES]  # next number, leaves left
     yield from _leaves(value, "", budget, _MAX_DEPTH)
@@ -198,7 +205,23 @@ def _leaves(value: object, path: str, budget: list[int], depth: int) -> Iterator
         budget[0] += 1
     budget[1] -= 1
     if isinstance(value, torch.Tensor) and budget[1] >= 0:
-        yield end, value
+        yield from _parts(end, value)
+
+
+def _parts(end: str, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """A ragged tensor is its values in a row and what tells them apart: offsets, or sizes."""
+    if not tensor.is_nested:
+        return [(end, tensor)]
+    whole: Any = tensor.detach()
+    try:
+        if whole.layout is torch.jagged:
+            if whole.lengths() is None:  # else there are holes between the values
+                return [(f"{end}.values", whole.values()), (f"{end}.offsets", whole.offsets())]
+        elif whole.is_contiguous():
+            return [(f"{end}.values", whole.values()), (f"{end}.sizes", whole._nested_tensor_size())]
+    except (AttributeError, RuntimeError):  # another torch: counted as a tensor without storage
+        pass
+    return [(end, tensor)]
 
 
 def _items(value: Any) -> Iterator[tuple[int | str, object]]:

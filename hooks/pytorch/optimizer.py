@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from tdcore.hooks.plan import Batch, Plan, Want
 from tdcore.layout import TensorKind
 
-__all__ = ["Known", "Optimizers", "hyperparameter_values", "owned_by", "state_values", "unscaled"]
+__all__ = ["Known", "Numbers", "Optimizers", "hyperparameter_values", "owned_by", "state_values", "unscaled"]
 
 
 class Known:
@@ -39,12 +39,37 @@ class Known:
         return f"optimizer_{self.index}" if self.index else "optimizer"
 
 
+class Numbers:
+    """The number of each optimizer, in the order in which they were met by any of a hook's models."""
+
+    def __init__(self) -> None:
+        self._met = 0
+        self._of: dict[int, tuple[weakref.ref[Optimizer], int]] = {}  # by id of the optimizer
+        self._told: dict[int, Any] = {}  # by number: the last step in which it was captured
+
+    def of(self, optimizer: Optimizer) -> int:
+        """Its number, a new one at the first meeting."""
+        known = self._of.get(id(optimizer))
+        if known is None or known[0]() is not optimizer:
+            self._of = {key: one for key, one in self._of.items() if one[0]() is not None}
+            known = self._of[id(optimizer)] = weakref.ref(optimizer), self._met
+            self._met += 1
+        return known[1]
+
+    def is_first(self, optimizer: Optimizer, stamp: Any) -> bool:
+        """Whether what an optimizer has but once is still to be captured in this step."""
+        number = self.of(optimizer)
+        first: bool = self._told.get(number) != stamp
+        self._told[number] = stamp
+        return first
+
+
 class Optimizers:
     """Those that own parameters of one model, in the order in which they were met."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Numbers) -> None:
         self._known: dict[int, Known] = {}  # by id of the optimizer
-        self._met = 0
+        self._numbers = numbers
         self._searched = False
 
     def find(self, optimizer: Optimizer) -> Known | None:
@@ -59,8 +84,7 @@ class Optimizers:
             owned = set(map(id, owned_by(optimizer)))
             if any(id(parameter) in owned for parameter in parameters):
                 self._known = {key: one for key, one in self._known.items() if one.optimizer() is not None}
-                known = self._known[id(optimizer)] = Known(optimizer, self._met)
-                self._met += 1
+                known = self._known[id(optimizer)] = Known(optimizer, self._numbers.of(optimizer))
         return known
 
     def search(self, parameters: Sequence[nn.Parameter]) -> None:

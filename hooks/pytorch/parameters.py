@@ -31,16 +31,20 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdcore.hooks.clock import Stamp
-from tdcore.hooks.plan import Batch, Plan, Want
+from tdcore.hooks.plan import Batch, Plan
+from tdcore.hooks.pytorch.arrivals import Arrivals
 from tdcore.hooks.pytorch.model import ModelView
 from tdcore.hooks.pytorch.optimizer import (
     Known,
+    Numbers,
     Optimizers,
     hyperparameter_values,
     owned_by,
     state_values,
     unscaled,
 )
+from tdcore.hooks.pytorch.remarks import Remarks
+from tdcore.hooks.pytorch.selection import Selection, awaited, in_order, select
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 
@@ -55,14 +59,6 @@ _KINDS = (
     TensorKind.OPTIMIZER_STATE,
     TensorKind.HYPERPARAMETER,
 )
-
-
-class Selection(NamedTuple):
-    """Positions in the view's parameters that one call takes. batch: of both lists in a row."""
-
-    weights: list[int]
-    gradients: list[int]
-    batch: Batch
 
 
 class Payment(NamedTuple):
@@ -86,13 +82,14 @@ class Memo(NamedTuple):
 class Owed:
     """A saved step whose weights or gradients are still to be captured."""
 
-    __slots__ = ("done", "inside_step", "plan", "stamp", "weights_done")
+    __slots__ = ("done", "inside_step", "plan", "stamp", "watched", "weights_done")
 
     def __init__(self, stamp: Stamp, plan: Plan, *, inside_step: bool) -> None:
         self.stamp = stamp
         self.plan = plan
         self.inside_step = inside_step  # its forward ran in the closure of an optimizer
         self.weights_done = False
+        self.watched = False  # the order of its gradients is being noted
         self.done: frozenset[int] = frozenset()  # positions paid for by an optimizer
 
 
@@ -100,28 +97,42 @@ class ParameterCapture:
     """Captures the parameters of one model. notes: of collections.json. warn: says a message once."""
 
     def __init__(
-        self, root: nn.Module, recorder: Recorder, notes: dict[str, Any], warn: Callable[[str], None]
+        self,
+        root: nn.Module,
+        recorder: Recorder,
+        notes: dict[str, Any],
+        warn: Callable[[str], None],
+        *,
+        name: str | None = None,
+        numbers: Numbers | None = None,
     ) -> None:
-        self.view = ModelView(root)
+        self.view = ModelView(root, name)
+        self._name = name
         self.owed: Owed | None = None
         self.inside_step = False  # an optimizer is running a closure
         self._root = weakref.ref(root)
         self._recorder = recorder
-        self._notes = notes
+        self._remarks = Remarks(notes)
         self._warn = warn
         self._off = False
         self._weights_due: tuple[Stamp, Plan] | None = None
-        self._optimizers = Optimizers()
+        self._numbers = numbers or Numbers()
+        self._optimizers = Optimizers(self._numbers)
+        self.arrivals = Arrivals()
         self._note_aliases()
 
     # Called by the hook, in this order within a step ------------------------------------------------------
 
-    def start_step(self, stamp: Stamp, plan: Plan, *, gradients: bool) -> None:
-        """A step begins that is saved. gradients: whether a backward may follow."""
+    def start_step(self, stamp: Stamp, plan: Plan, *, gradients: bool, weights: bool = True) -> None:
+        """A step begins that is saved. gradients: a backward may follow. weights: they are not taken yet."""
         if self._off or not plan.may_take_any(_KINDS):
             return
+        self.arrivals.stop()
         if gradients:
             self.owed = Owed(stamp, plan, inside_step=self.inside_step)
+            self.owed.weights_done = not weights
+        if not weights:
+            return
         if not gradients or self.inside_step or not self._optimizers.any_alive:
             self._weights_due = (stamp, plan)
 
@@ -134,11 +145,23 @@ class ParameterCapture:
         """The names of the model's parts as it is now; reads the structure anew when it changed."""
         root = self._root()
         if root is not None and not self.view.matches(root):
-            self.view = ModelView(root)
+            self.view = ModelView(root, self._name)
             self._note_aliases()
+            self.arrivals.stop()  # positions are others now
             if self.owed is not None:
                 self.owed.done = frozenset()
+                self.owed.watched = False
         return self.view
+
+    def watch_backward(self) -> None:
+        """The root's forward begins in a saved step: the order in which gradients come is noted from here."""
+        owed = self.owed
+        if owed is None or owed.watched or not owed.plan.may_take(TensorKind.GRADIENT):
+            return
+        owed.watched = True
+        parameters = self._parameters()
+        if parameters is not None:
+            self.arrivals.start(parameters, awaited(self.view, owed.plan, parameters))
 
     def end_forward(self) -> None:
         """The root's forward has ended."""
@@ -147,7 +170,8 @@ class ParameterCapture:
         (stamp, plan), self._weights_due = self._weights_due, None
         parameters = self._parameters()
         if parameters is not None:
-            self._take(stamp, plan, parameters, _select(self.view, plan, list(range(len(parameters))), []))
+            self._note_frozen(list(map(_REQUIRES_GRAD, parameters)))
+            self._take(stamp, plan, parameters, select(self.view, plan, list(range(len(parameters))), []))
             if self.owed is not None and self.owed.stamp == stamp:
                 self.owed.weights_done = True
 
@@ -189,11 +213,13 @@ class ParameterCapture:
         owed, self.owed = self.owed, None
         parameters = self._parameters()
         if owed is None or parameters is None:
+            self.arrivals.stop()
             return
         rest = [position for position in range(len(parameters)) if position not in owed.done]
         weights: list[int] = [] if owed.weights_done else rest
         gradients = [position for position in rest if parameters[position].requires_grad]
-        self._take(owed.stamp, owed.plan, parameters, _select(self.view, owed.plan, weights, gradients))
+        self._take(owed.stamp, owed.plan, parameters, select(self.view, owed.plan, weights, gradients))
+        self.arrivals.stop()
 
     def register(self, optimizer: Optimizer) -> bool:
         """Makes an optimizer known before its first step. False when it owns nothing of the model."""
@@ -203,6 +229,7 @@ class ParameterCapture:
         """Captures nothing from now on; still tells names and which optimizers are the model's."""
         self._off = True
         self.owed = self._weights_due = None
+        self.arrivals.stop()
 
     # Private ----------------------------------------------------------------------------------------------
 
@@ -214,8 +241,7 @@ class ParameterCapture:
         return found
 
     def _note_aliases(self) -> None:
-        if self.view.aliases or "aliases" in self._notes:
-            self._notes["aliases"] = self.view.aliases
+        self._remarks.say("aliases", self.view.aliases)
 
     def _pay(self, owed: Owed, optimizer: Optimizer) -> None:
         parameters = self._parameters()
@@ -226,11 +252,12 @@ class ParameterCapture:
         if known is None:
             return
         payment = self._payment(owed, known, optimizer, parameters)
-        extra = self._optimizer_values(owed.plan, known, optimizer, payment, parameters)
+        extra = self._optimizer_values(owed, known, optimizer, payment, parameters)
         self._take(owed.stamp, owed.plan, parameters, payment.selection, optimizer, extra)
         owed.done = owed.done | payment.paid if owed.done else payment.paid
         if len(owed.done) == len(parameters):
             self.owed = None
+            self.arrivals.stop()
 
     def _payment(
         self, owed: Owed, known: Known, optimizer: Optimizer, parameters: list[nn.Parameter]
@@ -259,7 +286,7 @@ class ParameterCapture:
             position for position in range(len(ids)) if position not in owed.done and position not in left
         ]
         gradients = [position for position in positions if trainable[position]]
-        selection = _select(self.view, owed.plan, [] if owed.weights_done else positions, gradients)
+        selection = select(self.view, owed.plan, [] if owed.weights_done else positions, gradients)
         names = [self.view.parameters[position].name for position in positions]
         payment = Payment(selection, positions, names, frozenset(positions))
         known.memo = Memo(question, foreign, about_others, payment)
@@ -275,24 +302,21 @@ class ParameterCapture:
         has_gradient = [parameters[position].grad is not None for position in foreign]
         return self._optimizers.owned_by_others(known), has_gradient
 
-    @staticmethod
     def _optimizer_values(
-        plan: Plan, known: Known, optimizer: Optimizer, payment: Payment, parameters: list[nn.Parameter]
+        self, owed: Owed, known: Known, optimizer: Optimizer, payment: Payment, parameters: list[nn.Parameter]
     ) -> list[tuple[list[Any], Batch]]:
         """Its state and settings, where the plan wants them."""
-        found = []
+        found, plan = [], owed.plan
         if plan.may_take(TensorKind.OPTIMIZER_STATE):
             paid = list(map(parameters.__getitem__, payment.positions))
             found.append(state_values(optimizer, known.prefix, plan, payment.names, paid))
-        if plan.may_take(TensorKind.HYPERPARAMETER):
+        if plan.may_take(TensorKind.HYPERPARAMETER) and self._numbers.is_first(optimizer, owed.stamp):
             found.append(hyperparameter_values(optimizer, known.prefix, plan))
         return found
 
     def _note_frozen(self, trainable: list[bool]) -> None:
         pairs = zip(self.view.parameters, trainable, strict=True)
-        frozen = [parameter.name for parameter, trains in pairs if not trains]
-        if frozen or "frozen" in self._notes:
-            self._notes["frozen"] = frozen
+        self._remarks.say("frozen", [parameter.name for parameter, trains in pairs if not trains])
 
     def _take(
         self,
@@ -304,6 +328,7 @@ class ParameterCapture:
         extra: Iterable[tuple[list[Any], Batch]] = (),
     ) -> None:
         """The one native call."""
+        selection = in_order(self.view, plan, selection, self.arrivals.sorted(selection.gradients))
         at = parameters.__getitem__
         tensors: list[Any] = list(map(at, selection.weights))
         gradients: list[Any] = list(map(_GRADIENT, map(at, selection.gradients)))
@@ -319,35 +344,6 @@ class ParameterCapture:
             batch = batch.followed_by(more)
         if tensors:
             self._recorder.capture(tensors, batch, stamp)
-
-
-def _select(view: ModelView, plan: Plan, weights: list[int], gradients: list[int]) -> Selection:
-    """Those of the positions that the plan wants. Remembers the last answers: steps ask the same again."""
-    key = ("selection", bool(weights), bool(gradients))
-    known = plan.cache.get(key)
-    if known is None or known[0] is not view or known[1:3] != (weights, gradients):
-        chosen_weights, wants = _wanted(view, plan, weights, gradient=False)
-        chosen_gradients, more = _wanted(view, plan, gradients, gradient=True)
-        selection = Selection(chosen_weights, chosen_gradients, Batch(wants + more))
-        known = plan.cache[key] = (view, weights, gradients, selection)
-    answer: Selection = known[3]
-    return answer
-
-
-def _wanted(
-    view: ModelView, plan: Plan, positions: list[int], *, gradient: bool
-) -> tuple[list[int], list[Want]]:
-    chosen: list[int] = []
-    wants: list[Want] = []
-    for position in positions:
-        name, kind, origin = view.parameters[position]
-        if gradient:
-            name, kind = f"gradient/{name}", TensorKind.GRADIENT
-        want = plan.want(name, kind, origin)
-        if want is not None:
-            chosen.append(position)
-            wants.append(want)
-    return chosen, wants
 
 
 def _same(one: tuple[Any, ...], two: tuple[Any, ...]) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import nn
 from torch.optim import Optimizer
@@ -16,8 +16,28 @@ from tdcore.hooks.pytorch.tap import InertInCopies
 
 if TYPE_CHECKING:
     from tdcore.hooks.pytorch.hook import Hook
+    from tdcore.hooks.pytorch.parameters import ParameterCapture
 
 __all__ = ["StepSignal", "optimizer_signals"]
+
+
+class Watcher(Protocol):
+    """What optimizers call: a hook, or one of its further roots."""
+
+    @property
+    def _off(self) -> bool: ...
+
+    @property
+    def _parameters(self) -> ParameterCapture | None: ...
+
+    @property
+    def _asked(self) -> Callable[[], bool]: ...
+
+    def _before_optimizer(
+        self, parameters: ParameterCapture, optimizer: Optimizer, arguments: tuple[object, ...], /
+    ) -> None: ...
+
+    def _after_optimizer(self, parameters: ParameterCapture, optimizer: Optimizer, /) -> None: ...
 
 
 class StepSignal(InertInCopies):
@@ -33,11 +53,11 @@ class StepSignal(InertInCopies):
         self.hook._on_forward(module, args, kwargs)
 
 
-def optimizer_signals(hook_ref: weakref.ref[Hook]) -> tuple[Callable[..., None], Callable[..., None]]:
+def optimizer_signals(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., None], Callable[..., None]]:
     """Hooks for all optimizers of the process. They do not keep the hook alive."""
 
     def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        hook = hook_ref()
+        hook: Watcher | None = hook_ref()
         if hook is None or hook._off or hook._parameters is None:
             return
         parameters = hook._parameters
@@ -45,7 +65,7 @@ def optimizer_signals(hook_ref: weakref.ref[Hook]) -> tuple[Callable[..., None],
             hook._before_optimizer(parameters, optimizer, (*args[1:], *kwargs.values()))
 
     def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        hook = hook_ref()
+        hook: Watcher | None = hook_ref()
         if hook is None or hook._off or hook._parameters is None:
             return
         parameters = hook._parameters

@@ -18,8 +18,11 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from tdcore.hooks.plan import Plan
+from tdcore.hooks.plan import NameTable, Plan
+from tdcore.hooks.pytorch.bypass import Bypass
 from tdcore.hooks.pytorch.model import ModelView, Module
+from tdcore.hooks.pytorch.output_gradients import OutputGradients
+from tdcore.hooks.pytorch.recompute import Recompute
 from tdcore.hooks.pytorch.tap import EndTap, Fault, Tap
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
@@ -72,8 +75,15 @@ class Taps:
         fault: Fault,
         end: weakref.WeakMethod[Callable[[], None]],
         warn: Callable[[str], None],
+        notes: dict[str, Any],
+        names: NameTable,
     ) -> None:
         self._off = False
+        self._bypass = Bypass(notes, names)
+        self._output_gradients = OutputGradients(recorder, fault, notes)
+        self._recompute = Recompute(notes, names)
+        self.unsettled = False  # settle() has something to do
+        self._now: tuple[Choice, ModelView] | None = None  # on the modules while the root's forward runs
         self._warn = warn
         self._recorder = recorder
         self._fault_ref = fault
@@ -88,6 +98,7 @@ class Taps:
     def switch_off(self) -> None:
         """Captures nothing from now on; still tells when the root's forward ends."""
         self._off = True
+        self._output_gradients.switch_off()
         _take_off(self._attached, self._key)
         self.detach_losses()
 
@@ -97,14 +108,18 @@ class Taps:
         self, root: nn.Module, view: ModelView, plan: Plan, arguments: Arguments, *, watch_end: bool
     ) -> None:
         """The root's forward begins, in a step that is saved. arguments: its positional and keyword ones."""
-        if self._end_attached or self._attached:
+        if self._end_attached or self._attached or self._recompute.watching:
             self.detach()  # the last forward ended without telling
-        choice = _NOBODY if self._off else self._choice(view, plan)
+        choice = _NOBODY if self._off else self._bypass.willing(self._choice(view, plan), view, plan)
         try:
             try:
                 _put(choice, self._key, self._attached)
             except Exception:
                 choice = self._put_willing(view, plan, choice)
+            if not self._off:
+                self._output_gradients.attach(view, plan, self._bypass.resting)
+            if self._output_gradients.attached:
+                self.unsettled = watch_end = True
             if watch_end or choice is not _NOBODY:
                 hooks: dict[Any, Any] = root._forward_hooks
                 always: dict[Any, Any] = root._forward_hooks_always_called
@@ -114,31 +129,56 @@ class Taps:
         except BaseException:
             self.detach()
             raise
+        self._now = choice, view
         if choice.own is not None:
             choice.own(root, *arguments)
 
+    def forward_ended(self) -> None:
+        """The root's forward has ended: also tells which modules it did not call."""
+        now = self._now
+        self.detach()
+        if now is not None and not self._off:
+            self._recompute.watch(now[1], self._bypass.shy(now[1]))
+            self.unsettled = self.unsettled or self._recompute.watching
+            self._bypass.forward_ended(*now, self._recorder.now.calls)
+
+    def settle(self) -> None:
+        """The step is over: what was to be seen in its backward was seen, or was not there."""
+        self.unsettled = False
+        self.detach()
+        self._output_gradients.settle()
+
+    def switch_off_output_gradients(self) -> None:
+        """Leaves the rest on."""
+        self._output_gradients.switch_off()
+
     def detach(self) -> None:
-        """The forward has ended, or the hook is closed."""
+        """The hook is closed, or the forward ended without telling."""
+        self._now = None
+        if self._output_gradients.attached:
+            self._output_gradients.detach()
+        if self._recompute.watching:
+            self._recompute.stop()
         _take_off(self._attached, self._key)
         _take_off(self._end_attached, self._end_key)
 
     def _choice(self, view: ModelView, plan: Plan) -> Choice:
         """Who is tapped under this plan. The first time, modules that may turn out to matter are, too."""
         mode = self._recorder.now.mode
-        known: tuple[ModelView, Choice] | None = plan.cache.get(("taps", mode))
+        known: tuple[ModelView, Choice] | None = plan.cache.get(("taps", mode, view.root_name))
         if known is not None and known[0] is view:
             return known[1]
-        trial = plan.cache.pop(("trial", mode), None)
+        trial = plan.cache.pop(("trial", mode, view.root_name), None)
         if trial is not None and trial[0] is view:
-            useful = {tap.name for tap in trial[1].taps if tap.useful}
+            useful = {tap.name for tap in trial[1].taps if tap.useful} | self._bypass.spared
             choice: Choice = trial[1].only(lambda tap: tap.name in useful)
         elif _waits_for_names(plan, view):
             choice = self._choose(view, plan, everything=True)
-            plan.cache["trial", mode] = (view, choice)
+            plan.cache["trial", mode, view.root_name] = (view, choice)
             return choice
         else:
             choice = self._choose(view, plan, everything=False)
-        plan.cache["taps", mode] = (view, choice)
+        plan.cache["taps", mode, view.root_name] = (view, choice)
         return choice
 
     def _choose(self, view: ModelView, plan: Plan, *, everything: bool) -> Choice:
@@ -176,8 +216,9 @@ class Taps:
         _take_off(self._attached, self._key)
         choice = choice.only(lambda tap: tap.name not in refused)
         for what in ("taps", "trial"):
-            if (what, self._recorder.now.mode) in plan.cache:
-                plan.cache[what, self._recorder.now.mode] = (view, choice)
+            key = (what, self._recorder.now.mode, view.root_name)
+            if key in plan.cache:
+                plan.cache[key] = (view, choice)
         _put(choice, self._key, self._attached)
         return choice
 
@@ -259,4 +300,5 @@ def _waits_for_names(plan: Plan, view: ModelView) -> bool:
     names += [f"gradient/{name}" for name in names]
     for module in view.modules:
         names += [f"{module.name}_{what}_{i}" for what in ("output", "input") for i in range(_CANDIDATES)]
+        names += [f"output_gradient/{module.name}_output_{i}" for i in range(_CANDIDATES)]
     return any(collection.waits_for_names(names) for collection in asking)

@@ -21,7 +21,8 @@ _DEFAULT = ("all",)
 _CAPTURED = ("weights", "gradients", "outputs", "losses")
 _WHERE = {
     "input": "forward pass", "output": "forward pass", "loss": "loss", "metric": "loss",
-    "gradient": "backward pass", "weight": "weights", "bias": "weights", "optimizer_state": "optimizer",
+    "gradient": "backward pass", "output_gradient": "backward pass", "weight": "weights", "bias": "weights",
+    "optimizer_state": "optimizer",
 }  # fmt: skip
 _LABEL = {"nan": "NaN", "pos_inf": "+Inf", "neg_inf": "-Inf"}
 _ADVICE = {
@@ -48,8 +49,10 @@ class FirstNonFinite:
 
     Decides by:
         nan_count + pos_inf_count + neg_inf_count > 0, from the statistics in the index, in order of step and
-        of capture within the step. One finding per attempt and worker. numbers: `where` (forward pass, loss,
-        backward pass, weights, optimizer), the counts, `also_non_finite` (tensors of the same step after it),
+        of execution within the step: optimizer state and weights first, for they are those that the step
+        began with, then `seq`: outputs in forward, losses, gradients in backward. One finding per attempt and
+        worker. numbers: `where` (forward pass, loss, backward pass, weights, optimizer), the counts,
+        `also_non_finite` (tensors of the same step after it),
         the abs_max of the same tensor at its last saved steps (`abs_max_before`, `growth` = last / first of
         them), and the tensor before it in the same step that had grown most (`grown_tensor`,
         `grown_times`, `grown_abs_max`). Saved steps at which gradients alone are not finite are passed over,
@@ -106,7 +109,8 @@ class FirstNonFinite:
         for attempt, worker, group in groups(window.columns, np.flatnonzero(judged), "attempt", "worker"):
             story = window.memory.setdefault((attempt, worker), Story())
             if not story.told:
-                yield from self._follow(window, story, group, bad[group])
+                rows = _as_made(window, group)
+                yield from self._follow(window, story, rows, bad[rows])
         for key, story in window.memory.items():
             if key in window.ended:
                 story.sizes.clear()
@@ -117,7 +121,7 @@ class FirstNonFinite:
         """The saved steps of one worker, up to the first that is reported."""
         if bad.any() or story.held is not None:
             steps = window.columns.ints("step")[rows]
-            other = ~window.kind("gradient", "optimizer_state")[rows]
+            other = ~window.kind("gradient", "output_gradient", "optimizer_state")[rows]
             for step in np.unique(steps).tolist():
                 at = np.flatnonzero(bad & (steps == step))
                 if not at.size:
@@ -194,6 +198,13 @@ class Story:
         held, self.held, self.told = self.held, None, True
         self.sizes.clear()
         return held
+
+
+def _as_made(window: Window, rows: Ints) -> Ints:
+    """Rows in the order in which their values came to be: weights are older than what a forward makes."""
+    columns = window.columns
+    older = 2 * window.kind("optimizer_state")[rows] + window.kind("weight", "bias")[rows]
+    return rows[np.lexsort((columns.ints("seq")[rows], -older.astype(np.int8), columns.ints("step")[rows]))]
 
 
 def _grown(window: Window, rows: Ints, before: Story) -> dict[str, float | int | str]:

@@ -66,7 +66,8 @@ def _chosen(trial: Trial, tensor: str | None) -> list[str]:
     names = trial.tensor_names(regex=tensor)
     if not names:
         raise TensorUnavailable(
-            f"no tensor of {trial.path} is called {tensor!r} or found by it; see tdcore ls {trial.path}"
+            f"no tensor of {trial.path} is called {tensor!r} or found by it{trial.why_absent(tensor)}; "
+            f"see tdcore ls {trial.path}"
         )
     return names
 

@@ -28,6 +28,7 @@ __all__ = [
     "read_collections",
     "read_ends",
     "read_findings",
+    "read_notes",
     "read_run",
     "texts",
 ]
@@ -140,6 +141,20 @@ def read_collections(sink: Sink) -> dict[int, dict[str, Mapping[str, Any]]]:
             _check_collection(name, collection)
         found[int(number)] = collections
     return found
+
+
+def read_notes(sink: Sink) -> dict[int, dict[str, Any]]:
+    """What collections.json says beside the collections: attempt -> heading -> what was noted."""
+    try:
+        document = _object(sink, layout.COLLECTIONS_KEY)
+    except SinkKeyError:
+        return {}
+    attempts = document.get("attempts")
+    return {
+        int(number): {heading: said for heading, said in entry.items() if heading != "collections"}
+        for number, entry in (attempts.items() if isinstance(attempts, dict) else ())
+        if number.isascii() and number.isdigit() and isinstance(entry, dict)
+    }
 
 
 def _check_collection(name: str, entry: object) -> None:

@@ -28,9 +28,10 @@ from tdcore.errors import (
 )
 from tdcore.modes import ModeKeys
 from tdcore.trial.collections import SavedCollection, kind_of
-from tdcore.trial.documents import Attempt, RunEnd, read_collections, read_findings
+from tdcore.trial.documents import Attempt, RunEnd, read_collections, read_findings, read_notes
 from tdcore.trial.index import Hole, Index
 from tdcore.trial.missing import Missing, find_missing
+from tdcore.trial.notes import why_absent
 from tdcore.trial.reader import Reader
 from tdcore.trial.steps import StepState
 from tdcore.trial.tensor import Tensor
@@ -185,10 +186,26 @@ class Trial:
         """The tensor of this name. Raises TensorUnavailable when nothing of it was saved so far."""
         if not self.has_tensor(tensor_name):
             raise TensorUnavailable(
-                f"run {self.name!r} has no tensor {tensor_name!r}{self._similar(tensor_name)}; "
+                f"run {self.name!r} has no tensor {tensor_name!r}"
+                f"{self.why_absent(tensor_name) or self._similar(tensor_name)}; "
                 "tensor_names() lists what was saved"
             )
         return Tensor(self._reader, tensor_name)
+
+    def notes(self, attempt: int | None = None) -> dict[str, Any]:
+        """What the hook noted: "never_called" and "not_tapped" modules, "frozen", "aliases", "faults", ...
+
+        attempt: None is the latest that has notes, of those that this trial reads.
+        """
+        found = read_notes(self._reader.sink)
+        wanted = self._reader.attempt if attempt is None else attempt
+        number = max(found, default=-1) if wanted is None else wanted
+        return found.get(number, {})
+
+    def why_absent(self, tensor_name: str) -> str:
+        """ ": " and the reason that the hook gave why nothing of the tensor was saved; empty when none."""
+        why = why_absent(self.notes(), tensor_name)
+        return f": {why}" if why else ""
 
     def collections(self) -> dict[str, SavedCollection]:
         """Collections by name, as the latest attempt that has each of them saved it.

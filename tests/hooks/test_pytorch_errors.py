@@ -86,7 +86,9 @@ def test_on_stop_is_called_once_instead_of_raising(make_hook: MakeHook) -> None:
         "pytorch.Hook._start_step",
         "pytorch.Hook._attach",
         "recorder.Recorder.capture",
-        "pytorch_model.ModelView.matches",
+        "pytorch.model.ModelView.matches",
+        "pytorch.arrivals.Arrivals.start",
+        "pytorch.bypass.Bypass.forward_ended",
     ],
 )
 def test_an_error_in_the_capture_never_reaches_the_training_and_is_said_once(

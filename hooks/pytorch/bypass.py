@@ -1,0 +1,146 @@
+"""Modules whose outputs cannot be captured, and why: so that a tensor that is not there has a reason.
+
+Some modules are never called: nn.MultiheadAttention reads the weights of its output projection, a forward
+takes another branch, a head is used through torch.nn.functional. Others compute in another way while they or
+their parts carry hooks: nn.TransformerEncoderLayer leaves its fused kernel in eval mode, so that its numbers
+change, and raises when its input is nested. Those are left alone while that kernel may run: capture never
+changes a number. collections.json tells both, by name with the reason: "never_called" and "not_tapped".
+
+Threads: that of the training. Keeps no module alive.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from tdcore.hooks.plan import NameTable, Plan
+from tdcore.hooks.pytorch.model import ModelView
+from tdcore.hooks.pytorch.remarks import Remarks
+
+if TYPE_CHECKING:
+    from tdcore.hooks.pytorch.taps import Choice
+
+__all__ = ["Bypass", "refuses_hooks"]
+
+_FUSED = (
+    "part of an nn.TransformerEncoderLayer in eval mode, which computes other numbers when it carries hooks; "
+    "torch.backends.mha.set_fastpath_enabled(False) lets it be captured"
+)
+_READ_BY_ATTENTION = "nn.MultiheadAttention reads its weights and does not call it"
+_NOT_CALLED = "no saved forward called it; where its parameters are used, other code reads them"
+
+
+def refuses_hooks(module: nn.Module) -> bool:
+    """Whether the module computes in another way when it carries a hook, which it does as a root."""
+    return isinstance(module, nn.TransformerEncoderLayer)
+
+
+class Bypass:
+    """What one model's taps miss. notes: of collections.json. names: told when the notes change."""
+
+    def __init__(self, notes: dict[str, Any], names: NameTable) -> None:
+        self.spared: set[str] = set()  # names of modules that were left alone at least once
+        self.resting: frozenset[str] = frozenset()  # of those that are left alone now
+        self._remarks = Remarks(notes)
+        self._names = names
+        self._seen: Choice | None = None  # whose taps are in _waiting, or were called
+        self._waiting: dict[str, str] = {}  # key under which calls are counted -> name: not called so far
+        self._called: set[str] = set()
+        self._told_view: ModelView | None = None
+        self._told_count = 0
+        self._fused: tuple[ModelView, list[tuple[weakref.ref[nn.Module], set[str]]]] | None = None
+
+    def willing(self, choice: Choice, view: ModelView, plan: Plan) -> Choice:
+        """The choice without what must not carry hooks now."""
+        layers, self.resting = self._layers(view), frozenset()
+        if not layers or not _fused_kernels_allowed():
+            return choice
+        resting = [names for layer, names in layers if getattr(layer(), "training", True) is False]
+        if not resting:
+            return choice
+        left = self.resting = frozenset().union(*resting)
+        known = plan.cache.get(("willing", view.root_name))
+        if known is None or known[0] is not choice or known[1] != left:
+            known = plan.cache["willing", view.root_name] = (
+                choice,
+                left,
+                choice.only(lambda tap: tap.name not in left),
+            )
+            self._tell(
+                "not_tapped", dict.fromkeys((tap.name for tap in choice.taps if tap.name in left), _FUSED)
+            )
+        self.spared |= left
+        willing: Choice = known[2]
+        return willing
+
+    def forward_ended(self, choice: Choice, view: ModelView, calls: Mapping[str, int]) -> None:
+        """A saved forward has ended. choice: what was tapped. calls: how often each was called."""
+        if choice is not self._seen:
+            self._seen = choice
+            self._waiting |= self._not_yet_called(choice)
+        elif not self._waiting:
+            return
+        called = [key for key in self._waiting if calls.get(key)]
+        for key in called:
+            del self._waiting[key]
+        self._called.update(called)
+        if called or self._told_view is not view or len(self._waiting) != self._told_count:
+            self._told_view, self._told_count = view, len(self._waiting)
+            reasons = dict.fromkeys(self._waiting.values(), _NOT_CALLED)
+            reasons |= dict.fromkeys(reasons.keys() & _read_by_attention(view), _READ_BY_ATTENTION)
+            self._tell("never_called", reasons)
+
+    def _not_yet_called(self, choice: Choice) -> dict[str, str]:
+        ends = [*((tap, "input") for tap in choice.before), *((tap, "output") for tap in choice.after)]
+        keys = {f"{tap.name}_{what}_": tap for tap, what in ends}
+        return {
+            key: tap.name
+            for key, tap in keys.items()
+            if key not in self._called
+            and getattr(type(tap.module()), "forward", None) is not nn.Module.forward
+        }
+
+    def _tell(self, what: str, found: dict[str, str]) -> None:
+        if self._remarks.say(what, found, even_empty=True):
+            self._names.changed = True
+
+    def shy(self, view: ModelView) -> set[str]:
+        """Names of all modules that must not carry hooks in one mode or the other."""
+        return set().union(*(names for _, names in self._layers(view)))
+
+    def _layers(self, view: ModelView) -> list[tuple[weakref.ref[nn.Module], set[str]]]:
+        """The fused layers of the model, each with the names of its modules, its own among them."""
+        if self._fused is None or self._fused[0] is not view:
+            layers = []
+            for one in view.modules:
+                layer = one.module()
+                if layer is not None and refuses_hooks(layer):
+                    parts = set(map(id, layer.modules()))
+                    names = {part.name for part in view.modules if id(part.module()) in parts}
+                    layers.append((one.module, names))
+            self._fused = view, layers
+        return self._fused[1]
+
+
+def _fused_kernels_allowed() -> bool:
+    """True where torch does not tell."""
+    mha = getattr(torch.backends, "mha", None)
+    allowed: bool = mha is None or mha.get_fastpath_enabled()
+    return allowed
+
+
+def _read_by_attention(view: ModelView) -> set[str]:
+    """Names of the modules whose weights an attention reads."""
+    found = (one.module() for one in view.modules)
+    parts = {
+        id(part)
+        for attention in found
+        if isinstance(attention, nn.MultiheadAttention)
+        for part in attention.children()
+    }
+    return {one.name for one in view.modules if id(one.module()) in parts}

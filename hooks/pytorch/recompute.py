@@ -1,0 +1,80 @@
+"""Recompute: which modules activation checkpointing computes again in backward.
+
+Their outputs are captured once, in the forward. That they run again is found out in the first saved step of a
+model as it is built now: for one backward its modules carry a hook that notes its own call there. The names
+are in collections.json under "recomputed". Layers that must not carry hooks (bypass.py) are left out.
+
+Threads: watch and stop in the training thread, hooks also in those of autograd. Keeps no module alive.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import OrderedDict
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from tdcore.hooks.plan import NameTable
+from tdcore.hooks.pytorch.model import ModelView
+from tdcore.hooks.pytorch.remarks import Remarks
+from tdcore.hooks.pytorch.tap import InertInCopies, graph_task
+
+__all__ = ["Recompute"]
+
+
+class Noting(InertInCopies):
+    """A forward hook: notes that a module ran inside a backward."""
+
+    __slots__ = ("name", "seen")
+
+    def __init__(self, seen: set[str], name: str) -> None:
+        self.seen = seen
+        self.name = name
+
+    def __call__(self, module: nn.Module, args: object, output: object) -> None:
+        """As a forward hook."""
+        if graph_task is not None and graph_task() != -1:
+            self.seen.add(self.name)
+
+
+class Recompute:
+    """What one model computes again. notes: of collections.json. names: told when the notes change."""
+
+    def __init__(self, notes: dict[str, Any], names: NameTable) -> None:
+        self.watching = False
+        self._remarks = Remarks(notes)
+        self._names = names
+        self._key = RemovableHandle(OrderedDict()).id  # unique among all hooks of the process
+        self._known: weakref.ref[ModelView] | None = None  # the model that was looked at
+        self._seen: set[str] = set()
+        self._attached: list[dict[Any, Any]] = []
+
+    def watch(self, view: ModelView, left: Collection[str]) -> None:
+        """A saved forward has ended; its backward may follow. left: names of modules to leave alone."""
+        if (self._known is not None and self._known() is view) or not torch.is_grad_enabled():
+            return
+        if sys.exc_info()[0] is not None:
+            return  # the forward failed
+        self._known = weakref.ref(view)
+        self.watching = True
+        for one in view.modules:
+            module: Any = one.module()
+            if module is not None and one.name not in left:
+                with suppress(Exception):  # some foreign kinds take no hooks; taps.py says so
+                    module._forward_hooks[self._key] = Noting(self._seen, one.name)
+                    self._attached.append(module._forward_hooks)
+
+    def stop(self) -> None:
+        """The next step begins, or the hook is closed."""
+        self.watching = False
+        for hooks in self._attached:
+            hooks.pop(self._key, None)
+        self._attached.clear()
+        if self._remarks.say("recomputed", sorted(self._seen)):
+            self._names.changed = True

@@ -1,0 +1,229 @@
+"""Roots: further models that one hook watches, beside the one whose forward is the clock.
+
+The first registered module is the clock. A further one (a discriminator, a teacher) never starts a step: what
+its forwards give, its weights and its gradients go under the step that is running, which its first forward
+there joins. Where networks take turns, hook.step() at the top of the loop says best what a step is.
+
+    first root      names as of a single one: conv1_output_0, Generator_conv1.weight
+    further roots   Critic.conv1_output_0, Critic_conv1.weight; Critic_output_0 for itself; the second of one
+                    class is called Critic_1, and so on, in order of registration
+
+Threads: the training thread. Keeps no model alive; ends with the model, or with the hook.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from time import perf_counter_ns
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from tdcore.hooks.clock import Stamp
+from tdcore.hooks.devices import prepare_devices
+from tdcore.hooks.plan import Plan
+from tdcore.hooks.pytorch.model import ModelView, cuda_devices
+from tdcore.hooks.pytorch.parameters import ParameterCapture
+from tdcore.hooks.pytorch.signals import optimizer_signals
+from tdcore.hooks.pytorch.tap import InertInCopies, graph_task
+from tdcore.hooks.pytorch.taps import Arguments, Taps
+from tdcore.modes import ModeKeys
+
+if TYPE_CHECKING:
+    from tdcore.hooks.pytorch.hook import Hook
+
+__all__ = ["Roots", "switch_off"]
+
+_WITH_GRADIENTS = (ModeKeys.TRAIN.value, ModeKeys.GLOBAL.value)
+
+
+class Further:
+    """A root that is not the clock. name: what it goes by.
+
+    Stands in for the hook where optimizers call it (signals.py).
+    """
+
+    def __init__(self, hook: Hook, module: nn.Module, name: str) -> None:
+        self.module = weakref.ref(module)
+        self._hook = weakref.ref(hook)
+        self._joined: tuple[Stamp, bool] | None = None  # last step it took part in, whether for gradients
+        self._parameters = ParameterCapture(
+            module, hook._recorder, hook._notes, hook._warn, name=name, numbers=hook._numbers
+        )
+        self._taps = Taps(
+            hook._recorder,
+            weakref.WeakMethod(hook._fault),
+            weakref.WeakMethod(self._end_forward),
+            hook._warn,
+            hook._notes,
+            hook._names,
+        )
+
+    @property
+    def view(self) -> ModelView:
+        """Its names."""
+        return self._parameters.view
+
+    @property
+    def _off(self) -> bool:
+        hook = self._hook()
+        return hook is None or hook._off
+
+    def _asked(self) -> bool:
+        return False  # the hook asks, at the same optimizer
+
+    def _on_forward(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        """Its forward begins."""
+        hook = self._hook()
+        if hook is None or hook._off or hook._clock.plan is None or module is not self.module():
+            return
+        if (graph_task is not None and graph_task() != -1) or torch._C._get_tracing_state() is not None:
+            return
+        start, spent = perf_counter_ns(), hook._recorder.spent_ns
+        hook._guarded("parameters", self._join, hook, module, hook._clock.plan)
+        hook._guarded("activations", self._attach, hook, module, hook._clock.plan, (args, kwargs))
+        hook._recorder.spent_ns = spent + perf_counter_ns() - start
+
+    def _join(self, hook: Hook, module: nn.Module, plan: Plan) -> None:
+        """It takes part in the step that is running."""
+        stamp, parameters = hook._clock.now.stamp, self._parameters
+        gradients = stamp.mode in _WITH_GRADIENTS and torch.is_grad_enabled()
+        if gradients:  # a frozen one has no optimizer to pay for its weights: they are taken at once
+            gradients = any(parameter.requires_grad for parameter in module.parameters())
+        before = self._joined
+        if before is None or before[0] != stamp:
+            parameters.start_step(stamp, plan, gradients=gradients)
+        elif gradients and not before[1]:
+            parameters.start_step(stamp, plan, gradients=True, weights=False)
+        else:
+            gradients = before[1]
+        self._joined = stamp, gradients
+
+    def _attach(self, hook: Hook, module: nn.Module, plan: Plan, arguments: Arguments) -> None:
+        view = self._parameters.current_view()
+        hook._guarded("gradient order", self._parameters.watch_backward)
+        self._taps.attach(module, view, plan, arguments, watch_end=self._parameters.weights_due)
+
+    def _end_forward(self) -> None:
+        hook = self._hook()
+        if hook is None:
+            return
+        start = perf_counter_ns()
+        hook._guarded("modules without calls", self._taps.forward_ended)
+        if not hook._off:
+            hook._guarded("parameters", self._parameters.end_forward)
+        hook._recorder.spent_ns += perf_counter_ns() - start
+
+    def _before_optimizer(
+        self, parameters: ParameterCapture, optimizer: Optimizer, arguments: tuple[object, ...]
+    ) -> None:
+        hook = self._hook()
+        if hook is not None:
+            hook._before_optimizer(parameters, optimizer, arguments)
+
+    def _after_optimizer(self, parameters: ParameterCapture, optimizer: Optimizer) -> None:
+        hook = self._hook()
+        if hook is not None:
+            hook._after_optimizer(parameters, optimizer)
+
+
+class JoinSignal(InertInCopies):
+    """A further root's forward pre-hook. Holds the hook too: any of its models keeps it alive."""
+
+    __slots__ = ("further", "hook")
+
+    def __init__(self, hook: Hook, further: Further) -> None:
+        self.hook = hook
+        self.further = further
+
+    def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        """As a forward pre-hook."""
+        self.further._on_forward(module, args, kwargs)
+
+
+class Roots:
+    """The further roots of one hook."""
+
+    def __init__(self) -> None:
+        self._further: list[Further] = []
+        self.some = False  # there are any
+
+    def __iter__(self) -> Iterator[Further]:
+        return iter(self._further)
+
+    def add(self, hook: Hook, module: nn.Module, stack: ExitStack) -> None:
+        """Watches one more. stack: what takes it off again."""
+        if any(further.module() is module for further in self._further):
+            return
+        further = Further(hook, module, self._name(hook, module))
+        with ExitStack() as own:
+            signal = JoinSignal(hook, further)
+            own.callback(module.register_forward_pre_hook(signal, with_kwargs=True).remove)
+            before, after = optimizer_signals(weakref.ref(further))
+            own.callback(register_optimizer_step_pre_hook(before).remove)
+            own.callback(register_optimizer_step_post_hook(after).remove)
+            stack.enter_context(own.pop_all())
+        self._further.append(further)
+        self.some = True
+        hook._guarded("devices", prepare_devices, hook._ring, cuda_devices(module), hook._warn)
+
+    def parameters(self) -> list[ParameterCapture]:
+        """Of each."""
+        return [further._parameters for further in self._further]
+
+    def before_forward(self) -> None:
+        """The clock's step begins: what they owe from an earlier one may have been skipped."""
+        for further in self._further:
+            if further._taps.unsettled:
+                further._taps.settle()
+            if further._parameters.owed is not None:
+                further._parameters.before_forward()
+
+    def finish(self) -> None:
+        """Captures what they owe."""
+        for further in self._further:
+            further._parameters.finish()
+            further._taps.settle()
+
+    def detach(self) -> None:
+        """Takes their taps off."""
+        for further in self._further:
+            further._taps.detach()
+
+    def switch_off(self, part: str) -> None:
+        """Stops the part of the hook that failed."""
+        for further in self._further:
+            switch_off(part, further._taps, further._parameters)
+
+    def _name(self, hook: Hook, module: nn.Module) -> str:
+        """A name that no root has, and that is no beginning of a name of the first root's modules."""
+        views = [parameters.view for parameters in [hook._parameters, *self.parameters()] if parameters]
+        taken = {view.root_name for view in views}
+        taken |= {one.name.split(".")[0] for view in views[:1] for one in view.modules}
+        name = base = type(module).__name__
+        number = 0
+        while name in taken:
+            number += 1
+            name = f"{base}_{number}"
+        return name
+
+
+def switch_off(part: str, taps: Taps, parameters: ParameterCapture | None) -> None:
+    """Stops one part of what watches a root."""
+    if part in ("activations", "losses"):
+        taps.switch_off()
+    elif part == "output gradients":
+        taps.switch_off_output_gradients()
+    elif part == "steps":
+        taps.detach()
+        taps.detach_losses()
+    if parameters is not None:
+        if part in ("parameters", "steps"):
+            parameters.switch_off()
+        elif part == "gradient order":
+            parameters.arrivals.switch_off()

@@ -1,0 +1,434 @@
+"""Shapes of graphs that people train: each with its values, and the same losses as without capture."""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
+
+from tdcore.hooks.pytorch import Hook
+
+from .conftest import Captured, MakeHook, ReadRun
+from .test_survive import replicate
+
+OUTPUTS = ["outputs", "inputs", "weights", "gradients", "losses"]
+
+
+class Reuses(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.act = nn.Linear(4, 4), nn.Tanh()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.act(self.fc(self.act(self.fc(x))))
+
+
+class Shares(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.outer.weight = self.inner.weight
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.outer(self.inner(x).tanh())
+
+
+class Checkpoints(nn.Module):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.block = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+        self.reentrant = reentrant
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return checkpoint(self.block, self.first(x), use_reentrant=self.reentrant)
+
+
+class InPlace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.act, self.fc2 = nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.fc2(self.act(self.fc1(x).mul_(2.0)))
+
+
+class Frozen(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.head = nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.head(self.base(x).tanh())
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.fc(x)
+        return {"y": y, "more": (None, [y.tanh()]), "nothing": None}
+
+
+class Nests(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        found = self.inner(x)
+        return found["y"] + found["more"][1][0]
+
+
+class Pools(nn.Module):
+    """Takes a jagged tensor and gives one for each of its rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.fc(torch.nested.nested_tensor_from_jagged(x, torch.tensor([0, 1, 3])))
+
+
+class Ragged(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pools = Pools()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.pools(x).values()
+
+
+class HalfWithoutGradient(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            y = self.encoder(x)
+        return self.head(y)
+
+
+CASES: dict[str, Callable[[], nn.Module]] = {
+    "reused modules": Reuses,
+    "shared parameters": Shares,
+    "activation checkpointing, reentrant": lambda: Checkpoints(True),
+    "activation checkpointing, non-reentrant": lambda: Checkpoints(False),
+    "in-place activations": InPlace,
+    "frozen parameters": Frozen,
+    "nested outputs": Nests,
+    "nested and ragged tensors": Ragged,
+    "DataParallel": lambda: nn.DataParallel(Reuses()),
+    "no_grad and inference_mode": HalfWithoutGradient,
+}
+
+
+def trained(model: nn.Module, steps: int = 3) -> list[float]:
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer, losses = torch.optim.Adam(parameters, lr=0.05), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.randn(3, 4)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    with torch.inference_mode():
+        losses.append(model.eval()(torch.randn(3, 4)).square().mean().item())
+    return losses
+
+
+def pairs(rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    return [(row["step"], row["call"]) for row in rows]
+
+
+def notes_of(hook: Hook) -> dict[str, Any]:
+    document = json.loads((Path(hook.out_dir) / "collections.json").read_text())
+    notes: dict[str, Any] = document["attempts"]["0"]
+    return notes
+
+
+@pytest.mark.parametrize(
+    "row", [pytest.param(name, marks=pytest.mark.supports(name, "losses")) for name in CASES]
+)
+@pytest.mark.filterwarnings("ignore:.*nested.*:UserWarning")
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")
+def test_losses_are_the_same_bits_with_capture_on(make_hook: MakeHook, row: str) -> None:
+    losses = []
+    for captured in (True, False):
+        torch.manual_seed(8)
+        model = CASES[row]()
+        if captured:
+            hook = make_hook(include_collections=[*OUTPUTS, "output_gradients", "optimizer_variables"])
+            hook.register_module(model)
+        losses.append(trained(model))
+    assert not hook._faults
+    assert hook.counters().tensors > 30
+    assert losses[0] == losses[1]
+
+
+@pytest.fixture
+def one_step(make_hook: MakeHook, read_run: ReadRun) -> Callable[[nn.Module, torch.Tensor], Captured]:
+    """The run of one step of a model whose weights do not move."""
+
+    def step(model: nn.Module, x: torch.Tensor) -> Captured:
+        hook = make_hook(include_collections=OUTPUTS)
+        hook.register_module(model)
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.0)
+        model(x).square().sum().backward()
+        optimizer.step()
+        assert not hook._faults
+        return read_run(hook)
+
+    return step
+
+
+OneStep = Callable[[nn.Module, torch.Tensor], Captured]
+
+
+@pytest.mark.supports("reused modules", "values")
+def test_a_reused_module_has_a_row_for_every_call(one_step: OneStep) -> None:
+    model, x = Reuses(), torch.randn(3, 4)
+    run = one_step(model, x)
+    first = model.act(model.fc(x))
+    assert pairs(run.of("fc_output_0")) == pairs(run.of("act_input_0")) == [(0, 0), (0, 1)]
+    assert np.array_equal(run.value("act_output_0", 0, call=0), first.detach().numpy())
+    assert np.array_equal(run.value("act_output_0", 0, call=1), model(x).detach().numpy())
+
+
+@pytest.mark.supports("shared parameters", "values")
+def test_a_shared_parameter_is_captured_once_and_its_other_name_is_told(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    hook, model = make_hook(include_collections=OUTPUTS), Shares()
+    hook.register_module(model)
+    model(torch.randn(3, 4)).square().sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.0).step()
+    run, gradient = read_run(hook), model.inner.weight.grad
+    assert gradient is not None
+    assert np.array_equal(run.value("gradient/Shares_inner.weight", 0), gradient.numpy())
+    assert not run.of("gradient/Shares_outer.weight")
+    assert notes_of(hook)["aliases"] == {"Shares_inner.weight": ["Shares_outer.weight"]}
+
+
+@pytest.mark.parametrize(
+    "reentrant",
+    [
+        pytest.param(True, marks=pytest.mark.supports("activation checkpointing, reentrant", "values")),
+        pytest.param(False, marks=pytest.mark.supports("activation checkpointing, non-reentrant", "values")),
+    ],
+)
+def test_what_is_computed_again_is_captured_once_and_marked(
+    make_hook: MakeHook, read_run: ReadRun, reentrant: bool
+) -> None:
+    hook, model = make_hook(include_collections=OUTPUTS), Checkpoints(reentrant)
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for _ in range(3):
+        x = torch.randn(3, 4)
+        model(x).square().sum().backward()
+        optimizer.step()
+    run, plain = read_run(hook), copy.deepcopy(model)
+    expected = plain.block[0](plain.first(x)).detach().numpy()
+    assert pairs(run.of("block.0_output_0")) == [(0, 0), (1, 0), (2, 0)]
+    assert np.array_equal(run.value("block.0_output_0", 2), expected)
+    again = set(notes_of(hook)["recomputed"])
+    # Without reentrance the last module is spared: torch stops as soon as it has what it needs.
+    assert {"block.0", "block.1"} <= again <= {"block", "block.0", "block.1", "block.2"}
+
+
+def test_a_model_without_checkpointing_has_nothing_marked(make_hook: MakeHook, read_run: ReadRun) -> None:
+    hook, model = make_hook(include_collections=OUTPUTS), Reuses()
+    hook.register_module(model)
+    trained(model)
+    read_run(hook)
+    assert "recomputed" not in notes_of(hook)
+
+
+@pytest.mark.supports("in-place activations", "values")
+def test_in_place_operations_change_nothing_that_was_captured(one_step: OneStep) -> None:
+    model, x = InPlace(), torch.randn(3, 4)
+    run = one_step(model, x)
+    before = model.fc1(x).detach().numpy()
+    assert np.array_equal(run.value("fc1_output_0", 0), before)
+    assert np.array_equal(run.value("act_input_0", 0), 2 * before)
+    assert np.array_equal(run.value("act_output_0", 0), np.maximum(2 * before, 0))
+
+
+@pytest.mark.supports("frozen parameters", "values")
+def test_a_frozen_part_has_weights_and_outputs_and_no_gradient(one_step: OneStep) -> None:
+    model, x = Frozen(), torch.randn(3, 4)
+    run = one_step(model, x)
+    assert np.array_equal(run.value("Frozen_base.weight", 0), model.base.weight.numpy())
+    assert np.array_equal(run.value("base_output_0", 0), model.base(x).numpy())
+    assert not run.of("gradient/Frozen_base.weight")
+    assert [row["status"] for row in run.of("gradient/Frozen_head.weight")] == ["ok"]
+
+
+@pytest.mark.supports("nested outputs", "values")
+def test_nested_outputs_go_by_their_keys(one_step: OneStep) -> None:
+    model, x = Nests(), torch.randn(3, 4)
+    run = one_step(model, x)
+    y = model.inner.fc(x).detach()
+    assert {name for name in run.names() if name.startswith("inner_output")} == {
+        "inner_output_y",
+        "inner_output_more.1.0",
+    }
+    assert np.array_equal(run.value("inner_output_y", 0), y.numpy())
+    assert np.array_equal(run.value("inner_output_more.1.0", 0), y.tanh().numpy())
+
+
+@pytest.mark.supports("nested and ragged tensors", "values")
+def test_a_jagged_tensor_is_its_values_and_offsets(one_step: OneStep) -> None:
+    model, x = Ragged(), torch.randn(3, 4)
+    run = one_step(model, x)
+    assert np.array_equal(run.value("pools_output_0.values", 0), model(x).detach().numpy())
+    assert np.array_equal(run.value("pools_output_0.offsets", 0), [0, 1, 3])
+    assert np.array_equal(run.value("pools.fc_input_0.values", 0), x.numpy())
+
+
+@pytest.mark.filterwarnings("ignore:.*nested.*:UserWarning")
+def test_a_nested_tensor_without_layout_is_its_values_and_sizes(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    class Gives(nn.Module):
+        def forward(self, parts: list[torch.Tensor]) -> torch.Tensor:
+            return torch.nested.nested_tensor(parts)
+
+    hook, model = make_hook(include_collections=["outputs"]), Gives()
+    hook.register_module(model)
+    parts = [torch.randn(2, 3), torch.randn(1, 2)]
+    model(parts)
+    run = read_run(hook)
+    flat = torch.cat([part.flatten() for part in parts]).numpy()
+    assert np.array_equal(run.value("Gives_output_0.values", 0), flat)
+    assert np.array_equal(run.value("Gives_output_0.sizes", 0), [[2, 3], [1, 2]])
+
+
+@pytest.mark.supports("DataParallel", "values")
+def test_inner_outputs_of_replicas_are_captured_each_with_a_call_of_its_own(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    class Wrapper(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = Reuses()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            results: dict[int, torch.Tensor] = {}
+
+            def run(index: int, part: torch.Tensor, replica: nn.Module) -> None:
+                results[index] = replica(part)
+
+            threads = [
+                threading.Thread(target=run, args=(index, part, replicate(self.module)))
+                for index, part in enumerate(x.chunk(2))
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return torch.cat([results[0], results[1]])
+
+    hook, model = make_hook(include_collections=["outputs"]), Wrapper()
+    hook.register_module(model)
+    output = model(torch.randn(4, 4))
+    run = read_run(hook)
+    found = {run.value("module.act_output_0", 0, call=call).tobytes() for call in range(4)}
+    assert {part.detach().numpy().tobytes() for part in output.chunk(2)} <= found
+
+
+@pytest.mark.supports("EMA copies", "values")
+@pytest.mark.supports("EMA copies", "losses")
+def test_copies_of_a_model_are_not_captured_and_are_no_steps(make_hook: MakeHook, read_run: ReadRun) -> None:
+    losses = []
+    for captured in (True, False):
+        torch.manual_seed(3)
+        model = Reuses()
+        if captured:
+            hook = make_hook(include_collections=OUTPUTS)
+            hook.register_module(model)
+        copied, averaged = copy.deepcopy(model), AveragedModel(model)
+        for _ in range(3):
+            losses += trained(model, steps=1)
+            model.train()
+            averaged.update_parameters(model)
+            losses.append(averaged(torch.randn(2, 4)).sum().item())
+            losses.append(copied(torch.randn(2, 4)).sum().item())
+    assert losses[:12] == losses[12:]
+    assert hook.global_step == 5
+    run = read_run(hook)
+    assert len(run.of("fc_output_0")) == 6 * 2
+
+
+@pytest.mark.supports("no_grad and inference_mode", "values")
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_without_gradients_outputs_and_weights_are_captured_and_no_gradient_is_made_up(
+    make_hook: MakeHook, read_run: ReadRun, context: Callable[[], Any]
+) -> None:
+    hook, model = make_hook(include_collections=[*OUTPUTS, "output_gradients"]), Reuses()
+    hook.register_module(model)
+    x = torch.randn(3, 4)
+    with context():
+        output = model(x)
+    run = read_run(hook)
+    assert np.array_equal(run.value("Reuses_output_0", 0), output.numpy())
+    assert np.array_equal(run.value("Reuses_fc.weight", 0), model.fc.weight.detach().numpy())
+    assert not any(row["kind"] in ("gradient", "output_gradient") for row in run.rows)
+
+
+def functional(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    doubled = {name: 2 * one.detach() for name, one in model.named_parameters()}
+    output: torch.Tensor = torch.func.functional_call(model, doubled, (x,))
+    return output
+
+
+def per_sample(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    parameters = {name: one.detach() for name, one in model.named_parameters()}
+
+    def loss(held: dict[str, torch.Tensor], one: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = torch.func.functional_call(model, held, (one[None],))
+        return output.square().sum()
+
+    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(parameters, x)
+    gradients: torch.Tensor = found["fc.weight"]
+    return gradients
+
+
+def mapped(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    output: torch.Tensor = torch.func.vmap(model)(x)
+    return output
+
+
+@pytest.mark.supports("functional_call and vmap", "values")
+@pytest.mark.supports("functional_call and vmap", "losses")
+@pytest.mark.parametrize("call", [functional, per_sample, mapped])
+def test_transforms_are_captured_or_counted_and_give_the_same_bits(
+    make_hook: MakeHook, read_run: ReadRun, call: Callable[[nn.Module, torch.Tensor], torch.Tensor]
+) -> None:
+    model, x = Reuses(), torch.randn(3, 4)
+    plain = call(model, x)
+    hook = make_hook(include_collections=OUTPUTS)
+    hook.register_module(model)
+    found = [call(model, x) for _ in range(2)]
+    assert all(torch.equal(plain, one) for one in found)
+    assert not hook._faults
+    run = read_run(hook)
+    assert {row["status"] for row in run.of("Reuses_output_0")} == {"ok" if call is functional else "skipped"}
+    assert all(row["reason"] == "no_storage" for row in run.rows if row["status"] == "skipped")
+    if call is functional:
+        assert np.array_equal(run.value("Reuses_output_0", 0), plain.numpy())
+        assert np.array_equal(run.value("Reuses_fc.weight", 1), 2 * model.fc.weight.detach().numpy())
+    assert all(row["status"] == "absent" for row in run.rows if row["kind"] == "gradient")
