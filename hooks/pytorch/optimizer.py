@@ -76,6 +76,11 @@ class Optimizers:
         """Whether any is known that still exists."""
         return any(known.optimizer() is not None for known in self._known.values())
 
+    def alive(self) -> list[tuple[Known, Optimizer]]:
+        """Those that still exist."""
+        pairs = [(known, known.optimizer()) for known in self._known.values()]
+        return [(known, optimizer) for known, optimizer in pairs if optimizer is not None]
+
     def owned_by_others(self, one: Known) -> set[int]:
         """Ids of what the other optimizers own."""
         others = (other.optimizer() for other in self._known.values() if other is not one)

@@ -9,7 +9,8 @@ accumulation the newest saved step is paid, under its own number.
     closure (LBFGS)         weights likewise, gradients when the step returns
     no optimizer at all     said once; gradients are read when the next forward starts
     eval, no_grad           weights when the forward ends, no gradients
-    step skipped            (gradients gone at the next forward) rows without value: "absent"
+    step skipped            (gradients gone at the next forward) rows without value: "absent"; when a
+                            gradient scaler skipped it, "optimizer/found_inf" is 1 beside them (scaler.py)
     parameter unused        no gradient: a row "absent", which is not zero
     frozen parameter        no gradient row at all; listed under "frozen" in collections.json
     fused step with a gradient scaler   gradients are divided by the scale, which is recorded beside them
@@ -31,7 +32,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdcore.hooks.clock import Stamp
-from tdcore.hooks.plan import Batch, Plan, Want
+from tdcore.hooks.plan import Plan
+from tdcore.hooks.pytorch.backward import BackwardTaps
 from tdcore.hooks.pytorch.model import ModelView
 from tdcore.hooks.pytorch.optimizer import (
     Known,
@@ -41,12 +43,17 @@ from tdcore.hooks.pytorch.optimizer import (
     state_values,
     unscaled,
 )
+from tdcore.hooks.pytorch.scaler import Rows, ScaleRecord, Scalers
+from tdcore.hooks.pytorch.selection import Selection, select
+from tdcore.hooks.pytorch.series import asks
+from tdcore.hooks.pytorch.sparse import sparse_rows
+from tdcore.hooks.pytorch.tap import Fault
+from tdcore.hooks.pytorch.updates import Updates
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 
 __all__ = ["ParameterCapture"]
 
-_SCALE = "optimizer/grad_scale"
 _GRADIENT, _REQUIRES_GRAD = attrgetter("grad"), attrgetter("requires_grad")
 _KINDS = (
     TensorKind.WEIGHT,
@@ -55,14 +62,6 @@ _KINDS = (
     TensorKind.OPTIMIZER_STATE,
     TensorKind.HYPERPARAMETER,
 )
-
-
-class Selection(NamedTuple):
-    """Positions in the view's parameters that one call takes. batch: of both lists in a row."""
-
-    weights: list[int]
-    gradients: list[int]
-    batch: Batch
 
 
 class Payment(NamedTuple):
@@ -86,7 +85,7 @@ class Memo(NamedTuple):
 class Owed:
     """A saved step whose weights or gradients are still to be captured."""
 
-    __slots__ = ("done", "inside_step", "plan", "stamp", "weights_done")
+    __slots__ = ("done", "inside_step", "plan", "scalers", "stamp", "stepped", "weights_done")
 
     def __init__(self, stamp: Stamp, plan: Plan, *, inside_step: bool) -> None:
         self.stamp = stamp
@@ -94,16 +93,29 @@ class Owed:
         self.inside_step = inside_step  # its forward ran in the closure of an optimizer
         self.weights_done = False
         self.done: frozenset[int] = frozenset()  # positions paid for by an optimizer
+        self.stepped: list[Known] = []  # optimizers that did
+        self.scalers: list[ScaleRecord] = []
 
 
 class ParameterCapture:
-    """Captures the parameters of one model. notes: of collections.json. warn: says a message once."""
+    """Captures the parameters of one model. notes: of collections.json. warn: says a message once.
+
+    fault: BaseHook._fault, for what is extra (series.py): it fails alone.
+    """
 
     def __init__(
-        self, root: nn.Module, recorder: Recorder, notes: dict[str, Any], warn: Callable[[str], None]
+        self,
+        root: nn.Module,
+        recorder: Recorder,
+        notes: dict[str, Any],
+        warn: Callable[[str], None],
+        fault: Fault,
     ) -> None:
         self.view = ModelView(root)
         self.owed: Owed | None = None
+        self.scalers = Scalers()
+        self.updates = Updates(recorder, fault, warn)
+        self.backward = BackwardTaps(recorder, self.scalers, fault, warn)
         self.inside_step = False  # an optimizer is running a closure
         self._root = weakref.ref(root)
         self._recorder = recorder
@@ -118,10 +130,10 @@ class ParameterCapture:
 
     def start_step(self, stamp: Stamp, plan: Plan, *, gradients: bool) -> None:
         """A step begins that is saved. gradients: whether a backward may follow."""
-        if self._off or not plan.may_take_any(_KINDS):
+        if self._off or not (plan.may_take_any(_KINDS) or asks(plan)):
             return
         if gradients:
-            self.owed = Owed(stamp, plan, inside_step=self.inside_step)
+            self._owe(stamp, plan)
         if not gradients or self.inside_step or not self._optimizers.any_alive:
             self._weights_due = (stamp, plan)
 
@@ -147,7 +159,7 @@ class ParameterCapture:
         (stamp, plan), self._weights_due = self._weights_due, None
         parameters = self._parameters()
         if parameters is not None:
-            self._take(stamp, plan, parameters, _select(self.view, plan, list(range(len(parameters))), []))
+            self._take(stamp, plan, parameters, select(self.view, plan, list(range(len(parameters))), []))
             if self.owed is not None and self.owed.stamp == stamp:
                 self.owed.weights_done = True
 
@@ -156,12 +168,16 @@ class ParameterCapture:
         self.inside_step = closure
         if self.owed is not None:
             self._pay(self.owed, optimizer)
+        if closure:
+            self.updates.expect_evaluation(optimizer)
 
     def after_step(self, optimizer: Optimizer) -> bool:
         """An optimizer has stepped. Whether it is one of the model's."""
         self.inside_step = False
         if self.owed is not None and self.owed.inside_step:
             self._pay(self.owed, optimizer)
+        if self.updates.pending:
+            self.updates.after(optimizer)
         return self._optimizers.find(optimizer) is not None
 
     def before_forward(self) -> None:
@@ -169,9 +185,12 @@ class ParameterCapture:
         owed, parameters = self.owed, self._parameters()
         if owed is None or self.inside_step:
             return
+        if torch.is_grad_enabled():  # else this is an evaluation before the backward
+            self.backward.detach()
         if (
             parameters is not None
             and not owed.done
+            and not self._skipped(owed, parameters)
             and any(parameter.grad is not None for parameter in parameters)
         ):
             if not self._optimizers.any_alive:
@@ -187,13 +206,17 @@ class ParameterCapture:
     def finish(self) -> None:
         """Captures what is owed with what there is now."""
         owed, self.owed = self.owed, None
+        self.backward.detach()
         parameters = self._parameters()
         if owed is None or parameters is None:
             return
         rest = [position for position in range(len(parameters)) if position not in owed.done]
         weights: list[int] = [] if owed.weights_done else rest
         gradients = [position for position in rest if parameters[position].requires_grad]
-        self._take(owed.stamp, owed.plan, parameters, _select(self.view, owed.plan, weights, gradients))
+        selection = select(self.view, owed.plan, weights, gradients)
+        self._take(owed.stamp, owed.plan, parameters, selection, None, self._skipped(owed, parameters))
+        if not (owed.done or owed.scalers):
+            self.scalers.look(again=True)
 
     def register(self, optimizer: Optimizer) -> bool:
         """Makes an optimizer known before its first step. False when it owns nothing of the model."""
@@ -203,8 +226,21 @@ class ParameterCapture:
         """Captures nothing from now on; still tells names and which optimizers are the model's."""
         self._off = True
         self.owed = self._weights_due = None
+        self.backward.switch_off()
+        self.updates.switch_off()
 
     # Private ----------------------------------------------------------------------------------------------
+
+    def _owe(self, stamp: Stamp, plan: Plan) -> None:
+        owed = self.owed = Owed(stamp, plan, inside_step=self.inside_step)
+        self.backward.detach()
+        self.scalers.look()
+        owed.scalers = self.scalers.records()
+        if asks(plan):
+            view, parameters = self.current_view(), self._parameters() or []
+            self.backward.attach(stamp, plan, view, parameters)
+            if self.inside_step:
+                self.updates.evaluated(owed, view, parameters)
 
     def _parameters(self) -> list[nn.Parameter] | None:
         """The model's parameters, in the order of the view's. None: the model is gone."""
@@ -227,10 +263,27 @@ class ParameterCapture:
             return
         payment = self._payment(owed, known, optimizer, parameters)
         extra = self._optimizer_values(owed.plan, known, optimizer, payment, parameters)
-        self._take(owed.stamp, owed.plan, parameters, payment.selection, optimizer, extra)
+        divisor, rows = self.scalers.at_step(optimizer, known.prefix, owed.plan)
+        self._take(owed.stamp, owed.plan, parameters, payment.selection, divisor, extra + rows)
+        if asks(owed.plan):
+            self.updates.prepare(owed, self.view, optimizer, parameters)
+        owed.stepped.append(known)
         owed.done = owed.done | payment.paid if owed.done else payment.paid
         if len(owed.done) == len(parameters):
             self.owed = None
+            self.backward.paid()
+
+    def _skipped(self, owed: Owed, parameters: list[nn.Parameter]) -> list[Rows]:
+        """What to write about optimizers that a gradient scaler did not let step."""
+        if owed.scalers and not self._optimizers.any_alive:
+            self._optimizers.search(parameters)
+        return [
+            rows
+            for scaler in owed.scalers
+            for known, optimizer in self._optimizers.alive()
+            if known not in owed.stepped and scaler.skipped(optimizer)
+            for rows in scaler.rows(optimizer, known.prefix, owed.plan)
+        ]
 
     def _payment(
         self, owed: Owed, known: Known, optimizer: Optimizer, parameters: list[nn.Parameter]
@@ -259,7 +312,7 @@ class ParameterCapture:
             position for position in range(len(ids)) if position not in owed.done and position not in left
         ]
         gradients = [position for position in positions if trainable[position]]
-        selection = _select(self.view, owed.plan, [] if owed.weights_done else positions, gradients)
+        selection = select(self.view, owed.plan, [] if owed.weights_done else positions, gradients)
         names = [self.view.parameters[position].name for position in positions]
         payment = Payment(selection, positions, names, frozenset(positions))
         known.memo = Memo(question, foreign, about_others, payment)
@@ -278,9 +331,9 @@ class ParameterCapture:
     @staticmethod
     def _optimizer_values(
         plan: Plan, known: Known, optimizer: Optimizer, payment: Payment, parameters: list[nn.Parameter]
-    ) -> list[tuple[list[Any], Batch]]:
+    ) -> list[Rows]:
         """Its state and settings, where the plan wants them."""
-        found = []
+        found: list[Rows] = []
         if plan.may_take(TensorKind.OPTIMIZER_STATE):
             paid = list(map(parameters.__getitem__, payment.positions))
             found.append(state_values(optimizer, known.prefix, plan, payment.names, paid))
@@ -300,54 +353,23 @@ class ParameterCapture:
         plan: Plan,
         parameters: list[nn.Parameter],
         selection: Selection,
-        optimizer: Optimizer | None = None,
-        extra: Iterable[tuple[list[Any], Batch]] = (),
+        divisor: torch.Tensor | None = None,
+        extra: Iterable[Rows] = (),
     ) -> None:
-        """The one native call."""
+        """The one native call. divisor: what gradients are still multiplied by."""
         at = parameters.__getitem__
         tensors: list[Any] = list(map(at, selection.weights))
         gradients: list[Any] = list(map(_GRADIENT, map(at, selection.gradients)))
-        scale = getattr(optimizer, "grad_scale", None)
-        if isinstance(scale, torch.Tensor) and gradients:
-            gradients = unscaled(gradients, scale)
-            want = plan.insist(_SCALE, TensorKind.HYPERPARAMETER, type(optimizer).__name__)
-            extra = [*extra, ([scale], Batch([want]))]
+        beside = sparse_rows(plan, self.view, selection.gradients, gradients)
+        if divisor is not None:
+            gradients = unscaled(gradients, divisor)
         tensors += gradients
         batch = selection.batch
-        for values, more in extra:
+        for values, more in (*extra, *beside):
             tensors += values
             batch = batch.followed_by(more)
         if tensors:
             self._recorder.capture(tensors, batch, stamp)
-
-
-def _select(view: ModelView, plan: Plan, weights: list[int], gradients: list[int]) -> Selection:
-    """Those of the positions that the plan wants. Remembers the last answers: steps ask the same again."""
-    key = ("selection", bool(weights), bool(gradients))
-    known = plan.cache.get(key)
-    if known is None or known[0] is not view or known[1:3] != (weights, gradients):
-        chosen_weights, wants = _wanted(view, plan, weights, gradient=False)
-        chosen_gradients, more = _wanted(view, plan, gradients, gradient=True)
-        selection = Selection(chosen_weights, chosen_gradients, Batch(wants + more))
-        known = plan.cache[key] = (view, weights, gradients, selection)
-    answer: Selection = known[3]
-    return answer
-
-
-def _wanted(
-    view: ModelView, plan: Plan, positions: list[int], *, gradient: bool
-) -> tuple[list[int], list[Want]]:
-    chosen: list[int] = []
-    wants: list[Want] = []
-    for position in positions:
-        name, kind, origin = view.parameters[position]
-        if gradient:
-            name, kind = f"gradient/{name}", TensorKind.GRADIENT
-        want = plan.want(name, kind, origin)
-        if want is not None:
-            chosen.append(position)
-            wants.append(want)
-    return chosen, wants
 
 
 def _same(one: tuple[Any, ...], two: tuple[Any, ...]) -> bool:
