@@ -46,6 +46,7 @@ class Optimizers:
         self._known: dict[int, Known] = {}  # by id of the optimizer
         self._met = 0
         self._searched = False
+        self._ownerless: set[int] = set()  # ids of parameters for which a search found no optimizer
 
     def find(self, optimizer: Optimizer) -> Known | None:
         """The entry of an optimizer that is known."""
@@ -70,6 +71,15 @@ class Optimizers:
             for found in gc.get_objects():
                 if issubclass(type(found), Optimizer):
                     self.meet(found, parameters)
+
+    def search_owners(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Looks among all objects when a parameter that trains has no known optimizer: once for each such."""
+        trained = {id(parameter) for parameter in parameters if parameter.requires_grad}
+        owned = {id(parameter) for _, optimizer in self.alive() for parameter in owned_by(optimizer)}
+        if not trained - owned <= self._ownerless:
+            self._searched = False
+            self.search(parameters)
+            self._ownerless = trained - owned
 
     @property
     def any_alive(self) -> bool:

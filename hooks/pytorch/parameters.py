@@ -236,8 +236,9 @@ class ParameterCapture:
         self.backward.detach()
         self.scalers.look()
         owed.scalers = self.scalers.records()
-        if asks(plan):
+        if asks(plan) or owed.scalers:  # then it matters whose a parameter is, from the first step on
             view, parameters = self.current_view(), self._parameters() or []
+            self._optimizers.search_owners(parameters)
             self.backward.attach(stamp, plan, view, parameters)
             if self.inside_step:
                 self.updates.evaluated(owed, view, parameters)

@@ -178,6 +178,26 @@ def test_of_two_optimizers_only_the_skipped_one_is_marked(make_hook: MakeHook, r
 
 
 @pytest.mark.supports("GradScaler", "values")
+@pytest.mark.supports("several optimizers", "values")
+def test_gradients_of_optimizers_that_were_not_seen_yet_are_unscaled(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    hook, model = make_hook(include_collections=BOTH), Net()
+    hook.register_module(model)
+    one = torch.optim.SGD(model.fc1.parameters(), lr=0.1)
+    two = torch.optim.SGD(model.fc2.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    loss = model(torch.randn(5, 4)).square().mean()
+    gradients = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+    scaler.scale(loss).backward()
+    scaler.step(one)
+    scaler.step(two)
+    run = read_run(hook)
+    for (name, _), gradient in zip(model.named_parameters(), gradients, strict=True):
+        assert np.array_equal(run.value(f"gradient/Net_{name}", 0), gradient.numpy())
+
+
+@pytest.mark.supports("GradScaler", "values")
 def test_a_scaler_that_is_made_late_can_be_registered(make_hook: MakeHook, read_run: ReadRun) -> None:
     hook, model = make_hook(include_collections=BOTH), Net()
     hook.register_module(model)
