@@ -58,7 +58,7 @@ Fired = dict[int, tuple["weakref.ref[torch.Tensor]", Want]]  # by id of the para
 
 
 class BackwardTaps:
-    """The hooks on the parameters of one model. fault: BaseHook._fault. warn: says a message once."""
+    """The hooks on the parameters of one model. fault: BaseHook._fault. warn: says once what is missing."""
 
     def __init__(
         self, recorder: Recorder, scalers: Scalers, fault: Fault, warn: Callable[[str], None]

@@ -45,7 +45,7 @@ from tdcore.hooks.pytorch.optimizer import (
 )
 from tdcore.hooks.pytorch.scaler import Rows, ScaleRecord, Scalers
 from tdcore.hooks.pytorch.selection import Selection, select
-from tdcore.hooks.pytorch.series import asks
+from tdcore.hooks.pytorch.series import asks, noting
 from tdcore.hooks.pytorch.sparse import sparse_rows
 from tdcore.hooks.pytorch.tap import Fault
 from tdcore.hooks.pytorch.updates import Updates
@@ -114,8 +114,9 @@ class ParameterCapture:
         self.view = ModelView(root)
         self.owed: Owed | None = None
         self.scalers = Scalers()
-        self.updates = Updates(recorder, fault, warn)
-        self.backward = BackwardTaps(recorder, self.scalers, fault, warn)
+        say = noting(notes, warn)
+        self.updates = Updates(recorder, fault, say)
+        self.backward = BackwardTaps(recorder, self.scalers, fault, say)
         self.inside_step = False  # an optimizer is running a closure
         self._root = weakref.ref(root)
         self._recorder = recorder

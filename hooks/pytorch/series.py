@@ -7,16 +7,20 @@
 
 A collection asks for one when it is called so (backward_gradients, ...), or when a pattern or name that it
 was given speaks of it. A pattern such as "fc1" asks for what a step has anyway, and for none of these.
-Pure functions of their arguments; answers are kept in the plan.
+What of a series that was asked for cannot be captured is said once, and noted in collections.json under
+"not_captured". Pure functions of their arguments; answers are kept in the plan.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 from tdcore.hooks.plan import Plan, Want
 from tdcore.hooks.pytorch.model import ModelView
 from tdcore.layout import TensorKind
 
-__all__ = ["BACKWARD", "MICROBATCH", "RATIO", "UPDATE", "asks", "chosen"]
+__all__ = ["BACKWARD", "MICROBATCH", "RATIO", "UPDATE", "asks", "chosen", "noting"]
 
 BACKWARD, MICROBATCH = "backward_gradient", "microbatch_gradient"
 UPDATE, RATIO = "weight_update", "update_ratio"
@@ -48,3 +52,15 @@ def chosen(plan: Plan, view: ModelView, series: str) -> dict[int, Want]:
                 found[position] = want
     plan.cache[series] = (view, found)
     return found
+
+
+def noting(notes: dict[str, Any], warn: Callable[[str], None]) -> Callable[[str], None]:
+    """Says once, and notes, what is not captured. notes: of collections.json."""
+
+    def say(message: str) -> None:
+        noted = notes.setdefault("not_captured", [])
+        if message not in noted:
+            noted.append(message)
+        warn(message)
+
+    return say

@@ -40,6 +40,10 @@ __all__ = ["Updates"]
 _HALF = (torch.float16, torch.bfloat16)
 _TYPES = frozenset({*_HALF, torch.float32, torch.float64, torch.complex64, torch.complex128})
 _REFUSED = "weight_update and update_ratio are not captured of sharded and sparse parameters, nor of {}"
+_LATE = (
+    "weight_update and update_ratio of an optimizer with a closure are captured when the first evaluation of "
+    "its step is one that is saved; this one was not"
+)
 
 
 class Watched(NamedTuple):
@@ -68,7 +72,7 @@ class Debt(Protocol):
 
 
 class Updates:
-    """Weight updates of one model. fault: BaseHook._fault. warn: says a message once."""
+    """Weight updates of one model. fault: BaseHook._fault. warn: says once what is not captured."""
 
     def __init__(self, recorder: Recorder, fault: Fault, warn: Callable[[str], None]) -> None:
         self.pending: dict[int, Pending] = {}  # by id of the optimizer; not empty only within its step
@@ -87,6 +91,8 @@ class Updates:
             self._guarded(self._copy, owed, view, optimizer, parameters)
         elif pending is not None:
             self.pending[id(optimizer)] = pending._replace(stamp=owed.stamp, at=self._recorder.now.step)
+        elif chosen(owed.plan, view, UPDATE) or chosen(owed.plan, view, RATIO):
+            self._warn(_LATE)
 
     def expect_evaluation(self, optimizer: Optimizer) -> None:
         """The optimizer is about to call its closure."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,12 @@ GRADIENT = "gradient/Net_fc1.weight"
 BACKWARD = "backward_gradient/Net_fc1.weight"
 PART = "microbatch_gradient/Net_fc1.weight"
 ALL_THREE = ["gradients", "backward_gradients", "microbatch_gradients"]
+
+
+def not_captured(hook: Hook) -> str:
+    """What the run says of series that were asked for and are missing."""
+    document = json.loads((Path(hook.out_dir) / "collections.json").read_text())
+    return "; ".join(document["attempts"]["0"]["not_captured"])
 
 
 def clip_by_norm(model: nn.Module) -> None:
@@ -108,6 +115,26 @@ def test_with_several_scalers_nothing_is_guessed(
     assert run.steps(GRADIENT) == [0, 1, 2]
     assert not run.of(BACKWARD) + run.of(PART)
     assert sum("several gradient scalers are in use" in message for message in caplog.messages) == 1
+    assert "several gradient scalers are in use" in not_captured(hook)
+
+
+@pytest.mark.supports("gradient clipping", "breaks")
+def test_gradients_that_come_by_no_backward_are_noted_as_missing(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    hook, model = make_hook(include_collections=ALL_THREE), Net()
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = model(torch.randn(5, 4)).square().mean()
+    for parameter, gradient in zip(
+        model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True
+    ):
+        parameter.grad = gradient
+    optimizer.step()
+    run = read_run(hook)
+    assert run.steps(GRADIENT) == [0]
+    assert not run.of(BACKWARD) + run.of(PART)
+    assert "no gradient came by the parameters" in not_captured(hook)
 
 
 def accumulate(hook: Hook | None, record: Record, *, by_hand: bool = False) -> None:

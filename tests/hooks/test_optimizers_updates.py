@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -184,6 +186,8 @@ def test_a_closure_gives_the_update_of_its_whole_step_if_the_first_evaluation_is
         np.testing.assert_allclose(run.value(RATIO, evaluations - 1), expected, rtol=1e-7)
     else:
         assert not run.of(RATIO)
+        document = json.loads((Path(hook.out_dir) / "collections.json").read_text())
+        assert "first evaluation" in document["attempts"]["0"]["not_captured"][0]
 
 
 @pytest.mark.supports("update ratio", "values")
