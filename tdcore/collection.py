@@ -7,9 +7,10 @@ before the training and may be changed while it runs: a hook sees the change at 
 thread-safe: change them from the training thread.
 
 Built in: all, default (include_regex of the hook), weights, biases, gradients, losses, inputs, outputs,
-output_gradients, scalars, custom (empty until filled), optimizer_variables, hyperparameters. Gradients of
-outputs are captured only where they are asked for: "all" leaves them out, and a pattern selects them when it
-says "output_gradient".
+output_gradients, scalars, custom (empty until filled), optimizer_variables, hyperparameters, and what costs
+extra work, so that only those who name it get it: backward_gradients, microbatch_gradients, weight_updates,
+update_ratios. Gradients of outputs, too, are captured only where they are asked for: "all" leaves them out,
+and a pattern selects them when it says "output_gradient".
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ class CollectionKeys:
     CUSTOM = "custom"
     OPTIMIZER_VARIABLES = "optimizer_variables"
     HYPERPARAMETERS = "hyperparameters"
+    BACKWARD_GRADIENTS = "backward_gradients"
+    MICROBATCH_GRADIENTS = "microbatch_gradients"
+    WEIGHT_UPDATES = "weight_updates"
+    UPDATE_RATIOS = "update_ratios"
     METRICS = "metrics"
     PREDICTIONS = "predictions"
     LABELS = "labels"
@@ -58,6 +63,7 @@ class CollectionKeys:
 _PARAMETERS = frozenset({TensorKind.WEIGHT, TensorKind.BIAS})
 _RESULTS = frozenset({TensorKind.OUTPUT, TensorKind.LOSS, TensorKind.CUSTOM})
 _NO_KINDS: frozenset[TensorKind] = frozenset()
+_EXTRA = frozenset({TensorKind.CUSTOM})
 _OF_MODULES = frozenset({TensorKind.INPUT, TensorKind.OUTPUT})
 _ON_REQUEST = TensorKind.OUTPUT_GRADIENT  # "all" leaves it out; patterns of the user must say its word
 _BUILT_IN: dict[str, tuple[tuple[str, ...], frozenset[TensorKind], frozenset[TensorKind] | None]] = {
@@ -74,6 +80,10 @@ _BUILT_IN: dict[str, tuple[tuple[str, ...], frozenset[TensorKind], frozenset[Ten
     CollectionKeys.CUSTOM: ((), _NO_KINDS, None),
     CollectionKeys.OPTIMIZER_VARIABLES: ((), frozenset({TensorKind.OPTIMIZER_STATE}), None),
     CollectionKeys.HYPERPARAMETERS: ((), frozenset({TensorKind.HYPERPARAMETER}), None),
+    CollectionKeys.BACKWARD_GRADIENTS: (("^backward_gradient/",), _NO_KINDS, _EXTRA),
+    CollectionKeys.MICROBATCH_GRADIENTS: (("^microbatch_gradient/",), _NO_KINDS, _EXTRA),
+    CollectionKeys.WEIGHT_UPDATES: (("^weight_update/",), _NO_KINDS, _EXTRA),
+    CollectionKeys.UPDATE_RATIOS: (("^update_ratio/",), _NO_KINDS, _EXTRA),
 }
 
 
@@ -287,6 +297,10 @@ class Collection:
         """Whether a pattern of the user matches none of the known names: it may mean tensors not seen yet."""
         names = list(known)
         return any(not any(pattern.search(name) for name in names) for pattern in self._patterns)
+
+    def speaks_of(self, word: str) -> bool:
+        """Whether a pattern, or a name that it was given, has the word in it."""
+        return any(word in text for text in (*self.include_regex, *self._names))
 
     def belongs(self, name: str, kind: TensorKind, origin: str = "") -> bool:
         """Whether a tensor of that name and kind, of a module of class `origin`, is part of it."""

@@ -125,7 +125,9 @@ def test_settings_for_a_built_in_collection_add_to_it() -> None:
 
 def test_asking_for_an_unknown_collection_makes_it_unless_told_not_to() -> None:
     manager = CollectionManager()
-    with pytest.raises(InvalidCollectionConfiguration, match="no collection 'mine'; there are all, biases"):
+    with pytest.raises(
+        InvalidCollectionConfiguration, match="no collection 'mine'; there are all, backward_gradients"
+    ):
         manager.get("mine", create=False)
     assert manager.get("mine") is manager.get("mine")
 

@@ -43,6 +43,7 @@ from tdcore.hooks.pytorch.model import cuda_devices
 from tdcore.hooks.pytorch.optimizer import Numbers
 from tdcore.hooks.pytorch.parameters import ParameterCapture
 from tdcore.hooks.pytorch.roots import Roots, switch_off
+from tdcore.hooks.pytorch.scaler import GRAD_SCALER
 from tdcore.hooks.pytorch.signals import StepSignal, optimizer_signals
 from tdcore.hooks.pytorch.tap import graph_task
 from tdcore.hooks.pytorch.taps import Taps
@@ -170,7 +171,12 @@ class Hook(BaseHook):
             return
         with ExitStack() as stack:
             parameters = ParameterCapture(
-                module, self._recorder, self._notes, self._warn, numbers=self._numbers
+                module,
+                self._recorder,
+                self._notes,
+                self._warn,
+                weakref.WeakMethod(self._fault),
+                numbers=self._numbers,
             )
             signal = StepSignal(self)
             stack.callback(module.register_forward_pre_hook(signal, with_kwargs=True).remove)
@@ -211,6 +217,16 @@ class Hook(BaseHook):
                 f"the {type(optimizer).__name__} holds no parameter of the registered "
                 f"{self._parameters.view.root_name}; give the optimizer of that model"
             )
+
+    def register_scaler(self, scaler: object) -> None:
+        """Says which gradient scaler the training has; one that is there at the first saved step is found."""
+        if not isinstance(scaler, GRAD_SCALER):
+            raise ConfigError(f"register_scaler needs a torch.amp.GradScaler, got {type(scaler).__name__}")
+        if self._off:
+            return
+        if self._parameters is None:
+            raise ConfigError("register_scaler needs the model first: call register_module(model)")
+        self._parameters.scalers.add(scaler)
 
     def step(self) -> None:
         """Starts the next step by hand; from the first call on forwards start none. Raises StopTraining."""

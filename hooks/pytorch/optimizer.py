@@ -71,6 +71,7 @@ class Optimizers:
         self._known: dict[int, Known] = {}  # by id of the optimizer
         self._numbers = numbers
         self._searched = False
+        self._ownerless: set[int] = set()  # ids of parameters for which a search found no optimizer
 
     def find(self, optimizer: Optimizer) -> Known | None:
         """The entry of an optimizer that is known."""
@@ -95,10 +96,24 @@ class Optimizers:
                 if issubclass(type(found), Optimizer):
                     self.meet(found, parameters)
 
+    def search_owners(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Looks among all objects when a parameter that trains has no known optimizer: once for each such."""
+        trained = {id(parameter) for parameter in parameters if parameter.requires_grad}
+        owned = {id(parameter) for _, optimizer in self.alive() for parameter in owned_by(optimizer)}
+        if not trained - owned <= self._ownerless:
+            self._searched = False
+            self.search(parameters)
+            self._ownerless = trained - owned
+
     @property
     def any_alive(self) -> bool:
         """Whether any is known that still exists."""
         return any(known.optimizer() is not None for known in self._known.values())
+
+    def alive(self) -> list[tuple[Known, Optimizer]]:
+        """Those that still exist."""
+        pairs = [(known, known.optimizer()) for known in self._known.values()]
+        return [(known, optimizer) for known, optimizer in pairs if optimizer is not None]
 
     def owned_by_others(self, one: Known) -> set[int]:
         """Ids of what the other optimizers own."""

@@ -9,7 +9,8 @@ accumulation the newest saved step is paid, under its own number.
     closure (LBFGS)         weights likewise, gradients when the step returns
     no optimizer at all     said once; gradients are read when the next forward starts
     eval, no_grad           weights when the forward ends, no gradients
-    step skipped            (gradients gone at the next forward) rows without value: "absent"
+    step skipped            (gradients gone at the next forward) rows without value: "absent"; when a
+                            gradient scaler skipped it, "optimizer/found_inf" is 1 beside them (scaler.py)
     parameter unused        no gradient: a row "absent", which is not zero
     frozen parameter        no gradient row at all; listed under "frozen" in collections.json
     fused step with a gradient scaler   gradients are divided by the scale, which is recorded beside them
@@ -24,15 +25,16 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from tdcore.hooks.clock import Stamp
-from tdcore.hooks.plan import Batch, Plan
+from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.arrivals import Arrivals
+from tdcore.hooks.pytorch.backward import BackwardTaps
 from tdcore.hooks.pytorch.model import ModelView
 from tdcore.hooks.pytorch.optimizer import (
     Known,
@@ -43,14 +45,19 @@ from tdcore.hooks.pytorch.optimizer import (
     state_values,
     unscaled,
 )
+from tdcore.hooks.pytorch.owed import Memo, Owed, Payment
 from tdcore.hooks.pytorch.remarks import Remarks
+from tdcore.hooks.pytorch.scaler import Rows, Scalers
 from tdcore.hooks.pytorch.selection import Selection, awaited, in_order, select
+from tdcore.hooks.pytorch.series import asks, noting
+from tdcore.hooks.pytorch.sparse import sparse_rows
+from tdcore.hooks.pytorch.tap import Fault
+from tdcore.hooks.pytorch.updates import Updates
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 
 __all__ = ["ParameterCapture"]
 
-_SCALE = "optimizer/grad_scale"
 _GRADIENT, _REQUIRES_GRAD = attrgetter("grad"), attrgetter("requires_grad")
 _KINDS = (
     TensorKind.WEIGHT,
@@ -61,40 +68,11 @@ _KINDS = (
 )
 
 
-class Payment(NamedTuple):
-    """What one step of an optimizer pays for. positions: in the view's parameters. paid: those as a set."""
-
-    selection: Selection
-    positions: list[int]
-    names: list[str]
-    paid: frozenset[int]
-
-
-class Memo(NamedTuple):
-    """A payment, and what it depends on. foreign: positions of parameters that other optimizers may own."""
-
-    question: tuple[Any, ...]
-    foreign: list[int]
-    about_others: tuple[set[int], list[bool]]
-    payment: Payment
-
-
-class Owed:
-    """A saved step whose weights or gradients are still to be captured."""
-
-    __slots__ = ("done", "inside_step", "plan", "stamp", "watched", "weights_done")
-
-    def __init__(self, stamp: Stamp, plan: Plan, *, inside_step: bool) -> None:
-        self.stamp = stamp
-        self.plan = plan
-        self.inside_step = inside_step  # its forward ran in the closure of an optimizer
-        self.weights_done = False
-        self.watched = False  # the order of its gradients is being noted
-        self.done: frozenset[int] = frozenset()  # positions paid for by an optimizer
-
-
 class ParameterCapture:
-    """Captures the parameters of one model. notes: of collections.json. warn: says a message once."""
+    """Captures the parameters of one model. notes: of collections.json. warn: says a message once.
+
+    fault: BaseHook._fault, for what is extra (series.py): it fails alone.
+    """
 
     def __init__(
         self,
@@ -102,6 +80,7 @@ class ParameterCapture:
         recorder: Recorder,
         notes: dict[str, Any],
         warn: Callable[[str], None],
+        fault: Fault,
         *,
         name: str | None = None,
         numbers: Numbers | None = None,
@@ -109,6 +88,10 @@ class ParameterCapture:
         self.view = ModelView(root, name)
         self._name = name
         self.owed: Owed | None = None
+        self.scalers = Scalers()
+        say = noting(notes, warn)
+        self.updates = Updates(recorder, fault, say)
+        self.backward = BackwardTaps(recorder, self.scalers, fault, say)
         self.inside_step = False  # an optimizer is running a closure
         self._root = weakref.ref(root)
         self._recorder = recorder
@@ -125,12 +108,11 @@ class ParameterCapture:
 
     def start_step(self, stamp: Stamp, plan: Plan, *, gradients: bool, weights: bool = True) -> None:
         """A step begins that is saved. gradients: a backward may follow. weights: they are not taken yet."""
-        if self._off or not plan.may_take_any(_KINDS):
+        if self._off or not (plan.may_take_any(_KINDS) or asks(plan)):
             return
         self.arrivals.stop()
         if gradients:
-            self.owed = Owed(stamp, plan, inside_step=self.inside_step)
-            self.owed.weights_done = not weights
+            self._owe(stamp, plan, weights_done=not weights)
         if not weights:
             return
         if not gradients or self.inside_step or not self._optimizers.any_alive:
@@ -180,12 +162,16 @@ class ParameterCapture:
         self.inside_step = closure
         if self.owed is not None:
             self._pay(self.owed, optimizer)
+        if closure:
+            self.updates.expect_evaluation(optimizer)
 
     def after_step(self, optimizer: Optimizer) -> bool:
         """An optimizer has stepped. Whether it is one of the model's."""
         self.inside_step = False
         if self.owed is not None and self.owed.inside_step:
             self._pay(self.owed, optimizer)
+        if self.updates.pending:
+            self.updates.after(optimizer)
         return self._optimizers.find(optimizer) is not None
 
     def before_forward(self) -> None:
@@ -193,9 +179,12 @@ class ParameterCapture:
         owed, parameters = self.owed, self._parameters()
         if owed is None or self.inside_step:
             return
+        if torch.is_grad_enabled():  # else this is an evaluation before the backward
+            self.backward.detach()
         if (
             parameters is not None
             and not owed.done
+            and not self._skipped(owed, parameters)
             and any(parameter.grad is not None for parameter in parameters)
         ):
             if not self._optimizers.any_alive:
@@ -211,6 +200,7 @@ class ParameterCapture:
     def finish(self) -> None:
         """Captures what is owed with what there is now."""
         owed, self.owed = self.owed, None
+        self.backward.detach()
         parameters = self._parameters()
         if owed is None or parameters is None:
             self.arrivals.stop()
@@ -218,8 +208,11 @@ class ParameterCapture:
         rest = [position for position in range(len(parameters)) if position not in owed.done]
         weights: list[int] = [] if owed.weights_done else rest
         gradients = [position for position in rest if parameters[position].requires_grad]
-        self._take(owed.stamp, owed.plan, parameters, select(self.view, owed.plan, weights, gradients))
+        selection = select(self.view, owed.plan, weights, gradients)
+        self._take(owed.stamp, owed.plan, parameters, selection, None, self._skipped(owed, parameters))
         self.arrivals.stop()
+        if not (owed.done or owed.scalers):
+            self.scalers.look(again=True)
 
     def register(self, optimizer: Optimizer) -> bool:
         """Makes an optimizer known before its first step. False when it owns nothing of the model."""
@@ -230,8 +223,23 @@ class ParameterCapture:
         self._off = True
         self.owed = self._weights_due = None
         self.arrivals.stop()
+        self.backward.switch_off()
+        self.updates.switch_off()
 
     # Private ----------------------------------------------------------------------------------------------
+
+    def _owe(self, stamp: Stamp, plan: Plan, *, weights_done: bool) -> None:
+        owed = self.owed = Owed(stamp, plan, inside_step=self.inside_step)
+        owed.weights_done = weights_done
+        self.backward.detach()
+        self.scalers.look()
+        owed.scalers = self.scalers.records()
+        if asks(plan) or owed.scalers:  # then it matters whose a parameter is, from the first step on
+            view, parameters = self.current_view(), self._parameters() or []
+            self._optimizers.search_owners(parameters)
+            self.backward.attach(stamp, plan, view, parameters)
+            if self.inside_step:
+                self.updates.evaluated(owed, view, parameters)
 
     def _parameters(self) -> list[nn.Parameter] | None:
         """The model's parameters, in the order of the view's. None: the model is gone."""
@@ -253,11 +261,28 @@ class ParameterCapture:
             return
         payment = self._payment(owed, known, optimizer, parameters)
         extra = self._optimizer_values(owed, known, optimizer, payment, parameters)
-        self._take(owed.stamp, owed.plan, parameters, payment.selection, optimizer, extra)
+        divisor, rows = self.scalers.at_step(optimizer, known.prefix, owed.plan)
+        self._take(owed.stamp, owed.plan, parameters, payment.selection, divisor, extra + rows)
+        if asks(owed.plan):
+            self.updates.prepare(owed, self.view, optimizer, parameters)
+        owed.stepped.append(known)
         owed.done = owed.done | payment.paid if owed.done else payment.paid
         if len(owed.done) == len(parameters):
             self.owed = None
             self.arrivals.stop()
+            self.backward.paid()
+
+    def _skipped(self, owed: Owed, parameters: list[nn.Parameter]) -> list[Rows]:
+        """What to write about optimizers that a gradient scaler did not let step."""
+        if owed.scalers and not self._optimizers.any_alive:
+            self._optimizers.search(parameters)
+        return [
+            rows
+            for scaler in owed.scalers
+            for known, optimizer in self._optimizers.alive()
+            if known not in owed.stepped and scaler.skipped(optimizer)
+            for rows in scaler.rows(optimizer, known.prefix, owed.plan)
+        ]
 
     def _payment(
         self, owed: Owed, known: Known, optimizer: Optimizer, parameters: list[nn.Parameter]
@@ -304,9 +329,10 @@ class ParameterCapture:
 
     def _optimizer_values(
         self, owed: Owed, known: Known, optimizer: Optimizer, payment: Payment, parameters: list[nn.Parameter]
-    ) -> list[tuple[list[Any], Batch]]:
+    ) -> list[Rows]:
         """Its state and settings, where the plan wants them."""
-        found, plan = [], owed.plan
+        found: list[Rows] = []
+        plan = owed.plan
         if plan.may_take(TensorKind.OPTIMIZER_STATE):
             paid = list(map(parameters.__getitem__, payment.positions))
             found.append(state_values(optimizer, known.prefix, plan, payment.names, paid))
@@ -324,22 +350,20 @@ class ParameterCapture:
         plan: Plan,
         parameters: list[nn.Parameter],
         selection: Selection,
-        optimizer: Optimizer | None = None,
-        extra: Iterable[tuple[list[Any], Batch]] = (),
+        divisor: torch.Tensor | None = None,
+        extra: Iterable[Rows] = (),
     ) -> None:
-        """The one native call."""
+        """The one native call. divisor: what gradients are still multiplied by."""
         selection = in_order(self.view, plan, selection, self.arrivals.sorted(selection.gradients))
         at = parameters.__getitem__
         tensors: list[Any] = list(map(at, selection.weights))
         gradients: list[Any] = list(map(_GRADIENT, map(at, selection.gradients)))
-        scale = getattr(optimizer, "grad_scale", None)
-        if isinstance(scale, torch.Tensor) and gradients:
-            gradients = unscaled(gradients, scale)
-            want = plan.insist(_SCALE, TensorKind.HYPERPARAMETER, type(optimizer).__name__)
-            extra = [*extra, ([scale], Batch([want]))]
+        beside = sparse_rows(plan, self.view, selection.gradients, gradients)
+        if divisor is not None:
+            gradients = unscaled(gradients, divisor)
         tensors += gradients
         batch = selection.batch
-        for values, more in extra:
+        for values, more in (*extra, *beside):
             tensors += values
             batch = batch.followed_by(more)
         if tensors:

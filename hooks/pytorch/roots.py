@@ -53,7 +53,13 @@ class Further:
         self._hook = weakref.ref(hook)
         self._joined: tuple[Stamp, bool] | None = None  # last step it took part in, whether for gradients
         self._parameters = ParameterCapture(
-            module, hook._recorder, hook._notes, hook._warn, name=name, numbers=hook._numbers
+            module,
+            hook._recorder,
+            hook._notes,
+            hook._warn,
+            weakref.WeakMethod(hook._fault),
+            name=name,
+            numbers=hook._numbers,
         )
         self._taps = Taps(
             hook._recorder,

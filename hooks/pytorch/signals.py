@@ -70,7 +70,7 @@ def optimizer_signals(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., None], 
             return
         parameters = hook._parameters
         parameters.inside_step = False
-        if parameters.owed is not None or hook._asked():
+        if parameters.owed is not None or parameters.updates.pending or hook._asked():
             hook._after_optimizer(parameters, optimizer)
 
     return before, after

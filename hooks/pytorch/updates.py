@@ -1,0 +1,199 @@
+"""What an optimizer's step changes: weight updates and their ratio to the weights, when asked for.
+
+    weight_update/<parameter>   weight after the step minus weight before it
+    update_ratio/<parameter>    norm of that / norm of the weight before; L2 norms, summed in float64
+
+At a saved step a copy of the weights is made before the optimizer steps, and becomes the update afterwards:
+as much memory as the asked weights, for the time of the step. The difference is taken in the weights' own
+precision, for half precision in float32. On the CPU norms are those of the native statistics; on a device
+they are computed there, without waiting for it.
+A weight of zeros gives an infinite ratio (NaN when it does not move), one with NaN or Inf gives NaN. An
+optimizer with a closure may evaluate the model several times: the update is that of its whole step, under the
+evaluation whose gradients are recorded, if the first evaluation is one that is saved.
+Not of sharded, sparse or 8-bit parameters: said once.
+Threads: the one that runs the optimizer. Keeps copies of weights until the step has ended, and no parameter.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from tdcore import _core
+from tdcore.hooks.clock import Stamp
+from tdcore.hooks.plan import Batch, Plan, Want
+from tdcore.hooks.pytorch.model import ModelView
+from tdcore.hooks.pytorch.optimizer import owned_by
+from tdcore.hooks.pytorch.series import RATIO, UPDATE, chosen
+from tdcore.hooks.pytorch.tap import Fault
+from tdcore.hooks.recorder import Recorder
+from tdcore.stats import STATS_DTYPE
+
+__all__ = ["Updates"]
+
+_HALF = (torch.float16, torch.bfloat16)
+_TYPES = frozenset({*_HALF, torch.float32, torch.float64, torch.complex64, torch.complex128})
+_REFUSED = "weight_update and update_ratio are not captured of sharded and sparse parameters, nor of {}"
+_LATE = (
+    "weight_update and update_ratio of an optimizer with a closure are captured when the first evaluation of "
+    "its step is one that is saved; this one was not"
+)
+
+
+class Watched(NamedTuple):
+    """One weight while its optimizer steps. before: a copy."""
+
+    parameter: weakref.ref[nn.Parameter]
+    before: torch.Tensor
+    update: Want | None
+    ratio: Want | None
+
+
+class Pending(NamedTuple):
+    """What an optimizer is about to change. at: the step of the clock at which it steps."""
+
+    stamp: Stamp
+    at: int
+    weights: list[Watched]
+
+
+class Debt(Protocol):
+    """A saved step that an optimizer pays for: parameters.Owed."""
+
+    stamp: Stamp
+    plan: Plan
+    inside_step: bool
+
+
+class Updates:
+    """Weight updates of one model. fault: BaseHook._fault. warn: says once what is not captured."""
+
+    def __init__(self, recorder: Recorder, fault: Fault, warn: Callable[[str], None]) -> None:
+        self.pending: dict[int, Pending] = {}  # by id of the optimizer; not empty only within its step
+        self._recorder = recorder
+        self._fault = fault
+        self._warn = warn
+        self._off = False
+        self._expected: tuple[weakref.ref[Optimizer], int] | None = None
+
+    def prepare(
+        self, owed: Debt, view: ModelView, optimizer: Optimizer, parameters: list[nn.Parameter]
+    ) -> None:
+        """The optimizer pays for the step: it is about to change the weights, or its closure is done."""
+        pending = self.pending.get(id(optimizer))
+        if not owed.inside_step:
+            self._guarded(self._copy, owed, view, optimizer, parameters)
+        elif pending is not None:
+            self.pending[id(optimizer)] = pending._replace(stamp=owed.stamp, at=self._recorder.now.step)
+        elif chosen(owed.plan, view, UPDATE) or chosen(owed.plan, view, RATIO):
+            self._warn(_LATE)
+
+    def expect_evaluation(self, optimizer: Optimizer) -> None:
+        """The optimizer is about to call its closure."""
+        self._expected = weakref.ref(optimizer), self._recorder.now.step + 1
+
+    def evaluated(self, owed: Debt, view: ModelView, parameters: list[nn.Parameter]) -> None:
+        """A closure evaluates the model, in a saved step."""
+        reference, first = self._expected or (None, -1)
+        optimizer = reference() if reference is not None else None
+        if optimizer is not None and owed.stamp.step == first:
+            self._guarded(self._copy, owed, view, optimizer, parameters)
+
+    def after(self, optimizer: Optimizer) -> None:
+        """The optimizer has stepped."""
+        pending = self.pending.pop(id(optimizer), None)
+        if pending is not None and pending.at == self._recorder.now.step:
+            self._guarded(self._compare, pending)
+
+    def switch_off(self) -> None:
+        """Captures nothing from now on."""
+        self._off = True
+        self.pending.clear()
+
+    def _copy(
+        self, owed: Debt, view: ModelView, optimizer: Optimizer, parameters: list[nn.Parameter]
+    ) -> None:
+        updates, ratios = chosen(owed.plan, view, UPDATE), chosen(owed.plan, view, RATIO)
+        if not (updates or ratios):
+            return
+        owned = set(map(id, owned_by(optimizer)))
+        weights = []
+        for position in sorted(updates.keys() | ratios.keys()):
+            parameter = parameters[position]
+            if id(parameter) not in owned or not parameter.requires_grad:
+                continue
+            if not _is_plain(parameter):
+                self._warn(_REFUSED.format(parameter.dtype))
+                continue
+            before = _values(parameter, copy=True)
+            ratio = ratios.get(position)
+            whole = ratio.whole if ratio is not None else None
+            weights.append(Watched(weakref.ref(parameter), before, updates.get(position), whole))
+        if weights:
+            self.pending[id(optimizer)] = Pending(owed.stamp, self._recorder.now.step, weights)
+
+    def _compare(self, pending: Pending) -> None:
+        held = [(one, one.parameter()) for one in pending.weights]
+        there = [(one, parameter) for one, parameter in held if parameter is not None]
+        before = _norms([one.before for one, _ in there])
+        with torch.no_grad():
+            changes = [one.before.neg_().add_(_values(parameter)) for one, parameter in there]
+        tensors: list[Any] = []
+        wants: list[Want] = []
+        for (one, _), change, norm, size in zip(there, changes, _norms(changes), before, strict=True):
+            if one.update is not None:
+                tensors.append(change)
+                wants.append(one.update)
+            if one.ratio is not None:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    tensors.append(norm / size)
+                wants.append(one.ratio)
+        self._recorder.capture(tensors, Batch(wants), pending.stamp)
+
+    def _guarded(self, call: Callable[..., None], *arguments: Any) -> None:
+        if self._off:
+            return
+        try:
+            call(*arguments)
+        except Exception as error:
+            self.switch_off()
+            fault = self._fault()
+            if fault is not None:
+                fault("weight updates", error)
+
+
+def _is_plain(parameter: nn.Parameter) -> bool:
+    """Whether its memory holds all of its values, as numbers that can be subtracted."""
+    whole = parameter.layout is torch.strided and not hasattr(parameter, "to_local")
+    return whole and parameter.dtype in _TYPES
+
+
+def _values(parameter: nn.Parameter, *, copy: bool = False) -> torch.Tensor:
+    """Its values as a real tensor; complex numbers as pairs."""
+    values = parameter.detach()
+    if values.is_complex():
+        values = torch.view_as_real(values.resolve_conj())
+    wide = torch.float32 if copy and values.dtype in _HALF else values.dtype
+    return values.to(wide, copy=True) if copy else values
+
+
+def _norms(tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """L2 norms: float64 numbers for tensors of host memory, float64 tensors on their device for others."""
+    norms: list[Any] = [None] * len(tensors)
+    host = [position for position, tensor in enumerate(tensors) if tensor.device.type == "cpu"]
+    if host:
+        packed = _core.stats([tensors[position] for position in host])
+        rows = np.frombuffer(packed, STATS_DTYPE)
+        bad = rows["nan_count"] + rows["pos_inf_count"] + rows["neg_inf_count"]
+        for position, norm in zip(host, np.where(bad == 0, np.sqrt(rows["square_sum"]), np.nan), strict=True):
+            norms[position] = norm
+    for position, tensor in enumerate(tensors):
+        if norms[position] is None:
+            norms[position] = torch.linalg.vector_norm(tensor, dtype=torch.float64)
+    return norms
