@@ -29,6 +29,7 @@ from tdcore.hooks.devices import device_notes, device_reports, say_refusals
 from tdcore.hooks.dry_ring import DryRing
 from tdcore.hooks.plan import Batch, NameTable, Plan
 from tdcore.hooks.recorder import Recorder, array_product, as_array
+from tdcore.hooks.resume import Resumable
 from tdcore.hooks.rules import with_rules
 from tdcore.layout import TensorKind
 from tdcore.modes import ModeKeys
@@ -40,7 +41,7 @@ _log = logging.getLogger("tdcore")
 _HookT = TypeVar("_HookT", bound="BaseHook")
 
 
-class BaseHook:
+class BaseHook(Resumable):
     """Collections, modes, scalars, stop requests. See the subclasses for what a user makes."""
 
     framework: ClassVar[str]
@@ -108,7 +109,7 @@ class BaseHook:
 
     @property
     def global_step(self) -> int:
-        """The current step over all modes, from 0; -1 before the first."""
+        """The current step over all modes, from 0; -1 before the first (resumed: that of the checkpoint)."""
         return self._clock.now.step
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from tdcore.collection import CollectionKeys, CollectionManager
@@ -33,18 +33,19 @@ class Stamp(NamedTuple):
 class Now:
     """The current step, for all who capture. Refers to nothing, so that anything may hold it."""
 
-    __slots__ = ("_expected", "calls", "mode", "mode_step", "step")
+    __slots__ = ("_expected", "calls", "first", "mode", "mode_step", "step")
 
     def __init__(self) -> None:
         self.step = self.mode_step = -1
+        self.first = 0  # the first step of this attempt: what comes before it belongs to it
         self.mode = ModeKeys.GLOBAL.value
         self.calls: defaultdict[str, int] = defaultdict(int)  # how often a name was captured in this step
         self._expected = self.calls.copy()  # zeros for names that every saved step asks for
 
     @property
     def stamp(self) -> Stamp:
-        """The current step; step 0 before the first."""
-        return Stamp(max(self.step, 0), self.mode, max(self.mode_step, 0))
+        """The current step; before the first step that one."""
+        return Stamp(max(self.step, self.first), self.mode, max(self.mode_step, 0))
 
     def next_call(self, name: str) -> int:
         """How often the name was asked for in this step already."""
@@ -97,8 +98,21 @@ class Clock:
 
     def set_first_mode(self, mode: int) -> None:
         """What is captured before the first step belongs to this mode."""
-        if self.now.step < 0:
+        if not self.begun:
             self.now.mode = mode
+            self.now.mode_step = self.mode_steps[mode] + 1
+
+    @property
+    def begun(self) -> bool:
+        """Whether a step of this attempt has begun."""
+        return self.now.step >= self.now.first
+
+    def resume(self, step: int, mode_steps: Mapping[ModeKeys, int]) -> None:
+        """Goes on after these steps of an earlier attempt. Before the first step."""
+        self.now.step, self.now.first = step, step + 1
+        for mode in ModeKeys:
+            self.mode_steps[mode.value] = mode_steps.get(mode, -1)
+        self.set_first_mode(self.now.mode)
 
     def begin(self, mode: int) -> Plan | None:
         """Starts the next step, in the mode (a ModeKeys value). Its plan; None: it saves nothing."""

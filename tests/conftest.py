@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.rules.proofs import Proofs
+from tests.hooks.support import MATRIX
+from tests.rules.proofs import PROOFS
 from tests.s3.fixtures import (  # noqa: F401 -- fixtures are found by their names
     moto,
     moto_session,
@@ -13,13 +14,14 @@ from tests.s3.fixtures import (  # noqa: F401 -- fixtures are found by their nam
     stub,
     stub_session,
 )
+from tests.shown import Tables
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--proofs", choices=("check", "write"), help="the table of what is shown of each rule")
+    parser.addoption("--proofs", choices=("check", "write"), help="the tables of what the tests show")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     task = config.getoption("--proofs")
     if task is not None:
-        config.pluginmanager.register(Proofs(task))
+        config.pluginmanager.register(Tables(task, [PROOFS, MATRIX]))

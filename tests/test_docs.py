@@ -70,6 +70,21 @@ def test_the_lines_about_buckets_run(moto: Server, tmp_path: Path, monkeypatch: 
     assert names["run"].steps() == [0, 10, 20]
 
 
+def test_the_lines_about_resuming_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = (block for block in blocks("docs/pytorch.md") if "hook.state_dict()" in block)
+    saving, loading = code.split("saved = ", 1)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Hook("runs/demo", flusher="thread") as hook:
+        hook.register_module(model)
+        train(model, nn.CrossEntropyLoss(), 3)
+        exec(saving, {"torch": torch, "model": model, "optimizer": optimizer, "hook": hook})
+    with Hook("runs/demo", flusher="thread") as hook:
+        exec("saved = " + loading, {"torch": torch, "hook": hook})
+        assert hook.global_step == 2
+
+
 def test_every_option_of_a_bucket_is_in_its_page() -> None:
     page = (ROOT / "docs/s3.md").read_text()
     spelled = {"tags": "tag.NAME=VALUE", "spool_bytes": "spool_gib"}

@@ -118,7 +118,7 @@ def test_findings_say_why_and_what_to_do_and_are_plain_json(code: str) -> None:
 
 @EVERY_RULE
 def test_the_table_of_proofs_shows_a_rule_firing_quiet_not_evaluable_and_at_its_boundary(code: str) -> None:
-    # When this fails: pytest tests/rules --proofs write
+    # When this fails: pytest tests -m proves --proofs write
     (line,) = (line for line in TABLE.read_text().splitlines() if line.startswith(f"| [{code}]"))
     counts = [int(cell) for cell in line.strip("|").split("|")[1:]]
     assert len(counts) == len(SHOWN)

@@ -1,0 +1,71 @@
+"""A hook for as long as a trainer trains: what the callbacks for trainers of other libraries share.
+
+Adds nothing that Hook cannot do: makes the hook when the training begins, registers the model and its
+optimizers, keeps a stop request until the trainer can be asked to stop, and closes the hook at the end.
+Threads: the training thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from tdcore.hooks.pytorch.hook import Hook
+from tdcore.session import StopRequest
+
+__all__ = ["Training"]
+
+
+class Training:
+    """out_dir, options: as for Hook. hook: that of the training that runs or ran last."""
+
+    def __init__(self, out_dir: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
+        self._out_dir = out_dir
+        self._options = dict(options)
+        self.hook: Hook | None = None
+        self.stop_asked = False
+
+    def begin(
+        self,
+        model: nn.Module,
+        optimizers: Iterable[object],
+        *,
+        processes: int,
+        resumed: Mapping[str, Any] | None,
+    ) -> Hook:
+        """The training begins. processes: of the job. resumed: Hook.state_dict() of the checkpoint, if any.
+
+        One process alone stops as the trainer stops. In a job of many the others would wait for it for ever,
+        so there StopTraining is raised: the process ends, and the launcher ends the job.
+        """
+        self.end()
+        self.stop_asked = False
+        mine = {"on_stop": self._on_stop} if processes == 1 else {}
+        hook = Hook(self._out_dir, **{**self._options, **mine})
+        try:
+            hook.register_module(model)
+            for optimizer in optimizers:
+                if isinstance(optimizer, Optimizer):
+                    hook.register_optimizer(optimizer)
+            if resumed:
+                hook.load_state_dict(resumed)
+        except BaseException:
+            hook.close()
+            raise
+        self.hook = hook
+        return hook
+
+    def end(self) -> None:
+        """The training has ended, however. May be called again."""
+        if self.hook is not None:
+            self.hook.close()
+
+    def _on_stop(self, request: StopRequest) -> None:
+        self.stop_asked = True
+        asked = self._options.get("on_stop")
+        if asked is not None:
+            asked(request)

@@ -1,0 +1,113 @@
+"""The support matrix, the table in docs/pytorch.md, made by the tests that show it.
+
+    pytest tests -m supports --proofs write     writes it between its two comments, leaves the page alone
+    pytest tests --proofs check                 fails when the table is not what these tests make it
+
+A test says what it shows by `@pytest.mark.supports("DDP", "values")`. tests/conftest.py takes this in as a
+plugin; tests/shown.py counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.shown import Cell, Page
+
+__all__ = ["COLUMNS", "GROUPS", "MATRIX"]
+
+COLUMNS = ("values", "losses", "breaks", "cost")
+GROUPS = {
+    "Compiled and captured": (
+        "torch.compile, default",
+        "torch.compile, fullgraph",
+        "torch.compile, max-autotune",
+        "make_graphed_callables",
+    ),
+    "Many processes": (
+        "DDP",
+        "FSDP2",
+        "tensor parallel",
+        "FSDP2 over tensor parallel",
+        "pipeline",
+        "expert parallel",
+        "several process groups",
+        "torchrun",
+        "resume",
+    ),
+    "Precision and optimizers": (
+        "autocast",
+        "GradScaler",
+        "fused optimizer",
+        "foreach optimizer",
+        "gradient clipping",
+        "gradient accumulation",
+        "set_to_none",
+        "sparse gradients",
+        "optimizer with a closure",
+        "several optimizers",
+        "optimizer in backward",
+        "optimizer state",
+        "update ratio",
+    ),
+    "Shapes of the graph": (
+        "reused modules",
+        "shared parameters",
+        "activation checkpointing, reentrant",
+        "activation checkpointing, non-reentrant",
+        "in-place activations",
+        "frozen parameters",
+        "nested outputs",
+        "nested and ragged tensors",
+        "several root modules",
+        "modules that bypass hooks",
+        "DataParallel",
+        "EMA copies",
+        "no_grad and inference_mode",
+        "functional_call and vmap",
+        "order of execution",
+    ),
+    "No change to the script": (
+        "tdcore run, plain loop",
+        "tdcore run, timm-style loop",
+        "tdcore run, Hugging Face",
+        "Hugging Face Trainer",
+        "Lightning",
+    ),
+}
+
+_BEGIN = "<!-- The table, made by the tests: pytest tests -m supports --proofs write -->\n"
+_END = "<!-- The end of the table. -->\n"
+
+
+def _text(old: str, passed: Mapping[Cell, int], gpu: Mapping[Cell, int]) -> str:
+    """The page with a new table; a page without the two comments gets it at its end."""
+    before, begin, rest = old.partition(_BEGIN)
+    after = rest.partition(_END)[2] if begin else ""
+    return before + _BEGIN + _table(passed, gpu) + _END + after
+
+
+def _table(passed: Mapping[Cell, int], gpu: Mapping[Cell, int]) -> str:
+    lines = [f"| | {' | '.join(COLUMNS)} |", f"|---|{'---|' * len(COLUMNS)}"]
+    for group, rows in GROUPS.items():
+        lines.append(f"| **{group}** |{' |' * len(COLUMNS)}")
+        for row in rows:
+            cells = [_shown(passed.get((row, column), 0), gpu.get((row, column), 0)) for column in COLUMNS]
+            if not any(cells):
+                cells[0] = "not shown"
+            lines.append(f"| {row} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(passed: int, gpu: int) -> str:
+    """One cell. A test for a GPU that ran elsewhere, or not at all, is no number of this table."""
+    return f"{passed or '0'} (+{gpu} on a GPU)" if gpu else str(passed or "")
+
+
+MATRIX = Page(
+    mark="supports",
+    path=Path(__file__).resolve().parents[2] / "docs" / "pytorch.md",
+    rows={row: row for rows in GROUPS.values() for row in rows},
+    columns=COLUMNS,
+    text=_text,
+)
