@@ -125,6 +125,11 @@ class Progress:
         seen = {worker for number, worker in self._frontiers if number == attempt}
         return seen | self._claims.get(attempt, set())
 
+    def world_size(self, attempt: int) -> int:
+        """How many workers the training has, as it said itself."""
+        entry = self._entry(attempt)
+        return 1 if entry is None else entry.world_size
+
     def complete_before(self, attempt: int) -> int:
         """Global steps below this one are complete in the attempt."""
         if attempt < self.latest_attempt or self.status != "running":

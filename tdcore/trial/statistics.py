@@ -19,7 +19,7 @@ from tdcore.errors import ConfigError
 from tdcore.trial.captures import Captures
 from tdcore.trial.index import Index
 
-__all__ = ["DERIVED", "STATS_COLUMNS", "stats_table"]
+__all__ = ["DERIVED", "STATS_COLUMNS", "derived_columns", "merged_columns", "stats_table"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -34,7 +34,8 @@ _LOG2_BINS = 64
 
 STATS_COLUMNS = (
     "attempt", "worker", "mode", "mode_step", "step", "seq", "name", "kind", "origin", "call", "dtype",
-    "shape", "parts", "elements", "time_ns", "status", "reason", "nbytes", *layout.STATISTICS_COLUMNS,
+    "shape", "shard", "parts", "elements", "time_ns", "status", "reason", "nbytes",
+    *layout.STATISTICS_COLUMNS,
 )  # fmt: skip
 
 
@@ -61,18 +62,14 @@ def stats_table(index: Index, captures: Captures, columns: Sequence[str] | None 
         table = _patched(table, index, captures, several, sizes[several])
     wanted = [name for name in DERIVED if name in names]
     if wanted:
-        arrays = _derived(wanted, table)
+        arrays = derived_columns(wanted, table)
         for name in wanted:
             table = table.append_column(name, arrays[name])
     return table.select(names)
 
 
-def derived(name: str, table: pa.Table) -> pa.Array:
-    """One of DERIVED, from the statistics columns of a table."""
-    return _derived([name], table)[name]
-
-
-def _derived(names: Sequence[str], table: pa.Table) -> dict[str, pa.Array]:
+def derived_columns(names: Sequence[str], table: pa.Table) -> dict[str, pa.Array]:
+    """Those of DERIVED that are named, from the statistics columns of a table."""
     none = _isnull(table, "count")
     finite = _numbers(table, "count") - sum(
         _numbers(table, f"{kind}_count") for kind in ("nan", "pos_inf", "neg_inf")
@@ -112,7 +109,7 @@ def _patched(table: pa.Table, index: Index, captures: Captures, at: Ints, sizes:
         source.update(dict.fromkeys(("status", "reason")))
     parts = index.table(spans, list(source))
     whole = captures.complete[at]
-    for name, (values, null) in _merge(parts, starts, whole, names).items():
+    for name, (values, null) in merged_columns(parts, starts, whole, names).items():
         kind = layout.index_schema().field(name).type
         position = table.schema.get_field_index(name)
         table = table.set_column(
@@ -141,7 +138,7 @@ def _replace(
 _MERGED = frozenset((*layout.STATISTICS_COLUMNS, "elements", "nbytes", "status", "reason"))
 
 
-def _merge(
+def merged_columns(
     parts: pa.Table, starts: Ints, whole: npt.NDArray[np.bool_], names: Sequence[str]
 ) -> dict[str, tuple[Any, npt.NDArray[np.bool_]]]:
     """Merged columns of runs of parts that begin at `starts`: values, and where they are null."""

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tdcore.modes import ModeKeys
+from tdcore.trial.compared import compared
 from tdcore.trial.trial_run import TrialRun
 from tdcore.trial.view import as_list, patterns
 
@@ -34,8 +35,13 @@ class TrialTables(TrialRun):
         attempt: int | None = None,
         show_incomplete_steps: bool = True,
         columns: Sequence[str] | None = None,
+        merged: bool = False,
     ) -> pa.Table:
         """Statistics: one row per tensor, step, worker and call, ordered by step. Payloads are not touched.
+
+        merged: one row per tensor, step and call instead, for what all workers have of it together: the
+        parts of a sharded tensor make the whole, copies count once, and what every worker has for itself is
+        laid end to end. See tdcore.trial.merged for its columns and reasons.
 
         regex_or_names: a pattern, searched in names, or a list of exact names. steps: a step, a range or
         several; of the mode when one is given, else global. kinds: "weight", "gradient", "output", ...
@@ -48,7 +54,30 @@ class TrialTables(TrialRun):
             rows = self._reader.tensors_only(rows)
         if not show_incomplete_steps:
             rows = rows[self._reader.complete(rows)]
-        return self._reader.stats(rows, columns)
+        return self._reader.merged(rows, columns) if merged else self._reader.stats(rows, columns)
+
+    def compare_workers(
+        self,
+        regex_or_names: str | Iterable[str] | None = None,
+        *,
+        column: str = "l2",
+        steps: Steps | None = None,
+        mode: ModeKeys | None = None,
+        kinds: str | Iterable[str] | None = None,
+        attempt: int | None = None,
+        across_shards: bool = False,
+    ) -> pa.Table:
+        """Workers side by side: which one has values unlike the others'. One row per tensor, step, call and
+        worker.
+
+        column: of stats(), a number. Filters as in stats(). across_shards: compares different parts of a
+        sharded tensor with each other, too; else only workers with the same part. Columns: value; median of
+        the workers compared; deviation from it in standard deviations, as estimated from the median absolute
+        deviation (null where one worker is alone); order, 1 for the largest deviation; alike, how many
+        workers are compared.
+        """
+        rows = self._reader.tensors_only(self._selected(regex_or_names, steps, mode, kinds, None, attempt))
+        return compared(self._reader.stats(rows), column, across_shards=across_shards)
 
     def rows(
         self,

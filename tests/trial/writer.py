@@ -130,6 +130,11 @@ def statistics(values: Array) -> dict[str, Any]:
     }
 
 
+def place(whole: Sequence[int], offset: Sequence[int], partial: str | None = None) -> dict[str, Any]:
+    """The `shard` of a part at `offset` in a tensor of this shape: run.add(..., shard=place(...))."""
+    return {"global_shape": list(whole), "offset": list(offset), "partial": partial}
+
+
 def dtype_name(values: Array) -> str:
     """The index's name of a NumPy dtype."""
     return DTYPES[values.dtype.name]
