@@ -190,7 +190,9 @@ def _moments(parts: pa.Table, starts: Ints) -> tuple[Floats, Floats]:
     with np.errstate(all="ignore"):
         total = np.add.reduceat(finite, starts)
         means = np.where(finite > 0, _numbers(parts, "mean"), 0.0)
-        mean = np.add.reduceat(means * (finite / np.repeat(total, sizes)), starts)
+        mean = np.add.reduceat(means * finite, starts) / total
+        if not np.isfinite(mean[total > 0]).all():  # the sum left the range of float64, the mean does not
+            mean = np.add.reduceat(means * (finite / np.repeat(total, sizes)), starts)
         m2 = (
             np.where(finite > 0, _numbers(parts, "m2"), 0.0)
             if "m2" in parts.column_names

@@ -94,7 +94,7 @@ class Whole:
         return assembled([(shard, array) for shard, array, _ in values.values()], self.what)
 
     def _of_one_worker(self) -> Array:
-        if len(self.shares) > 1:
+        if len(self.shares) > 1 and len(self._saved.reader.saved(self.rows)):
             raise TensorUnavailableForStep(
                 f"{self.what} was saved by {_listed([share.worker for share in self.shares])}, each with "
                 "values of its own that are no parts of one tensor; value(step, worker=...) gives each",

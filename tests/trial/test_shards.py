@@ -29,7 +29,7 @@ def refused(tensor: Tensor, step: int = 0) -> TensorUnavailableForStep:
     return caught.value
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=partitions(), parts=st.integers(1, 2))
 def test_parts_make_the_whole_bit_for_bit(
     case: tuple[npt.NDArray[Any], list[Box]], parts: int, tmp_path_factory: pytest.TempPathFactory
