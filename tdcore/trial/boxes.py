@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 from tdcore.errors import RunCorrupt
 from tdcore.trial.index_file import clipped
 
-__all__ = ["Box", "Cover", "Shard", "box_text", "common", "shard_of", "volume"]
+__all__ = ["COPY_OF", "Box", "Cover", "Shard", "box_text", "common", "shard_of", "volume"]
 
 Box: TypeAlias = "tuple[tuple[int, int], ...]"
+COPY_OF = "copy of "
 _MAX_SIZE = 1 << 53
 
 
@@ -24,7 +25,8 @@ _MAX_SIZE = 1 << 53
 class Shard:
     """The part of a tensor that a worker has: the box of `shape` at `offset` in `global_shape`.
 
-    partial: None, or the name of the reduction ("sum") over workers that makes the tensor out of such parts.
+    partial: None, or the name of the reduction ("sum") over workers that makes the tensor out of such parts;
+    "copy of sum" on a worker whose part is a copy of another worker's, which does not count again.
     """
 
     worker: str

@@ -62,8 +62,11 @@ def _groups(stats: pa.Table, across_shards: bool) -> tuple[Ints, Ints]:
     shards = stats.column("shard").to_pylist()
     shapes = stats.column("shape").to_pylist()
     if not across_shards and any(shards):
-        boxes: dict[str, int] = {"None": 0}
-        parts = [f"{shard} {shape}" if shard else "None" for shard, shape in zip(shards, shapes, strict=True)]
+        boxes: dict[str, int] = {}
+        parts = [
+            f"{shard['global_shape']} {shard['offset']} {shape}" if shard else ""
+            for shard, shape in zip(shards, shapes, strict=True)
+        ]
         keys.append(np.array([boxes.setdefault(part, len(boxes)) for part in parts], dtype=np.int64))
     if not len(stats):
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)

@@ -14,6 +14,7 @@ from tdcore.errors import NoMoreData, StepUnavailable, WaitTimeout
 from tdcore.modes import ModeKeys
 from tdcore.trial.steps import StepState
 from tdcore.trial.trial_run import TrialRun
+from tdcore.trial.view import worker_order
 
 __all__ = ["TrialSteps"]
 
@@ -58,6 +59,17 @@ class TrialSteps(TrialRun):
         """Workers that have saved anything, sorted by rank."""
         self._reader.auto_refresh()
         return self._reader.workers()
+
+    def waiting_for(self, step: int) -> list[str]:
+        """Workers that keep a global step from being complete: they may still add to it. Sorted by rank.
+
+        Every worker that run.json names or that has shown itself is waited for, until it has passed the step
+        or ended. Not those that are dead: silent for ten times `settle` while others went on, and their
+        process is gone, or silent for a minute on another machine.
+        """
+        self._reader.auto_refresh()
+        progress = self._reader.progress
+        return sorted(progress.waiting_for(progress.latest_attempt, step), key=worker_order)
 
     def has_passed_step(self, step: int, mode: ModeKeys = ModeKeys.GLOBAL) -> StepState:
         """AVAILABLE: saved and complete. NOT_YET_AVAILABLE: it may still come. UNAVAILABLE: it will not."""

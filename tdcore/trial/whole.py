@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tdcore.errors import TensorUnavailableForStep
 from tdcore.modes import ModeKeys
 from tdcore.trial.assemble import assembled, difference, reduced
-from tdcore.trial.boxes import Box, Cover, Shard, box_text, common, shard_of
+from tdcore.trial.boxes import COPY_OF, Box, Cover, Shard, box_text, common, shard_of
 from tdcore.trial.captures import resolve
 from tdcore.trial.index import Rows
 from tdcore.trial.saved import Saved
@@ -72,8 +72,9 @@ class Whole:
         if not shards:
             return self._of_one_worker()
         self._check_agreement(shards)
-        if shards[0].partial is not None:
-            return self._reduced(shards[0].partial)
+        reduction = _reduction(shards[0])
+        if reduction is not None:
+            return self._reduced(reduction)
         values: dict[Box, tuple[Shard, Array, Share]] = {}
         lacking: list[tuple[Share, TensorUnavailableForStep]] = []
         for share in self.shares:
@@ -110,7 +111,7 @@ class Whole:
         first = shards[0]
         dtype = self._dtype(self.shares[0])
         for share, shard in zip(self.shares, shards, strict=True):
-            if (shard.global_shape, shard.partial) != (first.global_shape, first.partial):
+            if (shard.global_shape, _reduction(shard)) != (first.global_shape, _reduction(first)):
                 raise self._disagree(
                     f"{first.worker} has a part{_of(first)}, {share.worker} has one{_of(shard)}"
                 )
@@ -206,6 +207,8 @@ class Whole:
         boxes: dict[Box, list[tuple[Shard, Array]]] = {}
         for share in self.shares:
             assert share.shard is not None
+            if share.shard.partial != reduction:
+                continue  # a copy of what another worker gives
             array = self._saved.value(share.rows, self.step)
             boxes.setdefault(share.shard.box, []).append((share.shard, array))
         self._check_cover(list(boxes), [])
@@ -225,8 +228,8 @@ class Whole:
         if away or unsaved > 0:
             who = _listed(away) if away else f"{unsaved} of {progress.world_size(attempt)} workers"
             raise TensorUnavailableForStep(
-                f"{self.what} is a {self.shards[0].partial} over workers, and what {who} gave to it was not "
-                "saved; value(step, worker=...) gives what each gave",
+                f"{self.what} is a {_reduction(self.shards[0])} over workers, and what {who} gave to it "
+                "was not saved; value(step, worker=...) gives what each gave",
                 reason="incomplete",
             )
 
@@ -266,8 +269,12 @@ def _parts(saved: Saved, rows: Rows, what: str) -> list[Shard | None]:
     ]
 
 
+def _reduction(shard: Shard) -> str | None:
+    return None if shard.partial is None else shard.partial.removeprefix(COPY_OF)
+
+
 def _of(shard: Shard) -> str:
-    partial = f", to be reduced by {shard.partial}" if shard.partial else ""
+    partial = f", to be reduced by {_reduction(shard)}" if shard.partial else ""
     return f" of shape {list(shard.global_shape)}{partial}"
 
 

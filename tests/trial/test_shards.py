@@ -242,6 +242,15 @@ def test_partial_value_that_lacks_a_worker_is_refused(tmp_path: Path) -> None:
     assert "what 3 of 4 workers gave" in str(refused(tensor(tmp_path / "job")))
 
 
+def test_copies_of_a_partial_value_do_not_count_again(tmp_path: Path) -> None:
+    for rank, run in enumerate(workers(tmp_path, 4)):
+        partial = "sum" if rank < 2 else "copy of sum"
+        run.add("w", W * (rank % 2 + 1), step=0, shard=place(W.shape, [0, 0], partial))
+        run.flush()
+        run.end()
+    assert tensor(tmp_path).value(0).tolist() == (3 * W).tolist()
+
+
 def test_reduction_that_is_not_known_is_refused_by_name(tmp_path: Path) -> None:
     for run in workers(tmp_path, 2):
         run.add("w", W, step=0, shard=place(W.shape, [0, 0], "premul_sum"))

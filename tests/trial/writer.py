@@ -188,7 +188,7 @@ class RunWriter:
         run.end()
 
     root: the run's folder. Each row is a record (ticket) of its own. epoch_ns: when the attempt started and
-    its first row was captured; None is now.
+    its first row was captured; None is now. workers: those that are to save something, as run.json says.
     """
 
     def __init__(
@@ -201,6 +201,7 @@ class RunWriter:
         claim: bool = True,
         host: str = "test",
         pid: int = 0,
+        workers: Sequence[str] | None = None,
         epoch_ns: int | None = None,
     ) -> None:
         self.root = root
@@ -216,6 +217,8 @@ class RunWriter:
             "attempt": attempt, "started_ns": self.epoch_ns, "world_size": world_size, "framework": "tests",
             "framework_version": "1", "tdcore_version": "0", "host": host, "pid": pid, "configuration": {},
         }  # fmt: skip
+        if workers is not None:
+            entry["workers"] = list(workers)
         document: dict[str, Any] = {"format": 1, "run_id": "0123", "attempts": []}
         if (root / "run.json").exists():
             document = json.loads((root / "run.json").read_text())
