@@ -27,7 +27,7 @@ from tdcore.trial.index import Index
 from tdcore.trial.statistics import DERIVED, STATS_COLUMNS, derived_columns, merged_columns, stats_table
 from tdcore.trial.view import worker_order
 
-__all__ = ["MERGED_COLUMNS", "merged_table"]
+__all__ = ["MERGED_COLUMNS", "checked_columns", "merged_table"]
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -49,11 +49,7 @@ def merged_table(index: Index, captures: Captures, columns: Sequence[str] | None
     workers: how many have the tensor. seq: the first worker's. shape: of the whole; null for tensors laid end
     to end. elements and nbytes: of what counts. time_ns: when the last part came.
     """
-    names = [*MERGED_COLUMNS, *DERIVED] if columns is None else list(columns)
-    unknown = [name for name in names if name not in MERGED_COLUMNS and name not in DERIVED]
-    if unknown:
-        there = ", ".join([*MERGED_COLUMNS, *DERIVED])
-        raise ConfigError(f"{unknown[0]!r} is no column of merged statistics; there are {there}")
+    names = checked_columns([*MERGED_COLUMNS, *DERIVED] if columns is None else columns)
     table = stats_table(index, captures, STATS_COLUMNS)
     if not len(captures):
         return _empty().select(names)
@@ -74,6 +70,15 @@ def merged_table(index: Index, captures: Captures, columns: Sequence[str] | None
     for name, array in derived_columns(DERIVED, made).items():
         made = made.append_column(name, array)
     return made.take(pa.array(_in_order(index, rows[order[starts]]))).select(names)
+
+
+def checked_columns(names: Sequence[str]) -> list[str]:
+    """The names themselves; ConfigError for one that is no column of merged statistics."""
+    unknown = [name for name in names if name not in MERGED_COLUMNS and name not in DERIVED]
+    if unknown:
+        there = ", ".join([*MERGED_COLUMNS, *DERIVED])
+        raise ConfigError(f"{unknown[0]!r} is no column of merged statistics; there are {there}")
+    return list(names)
 
 
 def _empty() -> pa.Table:

@@ -6,6 +6,7 @@ that is sharded over workers is one tensor unless a worker is named. Threads: as
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -16,6 +17,7 @@ from tdcore.errors import TensorUnavailableForStep
 from tdcore.modes import ModeKeys
 from tdcore.trial.boxes import Shard
 from tdcore.trial.index import Rows
+from tdcore.trial.merged import checked_columns
 from tdcore.trial.on_device import checked_device, on_device
 from tdcore.trial.reductions import REDUCTIONS, checked_name, from_statistics, from_values
 from tdcore.trial.saved import Saved
@@ -237,7 +239,9 @@ class Tensor:
         code = self._reader.index.vocabularies["name"].code(self.name)
         return self._reader.stats(self._reader.select([code], steps, mode))
 
-    def global_stats(self, *, steps: Any = None, mode: ModeKeys | None = None) -> pa.Table:
+    def global_stats(
+        self, *, steps: Any = None, mode: ModeKeys | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
         """Statistics of the whole tensor at all steps: Trial.stats(merged=True) for this tensor alone.
 
         Raises TensorUnavailableForStep for one that is a reduction over workers: statistics of a sum do not
@@ -256,7 +260,7 @@ class Tensor:
                     "stats() the statistics of each",
                     reason="partial",
                 )
-        return table
+        return table if columns is None else table.select(checked_columns(columns))
 
     # ----------------------------------------------------------------------------------------------
 
