@@ -41,9 +41,7 @@ def compared(stats: pa.Table, column: str, *, across_shards: bool) -> pa.Table:
         spread = _NORMAL * _medians(np.abs(distance), group)[group]
         deviation = np.where(distance == 0, 0.0, distance / spread)
     deviation[size[group] < 2] = np.nan
-    ranks = {worker: worker_order(worker) for worker in set(stats.column("worker").to_pylist())}
-    by_rank = sorted(ranks, key=ranks.__getitem__)
-    rank = np.array([by_rank.index(worker) for worker in stats.column("worker").to_pylist()], dtype=np.int64)
+    rank = _ranks(stats.column("worker"))
     columns: dict[str, Any] = {
         name: stats.column(name)
         for name in ("attempt", "mode", "mode_step", "step", "name", "kind", "call", "worker")
@@ -56,12 +54,22 @@ def compared(stats: pa.Table, column: str, *, across_shards: bool) -> pa.Table:
     return pa.table(columns).take(pa.array(np.lexsort([rank, place])))
 
 
+def _ranks(workers: pa.ChunkedArray) -> Ints:
+    """The place of each row's worker among all workers."""
+    encoded = _encoded(workers)
+    texts = encoded.dictionary.to_pylist()
+    places = np.empty(len(texts), dtype=np.int64)
+    places[sorted(range(len(texts)), key=lambda code: worker_order(texts[code]))] = np.arange(len(texts))
+    found: Ints = places[np.asarray(encoded.indices.to_numpy(), dtype=np.int64)]
+    return found
+
+
 def _groups(stats: pa.Table, across_shards: bool) -> tuple[Ints, Ints]:
     """The group of workers that each row belongs to, and how many rows each group has."""
     keys = [np.asarray(_codes(stats.column(name))) for name in _KEY]
-    shards = stats.column("shard").to_pylist()
-    shapes = stats.column("shape").to_pylist()
-    if not across_shards and any(shards):
+    column = stats.column("shard")
+    if not across_shards and column.null_count < len(column):
+        shards, shapes = column.to_pylist(), stats.column("shape").to_pylist()
         boxes: dict[str, int] = {}
         parts = [
             f"{shard['global_shape']} {shard['offset']} {shape}" if shard else ""
@@ -70,16 +78,27 @@ def _groups(stats: pa.Table, across_shards: bool) -> tuple[Ints, Ints]:
         keys.append(np.array([boxes.setdefault(part, len(boxes)) for part in parts], dtype=np.int64))
     if not len(stats):
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    _, group, size = np.unique(np.stack(keys), axis=1, return_inverse=True, return_counts=True)
-    return np.ravel(group).astype(np.int64), size.astype(np.int64)
+    order = np.lexsort(keys)
+    new = np.logical_or.reduce([np.diff(key[order], prepend=key[order[:1]] - 1) != 0 for key in keys])
+    group = np.empty(len(order), dtype=np.int64)
+    group[order] = np.cumsum(new) - 1
+    return group, np.bincount(group).astype(np.int64)
 
 
 def _codes(column: pa.ChunkedArray) -> Ints:
     """Numbers that are equal where the column is."""
     if pa.types.is_integer(column.type):
         return np.asarray(column.to_numpy(), dtype=np.int64)
-    texts: dict[str | None, int] = {}
-    return np.array([texts.setdefault(text, len(texts)) for text in column.to_pylist()], dtype=np.int64)
+    return np.asarray(_encoded(column).indices.to_numpy(), dtype=np.int64)
+
+
+def _encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    """A column of texts, none of them null, with one dictionary."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    whole = column.cast(kind).combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):
+        whole = whole.chunk(0) if whole.num_chunks else pa.array([], kind)
+    return whole.dictionary_encode()
 
 
 def _medians(values: Floats, group: Ints) -> Floats:

@@ -154,7 +154,9 @@ class _Groups:
         sharded = np.logical_or.reduceat(is_part, starts)
         for at in np.flatnonzero(~sharded & (found.present > 1)).tolist():
             found.shape[at] = None
-        _Judge(table, found, absent).judge(np.flatnonzero(sharded & ~all_absent), bounds)
+        chosen = sharded & ~all_absent
+        judge = _Judge(table, found, absent, np.flatnonzero(np.repeat(chosen, sizes)))
+        judge.judge(np.flatnonzero(chosen), bounds)
         return found
 
     def refuse(self, at: int, reason: str) -> None:
@@ -178,14 +180,16 @@ class _Groups:
 class _Judge:
     """Looks at the groups whose rows are parts of a tensor. What it found of one geometry it keeps."""
 
-    def __init__(self, table: pa.Table, groups: _Groups, absent: Mask) -> None:
+    def __init__(self, table: pa.Table, groups: _Groups, absent: Mask, rows: Ints) -> None:
+        """rows: of the groups that will be judged."""
         self._groups = groups
         self._absent = absent
         self._has = np.asarray(table.column("count").is_valid().to_numpy(), dtype=np.bool_)
-        self._dtypes = table.column("dtype").to_pylist()
-        self._workers = table.column("worker").to_pylist()
-        self._shards = table.column("shard").to_pylist()
-        self._shapes = table.column("shape").to_pylist()
+        at = rows.tolist()
+        self._dtypes, self._workers, self._shards, self._shapes = (
+            dict(zip(at, table.column(name).take(pa.array(rows)).to_pylist(), strict=True))
+            for name in ("dtype", "worker", "shard", "shape")
+        )
         self._numbers = {
             name: np.asarray(table.column(name).cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy())
             for name in (*_EXACT, *_ROUNDED)

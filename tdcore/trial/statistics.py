@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tdcore import layout
 from tdcore.errors import ConfigError
@@ -203,22 +204,32 @@ def _moments(parts: pa.Table, starts: Ints) -> tuple[Floats, Floats]:
 
 
 def _histograms(parts: pa.Table, starts: Ints) -> tuple[list[int], list[list[int]]]:
-    firsts = parts.column("log2_first").to_pylist()
-    lists = parts.column("log2_counts").to_pylist()
-    bounds = [*starts.tolist(), len(lists)]
+    """First bins and counts of runs of parts that begin at `starts`, without empty bins at either end."""
+    counts, lengths = _flat(parts.column("log2_counts"))
+    low = _integers(parts, "log2_first") - layout.LOG2_MIN
+    fits = (low >= 0) & (low + lengths <= _LOG2_BINS)
+    run = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(parts))))
+    within = np.arange(len(counts)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    place = np.repeat(run * _LOG2_BINS + low, lengths) + within
+    kept = np.repeat(fits, lengths)
+    bins = np.zeros(len(starts) * _LOG2_BINS, dtype=np.int64)
+    np.add.at(bins, place[kept], counts[kept])
     out_first: list[int] = []
     out_counts: list[list[int]] = []
-    for begin, end in pairwise(bounds):
-        bins = np.zeros(_LOG2_BINS, dtype=np.int64)
-        for first, counts in zip(firsts[begin:end], lists[begin:end], strict=True):
-            low = (first or 0) - layout.LOG2_MIN
-            if counts and low >= 0 and low + len(counts) <= _LOG2_BINS:
-                bins[low : low + len(counts)] += np.array([count or 0 for count in counts], dtype=np.int64)
-        used = np.flatnonzero(bins)
-        low, high = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
-        out_first.append(low + layout.LOG2_MIN)
-        out_counts.append(bins[low:high].tolist())
+    for each in bins.reshape(len(starts), _LOG2_BINS):
+        used = np.flatnonzero(each)
+        begin, end = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
+        out_first.append(begin + layout.LOG2_MIN)
+        out_counts.append(each[begin:end].tolist())
     return out_first, out_counts
+
+
+def _flat(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
+    """All numbers of a column of lists, one list after the other, and how many each list has."""
+    numbers = [pa.array([], pa.int64()), *(chunk.flatten() for chunk in column.chunks)]
+    flat = pa.chunked_array(numbers).fill_null(0)
+    lengths = pc.list_value_length(column).fill_null(0)
+    return np.asarray(flat.to_numpy(), dtype=np.int64), np.asarray(lengths.to_numpy(), dtype=np.int64)
 
 
 def _statuses(
