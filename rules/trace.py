@@ -57,10 +57,12 @@ class Trace:
         status: str = "ok",
         reason: str | None = None,
         dtype: str = "F32",
+        shard: dict[str, Any] | None = None,
     ) -> Trace:
         """Adds one row and returns the trace.
 
         values: None for a tensor that had no value (absent or skipped). dtype: as the index is to name it.
+        shard: which part of a tensor it is, as the index has it.
         """
         row: dict[str, Any] = {
             "attempt": attempt,
@@ -79,6 +81,7 @@ class Trace:
             "element_offset": 0,
             "elements": 0,
             "time_ns": 1_000_000_000 * (step + 1),
+            "shard": shard,
             "status": status,
             "reason": reason,
         }

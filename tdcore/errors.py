@@ -150,7 +150,8 @@ class TensorUnavailable(RunError):
 class TensorUnavailableForStep(RunError):
     """The tensor has no value at this step and will have none.
 
-    reason: "not_saved", "absent", "skipped", "lost", "stats_only" or "incomplete"; more in the message.
+    reason: "not_saved", "absent", "skipped", "lost", "stats_only" or "incomplete"; of what several
+    workers have also "copies_differ", "disagree" (no parts of one tensor) or "partial"; more in the message.
     has_statistics: whether reduction_value() and stats() can still serve this step.
     """
 

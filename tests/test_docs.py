@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,6 +15,7 @@ from torch import nn
 import tdcore as td
 from tdcore.hooks.pytorch import Hook
 from tests.s3.servers import Server
+from tests.trial.sharding import add_part, rows, workers
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -110,6 +112,24 @@ def test_the_examples_for_other_readers_run(
     exec(blocks("docs/reading.md")[number], names)
     result = next(names[name] for name in ("losses", "worst", "rows", "tensors") if name in names)
     assert len(result) > 0
+
+
+def test_the_examples_about_many_workers_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = np.arange(8.0).reshape(4, 2)
+    for rank, (run, box) in enumerate(zip(workers(Path("runs/sharded"), 4), rows((4, 2), 4), strict=True)):
+        add_part(run, "fc.weight", values, box)
+        run.add("gradient/fc.bias", np.full(2, 9.0 if rank == 2 else 1.0), step=0, kind="gradient")
+        run.flush()
+        run.end()
+    names: dict[str, Any] = {}
+    exec(blocks("docs/reading.md")[4], names)
+    assert names["whole"].tolist() == values.tolist()
+    assert names["part"].tolist() == [[2.0, 3.0]]
+    assert names["where"][3] == ("worker_3", (3, 0), (1, 2))
+    assert names["norms"].column("l2").to_pylist() == [pytest.approx(np.linalg.norm(values))]
+    assert names["table"].column("count").to_pylist() == [8]
+    assert names["outliers"] == ["worker_2"]
 
 
 def test_the_examples_about_rules_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

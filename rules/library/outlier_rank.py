@@ -10,6 +10,7 @@ import numpy as np
 
 from tdcore.config import SaveConfig
 from tdcore.rules.base import Finding, require
+from tdcore.rules.measures.parts import part_rows
 from tdcore.rules.measures.ranks import Meeting, Ranks, side_by_side
 from tdcore.rules.measures.wording import readable
 from tdcore.rules.need import STATISTICS, Need, captures_of
@@ -40,7 +41,8 @@ class OutlierRank:
         step in a row, once until it has ceased; kind `large` or `small`; the tensor is the one that deviates
         most. Steps are those of TRAIN (or GLOBAL) mode. A step is judged when all workers known so far have
         come as far or have ended; at most a hundred saved steps (or four million norms) wait. Not judged:
-        steps with fewer than three ranks, gradients that are not finite, gradients that not all ranks have.
+        steps with fewer than three ranks, gradients that are not finite, gradients that not all ranks have,
+        and parts of sharded gradients: every rank has other elements, which need not be alike.
         After an all-reduce the gradients of all ranks are the same, and only a rank that is out of step with
         the others shows.
 
@@ -62,6 +64,7 @@ class OutlierRank:
     """
 
     code: ClassVar[str] = "TDC125"
+    columns: ClassVar[tuple[str, ...]] = ("shard", "shape")
 
     factor: float = 4.0
     patience: int = 5
@@ -89,6 +92,9 @@ class OutlierRank:
         gradients = window.kind("gradient") & window.ok & trained
         window.missing("gradient saved without statistics", int(np.sum(gradients & ~window.counted)))
         gradients &= window.counted
+        parts = part_rows(window, gradients)
+        window.missing("gradient is sharded, and every rank has another part", int(np.sum(parts)))
+        gradients &= ~parts
         finite = window.finite == window.columns.floats("count")
         window.missing("gradient is not finite", int(np.sum(gradients & ~finite)))
         for meeting in side_by_side(window, gradients & finite, _RANKS, self.workers):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tdcore.cli.output import console, human_bytes, print_json, steps_text
+from tdcore.cli.sharding import sharding_texts
 from tdcore.sinks import shown_place
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _collections(trial: Trial) -> list[dict[str, Any]]:
 
 
 def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
-    """One entry per tensor: kind, dtype, steps, bytes."""
+    """One entry per tensor: kind, dtype, steps, bytes, how it is spread over workers."""
     rows = trial.rows(regex, columns=["name", "kind", "dtype", "step", "nbytes", "status"])
     for name in ("name", "kind", "dtype", "status"):
         at = rows.schema.get_field_index(name)
@@ -123,6 +124,7 @@ def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
         [("dtype", "distinct"), ("status", "distinct"), ("nbytes", "sum"), ("step", "min"), ("step", "max"),
          ("step", "count_distinct")]
     )  # fmt: skip
+    sharding = sharding_texts(trial, regex)
     return [
         {
             "tensor": row["name"],
@@ -132,6 +134,7 @@ def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
             "last_step": row["step_max"],
             "steps": row["step_count_distinct"],
             "payload_bytes": row["nbytes_sum"] or 0,
+            "sharding": sharding.get(row["name"]),
             "notes": ", ".join(sorted(status for status in row["status_distinct"] if status != "ok")),
         }
         for row in sorted(grouped.to_pylist(), key=lambda row: (row["name"], row["kind"]))
@@ -188,7 +191,8 @@ def _print_run(run: dict[str, Any]) -> None:
         span = [tensor["first_step"], tensor["last_step"]]
         text = f"{span[0]}..{span[1]} ({tensor['steps']:,})" if tensor["steps"] > 1 else steps_text(span[:1])
         values = human_bytes(tensor["payload_bytes"]) if tensor["payload_bytes"] else "statistics"
-        table.add_row(tensor["tensor"], tensor["kind"], tensor["dtype"] or "-", text, values, tensor["notes"])
+        notes = ", ".join(filter(None, (tensor["sharding"], tensor["notes"])))
+        table.add_row(tensor["tensor"], tensor["kind"], tensor["dtype"] or "-", text, values, notes)
     out.print(table)
 
 

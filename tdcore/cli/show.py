@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tdcore.cli.output import console, number, print_json, sparkline
+from tdcore.cli.sharding import sharding_texts
 from tdcore.errors import ConfigError, TensorUnavailable
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _chosen(trial: Trial, tensor: str | None) -> list[str]:
 def _show_all(trial: Trial, names: list[str], step: int | None, stat: str, json_output: bool) -> None:
     from rich.table import Table
 
-    rows = _by_name(trial.stats(names, steps=step))
+    rows = _by_name(trial.stats(names, steps=step, merged=True))
     found: list[dict[str, Any]] = []
     for name in names:
         mine = rows.get(name, [])
@@ -114,24 +115,29 @@ def _show_all(trial: Trial, names: list[str], step: int | None, stat: str, json_
 def _show_one(trial: Trial, name: str, step: int | None, stat: str, last: int, json_output: bool) -> None:
     from rich.table import Table
 
-    rows = trial.stats([name]).to_pylist()
+    sharding = sharding_texts(trial, [name]).get(name)
+    who = "worker" if sharding is None else "workers"
+    rows = trial.stats([name], merged=sharding is not None).to_pylist()
     histogram = _histogram_row(rows, step, name)
     if json_output:
         entries = [
-            {"step": row["step"], "mode": row["mode"], "worker": row["worker"], "call": row["call"],
+            {"step": row["step"], "mode": row["mode"], who: row[who], "call": row["call"],
              "status": row["status"], "shape": row["shape"], "dtype": row["dtype"], **_numbers(row)}
             for row in rows
         ]  # fmt: skip
         drawn = {"step": histogram["step"], "log2": _bins(histogram)} if histogram else None
-        print_json({"run": trial.path, "tensor": name, "rows": entries, "histogram": drawn})
+        told = {"run": trial.path, "tensor": name, "sharding": sharding}
+        print_json({**told, "rows": entries, "histogram": drawn})
         return
     out = console()
     with_statistics = [row for row in rows if row["count"] is not None]
     shape = with_statistics[-1]["shape"] if with_statistics else None
     dtype = with_statistics[-1]["dtype"] if with_statistics else None
     out.print(f"[bold]{name}[/]  {rows[-1]['kind']}  {dtype or '-'} {shape if shape is not None else ''}")
+    if sharding is not None:
+        out.print(f"{sharding}; statistics are those of the whole")
     out.print(f"{stat} over {len(rows)} rows: {sparkline([_numbers(row)[stat] for row in rows], 60)}")
-    several_workers = len({row["worker"] for row in rows}) > 1
+    several_workers = sharding is not None or len({row[who] for row in rows}) > 1
     table = Table(
         title=f"last {min(last, len(rows))} of {len(rows)}" if len(rows) > last else None,
         title_justify="left",
@@ -139,14 +145,14 @@ def _show_one(trial: Trial, name: str, step: int | None, stat: str, last: int, j
     columns = ["mean", "std", "abs_mean", "min", "max", "l2", "zero_percent", "nan_count", "inf_count"]
     if out.width < _WIDE:
         columns = ["mean", "abs_mean", "min", "max", "nan_count", "inf_count"]
-    for column in ["step", "mode", *(["worker"] if several_workers else []), *columns, "status"]:
+    for column in ["step", "mode", *([who] if several_workers else []), *columns, "status"]:
         table.add_column(
             column.replace("_percent", " %").replace("_count", ""), justify="right", no_wrap=True
         )
     for row in rows[-last:]:
         numbers = _numbers(row)
         status = row["status"] + (f" ({row['reason']})" if row["reason"] else "")
-        worker = [row["worker"]] if several_workers else []
+        worker = [str(row[who])] if several_workers else []
         table.add_row(str(row["step"]), row["mode"], *worker, *(number(numbers[c]) for c in columns), status)
     out.print(table)
     if histogram is not None:

@@ -1,5 +1,6 @@
 """Reading runs: create_trial, Trial, Tensor, and the index under them."""
 
+from tdcore.trial.boxes import Shard
 from tdcore.trial.collections import SavedCollection
 from tdcore.trial.documents import Attempt, RunEnd
 from tdcore.trial.index import Hole, Index
@@ -17,6 +18,7 @@ __all__ = [
     "Missing",
     "RunEnd",
     "SavedCollection",
+    "Shard",
     "StepState",
     "Tensor",
     "Trial",

@@ -24,6 +24,7 @@ __all__ = [
     "Run",
     "RunEnd",
     "claim_key",
+    "claimed_process",
     "read_claim",
     "read_collections",
     "read_ends",
@@ -38,13 +39,18 @@ _MAX_DOCUMENT_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One start of the training. document: its entry in run.json, with whatever else the writer put there."""
+    """One start of the training.
+
+    workers: those that were to save something, as far as that was said. document: its entry in run.json, with
+    whatever else the writer put there.
+    """
 
     number: int
     started_ns: int
     world_size: int
     host: str
     pid: int
+    workers: tuple[str, ...]
     document: Mapping[str, Any]
 
 
@@ -92,6 +98,7 @@ def _attempt(entry: object) -> Attempt:
         world_size=_whole(entry, "world_size", 1),
         host=str(entry.get("host", "")),
         pid=_whole(entry, "pid", 0),
+        workers=_workers(entry.get("workers", [])),
         document=entry,
     )
 
@@ -101,6 +108,12 @@ def _whole(entry: Mapping[str, Any], name: str, default: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
         raise RunCorrupt(f"{layout.RUN_KEY}: {name} is {clipped(str(value))}, expected a whole number")
     return value
+
+
+def _workers(names: object) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(n, str) and layout.valid_worker(n) for n in names):
+        raise RunCorrupt(f"{layout.RUN_KEY}: workers is {clipped(str(names))}, expected a list of workers")
+    return tuple(names)
 
 
 def claim_key(worker: str, attempt: int) -> str:
@@ -114,6 +127,15 @@ def read_claim(sink: Sink, worker: str, attempt: int) -> Mapping[str, Any]:
         return _object(sink, claim_key(worker, attempt))
     except (SinkKeyError, RunCorrupt, ValueError):
         return {}
+
+
+def claimed_process(claim: Mapping[str, Any]) -> tuple[str, int, int]:
+    """Host, process and start time of a claim, for process_is_gone; of nobody where it does not say."""
+    host, pid, started_ns = (claim.get(name) for name in ("host", "pid", "started_ns"))
+    whole = all(isinstance(each, int) and not isinstance(each, bool) for each in (pid, started_ns))
+    if not isinstance(host, str) or not whole or not 0 < int(pid or 0) < 1 << 31:
+        return "", 0, 0
+    return host, int(pid or 0), int(started_ns or 0)
 
 
 def read_collections(sink: Sink) -> dict[int, dict[str, Mapping[str, Any]]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from tdcore.processes import process_is_gone
+from tdcore.trial.documents import claimed_process
 
 if TYPE_CHECKING:
     from tdcore.trial.index import Hole, Index
@@ -45,7 +46,7 @@ def find_missing(index: Index, progress: Progress) -> list[Missing]:
         said = claims[worker, attempt]
         if attempt < latest and not _upload(said):
             continue  # what it did not write is lost, and the run has gone on without
-        gone = process_is_gone(*_process(said))
+        gone = process_is_gone(*claimed_process(said))
         if gone is False:
             continue  # it is there, and may save seldom
         found.append(
@@ -93,12 +94,3 @@ def _upload(claim: Mapping[str, Any]) -> str:
         return ""
     where = f" on {host}" if isinstance(host, str) and host else ""
     return f"run `tdcore upload {shlex.quote(spool)}`{where}"
-
-
-def _process(claim: Mapping[str, Any]) -> tuple[str, int, int]:
-    """Host, process and start time of a claim, as far as they are what they should be."""
-    host, pid, started_ns = (claim.get(name) for name in ("host", "pid", "started_ns"))
-    whole = all(isinstance(each, int) and not isinstance(each, bool) for each in (pid, started_ns))
-    if not isinstance(host, str) or not whole or not 0 < int(pid or 0) < 1 << 31:
-        return "", 0, 0
-    return host, int(pid or 0), int(started_ns or 0)

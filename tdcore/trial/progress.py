@@ -3,7 +3,16 @@
 A step is complete for a worker when the worker has said that it is over, has ended, or has added nothing for
 a while (`settle`): a step's tensors reach the index in pieces, those of devices later than others, and no row
 says "that was the last one". Of a worker that says nothing of steps, what wrote the run being no hook, a step
-is complete when it has saved something of a later one. Threads: belongs to one Trial.
+is complete when it has saved something of a later one.
+
+A step is complete when it is so for every worker that is expected: those that run.json names, and those that
+have shown themselves. Not waited for is a worker
+- whose attempt has ended: it left an end file, after all its rows;
+- that fell behind the others and of which nothing has come for ten times `settle`, when its process is known
+  to be gone, or for a minute (or ten times `settle`, if that is longer) when its machine is another one;
+- of which nothing has come at all for ten times `settle` since this reader looks.
+A worker whose process is known to live is waited for. Rows of one that comes back are read as any. Threads:
+belongs to one Trial.
 """
 
 from __future__ import annotations
@@ -23,7 +32,16 @@ from tdcore.processes import process_is_gone
 from tdcore.sinks.base import announce
 from tdcore.sinks.cache import CachedSink
 from tdcore.trial.columns import distinct
-from tdcore.trial.documents import Attempt, Run, RunEnd, claim_key, read_claim, read_ends, read_run
+from tdcore.trial.documents import (
+    Attempt,
+    Run,
+    RunEnd,
+    claim_key,
+    claimed_process,
+    read_claim,
+    read_ends,
+    read_run,
+)
 from tdcore.trial.fetch import fetch_all
 from tdcore.trial.index import Index
 
@@ -35,6 +53,7 @@ __all__ = ["Progress", "RunStatus"]
 RunStatus = Literal["running", "ended", "died"]
 
 _CLAIM = re.compile(r"attempts/(\d{4,8})-([A-Za-z0-9][A-Za-z0-9_.-]{0,127})\.json", re.ASCII)
+_FAR_SECONDS = 60.0  # of silence: longer than clocks of two machines differ
 _ALWAYS = np.iinfo(np.int64).max
 _PATIENCE = (
     10  # times `settle`: when a silent worker no longer holds others back, or a lost process is given up
@@ -125,28 +144,65 @@ class Progress:
         seen = {worker for number, worker in self._frontiers if number == attempt}
         return seen | self._claims.get(attempt, set())
 
+    def world_size(self, attempt: int) -> int:
+        """How many workers the training has, as it said itself."""
+        entry = self._entry(attempt)
+        return 1 if entry is None else entry.world_size
+
     def complete_before(self, attempt: int) -> int:
         """Global steps below this one are complete in the attempt."""
         if attempt < self.latest_attempt or self.status != "running":
             return int(_ALWAYS)
-        bounds = [self._bound(attempt, worker) for worker in self.workers(attempt)]
-        return min(bounds, default=int(_ALWAYS))
+        return min(self._bounds(attempt).values(), default=int(_ALWAYS))
 
-    def _bound(self, attempt: int, worker: str) -> int:
+    def waiting_for(self, attempt: int, step: int) -> list[str]:
+        """The workers that may still add to a global step of the attempt."""
+        if self.complete_before(attempt) > step:
+            return []
+        return [worker for worker, bound in self._bounds(attempt).items() if bound <= step]
+
+    def _bounds(self, attempt: int) -> dict[str, int]:
+        """For each worker, the global step below which all are complete."""
+        entry = self._entry(attempt)
+        expected = self.workers(attempt) | set(() if entry is None else entry.workers)
+        steps = [frontier.step for (number, _), frontier in self._frontiers.items() if number == attempt]
+        furthest = max(steps, default=-1)
+        return {worker: self._bound(attempt, worker, furthest) for worker in sorted(expected)}
+
+    def _bound(self, attempt: int, worker: str, furthest: int) -> int:
         if (worker, attempt) in self.ends:
             return int(_ALWAYS)
         frontier = self._frontiers.get((attempt, worker))
         if frontier is None:
-            waited = self._clock() - self._opened
-            return int(_ALWAYS) if waited > _PATIENCE * self._settle else -int(_ALWAYS)
+            return self._bound_without_rows(attempt, worker)
+        if frontier.step < furthest and self._is_given_up(attempt, worker, frontier):
+            return int(_ALWAYS)
         if self._settled(frontier):
             return frontier.step + 1
         whole = self._index.whole_step(worker, attempt)
         return frontier.step if whole is None else whole + 1
 
+    def _bound_without_rows(self, attempt: int, worker: str) -> int:
+        if self._clock() - self._opened > _PATIENCE * self._settle:
+            return int(_ALWAYS)
+        whole = self._index.whole_step(worker, attempt)
+        return -int(_ALWAYS) if whole is None else whole + 1
+
+    def _is_given_up(self, attempt: int, worker: str, frontier: _Frontier) -> bool:
+        """Whether a worker that has not ended will most likely add nothing more; see the module's text."""
+        if not self._is_silent(attempt, [frontier]):
+            return False
+        (claim,) = self.claims([(worker, attempt)]).values()
+        gone = process_is_gone(*claimed_process(claim))
+        if gone is None:
+            return self._is_silent(attempt, [frontier], at_least=_FAR_SECONDS)
+        return gone
+
     def _settled(self, frontier: _Frontier) -> bool:
         age = (time.time_ns() - frontier.saved_ns) / 1e9
-        return self._clock() - frontier.arrived >= self._settle or age > max(60.0, _PATIENCE * self._settle)
+        return self._clock() - frontier.arrived >= self._settle or age > max(
+            _FAR_SECONDS, _PATIENCE * self._settle
+        )
 
     @property
     def status(self) -> RunStatus:
@@ -196,14 +252,17 @@ class Progress:
     def _entry(self, attempt: int) -> Attempt | None:
         return next((each for each in self.run.attempts if each.number == attempt), None)
 
-    def _is_silent(self, attempt: int, frontiers: Sequence[_Frontier]) -> bool:
-        """Whether nothing has come for long, by this machine's clock or by the writer's."""
+    def _is_silent(self, attempt: int, frontiers: Sequence[_Frontier], *, at_least: float = 0.0) -> bool:
+        """Whether nothing has come for long, by this machine's clock or by the writer's.
+
+        at_least: seconds by this machine's clock.
+        """
         entry = self._entry(attempt)
         started_ns = entry.started_ns if entry is not None else time.time_ns()
         silence = self._clock() - max([self._opened, *(frontier.arrived for frontier in frontiers)])
         last_ns = max([started_ns, *(frontier.saved_ns for frontier in frontiers)])
-        patience = _PATIENCE * self._settle
-        return silence >= patience or (time.time_ns() - last_ns) / 1e9 >= max(60.0, patience)
+        patience = max(at_least, _PATIENCE * self._settle)
+        return silence >= patience or (time.time_ns() - last_ns) / 1e9 >= max(_FAR_SECONDS, patience)
 
 
 def _read_run(sink: Sink) -> Run:

@@ -18,6 +18,7 @@ from tdcore.errors import ConfigError, InvalidAttempt, InvalidWorker
 from tdcore.modes import ModeKeys
 from tdcore.trial.captures import resolve
 from tdcore.trial.index import Index, Rows
+from tdcore.trial.merged import merged_table
 from tdcore.trial.payload import Payloads
 from tdcore.trial.place import pause
 from tdcore.trial.progress import Progress
@@ -179,6 +180,10 @@ class Reader:
     def stats(self, rows: Rows, columns: Sequence[str] | None = None) -> pa.Table:
         """Statistics of the captures in these rows."""
         return stats_table(self.index, resolve(self.index, rows), columns)
+
+    def merged(self, rows: Rows, columns: Sequence[str] | None = None) -> pa.Table:
+        """Statistics of the tensors whose parts on all workers these rows are."""
+        return merged_table(self.index, resolve(self.index, rows), columns)
 
     def check_attempt(self, attempt: int) -> None:
         """Raises InvalidAttempt for one that the run does not have."""

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tdcore import layout
 from tdcore.errors import ConfigError
 from tdcore.trial.captures import Captures
 from tdcore.trial.index import Index
 
-__all__ = ["DERIVED", "STATS_COLUMNS", "stats_table"]
+__all__ = ["DERIVED", "STATS_COLUMNS", "derived_columns", "merged_columns", "stats_table"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -34,7 +35,8 @@ _LOG2_BINS = 64
 
 STATS_COLUMNS = (
     "attempt", "worker", "mode", "mode_step", "step", "seq", "name", "kind", "origin", "call", "dtype",
-    "shape", "parts", "elements", "time_ns", "status", "reason", "nbytes", *layout.STATISTICS_COLUMNS,
+    "shape", "shard", "parts", "elements", "time_ns", "status", "reason", "nbytes",
+    *layout.STATISTICS_COLUMNS,
 )  # fmt: skip
 
 
@@ -61,18 +63,14 @@ def stats_table(index: Index, captures: Captures, columns: Sequence[str] | None 
         table = _patched(table, index, captures, several, sizes[several])
     wanted = [name for name in DERIVED if name in names]
     if wanted:
-        arrays = _derived(wanted, table)
+        arrays = derived_columns(wanted, table)
         for name in wanted:
             table = table.append_column(name, arrays[name])
     return table.select(names)
 
 
-def derived(name: str, table: pa.Table) -> pa.Array:
-    """One of DERIVED, from the statistics columns of a table."""
-    return _derived([name], table)[name]
-
-
-def _derived(names: Sequence[str], table: pa.Table) -> dict[str, pa.Array]:
+def derived_columns(names: Sequence[str], table: pa.Table) -> dict[str, pa.Array]:
+    """Those of DERIVED that are named, from the statistics columns of a table."""
     none = _isnull(table, "count")
     finite = _numbers(table, "count") - sum(
         _numbers(table, f"{kind}_count") for kind in ("nan", "pos_inf", "neg_inf")
@@ -112,7 +110,7 @@ def _patched(table: pa.Table, index: Index, captures: Captures, at: Ints, sizes:
         source.update(dict.fromkeys(("status", "reason")))
     parts = index.table(spans, list(source))
     whole = captures.complete[at]
-    for name, (values, null) in _merge(parts, starts, whole, names).items():
+    for name, (values, null) in merged_columns(parts, starts, whole, names).items():
         kind = layout.index_schema().field(name).type
         position = table.schema.get_field_index(name)
         table = table.set_column(
@@ -141,7 +139,7 @@ def _replace(
 _MERGED = frozenset((*layout.STATISTICS_COLUMNS, "elements", "nbytes", "status", "reason"))
 
 
-def _merge(
+def merged_columns(
     parts: pa.Table, starts: Ints, whole: npt.NDArray[np.bool_], names: Sequence[str]
 ) -> dict[str, tuple[Any, npt.NDArray[np.bool_]]]:
     """Merged columns of runs of parts that begin at `starts`: values, and where they are null."""
@@ -193,7 +191,9 @@ def _moments(parts: pa.Table, starts: Ints) -> tuple[Floats, Floats]:
     with np.errstate(all="ignore"):
         total = np.add.reduceat(finite, starts)
         means = np.where(finite > 0, _numbers(parts, "mean"), 0.0)
-        mean = np.add.reduceat(means * (finite / np.repeat(total, sizes)), starts)
+        mean = np.add.reduceat(means * finite, starts) / total
+        if not np.isfinite(mean[total > 0]).all():  # the sum left the range of float64, the mean does not
+            mean = np.add.reduceat(means * (finite / np.repeat(total, sizes)), starts)
         m2 = (
             np.where(finite > 0, _numbers(parts, "m2"), 0.0)
             if "m2" in parts.column_names
@@ -204,22 +204,32 @@ def _moments(parts: pa.Table, starts: Ints) -> tuple[Floats, Floats]:
 
 
 def _histograms(parts: pa.Table, starts: Ints) -> tuple[list[int], list[list[int]]]:
-    firsts = parts.column("log2_first").to_pylist()
-    lists = parts.column("log2_counts").to_pylist()
-    bounds = [*starts.tolist(), len(lists)]
+    """First bins and counts of runs of parts that begin at `starts`, without empty bins at either end."""
+    counts, lengths = _flat(parts.column("log2_counts"))
+    low = _integers(parts, "log2_first") - layout.LOG2_MIN
+    fits = (low >= 0) & (low + lengths <= _LOG2_BINS)
+    run = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(parts))))
+    within = np.arange(len(counts)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    place = np.repeat(run * _LOG2_BINS + low, lengths) + within
+    kept = np.repeat(fits, lengths)
+    bins = np.zeros(len(starts) * _LOG2_BINS, dtype=np.int64)
+    np.add.at(bins, place[kept], counts[kept])
     out_first: list[int] = []
     out_counts: list[list[int]] = []
-    for begin, end in pairwise(bounds):
-        bins = np.zeros(_LOG2_BINS, dtype=np.int64)
-        for first, counts in zip(firsts[begin:end], lists[begin:end], strict=True):
-            low = (first or 0) - layout.LOG2_MIN
-            if counts and low >= 0 and low + len(counts) <= _LOG2_BINS:
-                bins[low : low + len(counts)] += np.array([count or 0 for count in counts], dtype=np.int64)
-        used = np.flatnonzero(bins)
-        low, high = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
-        out_first.append(low + layout.LOG2_MIN)
-        out_counts.append(bins[low:high].tolist())
+    for each in bins.reshape(len(starts), _LOG2_BINS):
+        used = np.flatnonzero(each)
+        begin, end = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
+        out_first.append(begin + layout.LOG2_MIN)
+        out_counts.append(each[begin:end].tolist())
     return out_first, out_counts
+
+
+def _flat(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
+    """All numbers of a column of lists, one list after the other, and how many each list has."""
+    numbers = [pa.array([], pa.int64()), *(chunk.flatten() for chunk in column.chunks)]
+    flat = pa.chunked_array(numbers).fill_null(0)
+    lengths = pc.list_value_length(column).fill_null(0)
+    return np.asarray(flat.to_numpy(), dtype=np.int64), np.asarray(lengths.to_numpy(), dtype=np.int64)
 
 
 def _statuses(

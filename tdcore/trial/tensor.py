@@ -1,48 +1,46 @@
 """Tensor: one name of a run, and its values at all steps.
 
-Names and meanings are those of the older library's Tensor. Steps are global unless a mode is given.
-Threads: as Trial.
+Names and meanings are those of the older library's Tensor. Steps are global unless a mode is given. A tensor
+that is sharded over workers is one tensor unless a worker is named. Threads: as Trial.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tdcore.errors import (
-    InvalidWorker,
-    SinkKeyError,
-    StepNotYetAvailable,
-    StepUnavailable,
-    TensorUnavailableForStep,
-)
+from tdcore.errors import TensorUnavailableForStep
 from tdcore.modes import ModeKeys
-from tdcore.trial.captures import resolve
+from tdcore.trial.boxes import Shard
 from tdcore.trial.index import Rows
+from tdcore.trial.merged import checked_columns
 from tdcore.trial.on_device import checked_device, on_device
 from tdcore.trial.reductions import REDUCTIONS, checked_name, from_statistics, from_values
-from tdcore.trial.statistics import stats_table
-from tdcore.trial.steps import StepState
-from tdcore.trial.values import read_singles, read_values
+from tdcore.trial.saved import Saved
+from tdcore.trial.values import read_singles
 from tdcore.trial.view import worker_order
+from tdcore.trial.whole import Whole
 
 if TYPE_CHECKING:
     from tdcore.trial.reader import Reader
 
 __all__ = ["Tensor"]
 
+_ONLY_NO_VALUES = frozenset({"not_saved", "absent", "skipped", "lost", "stats_only", "incomplete"})
+
 
 class Tensor:
     """Made by Trial.tensor(). Looks at the run anew with every question, unless the trial is frozen."""
 
-    __slots__ = ("_reader", "name")
+    __slots__ = ("_reader", "_saved", "name")
 
     def __init__(self, reader: Reader, name: str) -> None:
         self._reader = reader
+        self._saved = Saved(reader, name)
         self.name = name
 
     def __repr__(self) -> str:
@@ -55,7 +53,7 @@ class Tensor:
         """
         reader = self._reader
         reader.auto_refresh()
-        rows = self._reader.saved(self._rows())
+        rows = self._reader.saved(self._saved.rows())
         if not show_incomplete_steps:
             rows = rows[reader.complete(rows)]
         return reader.steps_of(rows, mode)
@@ -94,29 +92,57 @@ class Tensor:
         """The values at a step: read-only, of the tensor's own dtype and shape; a view of the file where it
         can be.
 
-        worker: None is the first that has it. call: which call of a module that runs several times in a
-        step; None is the first. device: None gives a NumPy array, "cuda" or "cuda:1" a CuPy array of its own
-        on that device, not read-only (needs CuPy; 8-bit floats, and bfloat16 before CuPy 14, are refused).
+        worker: its own values, its part of a sharded tensor; None is the whole of a sharded or replicated
+        tensor (global_value), else the first worker that has it. call: which call of a module that runs
+        several times in a step; None is the first. device: None gives a NumPy array, "cuda" or "cuda:1" a
+        CuPy array of its own on that device, not read-only (needs CuPy; 8-bit floats, and bfloat16 before
+        CuPy 14, are refused).
         Raises TensorUnavailableForStep with the reason, StepUnavailable or StepNotYetAvailable when the step
         has nothing (yet), InvalidWorker, RunCorrupt when the bytes are damaged, ConfigError when the device
         cannot be used.
         """
         number = checked_device(device)
         self._reader.auto_refresh()
-        values = self._value(self._capture(step_num, mode, worker, call), step_num)
-        return values if number is None else on_device(values, number, self._at(step_num))
+        values = self._value(step_num, mode, worker, call)
+        return values if number is None else on_device(values, number, self._saved.at(step_num))
+
+    def global_value(
+        self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, *, call: int | None = None
+    ) -> npt.NDArray[Any]:
+        """The values of the whole tensor at a step, put together from what all workers have; read-only.
+
+        Equal parts of several workers are copies and count once; parts that a reduction over workers makes a
+        tensor of are reduced. Raises TensorUnavailableForStep also when parts are missing ("incomplete"),
+        when copies differ ("copies_differ"), and when workers have values that are no parts of one tensor
+        ("disagree"); else as value().
+        """
+        self._reader.auto_refresh()
+        return Whole(self._saved, step_num, mode, call).value()
+
+    def shards(
+        self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, *, call: int | None = None
+    ) -> list[Shard]:
+        """The parts that workers have at a step, sorted by rank; none when it is not sharded or replicated.
+
+        Raises as value().
+        """
+        self._reader.auto_refresh()
+        return Whole(self._saved, step_num, mode, call).shards
 
     def values(
         self, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
     ) -> dict[int, npt.NDArray[Any]]:
-        """step -> values, for all steps (of the mode) that have values. Those without are left out."""
+        """step -> values as of value(), for all steps (of the mode) that have values.
+
+        Steps without are left out. Raises where workers have values that are not those of one tensor.
+        """
         reader, found = self._reader, dict[int, npt.NDArray[Any]]()
         steps = self.steps(mode)
         if not steps:
             return found
-        index, rows = reader.index, self._rows()
+        index, rows = reader.index, self._saved.rows()
         if worker is not None:
-            self._check_worker(worker)
+            self._saved.check_worker(worker)
             rows = rows[index.column("worker")[rows] == index.vocabularies["worker"].code(worker)]
         if mode is not ModeKeys.GLOBAL:
             rows = rows[index.column("mode")[rows] == index.vocabularies["mode"].code(mode.name)]
@@ -126,21 +152,21 @@ class Tensor:
         starts = np.flatnonzero(np.diff(of_row, prepend=of_row[:1] - 1))
         alone = np.diff(np.append(starts, len(rows))) == 1
         alone &= index.column("parts")[rows[starts]] == 1
+        if worker is None:  # a part of a sharded tensor is not its value
+            alone &= index.wide("shard", rows[starts]).is_null().to_numpy()
         wanted = np.isin(of_row[starts], steps)
-        singles = read_singles(index, reader.payloads, rows[starts[alone & wanted]], self._at)
+        singles = read_singles(index, reader.payloads, rows[starts[alone & wanted]], self._saved.at)
         for start, is_alone in zip(starts[wanted].tolist(), alone[wanted].tolist(), strict=True):
             step = int(of_row[start])
-            with suppress(TensorUnavailableForStep):
-                if not is_alone:  # several parts, workers or calls
-                    found[step] = self._value(self._capture(step, mode, worker, None), step)
-                elif (values := next(singles)) is not None:
-                    found[step] = values
+            values = self._several(step, mode, worker) if not is_alone else next(singles)
+            if values is not None:
+                found[step] = values
         return found
 
     def workers(self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL) -> list[str]:
         """Workers that saved it at a step."""
         self._reader.auto_refresh()
-        rows = self._reader.saved(self._reader.view.at_step(self._rows(), step_num, mode.name))
+        rows = self._reader.saved(self._reader.view.at_step(self._saved.rows(), step_num, mode.name))
         texts = self._reader.index.texts("worker")
         codes = np.unique(self._reader.index.column("worker")[rows]).tolist()
         return sorted((texts[code] for code in codes), key=worker_order)
@@ -153,12 +179,14 @@ class Tensor:
     def shape(
         self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
     ) -> tuple[int, ...]:
-        """Shape at a step, also where only statistics were saved."""
+        """Shape at a step, also where only statistics were saved: of the whole where value() is the whole."""
         self._reader.auto_refresh()
-        rows = self._capture(step_num, mode, worker, None)
+        rows = self._saved.capture(step_num, mode, worker, None)
         shape = self._reader.index.wide("shape", rows[:1])[0].as_py()
         if shape is None:
-            raise self._unavailable(rows, step_num)
+            raise self._saved.unavailable(rows, step_num)
+        if worker is None and self._saved.is_part(rows):
+            return tuple(self._reader.index.wide("shard", rows[:1])[0].as_py()["global_shape"])
         return tuple(shape)
 
     def reduction_value(
@@ -179,12 +207,13 @@ class Tensor:
         """
         checked_name(reduction_name)
         self._reader.auto_refresh()
-        rows = self._capture(step_num, mode, worker, call)
-        statistics = self._statistics(rows)
+        rows, statistics = self._one(step_num, mode, worker, call)
         found = from_statistics(reduction_name, abs, statistics) if statistics is not None else None
-        if found is None:
-            found = self._saved_reduction(rows, step_num, reduction_name, abs)
-        return found if found is not None else from_values(reduction_name, abs, self._value(rows, step_num))
+        if found is None and rows is not None:
+            found = self._saved.saved_reduction(rows, step_num, reduction_name, abs)
+        if found is not None:
+            return found
+        return from_values(reduction_name, abs, self._value(step_num, mode, worker, call))
 
     def reduction_values(
         self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
@@ -193,14 +222,13 @@ class Tensor:
         were.
         """
         self._reader.auto_refresh()
-        rows = self._capture(step_num, mode, worker, None)
-        statistics = self._statistics(rows)
+        rows, statistics = self._one(step_num, mode, worker, None)
         found: dict[tuple[str, bool], float] = {}
         for name in REDUCTIONS:
             for absolute in (False, True):
                 value = from_statistics(name, absolute, statistics) if statistics is not None else None
-                if value is None:
-                    value = self._saved_reduction(rows, step_num, name, absolute)
+                if value is None and rows is not None:
+                    value = self._saved.saved_reduction(rows, step_num, name, absolute)
                 if value is not None:
                     found[name, absolute] = value
         return found
@@ -211,144 +239,51 @@ class Tensor:
         code = self._reader.index.vocabularies["name"].code(self.name)
         return self._reader.stats(self._reader.select([code], steps, mode))
 
+    def global_stats(
+        self, *, steps: Any = None, mode: ModeKeys | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """Statistics of the whole tensor at all steps: Trial.stats(merged=True) for this tensor alone.
+
+        Raises TensorUnavailableForStep for one that is a reduction over workers: statistics of a sum do not
+        follow from those of what is added.
+        """
+        self._reader.auto_refresh()
+        code = self._reader.index.vocabularies["name"].code(self.name)
+        table = self._reader.merged(self._reader.select([code], steps, mode))
+        for step, reason in zip(
+            *(table.column(each).to_pylist() for each in ("step", "reason")), strict=True
+        ):
+            if reason == "partial":
+                raise TensorUnavailableForStep(
+                    f"{self._saved.at(step)} was saved as what each worker gives to a sum: its statistics do "
+                    "not follow from theirs; global_value(step) has the values where they were saved, and "
+                    "stats() the statistics of each",
+                    reason="partial",
+                )
+        return table if columns is None else table.select(checked_columns(columns))
+
     # ----------------------------------------------------------------------------------------------
 
-    def _rows(self) -> Rows:
-        reader = self._reader
-        return reader.view.rows_of(reader.index.vocabularies["name"].code(self.name))
+    def _value(self, step: int, mode: ModeKeys, worker: str | None, call: int | None) -> npt.NDArray[Any]:
+        rows = self._saved.capture(step, mode, worker, call)
+        if worker is None and self._saved.is_part(rows):
+            return Whole(self._saved, step, mode, call).value()
+        return self._saved.value(rows, step)
 
-    def _capture(self, step: int, mode: ModeKeys, worker: str | None, call: int | None) -> Rows:
-        """The rows of one capture, in order of its parts."""
-        reader = self._reader
-        index = reader.index
-        rows = reader.view.at_step(self._rows(), step, mode.name)
-        if worker is not None:
-            self._check_worker(worker)
-            rows = rows[index.column("worker")[rows] == index.vocabularies["worker"].code(worker)]
-        if len(rows) == 0:
-            raise self._nothing(step, mode, worker)
-        if worker is None:
-            texts = index.texts("worker")
-            saved = self._reader.saved(rows)
-            codes = np.unique(index.column("worker")[saved if len(saved) else rows]).tolist()
-            first = min(codes, key=lambda code: worker_order(texts[code]))
-            rows = rows[index.column("worker")[rows] == first]
-        calls = index.column("call")[rows]
-        wanted = int(calls.min()) if call is None else call
-        if not (calls == wanted).any():
-            there = ", ".join(map(str, np.unique(calls).tolist()[:20]))
-            raise TensorUnavailableForStep(f"{self._at(step)} has no call {wanted}; it has {there}")
-        captures = resolve(index, rows[calls == wanted])
-        return captures.parts(len(captures) - 1)
-
-    def _check_worker(self, worker: str) -> None:
-        known = self._reader.workers()
-        if worker not in known:
-            raise InvalidWorker(f"{worker!r} is not a worker of this run; it has {', '.join(known)}")
-
-    def _nothing(self, step: int, mode: ModeKeys, worker: str | None) -> Exception:
-        where = f"step {step}" + ("" if mode is ModeKeys.GLOBAL else f" of mode {mode.name}")
-        state = self._reader.state(step, mode)
-        if state is StepState.NOT_YET_AVAILABLE:
-            return StepNotYetAvailable(
-                f"{where} of this run is not there yet (last: {self._reader.last_step(mode)}); "
-                "wait_for_steps() waits for it"
-            )
-        if state is StepState.UNAVAILABLE:
-            return StepUnavailable(f"nothing was saved at {where} of this run; steps() lists what was")
-        by = f" by {worker}" if worker else ""
-        return TensorUnavailableForStep(
-            f"{self.name!r} was not saved{by} at {where}; tensor(...).steps() lists where it was"
-        )
-
-    def _value(self, rows: Rows, step: int) -> npt.NDArray[Any]:
-        self._check_present(rows, step)
-        index = self._reader.index
+    def _several(self, step: int, mode: ModeKeys, worker: str | None) -> npt.NDArray[Any] | None:
+        """The values at a step with several parts, workers or calls; None where there are none."""
         try:
-            return read_values(index, self._reader.payloads, rows, self._at(step))
-        except SinkKeyError as error:
-            segment = index.text("segment", int(rows[0]))
-            raise TensorUnavailableForStep(
-                f"{self._at(step)}: its segment {segment} is gone from the run; restore it from a copy",
-                reason="lost",
-                has_statistics=self._statistics(rows) is not None,
-            ) from error
-
-    def _check_present(self, rows: Rows, step: int) -> None:
-        """Raises TensorUnavailableForStep unless every part of the values was saved."""
-        index = self._reader.index
-        parts = int(index.column("parts")[rows[0]])
-        statuses = {index.text("status", row) for row in rows.tolist()}
-        payload = index.column("segment")[rows] >= 0
-        empty = np.array(index.wide("elements", rows).to_pylist()) == 0
-        if len(rows) != parts or statuses != {"ok"} or not bool((payload | empty).all()):
-            raise self._unavailable(rows, step)
-
-    def _unavailable(self, rows: Rows, step: int) -> TensorUnavailableForStep:
-        """Why the values of a capture are not there, in words."""
-        index = self._reader.index
-        there = [int(part) for part in index.column("part")[rows]]
-        parts = int(index.column("parts")[rows[0]])
-        reasons = [reason for reason in index.wide("reason", rows).to_pylist() if reason]
-        because = f" ({reasons[0]})" if reasons else ""
-        statuses = [index.text("status", row) for row in rows.tolist()]
-        has_statistics = self._statistics(rows) is not None
-        hint = "; its statistics were saved: use reduction_value() or stats()" if has_statistics else ""
-        if len(rows) != parts:
-            kind, text = "incomplete", f"has {len(there)} of {parts} parts ({str(there[:10])[1:-1]})"
-        elif "skipped" in statuses:
-            kind, text = "skipped", f"was not captured{because}"
-        elif "absent" in statuses:
-            kind, text = (
-                "absent",
-                f"had no value at this step{because}: a parameter without gradient, for example",
-            )
-        elif "lost" in statuses:
-            kind, text = "lost", f"was captured, but its values were lost{because}"
-        else:
-            kind, text = "stats_only", f"was saved without its values{because}"
-        return TensorUnavailableForStep(
-            f"{self._at(step)} {text}{hint}", reason=kind, has_statistics=has_statistics
-        )
-
-    def _statistics(self, rows: Rows) -> dict[str, Any] | None:
-        """The statistics of a capture, None where there are none."""
-        captures = resolve(self._reader.index, rows)
-        if len(captures) != 1 or not captures.complete[0]:
+            return self._value(step, mode, worker, None)
+        except TensorUnavailableForStep as error:
+            if error.reason not in _ONLY_NO_VALUES:
+                raise
             return None
-        row: dict[str, Any] = stats_table(self._reader.index, captures, _NEEDED).to_pylist()[0]
-        return None if any(row[name] is None for name in _NEEDED) else row
 
-    def _saved_reduction(self, rows: Rows, step: int, name: str, absolute: bool) -> float | None:
-        """A reduction that the hook computed and saved under a name of its own beside the tensor."""
-        reader, index = self._reader, self._reader.index
-        code = index.vocabularies["name"].code(reduction_row_name(self.name, name, absolute))
-        if code < 0:
-            return None
-        found = reader.view.rows_of(code)
-        found = found[index.column("kind")[found] == index.vocabularies["kind"].code("reduction")]
-        for column in ("step", "worker", "call", "attempt"):
-            found = found[index.column(column)[found] == index.column(column)[rows[0]]]
-        if len(found) == 0:
-            return None
-        captures = resolve(index, found)
-        capture = captures.parts(len(captures) - 1)
-        try:
-            return float(np.ravel(self._value(capture, step))[0])
-        except TensorUnavailableForStep:
-            statistics = self._statistics(capture)
-            return None if statistics is None else from_statistics("sum", False, statistics)
-
-    def _at(self, step: int) -> str:
-        return f"tensor {self.name!r} at step {step}"
-
-
-_NEEDED = (
-    "count", "nan_count", "pos_inf_count", "neg_inf_count", "min", "max", "mean", "m2", "abs_sum",
-    "square_sum", "abs_min", "abs_max",
-)  # fmt: skip
-
-
-def reduction_row_name(tensor: str, reduction: str, absolute: bool) -> str:
-    """Name of the row (kind "reduction") that holds a reduction which statistics do not give."""
-    return f"{tensor}/{'abs_' if absolute else ''}{reduction}"
+    def _one(
+        self, step: int, mode: ModeKeys, worker: str | None, call: int | None
+    ) -> tuple[Rows | None, dict[str, Any] | None]:
+        """What value() is of: rows of one worker, None for a whole; and the statistics, where there are."""
+        rows = self._saved.capture(step, mode, worker, call)
+        if worker is None and self._saved.is_part(rows):
+            return None, self._saved.merged_statistics(Whole(self._saved, step, mode, call).rows)
+        return rows, self._saved.statistics(rows)

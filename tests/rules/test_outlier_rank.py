@@ -156,6 +156,40 @@ def test_gradients_that_are_not_finite_are_noted() -> None:
     assert verdict.judged == 6 * 3
 
 
+def place(whole: list[int], offset: list[int], partial: str | None = None) -> dict[str, Any]:
+    return {"global_shape": whole, "offset": offset, "partial": partial}
+
+
+def test_parts_of_sharded_gradients_are_not_taken_for_each_other() -> None:
+    trace = Trace()
+    for step in range(6):
+        for rank, size in enumerate((1.0, 1e6, 1.0, 1e-6)):
+            shard = place([4], [rank])
+            trace.add(step, G, "gradient", [size], worker=f"worker_{rank}", shard=shard)
+        for rank in range(4):  # a tensor of one element, which one rank has
+            shard = place([1], [min(rank, 1)])
+            values = [1.0] if rank == 0 else []
+            trace.add(step, "gradient/b", "gradient", values, worker=f"worker_{rank}", shard=shard)
+    found, verdict = judge(OutlierRank(), trace)
+    assert not found
+    assert verdict.status is Status.NOT_EVALUABLE
+    assert "every rank has another part" in verdict.reason
+
+
+@pytest.mark.parametrize("partial", [None, "sum"])
+def test_copies_and_summands_of_a_gradient_are_judged_beside_parts(partial: str | None) -> None:
+    trace = Trace()
+    for step in range(6):
+        for rank, size in enumerate((1.0, 1.0, 9.0)):
+            worker, copy = f"worker_{rank}", place([1], [0], partial)
+            trace.add(step, G, "gradient", [size], worker=worker, shard=copy)
+            trace.add(step, "w", "gradient", [1.0], worker=worker, shard=place([3], [rank]))
+    assert reported(OutlierRank(), trace) == [("worker_2", 4, "large")]
+    verdict = judge(OutlierRank(), trace)[1]
+    assert list(verdict.missing.values())[:1] == [18]  # the ranks' parts of w, at six steps
+    assert verdict.judged == 6 * 3
+
+
 def test_workers_that_arrive_at_different_times_are_waited_for() -> None:
     trace = ranks(1.0, 1.0, 9.0, 1.0, steps=12)
     found = same_in_any_cuts(OutlierRank(workers=4), trace, seeds=12)

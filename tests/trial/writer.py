@@ -23,6 +23,7 @@ Array = npt.NDArray[Any]
 
 _WORD = pa.dictionary(pa.int32(), pa.string())
 _INT = pa.int64()
+_SHARD = pa.struct([("global_shape", pa.list_(_INT)), ("offset", pa.list_(_INT)), ("partial", pa.string())])
 SCHEMA = pa.schema(
     [
         pa.field("attempt", pa.int32(), False),
@@ -42,7 +43,7 @@ SCHEMA = pa.schema(
         pa.field("parts", pa.int32(), False),
         pa.field("element_offset", _INT, False),
         pa.field("elements", _INT, False),
-        pa.field("shard", pa.struct([("global_shape", pa.list_(_INT)), ("offset", pa.list_(_INT))])),
+        pa.field("shard", _SHARD),
         pa.field("time_ns", _INT, False),
         pa.field("status", _WORD, False),
         pa.field("reason", _WORD),
@@ -129,6 +130,11 @@ def statistics(values: Array) -> dict[str, Any]:
     }
 
 
+def place(whole: Sequence[int], offset: Sequence[int], partial: str | None = None) -> dict[str, Any]:
+    """The `shard` of a part at `offset` in a tensor of this shape: run.add(..., shard=place(...))."""
+    return {"global_shape": list(whole), "offset": list(offset), "partial": partial}
+
+
 def dtype_name(values: Array) -> str:
     """The index's name of a NumPy dtype."""
     return DTYPES[values.dtype.name]
@@ -182,7 +188,7 @@ class RunWriter:
         run.end()
 
     root: the run's folder. Each row is a record (ticket) of its own. epoch_ns: when the attempt started and
-    its first row was captured; None is now.
+    its first row was captured; None is now. workers: those that are to save something, as run.json says.
     """
 
     def __init__(
@@ -195,6 +201,7 @@ class RunWriter:
         claim: bool = True,
         host: str = "test",
         pid: int = 0,
+        workers: Sequence[str] | None = None,
         epoch_ns: int | None = None,
     ) -> None:
         self.root = root
@@ -210,6 +217,8 @@ class RunWriter:
             "attempt": attempt, "started_ns": self.epoch_ns, "world_size": world_size, "framework": "tests",
             "framework_version": "1", "tdcore_version": "0", "host": host, "pid": pid, "configuration": {},
         }  # fmt: skip
+        if workers is not None:
+            entry["workers"] = list(workers)
         document: dict[str, Any] = {"format": 1, "run_id": "0123", "attempts": []}
         if (root / "run.json").exists():
             document = json.loads((root / "run.json").read_text())

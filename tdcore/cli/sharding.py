@@ -1,0 +1,46 @@
+"""How the tensors of a run are spread over its workers, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tdcore.trial import Trial
+
+__all__ = ["sharding_texts"]
+
+
+def sharding_texts(trial: Trial, regex_or_names: str | Iterable[str] | None) -> dict[str, str]:
+    """Tensor -> "4 parts on 4 workers", "replicated on 2 workers" or "sum over 2 workers".
+
+    As each worker last saved it; tensors that are neither sharded nor replicated are left out.
+    """
+    import pyarrow as pa
+
+    rows = trial.rows(regex_or_names, columns=["name", "worker", "shape", "shard"])
+    rows = rows.filter(rows.column("shard").is_valid())
+    rows = rows.filter(rows.column("shape").is_valid())
+    places = zip(rows.column("name").to_pylist(), rows.column("worker").to_pylist(), strict=True)
+    last = {place: row for row, place in enumerate(places)}
+    parts = rows.take(pa.array(list(last.values()), pa.int64())).to_pylist()
+    by_name: dict[str, list[tuple[str, str | None, bool]]] = {}
+    for row in parts:
+        shard = row["shard"]
+        box = f"{shard['offset']} {row['shape']}"
+        by_name.setdefault(row["name"], []).append(
+            (box, shard["partial"], row["shape"] == shard["global_shape"])
+        )
+    return {name: _text(each) for name, each in by_name.items()}
+
+
+def _text(parts: list[tuple[str, str | None, bool]]) -> str:
+    """parts: of each worker the place, the reduction, and whether it is the whole."""
+    workers = f"{len(parts)} worker" + ("" if len(parts) == 1 else "s")
+    partial = next((partial for _, partial, _ in parts if partial), None)
+    if partial is not None:
+        return f"{partial} over {workers}"
+    if all(is_whole for _, _, is_whole in parts):
+        return f"replicated on {workers}"
+    boxes = len({box for box, _, _ in parts})
+    return f"{boxes} part{'' if boxes == 1 else 's'} on {workers}"

@@ -1,0 +1,95 @@
+"""assembled: one array from the parts of it that workers hold; reduced: from what they give to a sum.
+
+Pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.errors import TensorUnavailableForStep
+from tdcore.trial.boxes import Box, Shard, box_text, common, volume
+
+__all__ = ["assembled", "difference", "reduced"]
+
+Array = npt.NDArray[Any]
+
+_UFUNCS = {"sum": np.add, "avg": np.add, "max": np.maximum, "min": np.minimum, "product": np.multiply}
+
+
+def assembled(parts: Sequence[tuple[Shard, Array]], what: str) -> Array:
+    """The whole array, read-only; a part itself where that is the whole. The parts must cover it.
+
+    what: names the tensor and step in messages. Raises TensorUnavailableForStep where parts that lie over
+    each other differ.
+    """
+    for (one, a), (other, b) in _overlapping(parts):
+        both = common(one.box, other.box)
+        if both is not None and (told := difference(_cut(a, one, both), _cut(b, other, both))):
+            raise TensorUnavailableForStep(
+                f"{what}: {one.worker} and {other.worker} both have {box_text(both)}, and {told}; "
+                "value(step, worker=...) gives each",
+                reason="copies_differ",
+            )
+    whole = next((array for shard, array in parts if shard.is_whole), None)
+    if whole is None:
+        whole = np.empty(parts[0][0].global_shape, dtype=parts[0][1].dtype)
+        for shard, array in parts:
+            whole[shard.slices] = array
+        whole.flags.writeable = False
+    return whole
+
+
+def _overlapping(
+    parts: Sequence[tuple[Shard, Array]],
+) -> Sequence[tuple[tuple[Shard, Array], tuple[Shard, Array]]]:
+    """All pairs, unless the parts' sizes say that they lie side by side: parts that cover the whole do."""
+    cells = sum(volume(shard.box) for shard, _ in parts)
+    if cells == volume(tuple((0, size) for size in parts[0][0].global_shape)):
+        return []
+    return list(combinations(parts, 2))
+
+
+def _cut(array: Array, shard: Shard, box: Box) -> Array:
+    places = zip(box, shard.offset, strict=True)
+    cut: Array = array[tuple(slice(low - start, high - start) for (low, high), start in places)]
+    return cut
+
+
+def difference(a: Array, b: Array) -> str:
+    """How two arrays of one shape and dtype differ, in words; "" when they do not. A NaN equals a NaN."""
+    differs = (a != b) & ~((a != a) & (b != b))
+    count = int(np.count_nonzero(differs))
+    if not count:
+        return ""
+    first = np.argwhere(differs)[0].tolist()
+    return f"{count} of {a.size} values differ, the first at {first}: {a[tuple(first)]} and {b[tuple(first)]}"
+
+
+def reduced(reduction: str, parts: Sequence[Array], what: str) -> Array:
+    """The reduction over workers of what each has, in order, in float64 (integers: in their own type).
+
+    Read-only, of the parts' dtype. Raises TensorUnavailableForStep for reductions and dtypes without one.
+    """
+    dtype = parts[0].dtype
+    if reduction not in _UFUNCS or dtype.kind == "b" or (reduction == "avg" and dtype.kind in "iu"):
+        raise TensorUnavailableForStep(
+            f"{what} is saved as what each worker gives to a reduction {reduction!r} of {dtype.name}, which "
+            f"is not known here ({', '.join(_UFUNCS)} are); value(step, worker=...) gives each",
+            reason="partial",
+        )
+    wide = {"c": np.dtype(np.complex128), "i": dtype, "u": dtype}.get(dtype.kind, np.dtype(np.float64))
+    with np.errstate(all="ignore"):
+        total = parts[0].astype(wide)
+        for part in parts[1:]:
+            total = _UFUNCS[reduction](total, part.astype(wide))
+        if reduction == "avg":
+            total = total / len(parts)
+        found: Array = np.asarray(total).astype(dtype)
+    found.flags.writeable = False
+    return found

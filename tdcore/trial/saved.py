@@ -1,0 +1,210 @@
+"""Saved: the rows of one tensor, its values and statistics on one worker, and why there are none.
+
+Threads: as Trial.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.errors import (
+    InvalidWorker,
+    SinkKeyError,
+    StepNotYetAvailable,
+    StepUnavailable,
+    TensorUnavailableForStep,
+)
+from tdcore.modes import ModeKeys
+from tdcore.trial.captures import resolve
+from tdcore.trial.index import Rows
+from tdcore.trial.merged import merged_table
+from tdcore.trial.reductions import from_statistics
+from tdcore.trial.statistics import stats_table
+from tdcore.trial.steps import StepState
+from tdcore.trial.values import read_values
+from tdcore.trial.view import worker_order
+
+if TYPE_CHECKING:
+    from tdcore.trial.reader import Reader
+
+__all__ = ["Saved"]
+
+
+class Saved:
+    """What was saved of the tensor `name`. Answers from what the reader has read."""
+
+    __slots__ = ("name", "reader")
+
+    def __init__(self, reader: Reader, name: str) -> None:
+        self.reader = reader
+        self.name = name
+
+    def rows(self) -> Rows:
+        """All rows of it that are shown."""
+        reader = self.reader
+        return reader.view.rows_of(reader.index.vocabularies["name"].code(self.name))
+
+    def capture(self, step: int, mode: ModeKeys, worker: str | None, call: int | None) -> Rows:
+        """The rows of one capture, in order of its parts."""
+        reader = self.reader
+        index = reader.index
+        rows = reader.view.at_step(self.rows(), step, mode.name)
+        if worker is not None:
+            self.check_worker(worker)
+            rows = rows[index.column("worker")[rows] == index.vocabularies["worker"].code(worker)]
+        if len(rows) == 0:
+            raise self.nothing(step, mode, worker)
+        if worker is None:
+            texts = index.texts("worker")
+            saved = self.reader.saved(rows)
+            codes = np.unique(index.column("worker")[saved if len(saved) else rows]).tolist()
+            first = min(codes, key=lambda code: worker_order(texts[code]))
+            rows = rows[index.column("worker")[rows] == first]
+        calls = index.column("call")[rows]
+        wanted = int(calls.min()) if call is None else call
+        if not (calls == wanted).any():
+            raise self.no_call(step, wanted, calls)
+        captures = resolve(index, rows[calls == wanted])
+        return captures.parts(len(captures) - 1)
+
+    def no_call(self, step: int, call: int, calls: npt.NDArray[Any]) -> TensorUnavailableForStep:
+        """The error about a call that the step has not."""
+        there = ", ".join(map(str, np.unique(calls).tolist()[:20]))
+        return TensorUnavailableForStep(f"{self.at(step)} has no call {call}; it has {there}")
+
+    def is_part(self, rows: Rows) -> bool:
+        """Whether a capture says which part of a tensor it is."""
+        return bool(self.reader.index.wide("shard", rows[:1]).null_count == 0)
+
+    def check_worker(self, worker: str) -> None:
+        """Raises InvalidWorker for one that has saved nothing."""
+        known = self.reader.workers()
+        if worker not in known:
+            raise InvalidWorker(f"{worker!r} is not a worker of this run; it has {', '.join(known)}")
+
+    def nothing(self, step: int, mode: ModeKeys, worker: str | None) -> Exception:
+        """The error about a step at which nothing of it is."""
+        where = f"step {step}" + ("" if mode is ModeKeys.GLOBAL else f" of mode {mode.name}")
+        state = self.reader.state(step, mode)
+        if state is StepState.NOT_YET_AVAILABLE:
+            return StepNotYetAvailable(
+                f"{where} of this run is not there yet (last: {self.reader.last_step(mode)}); "
+                "wait_for_steps() waits for it"
+            )
+        if state is StepState.UNAVAILABLE:
+            return StepUnavailable(f"nothing was saved at {where} of this run; steps() lists what was")
+        by = f" by {worker}" if worker else ""
+        return TensorUnavailableForStep(
+            f"{self.name!r} was not saved{by} at {where}; tensor(...).steps() lists where it was"
+        )
+
+    def value(self, rows: Rows, step: int) -> npt.NDArray[Any]:
+        """The values of a capture. Raises TensorUnavailableForStep with the reason why there are none."""
+        self.check_present(rows, step)
+        index = self.reader.index
+        try:
+            return read_values(index, self.reader.payloads, rows, self.at(step))
+        except SinkKeyError as error:
+            segment = index.text("segment", int(rows[0]))
+            raise TensorUnavailableForStep(
+                f"{self.at(step)}: its segment {segment} is gone from the run; restore it from a copy",
+                reason="lost",
+                has_statistics=self.statistics(rows) is not None,
+            ) from error
+
+    def check_present(self, rows: Rows, step: int) -> None:
+        """Raises TensorUnavailableForStep unless every part of the values was saved."""
+        index = self.reader.index
+        parts = int(index.column("parts")[rows[0]])
+        statuses = {index.text("status", row) for row in rows.tolist()}
+        payload = index.column("segment")[rows] >= 0
+        empty = np.array(index.wide("elements", rows).to_pylist()) == 0
+        if len(rows) != parts or statuses != {"ok"} or not bool((payload | empty).all()):
+            raise self.unavailable(rows, step)
+
+    def unavailable(self, rows: Rows, step: int) -> TensorUnavailableForStep:
+        """Why the values of a capture are not there, in words."""
+        index = self.reader.index
+        there = [int(part) for part in index.column("part")[rows]]
+        parts = int(index.column("parts")[rows[0]])
+        reasons = [reason for reason in index.wide("reason", rows).to_pylist() if reason]
+        because = f" ({reasons[0]})" if reasons else ""
+        statuses = [index.text("status", row) for row in rows.tolist()]
+        has_statistics = self.statistics(rows) is not None
+        hint = "; its statistics were saved: use reduction_value() or stats()" if has_statistics else ""
+        if len(rows) != parts:
+            kind, text = "incomplete", f"has {len(there)} of {parts} parts ({str(there[:10])[1:-1]})"
+        elif "skipped" in statuses:
+            kind, text = "skipped", f"was not captured{because}"
+        elif "absent" in statuses:
+            kind, text = (
+                "absent",
+                f"had no value at this step{because}: a parameter without gradient, for example",
+            )
+        elif "lost" in statuses:
+            kind, text = "lost", f"was captured, but its values were lost{because}"
+        else:
+            kind, text = "stats_only", f"was saved without its values{because}"
+        return TensorUnavailableForStep(
+            f"{self.at(step)} {text}{hint}", reason=kind, has_statistics=has_statistics
+        )
+
+    def statistics(self, rows: Rows) -> dict[str, Any] | None:
+        """The statistics of a capture, None where there are none."""
+        captures = resolve(self.reader.index, rows)
+        if len(captures) != 1 or not captures.complete[0]:
+            return None
+        row: dict[str, Any] = stats_table(self.reader.index, captures, _NEEDED).to_pylist()[0]
+        return None if any(row[name] is None for name in _NEEDED) else row
+
+    def merged_statistics(self, rows: Rows) -> dict[str, Any] | None:
+        """The statistics of the whole whose parts these rows of all workers are; None where it has none.
+
+        Raises TensorUnavailableForStep when copies of a part differ.
+        """
+        index = self.reader.index
+        (row,) = merged_table(index, resolve(index, rows), ("step", "reason", *_NEEDED)).to_pylist()
+        if row["reason"] == "copies_differ":
+            raise TensorUnavailableForStep(
+                f"{self.at(row['step'])}: workers have copies of it that differ; name a worker",
+                reason="copies_differ",
+            )
+        return None if any(row[name] is None for name in _NEEDED) else row
+
+    def saved_reduction(self, rows: Rows, step: int, name: str, absolute: bool) -> float | None:
+        """A reduction that the hook computed and saved under a name of its own beside the tensor."""
+        reader, index = self.reader, self.reader.index
+        code = index.vocabularies["name"].code(reduction_row_name(self.name, name, absolute))
+        if code < 0:
+            return None
+        found = reader.view.rows_of(code)
+        found = found[index.column("kind")[found] == index.vocabularies["kind"].code("reduction")]
+        for column in ("step", "worker", "call", "attempt"):
+            found = found[index.column(column)[found] == index.column(column)[rows[0]]]
+        if len(found) == 0:
+            return None
+        captures = resolve(index, found)
+        capture = captures.parts(len(captures) - 1)
+        try:
+            return float(np.ravel(self.value(capture, step))[0])
+        except TensorUnavailableForStep:
+            statistics = self.statistics(capture)
+            return None if statistics is None else from_statistics("sum", False, statistics)
+
+    def at(self, step: int) -> str:
+        """Names the tensor and step in messages."""
+        return f"tensor {self.name!r} at step {step}"
+
+
+_NEEDED = (
+    "count", "nan_count", "pos_inf_count", "neg_inf_count", "min", "max", "mean", "m2", "abs_sum",
+    "square_sum", "abs_min", "abs_max",
+)  # fmt: skip
+
+
+def reduction_row_name(tensor: str, reduction: str, absolute: bool) -> str:
+    """Name of the row (kind "reduction") that holds a reduction which statistics do not give."""
+    return f"{tensor}/{'abs_' if absolute else ''}{reduction}"

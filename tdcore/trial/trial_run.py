@@ -1,0 +1,152 @@
+"""TrialRun: what a Trial tells of the run itself: attempts, how they ended, what is missing, findings.
+
+Threads: as Trial.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tdcore.errors import InvalidCollection
+from tdcore.trial.collections import SavedCollection
+from tdcore.trial.documents import Attempt, RunEnd, read_collections, read_findings, read_notes
+from tdcore.trial.index import Hole, Index
+from tdcore.trial.missing import Missing, find_missing
+from tdcore.trial.notes import why_absent
+from tdcore.trial.reader import Reader
+
+if TYPE_CHECKING:
+    from tdcore.trial.progress import RunStatus
+
+__all__ = ["TrialRun"]
+
+
+class TrialRun:
+    """A part of Trial. name: for the user. path: where the run is."""
+
+    def __init__(self, reader: Reader, path: str, name: str) -> None:
+        self.name = name
+        self.path = path
+        self._reader = reader
+        self._shown = np.zeros(0, dtype=np.bool_)  # rows that next_complete() has given out
+
+    @property
+    def frozen(self) -> bool:
+        """Whether questions are answered from what was read so far; see no_refresh."""
+        return self._reader.frozen
+
+    @frozen.setter
+    def frozen(self, frozen: bool) -> None:
+        self._reader.frozen = frozen
+
+    def __repr__(self) -> str:
+        return f"Trial({self.name!r}, path={self.path!r}, {len(self._reader.index)} rows)"
+
+    @property
+    def index(self) -> Index:
+        """The rows themselves; Index.poll() gives new ones."""
+        return self._reader.index
+
+    @property
+    def run_id(self) -> str:
+        """The run's own id."""
+        return self._reader.progress.run.run_id
+
+    @property
+    def attempts(self) -> list[int]:
+        """Numbers of all attempts, sorted."""
+        self._reader.auto_refresh()
+        return self._reader.progress.attempts
+
+    def attempt_info(self, attempt: int | None = None) -> Attempt | None:
+        """What run.json says of an attempt (None: the latest): framework, configuration, host.
+
+        None when nothing.
+        """
+        self._reader.auto_refresh()
+        number = self._reader.progress.latest_attempt if attempt is None else attempt
+        return next((each for each in self._reader.progress.run.attempts if each.number == number), None)
+
+    @property
+    def status(self) -> RunStatus:
+        """Of the latest attempt: "running", "ended" (closed by the training) or "died"."""
+        self._reader.auto_refresh()
+        return self._reader.progress.status
+
+    @property
+    def loaded_all_steps(self) -> bool:
+        """True when the run has ended and all that it wrote was read."""
+        return self.status != "running"
+
+    def ends(self) -> dict[tuple[str, int], RunEnd]:
+        """How each (worker, attempt) ended: clean or not, drops by reason, gaps.
+
+        Those that have not are not in it.
+        """
+        self._reader.auto_refresh()
+        return dict(self._reader.progress.ends)
+
+    @property
+    def gaps(self) -> list[Hole]:
+        """Rows that are missing from the index: tickets that no file covers although later ones are there."""
+        self._reader.auto_refresh()
+        return self._reader.index.holes
+
+    def missing(self) -> list[Missing]:
+        """What should be there and is not: rows between others, and ends of workers that have gone silent.
+
+        Of a run whose job ended while its bucket was away, this names the host and the spool folder that hold
+        the rest. Empty while all is well. Reads a small file per worker concerned, once.
+        """
+        self._reader.auto_refresh()
+        return find_missing(self._reader.index, self._reader.progress)
+
+    def findings(self) -> list[dict[str, Any]]:
+        """What rules have found so far, in order of rules."""
+        return read_findings(self._reader.sink)
+
+    def refresh(self) -> None:
+        """Takes in what the run has now, also within no_refresh."""
+        self._reader.refresh()
+
+    def close(self) -> None:
+        """Lets go of the place. Arrays that were given out stay valid."""
+        self._reader.sink.close()
+
+    def notes(self, attempt: int | None = None) -> dict[str, Any]:
+        """What the hook noted: "never_called" and "not_tapped" modules, "frozen", "aliases", "faults", ...
+
+        attempt: None is the latest that has notes, of those that this trial reads.
+        """
+        found = read_notes(self._reader.sink)
+        wanted = self._reader.attempt if attempt is None else attempt
+        number = max(found, default=-1) if wanted is None else wanted
+        return found.get(number, {})
+
+    def why_absent(self, tensor_name: str) -> str:
+        """ ": " and the reason that the hook gave why nothing of the tensor was saved; empty when none."""
+        why = why_absent(self.notes(), tensor_name)
+        return f": {why}" if why else ""
+
+    def collections(self) -> dict[str, SavedCollection]:
+        """Collections by name, as the latest attempt that has each of them saved it.
+
+        Empty when the run has none.
+        """
+        found: dict[str, SavedCollection] = {}
+        saved = read_collections(self._reader.sink)
+        for attempt in sorted(saved):
+            if self._reader.attempt in (None, attempt):
+                for name, entry in saved[attempt].items():
+                    found[name] = SavedCollection.from_document(name, entry)
+        return found
+
+    def collection(self, coll_name: str) -> SavedCollection:
+        """One collection. Raises InvalidCollection, naming those that there are."""
+        found = self.collections()
+        if coll_name not in found:
+            there = ", ".join(sorted(found)) or "none"
+            raise InvalidCollection(f"run {self.name!r} has no collection {coll_name!r}; it has {there}")
+        return found[coll_name]
