@@ -273,6 +273,11 @@ def index_schema() -> pa.Schema:
 
     word = pa.dictionary(pa.int32(), pa.string())
     int64, float64 = pa.int64(), pa.float64()
+    # The row's values are the box of its shape at `offset` in a tensor of `global_shape`; with `partial`, the
+    # name of a reduction ("sum"), they are what one worker gives to it.
+    shard = pa.struct(
+        [("global_shape", pa.list_(int64)), ("offset", pa.list_(int64)), ("partial", pa.string())]
+    )
     fields: list[tuple[str, pa.DataType, bool]] = [
         ("attempt", pa.int32(), False),
         ("worker", word, False),
@@ -291,7 +296,7 @@ def index_schema() -> pa.Schema:
         ("parts", pa.int32(), False),
         ("element_offset", int64, False),
         ("elements", int64, False),
-        ("shard", pa.struct([("global_shape", pa.list_(int64)), ("offset", pa.list_(int64))]), True),
+        ("shard", shard, True),
         ("time_ns", int64, False),
         ("status", word, False),
         ("reason", word, True),

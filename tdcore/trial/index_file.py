@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from tdcore import layout
 from tdcore.errors import RunCorrupt, SinkKeyError
 from tdcore.trial.chunk import Chunk, whole_column
+from tdcore.trial.index_schema import as_type, check_schema
 from tdcore.trial.vocabulary import Vocabularies
 
 if TYPE_CHECKING:
@@ -72,7 +73,6 @@ _MAPPED_BYTES = 1 << 20  # files at least this large stay mapped instead of bein
 _MAX_COUNT = 1 << 53
 _ANY_SIGN = {"min", "max", "mean", "m2", "log2_first", "log2_counts"}
 _NEVER_NEGATIVE = frozenset(layout.STATISTICS_COLUMNS) - _ANY_SIGN
-_good_schema = [pa.schema([])]  # the last one that passed; any thread may replace it
 _CORRUPT = (
     pa.ArrowException,
     OSError,
@@ -188,7 +188,9 @@ def _opened(source: Any, key: str) -> pq.ParquetFile:
     with _reading(key, "opening"):
         parquet = pq.ParquetFile(source, page_checksum_verification=True, **_LIMITS)
     _check_size(parquet, key, source.size())
-    _check_schema(parquet, key)
+    with _reading(key, "reading its schema"):
+        schema = parquet.schema_arrow
+    check_schema(schema, key)
     with _reading(key, "opening"):
         return _parquet(source, parquet.metadata)
 
@@ -236,41 +238,6 @@ def _check_size(parquet: pq.ParquetFile, key: str, file_bytes: int) -> None:
         )
 
 
-def _check_schema(parquet: pq.ParquetFile, key: str) -> None:
-    with _reading(key, "reading its schema"):
-        schema = parquet.schema_arrow
-    if schema.equals(_good_schema[0]):
-        return  # as nearly all files of a run
-    for field in layout.index_schema():
-        at = schema.get_all_field_indices(field.name)
-        if len(at) != 1:
-            found = "twice" if at else "not there"
-            raise RunCorrupt(
-                f"{key}: column {field.name!r} is {found}; every index file has each column once"
-            )
-        got = schema.field(at[0]).type
-        if not _same_type(got, field.type):
-            raise RunCorrupt(f"{key}: column {field.name!r} has type {got}, expected {field.type}")
-    _good_schema[0] = schema
-
-
-def _same_type(got: pa.DataType, want: pa.DataType) -> bool:
-    """Equal, not counting how texts are coded and what fields of lists and structs are called."""
-    if pa.types.is_dictionary(want):
-        value = got.value_type if pa.types.is_dictionary(got) else got
-        return bool(pa.types.is_string(value) or pa.types.is_large_string(value))
-    if pa.types.is_list(want):
-        is_list = pa.types.is_list(got) or pa.types.is_large_list(got)
-        return bool(is_list and _same_type(got.value_type, want.value_type))
-    if pa.types.is_struct(want):
-        return bool(
-            pa.types.is_struct(got)
-            and got.num_fields == want.num_fields
-            and all(_same_type(got.field(at).type, want.field(at).type) for at in range(want.num_fields))
-        )
-    return bool(got.equals(want))
-
-
 def _read(
     parquet: pq.ParquetFile,
     key: str,
@@ -302,7 +269,7 @@ def _read(
             if pa.types.is_dictionary(field.type) and not pa.types.is_dictionary(column.type):
                 column = column.dictionary_encode()
             if column.type != field.type:
-                column = column.cast(field.type)
+                column = as_type(column, field.type)
             if name in _NEVER_NEGATIVE:
                 _check_statistic(column, name)
             columns.append(whole_column(column))

@@ -300,6 +300,20 @@ def test_rows_that_contradict_the_format_are_refused(
     assert len(str(caught.value)) < 1000
 
 
+def test_files_written_before_shards_could_be_partial_are_read(tmp_path: Path) -> None:
+    run = RunWriter(tmp_path)
+    place = {"global_shape": [4], "offset": [1], "partial": None}
+    run.add("a", ONE, step=0, shard=place)
+    run.add("b", ONE, step=0)
+    path = tmp_path / str(run.flush())
+    table = pq.read_table(path)
+    before = pa.struct([("global_shape", pa.list_(pa.int64())), ("offset", pa.list_(pa.int64()))])
+    at = table.schema.get_field_index("shard")
+    old = pa.array([{"global_shape": [4], "offset": [1]}, None], before)
+    path.write_bytes(parquet_bytes(table.set_column(at, "shard", old)))
+    assert open_index(tmp_path).poll().column("shard").to_pylist() == [place, None]
+
+
 def test_null_where_none_is_allowed_is_refused(tmp_path: Path) -> None:
     path, table = _rows(tmp_path)
     loose = pa.schema([field.with_nullable(True) for field in SCHEMA])

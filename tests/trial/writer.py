@@ -23,6 +23,7 @@ Array = npt.NDArray[Any]
 
 _WORD = pa.dictionary(pa.int32(), pa.string())
 _INT = pa.int64()
+_SHARD = pa.struct([("global_shape", pa.list_(_INT)), ("offset", pa.list_(_INT)), ("partial", pa.string())])
 SCHEMA = pa.schema(
     [
         pa.field("attempt", pa.int32(), False),
@@ -42,7 +43,7 @@ SCHEMA = pa.schema(
         pa.field("parts", pa.int32(), False),
         pa.field("element_offset", _INT, False),
         pa.field("elements", _INT, False),
-        pa.field("shard", pa.struct([("global_shape", pa.list_(_INT)), ("offset", pa.list_(_INT))])),
+        pa.field("shard", _SHARD),
         pa.field("time_ns", _INT, False),
         pa.field("status", _WORD, False),
         pa.field("reason", _WORD),
