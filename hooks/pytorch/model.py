@@ -23,7 +23,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from tdcore.hooks.pytorch.wrappers import class_name, ignored_by_ddp, innermost, kept_parameters, wrapped
+from tdcore.hooks.pytorch.wrappers import (
+    FLAT_KEY,
+    class_name,
+    ignored_by_ddp,
+    innermost,
+    kept_parameters,
+    wrapped,
+)
 from tdcore.layout import TensorKind
 
 __all__ = ["ModelView", "Module", "Parameter", "cuda_devices", "leaves"]
@@ -53,12 +60,14 @@ class ModelView:
 
     parameters: each once, under its first name. ids: id() of each, as of the last matches(). copied: names
     of those that a DistributedDataParallel in the model keeps the same on all ranks. Wrappers are left out
-    (wrappers.py): the module in a wrapped root goes by the root.
+    (wrappers.py): the module in a wrapped root goes by the root. flat: FSDP1 is in it, whose ranks hold
+    pieces of flattened parameters.
     """
 
     def __init__(self, root: nn.Module) -> None:
         self.root_name = class_name(innermost(root))
         self.copied: frozenset[str] = frozenset()
+        self.flat = False
         self.modules: list[Module] = []
         self.parameters: list[Parameter] = []
         self.aliases: dict[str, list[str]] = {}  # name of a tied parameter -> its other names
@@ -92,6 +101,7 @@ class ModelView:
             origin = class_name(inner if module is root else module)
             prefix = f"{path}." if path else ""
             inside = wrapped(module)
+            self.flat = self.flat or inside == FLAT_KEY
             if module is root or (inside is None and module is not inner):
                 self.modules.append(Module(weakref.ref(module), path or self.root_name, origin))
             left_out = ignored_by_ddp(module)

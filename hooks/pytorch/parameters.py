@@ -41,6 +41,7 @@ from tdcore.hooks.pytorch.optimizer import (
     state_values,
     unscaled,
 )
+from tdcore.hooks.pytorch.sharded import in_place
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 
@@ -208,7 +209,8 @@ class ParameterCapture:
 
     def _parameters(self) -> list[nn.Parameter] | None:
         """The model's parameters, in the order of the view's. None: the model is gone."""
-        found = self.view.held_parameters()
+        # The older FullyShardedDataParallel takes its parameters off the modules during forward.
+        found = None if self.view.flat else self.view.held_parameters()
         if found is None and self._root() is not None:
             found = self.current_view().held_parameters()
         return found
@@ -306,7 +308,8 @@ class ParameterCapture:
         """The one native call."""
         at = parameters.__getitem__
         tensors: list[Any] = list(map(at, selection.weights))
-        gradients: list[Any] = list(map(_GRADIENT, map(at, selection.gradients)))
+        own = list(map(at, selection.gradients))
+        gradients = in_place(list(map(_GRADIENT, own)), own)
         scale = getattr(optimizer, "grad_scale", None)
         if isinstance(scale, torch.Tensor) and gradients:
             gradients = unscaled(gradients, scale)

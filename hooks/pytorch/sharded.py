@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import repeat
+from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,12 +30,17 @@ from tdcore.hooks.pytorch.wrappers import active_ddp, ddp_ranks, ignored_by_ddp
 from tdcore.layout import TensorKind
 from tdcore.shard import Shard
 
-__all__ = ["Part", "Parts", "box", "part_of"]
+__all__ = ["Part", "Parts", "box", "in_place", "part_of"]
 
 _PLAIN = frozenset({torch.Tensor, nn.Parameter, type(None), np.ndarray, np.float64})
 _OF_PARAMETERS = frozenset(
     {TensorKind.WEIGHT, TensorKind.BIAS, TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE}
 )
+_ASYNC = ("torch.distributed._functional_collectives", "AsyncCollectiveTensor")
+_FLAT = (
+    "FullyShardedDataParallel: each rank's part is a piece of flattened parameters, whose place is not told"
+)
+_UNFINISHED = "is not read: the training had not yet waited for the collective that it comes from"
 _PLACES = 1 << 16  # of tensors that are remembered
 
 
@@ -72,6 +79,9 @@ class Parts:
             self.copied |= {parameter.name for parameter in view.parameters} - left_out
         self._copies.clear()
         self._note_group(root if ddp is None else ddp)
+        if view.flat and "flat_parameters" not in self._notes:
+            self._notes["flat_parameters"] = _FLAT
+            self._names.changed = True
 
     def _note_group(self, module: nn.Module) -> None:
         """Copies on some ranks only: another group may train other values under the same names."""
@@ -119,6 +129,18 @@ class Parts:
         return found
 
 
+def in_place(gradients: list[Any], parameters: Sequence[Any]) -> list[Any]:
+    """The gradients; one that is not there says where it would lie, when its parameter is spread."""
+    if not any(map(is_, gradients, repeat(None))):
+        return gradients
+    return [
+        Part(None, part_of(parameter).shard)
+        if gradient is None and type(parameter) not in _PLAIN
+        else gradient
+        for gradient, parameter in zip(gradients, parameters, strict=True)
+    ]
+
+
 def part_of(tensor: Any) -> Part:
     """What this rank holds of the tensor. Of a tensor that is no DTensor: itself."""
     if isinstance(tensor, Part):
@@ -128,8 +150,10 @@ def part_of(tensor: Any) -> Part:
         if local is None:
             with torch.no_grad():  # with gradients to_local() would be a node of the graph
                 local = tensor.to_local()
-        return _placed(tensor, _ready(local))
-    return Part(_ready(tensor))
+        part = _placed(tensor, _ready(local))
+    else:
+        part = Part(_ready(tensor))
+    return part._replace(trouble=_UNFINISHED) if is_a(part.tensor, *_ASYNC) else part
 
 
 def box(
@@ -193,6 +217,6 @@ def _reduction(placement: Any) -> str:
 
 def _ready(tensor: Any) -> Any:
     """The tensor behind an AsyncCollectiveTensor that was waited for; any other as it is."""
-    if is_a(tensor, "torch.distributed._functional_collectives", "AsyncCollectiveTensor"):
+    if is_a(tensor, *_ASYNC):
         return tensor.elem if getattr(tensor, "completed", False) else tensor
     return tensor

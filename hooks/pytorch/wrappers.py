@@ -19,11 +19,22 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tdcore.hooks.pytorch.loaded import is_a
 
-__all__ = ["Kept", "active_ddp", "ddp_ranks", "class_name", "ignored_by_ddp", "innermost", "kept_parameters", "wrapped"]
+__all__ = [
+    "FLAT_KEY",
+    "Kept",
+    "active_ddp",
+    "class_name",
+    "ddp_ranks",
+    "ignored_by_ddp",
+    "innermost",
+    "kept_parameters",
+    "wrapped",
+]
 
+FLAT_KEY = "_fsdp_wrapped_module"  # in the older FullyShardedDataParallel
 _WRAPPERS = (  # module, class, key of the module inside
     ("torch.nn.parallel.distributed", "DistributedDataParallel", "module"),
-    ("torch.distributed.fsdp", "FullyShardedDataParallel", "_fsdp_wrapped_module"),
+    ("torch.distributed.fsdp", "FullyShardedDataParallel", FLAT_KEY),
     (
         "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
         "ActivationWrapper",

@@ -85,6 +85,15 @@ def fsdp2_registered_first(watch: Watch) -> Losses:
     return _train(model, after_step=lambda: [module.reshard() for module in managed])
 
 
+def fsdp1(watch: Watch) -> Losses:
+    """The older way: flattened parameters, seen as views of them."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    model = FullyShardedDataParallel(Net(), use_orig_params=True, device_id=torch.device("cpu"))
+    watch(model)
+    return _train(model)
+
+
 def hsdp(watch: Watch) -> Losses:
     """Sharded over two ranks, copied over two pairs."""
     model, mesh = Net(), _mesh(2, 2)
@@ -184,6 +193,7 @@ class Experts(nn.Module):
         torch.manual_seed(3)
         rank = dist.get_rank()
         each = [nn.Linear(6, 3) for _ in range(4)]
+        self.spare = nn.Parameter(distribute_tensor(torch.zeros(4), mesh, [Shard(0)]))  # is never used
         self.experts = nn.ModuleDict({str(rank): each[rank]})
         self.scale = nn.Parameter(distribute_tensor(torch.randn(4, 3), mesh, [Shard(0)]))
 
@@ -239,6 +249,7 @@ CASES: dict[str, tuple[Callable[[Watch], Losses], dict[str, Any]]] = {
     "fsdp2_registered_first": (fsdp2_registered_first, {}),
     "fsdp2_first_rank": (fsdp2, {"include_workers": "one"}),
     "fsdp2_some_ranks": (fsdp2, {"include_workers": [1, "worker_3"]}),
+    "fsdp1": (fsdp1, {}),
     "hsdp": (hsdp, {}),
     "tensor_parallel": (tensor_parallel, {}),
     "fsdp2_over_tp": (fsdp2_over_tp, {}),

@@ -45,8 +45,11 @@ ROWS = {
 
 
 def each_case(names: Iterable[str], column: str) -> pytest.MarkDecorator:
-    """Parametrised by case, each marked with the row that it shows."""
-    marked = [pytest.param(name, marks=pytest.mark.supports(ROWS[name], column)) for name in names]
+    """Parametrised by case, each marked with the row that it shows, if there is one."""
+    rows = [(name, ROWS.get(name)) for name in names]
+    marked = [
+        pytest.param(name, marks=[pytest.mark.supports(row, column)] if row else []) for name, row in rows
+    ]
     return pytest.mark.parametrize("case", marked)
 
 
@@ -200,6 +203,30 @@ def test_an_expert_without_tokens_has_no_gradient_which_is_not_zero(job: Path) -
         assert (row["worker"], row["status"]) == (f"worker_{rank}", status)
     scale = run.of("Experts_scale", 0)
     assert [row["shard"]["offset"] for row in scale] == [[0, 0], [1, 0], [2, 0], [3, 0]]
+
+
+@pytest.mark.supports("expert parallel", "values")
+def test_a_gradient_that_is_not_there_says_where_it_would_lie(job: Path) -> None:
+    rows = Run(job / "experts").of("gradient/Experts_spare", 0)
+    assert [row["status"] for row in rows] == ["absent"] * 4
+    assert [row["shard"]["offset"] for row in rows] == [[0], [1], [2], [3]]
+
+
+def test_pieces_of_flattened_parameters_keep_their_names_and_are_said_to_be_pieces(job: Path) -> None:
+    run = Run(job / "fsdp1")
+    expected = twin(10, 7)["gradient/Net_fc1.weight", 1]
+    pieces = [run.value(row).ravel() for row in run.of("gradient/Net_fc1.weight", 1) if row["shape"]]
+    np.testing.assert_allclose(np.concatenate(pieces), expected.ravel(), rtol=0, atol=TOLERANCE)
+    notes = json.loads((run.path / "collections.json").read_text())["attempts"]["0"]
+    assert "flattened" in notes["flat_parameters"]
+
+
+@pytest.mark.supports("tensor parallel", "breaks")
+def test_a_collective_that_is_not_waited_for_leaves_a_row_and_a_note(job: Path) -> None:
+    run = Run(job / "tensor_parallel")
+    assert {row["status"] for row in run.of("fc2_output_0", 0)} == {"skipped"}
+    notes = json.loads((run.path / "collections.json").read_text())["attempts"]["0"]
+    assert "had not yet waited" in notes["unplaced"]["fc2_output_0"]
 
 
 @pytest.mark.supports("several process groups", "values")
