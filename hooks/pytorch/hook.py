@@ -276,7 +276,8 @@ class Hook(BaseHook):
         if parameters is None or plan is None or torch._C._get_tracing_state() is not None:
             return
         view = parameters.current_view()
-        self._parts.look_at(root, view)
+        if self._place[1] > 1:
+            self._parts.look_at(root, view)
         self._taps.attach(root, view, plan, arguments, watch_end=parameters.weights_due)
 
     def _end_forward(self) -> None:

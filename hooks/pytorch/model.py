@@ -138,7 +138,7 @@ class ModelView:
             structure, slots = _read(modules, self._plain)
         except (AttributeError, TypeError):  # a module is gone, or another kind of dictionary came
             return False
-        if structure != self._structure or not self._settle(slots):
+        if structure != self._structure or (self._kept and not self._settle(slots)):
             return False
         ids = list(map(id, slots))
         if ids != self._slot_ids:
