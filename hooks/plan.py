@@ -100,7 +100,7 @@ class NameTable:
         return tensor_id
 
     def named(self, tensor_id: int) -> tuple[str, TensorKind]:
-        """Name and kind of an id that intern() gave; no name when the table was full."""
+        """Name and kind of an id that intern() or placed() gave; no name when the table was full."""
         name = self._named.get(tensor_id, "")
         return name, self._ids[name][1] if name else TensorKind.CUSTOM
 
@@ -113,6 +113,8 @@ class NameTable:
             if name is not None:
                 _, kind, origin = self._ids[name]
                 found = self._ring.intern(name, kind.value, origin, shard.as_text()) & _ID_BITS
+                if found != _ID_BITS:
+                    self._named[found] = name
             self._placed[tensor_id, shard] = found
         return found
 

@@ -128,7 +128,7 @@ class Hook(BaseHook):
         BaseHook.__init__(self, config, framework_version=str(torch.__version__), **options)
         self._root: weakref.ref[nn.Module] | Callable[[], None] = lambda: None
         self._parameters: ParameterCapture | None = None
-        self._parts = self._recorder.parts = Parts(self._names, self._notes)
+        self._parts = self._recorder.parts = Parts(self._names, self._notes, self._recorder)
         self._taps = Taps(
             self._recorder,
             weakref.WeakMethod(self._fault),
@@ -284,6 +284,8 @@ class Hook(BaseHook):
         """The root's forward has ended."""
         start = perf_counter_ns()
         self._taps.detach()
+        if self._parts.unfinished:
+            self._guarded("activations", self._parts.end_forward)
         if self._parameters is not None and not self._off:
             self._guarded("parameters", self._parameters.end_forward)
         self._recorder.spent_ns += perf_counter_ns() - start

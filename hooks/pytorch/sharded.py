@@ -6,8 +6,8 @@ gradients and optimizer state are whole on every rank, and say so. Everything el
 
 No operator of a DTensor is ever called here, since any may communicate: only attributes are read, and the
 place is computed from the mesh. Nor is a collective waited for that the training has started and not
-finished (an AsyncCollectiveTensor): what it waits for may depend on what this rank sends next. Such a
-tensor leaves a row without values.
+finished (an AsyncCollectiveTensor): what it waits for may depend on what this rank sends next. Such an
+output is read once the training has waited (unfinished.py); any other leaves a row without values.
 Threads: any. Keeps no tensor.
 """
 
@@ -26,7 +26,9 @@ from torch import nn
 from tdcore.hooks.plan import Batch, NameTable
 from tdcore.hooks.pytorch.loaded import is_a
 from tdcore.hooks.pytorch.model import ModelView
+from tdcore.hooks.pytorch.unfinished import Unfinished
 from tdcore.hooks.pytorch.wrappers import active_ddp, ddp_ranks, ignored_by_ddp
+from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 from tdcore.shard import Shard
 
@@ -40,7 +42,9 @@ _ASYNC = ("torch.distributed._functional_collectives", "AsyncCollectiveTensor")
 _FLAT = (
     "FullyShardedDataParallel: each rank's part is a piece of flattened parameters, whose place is not told"
 )
-_UNFINISHED = "is not read: the training had not yet waited for the collective that it comes from"
+_UNFINISHED = (
+    "was not finished: read later, or not at all when the training did not wait for it in the forward"
+)
 _PLACES = 1 << 16  # of tensors that are remembered
 
 
@@ -58,7 +62,8 @@ class Parts:
     copied: names of the parameters of which every rank has the whole.
     """
 
-    def __init__(self, names: NameTable, notes: dict[str, Any]) -> None:
+    def __init__(self, names: NameTable, notes: dict[str, Any], recorder: Recorder) -> None:
+        self.unfinished = Unfinished(recorder.native)
         self.copied: frozenset[str] = frozenset()
         self._names = names
         self._notes = notes
@@ -90,8 +95,15 @@ class Parts:
             self._notes["copied_over"] = ranks
             self._names.changed = True
 
-    def __call__(self, tensors: list[Any], batch: Batch) -> tuple[list[Any], Batch]:
-        """The same capture with parts and their ids. Costs next to nothing where all tensors are plain."""
+    def __call__(
+        self, tensors: list[Any], batch: Batch, when: tuple[int, int, int, int]
+    ) -> tuple[list[Any], Batch]:
+        """The same capture with parts and their ids. Costs next to nothing where all tensors are plain.
+
+        when: step, mode, mode step, call. Nothing comes back of what is kept for later.
+        """
+        if self.unfinished:
+            self.unfinished.take(last=False)
         copied = self.copied
         if not copied and _PLAIN.issuperset(map(type, tensors)):
             return tensors, batch
@@ -102,7 +114,20 @@ class Parts:
                 found[position], ids[position] = self._part(tensor, ids[position])
             elif copied and isinstance(tensor, torch.Tensor):
                 ids[position] = self._copy(ids[position], tensor.shape)
-        return found, batch.under(ids)
+        placed = batch.under(ids)
+        if len(found) == 1 and self._keep(tensors[0], found[0], placed, when):
+            return [], placed
+        return found, placed
+
+    def end_forward(self) -> None:
+        """The root's forward has ended: no tensor is kept any longer."""
+        self.unfinished.take(last=True)
+
+    def _keep(self, whole: Any, local: Any, batch: Batch, when: tuple[int, int, int, int]) -> bool:
+        if not is_a(local, *_ASYNC) or isinstance(whole, Part):
+            return False
+        _, kind = self._names.named(batch.ids[0])
+        return kind is TensorKind.OUTPUT and self.unfinished.keep(whole, local, batch, when)
 
     def _part(self, tensor: Any, tensor_id: int) -> tuple[Any, int]:
         part = part_of(tensor)

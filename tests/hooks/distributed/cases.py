@@ -158,6 +158,36 @@ def dtensors(watch: Watch) -> Losses:
     return losses
 
 
+class Hasty(nn.Module):
+    """Changes one output of a collective in place, and gives another away before anybody waited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.changed = nn.Linear(6, 6)
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One after the other, of which the second is not looked at."""
+        x = self.changed(x).relu_()
+        last: torch.Tensor = self.last(x)
+        return last
+
+
+def unfinished(watch: Watch) -> Losses:
+    """Outputs of collectives that cannot be read as the modules gave them."""
+    model = Hasty()
+    rows = RowwiseParallel(input_layouts=Replicate())
+    parallelize_module(model, _mesh(4), {"changed": rows, "last": rows})
+    watch(model)
+    losses = []
+    with torch.no_grad():  # with gradients PyTorch forbids the change in place
+        for step in range(STEPS):
+            x, y = batch(step)
+            losses.append(loss_of(model(x), y))
+    return losses
+
+
 def pipeline(watch: Watch) -> Losses:
     """Four stages of one layer each, by the schedule that mixes forwards and backwards."""
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
@@ -254,6 +284,7 @@ CASES: dict[str, tuple[Callable[[Watch], Losses], dict[str, Any]]] = {
     "tensor_parallel": (tensor_parallel, {}),
     "fsdp2_over_tp": (fsdp2_over_tp, {}),
     "dtensors": (dtensors, {}),
+    "unfinished": (unfinished, {}),
     "pipeline": (pipeline, {}),
     "experts": (experts, {}),
     "groups": (groups, {}),

@@ -96,7 +96,7 @@ def main(folder: Path) -> int:
         process.start()
     running = list(ranks)
     while running:
-        ready = wait([process.sentinel for process in running], timeout=240)
+        ready = wait([process.sentinel for process in running], timeout=600)
         ended = [process for process in running if process.sentinel in ready]
         running = [process for process in running if process not in ended]
         for process in ended:
