@@ -101,7 +101,8 @@ py::list names_from(SharedConsumer& self, std::uint64_t start) {
   py::list result;
   for (std::uint64_t id = start; id < self.names.size(); ++id) {
     const Name& name = self.names[id];
-    result.append(py::make_tuple(decode_utf8(name.name), name.kind, decode_utf8(name.origin)));
+    result.append(
+        py::make_tuple(decode_utf8(name.name), name.kind, decode_utf8(name.origin), decode_utf8(name.shard)));
   }
   return result;
 }
@@ -256,7 +257,7 @@ void bind_consumer(py::module_& module) {
       .def("release", &release_records, py::arg("drained"),
            "Gives the space of a drain back, in the order of the drains; what was read is final then. "
            "ValueError when done twice, RuntimeError when out of order.")
-      .def("names", &names_from, py::arg("start"), "(name, kind, origin) of every id from `start` on.")
+      .def("names", &names_from, py::arg("start"), "(name, kind, origin, shard) of every id from `start` on.")
       .def_property_readonly(
           "closing", [](const SharedConsumer& self) { return self.consumer.closing(); },
           "The trainer takes no more records.")

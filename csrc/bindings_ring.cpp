@@ -66,8 +66,9 @@ std::shared_ptr<Ring> make_ring(std::uint64_t data_bytes, std::uint64_t slots, s
   }
 }
 
-std::int64_t intern(Ring& ring, std::string_view name, std::uint32_t kind, std::string_view origin) {
-  const std::optional<std::uint32_t> id = ring.intern(name, kind, origin);
+std::int64_t intern(Ring& ring, std::string_view name, std::uint32_t kind, std::string_view origin,
+                    std::string_view shard) {
+  const std::optional<std::uint32_t> id = ring.intern(name, kind, origin, shard);
   return id ? static_cast<std::int64_t>(*id) : -1;
 }
 
@@ -143,8 +144,9 @@ void bind_ring(py::module_& module) {
       .def_property_readonly(
           "policy", [](const Ring& ring) { return policy_name(ring.policy()); },
           "'block', 'drop' or 'degrade'.")
-      .def("intern", &intern, py::arg("name"), py::arg("kind"), py::arg("origin") = "",
-           "Id of the name in the shared table, the same for the same arguments; -1 when the table is full.")
+      .def("intern", &intern, py::arg("name"), py::arg("kind"), py::arg("origin") = "", py::arg("shard") = "",
+           "Id of the name in the shared table, the same for the same arguments; -1 when the table is full. "
+           "shard: the tensor's place in a larger one, as text (tdcore/shard.py).")
       .def("put_document", &put_document, py::arg("key"), py::arg("data"),
            "Sends a small file of the run; the last one of a key wins. False when it does not fit. May wait, "
            "as the policy says.")

@@ -217,11 +217,11 @@ bool Ring::wait_for_room(std::uint64_t bytes) noexcept {
   return false;
 }
 
-std::optional<std::uint32_t> Ring::intern(std::string_view name, std::uint32_t kind,
-                                          std::string_view origin) noexcept {
+std::optional<std::uint32_t> Ring::intern(std::string_view name, std::uint32_t kind, std::string_view origin,
+                                          std::string_view shard) noexcept {
   const Use use(*this);
   if (!use) return std::nullopt;
-  return names_.intern(*memory_, name, kind, origin);
+  return names_.intern(*memory_, name, kind, origin, shard);
 }
 
 std::uint32_t Ring::next_seq(std::int64_t step, std::uint32_t entries) noexcept {

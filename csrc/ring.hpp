@@ -155,10 +155,11 @@ class Ring {
   /// moved, so that a dead disk costs one timeout and not one per step. Release the GIL around it.
   [[nodiscard]] bool wait_for_room(std::uint64_t bytes) noexcept;
 
-  /// Id of a name in the shared table; the same (name, kind, origin) gives the same id.
+  /// Id of a name in the shared table; the same arguments give the same id. shard: see names.hpp.
   /// Empty when the table is full, memory is short, or the ring is not usable. UTF-8.
   [[nodiscard]] std::optional<std::uint32_t> intern(std::string_view name, std::uint32_t kind,
-                                                    std::string_view origin) noexcept;
+                                                    std::string_view origin,
+                                                    std::string_view shard = {}) noexcept;
 
   /// First of `entries` numbers in the order of execution within `step`; starts at 0 when the step changes.
   [[nodiscard]] std::uint32_t next_seq(std::int64_t step, std::uint32_t entries) noexcept;

@@ -31,9 +31,10 @@ from tdcore.hooks.plan import Batch, NameTable, Plan
 from tdcore.hooks.recorder import Recorder, array_product, as_array
 from tdcore.hooks.resume import Resumable
 from tdcore.hooks.rules import with_rules
-from tdcore.layout import TensorKind
+from tdcore.layout import TensorKind, worker_name
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, Session, StopRequest
+from tdcore.workers import expected_workers
 
 __all__ = ["BaseHook", "hook_config"]
 
@@ -68,15 +69,15 @@ class BaseHook(Resumable):
         self._notes: dict[str, Any] = {}  # beside the collections in collections.json
         self._warn = Warner()
         self._unmarked = True  # something was captured, or may be, since the last mark
-        self._off = False  # closed, in a forked child, or a worker that captures nothing
+        workers = expected_workers(config.include_workers, world_size, self._warn)
+        self._off = worker_name(rank) not in workers  # or closed, or in a forked child
         self._session: Session | None = None
         self._ring: Any = DryRing()
-        if config.include_workers == "one" and rank != 0:
-            self._off = True
-        elif not config.dry_run:
+        if not self._off and not config.dry_run:
             self._session = Session(
                 config.out_dir,
-                worker=f"worker_{rank}",
+                worker=worker_name(rank),
+                workers=workers,
                 configuration=config.to_json_dict(),
                 framework=self.framework,
                 framework_version=framework_version,
@@ -252,8 +253,8 @@ class BaseHook(Resumable):
         if self._on_stop is not None:
             self._on_stop(request)
             return
-        by = request.by or request.rule
-        raise StopTraining(request.reason, step=max(self._clock.now.step, 0), requested_by=by)
+        step, by = max(self._clock.now.step, 0), request.by or request.rule
+        raise StopTraining(request.reason, step=step, requested_by=by)
 
     def _guarded(self, part: str, call: Callable[..., object], *args: Any) -> None:
         try:
@@ -310,7 +311,7 @@ class BaseHook(Resumable):
         want = self._clock.plan_now().want(name, kind)
         if want is not None:
             array = as_array(value)
-            single = kind is TensorKind.LOSS and all(extent == 1 for extent in array.shape)
+            single = kind is TensorKind.LOSS and set(array.shape) <= {1}
             batch = Batch([want.whole if single else want])
             self._unmarked = True
             self._recorder.capture([array], batch, call=self._clock.now.next_call(name))

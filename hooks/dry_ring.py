@@ -16,11 +16,11 @@ class DryRing:
 
     def __init__(self) -> None:
         self._captures = self._tensors = self._bytes = 0
-        self._names: dict[str, int] = {}
+        self._names: dict[tuple[str, str], int] = {}
 
-    def intern(self, name: str, kind: int, origin: str = "") -> int:
+    def intern(self, name: str, kind: int, origin: str = "", shard: str = "") -> int:
         """The id of the name."""
-        return self._names.setdefault(name, len(self._names))
+        return self._names.setdefault((name, shard), len(self._names))
 
     def capture(
         self,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from tdcore.collection import Collection, CollectionManager
 from tdcore.config import ReductionConfig
 from tdcore.layout import TensorKind
+from tdcore.shard import Shard
 
 __all__ = ["PAYLOAD", "STATISTICS", "Batch", "NameTable", "Plan", "Want"]
 
@@ -55,6 +56,12 @@ class Batch:
             for product, tensor_id in want.products
         ]
 
+    def under(self, ids: array[int]) -> Batch:
+        """The same under other ids."""
+        whole = Batch(())
+        whole.ids, whole.flags, whole.products = ids, self.flags, self.products
+        return whole
+
     def followed_by(self, more: Batch) -> Batch:
         """Both, one after the other."""
         whole = Batch(())
@@ -82,6 +89,8 @@ class NameTable:
         self._ring = ring
         self._collections = collections
         self._ids: dict[str, tuple[int, TensorKind, str]] = {}
+        self._named: dict[int, str] = {}  # names by the ids that intern() gave
+        self._placed: dict[tuple[int, Shard], int] = {}
         self._looked: dict[str, tuple[object, ...]] = {}  # what each collection selected at the last refresh
 
     def intern(self, name: str, kind: TensorKind, origin: str) -> int:
@@ -91,11 +100,32 @@ class NameTable:
             return known[0]
         tensor_id: int = self._ring.intern(name, kind.value, origin) & _ID_BITS
         self._ids[name] = (tensor_id, kind, origin)
+        if tensor_id != _ID_BITS:
+            self._named[tensor_id] = name
         for collection in self._collections:
             if collection.belongs(name, kind, origin):
                 collection.seen.add(name)
         self.changed = True
         return tensor_id
+
+    def named(self, tensor_id: int) -> tuple[str, TensorKind]:
+        """Name and kind of an id that intern() or placed() gave; no name when the table was full."""
+        name = self._named.get(tensor_id, "")
+        return name, self._ids[name][1] if name else TensorKind.CUSTOM
+
+    def placed(self, tensor_id: int, shard: Shard) -> int:
+        """The id of the same name for a tensor that is a part of a larger one."""
+        found = self._placed.get((tensor_id, shard))
+        if found is None:
+            name = self._named.get(tensor_id)
+            found = tensor_id
+            if name is not None:
+                _, kind, origin = self._ids[name]
+                found = self._ring.intern(name, kind.value, origin, shard.as_text()) & _ID_BITS
+                if found != _ID_BITS:
+                    self._named[found] = name
+            self._placed[tensor_id, shard] = found
+        return found
 
     def refresh(self) -> None:
         """Collections changed: known names may belong to more of them."""

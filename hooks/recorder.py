@@ -13,8 +13,9 @@ import numpy as np
 from tdcore.hooks.clock import Now, Stamp
 from tdcore.hooks.plan import Batch
 
-__all__ = ["Product", "Recorder", "array_product", "as_array"]
+__all__ = ["Parts", "Product", "Recorder", "array_product", "as_array"]
 
+Parts = Callable[[list[Any], Batch, tuple[int, int, int, int]], tuple[list[Any], Batch]]  # and when
 Product = Callable[[Any, str], Any]  # (tensor, "prod" or "abs_prod") -> the product of all elements
 
 
@@ -22,20 +23,26 @@ class Recorder:
     """Hands tensors to a ring under the current step, or under an earlier one.
 
     Refers to no part of a hook, so that any part may hold it. native: Ring.capture(), for captures that are
-    to cost nothing beside it; they go under `now`.
+    to cost nothing beside it; they go under `now`. parts: what puts a worker's own parts in the place of
+    tensors that are spread over workers, where a framework has such.
     """
 
-    __slots__ = ("_product", "native", "now", "spent_ns")
+    __slots__ = ("_product", "native", "now", "parts", "spent_ns")
 
     def __init__(self, ring: Any, now: Now, product: Product) -> None:
         self.now = now
         self.spent_ns = 0  # by training threads inside the hook, on steps that save; its parts add to it
         self.native: Callable[..., int] = ring.capture
+        self.parts: Parts | None = None
         self._product = product
 
     def capture(self, tensors: list[Any], batch: Batch, stamp: Stamp | None = None, call: int = 0) -> None:
         """One native call. stamp: None is the current step. call: n-th of this name within the step."""
         step, mode, mode_step = stamp or self.now.stamp
+        if self.parts is not None:
+            tensors, batch = self.parts(tensors, batch, (step, mode, mode_step, call))
+            if not tensors:
+                return
         self.native(tensors, batch.ids, batch.flags, step, mode, mode_step, call)
         for position, product, single in batch.products:
             if tensors[position] is not None:

@@ -51,9 +51,9 @@ class Ring:
         """
         What is known of each device that was met: device, name, kernels, rung, rung_reason, arena_bytes, early_commits, in_flight, error.
         """
-    def intern(self, name: str, kind: typing.SupportsInt | typing.SupportsIndex, origin: str = '') -> int:
+    def intern(self, name: str, kind: typing.SupportsInt | typing.SupportsIndex, origin: str = '', shard: str = '') -> int:
         """
-        Id of the name in the shared table, the same for the same arguments; -1 when the table is full.
+        Id of the name in the shared table, the same for the same arguments; -1 when the table is full. shard: the tensor's place in a larger one, as text (tdcore/shard.py).
         """
     def mark_step_end(self, step: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
@@ -214,7 +214,7 @@ class Consumer:
         """
     def names(self, start: typing.SupportsInt | typing.SupportsIndex) -> list[typing.Any]:
         """
-        (name, kind, origin) of every id from `start` on.
+        (name, kind, origin, shard) of every id from `start` on.
         """
     def release(self, drained: Drained) -> None:
         """

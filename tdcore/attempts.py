@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tdcore._version import __version__
 from tdcore.errors import ConfigError, RunCorrupt, SinkKeyError, UnsupportedFormat
-from tdcore.layout import COLLECTIONS_KEY, FORMAT_VERSION, RUN_KEY, valid_worker
+from tdcore.layout import FORMAT_VERSION, RUN_KEY, collections_key, valid_worker
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
@@ -52,11 +52,12 @@ def claim_attempt(
     world_size: int,
     pid: int | None = None,
     spool: str | None = None,
+    workers: Sequence[str] = (),
 ) -> Attempt:
     """Claims the next attempt of `worker` and enters it in run.json. where: the run's place, for messages.
 
     pid: of the trainer, where that is another process. spool: folder on this machine where the worker keeps
-    what a bucket does not take in time.
+    what a bucket does not take in time. workers: all that are to write this attempt, where that is known.
 
     Raises ConfigError for a worker name or configuration that cannot be stored, RunCorrupt when run.json is
     not one of ours, SinkError when the place refuses.
@@ -77,12 +78,15 @@ def claim_attempt(
     }
     if spool is not None:
         entry["spool"] = spool
+    if workers:
+        entry["workers"] = list(workers)
     check_configuration(configuration)
     claims = _claims(sink)  # first: where listing is not allowed, a missing object cannot be told from it
     run = _read_run(sink, where)
     attempt = _claim(sink, worker, entry, claims, known=_numbers(run))
     run_id = _enter(sink, where)
-    return Attempt(run_id=run_id, attempt=attempt, earlier_collections=_read_collections(sink, where))
+    earlier = _read_collections(sink, where, collections_key(worker, workers))
+    return Attempt(run_id=run_id, attempt=attempt, earlier_collections=earlier)
 
 
 def check_configuration(configuration: Mapping[str, JSON]) -> None:
@@ -165,16 +169,14 @@ def _read_run(sink: Sink, where: str) -> dict[str, Any] | None:
     return run
 
 
-def _read_collections(sink: Sink, where: str) -> Mapping[str, JSON]:
+def _read_collections(sink: Sink, where: str, key: str) -> Mapping[str, JSON]:
     try:
-        document = _read_json(sink, COLLECTIONS_KEY, where)
+        document = _read_json(sink, key, where)
     except SinkKeyError:
         return {}
     attempts = document.get("attempts")
     if not isinstance(attempts, dict):
-        raise RunCorrupt(
-            f"{where}/{COLLECTIONS_KEY} has no attempts; choose another out_dir, or move the file away"
-        )
+        raise RunCorrupt(f"{where}/{key} has no attempts; choose another out_dir, or move the file away")
     return attempts
 
 

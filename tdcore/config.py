@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdcore.errors import ConfigError
 from tdcore.modes import ModeKeys
+from tdcore.workers import parse_workers
 
 if TYPE_CHECKING:
     from tdcore.collection import CollectionConfig
@@ -180,7 +181,8 @@ class ReductionConfig:
 class HookConfig:
     """Everything that a hook can be told, whichever way it came: arguments, JSON file, environment.
 
-    out_dir: local folder or URL of the run. include_workers: "one" (rank 0 only) or "all".
+    out_dir: local folder or URL of the run. include_workers: "one" (rank 0 only), "all", or a list of
+    ranks or worker names; a tuple of names once checked.
     collections: collections with settings of their own; they are saved without being named again.
     dry_run: count what would be saved, write nothing. rules: as text, by which the run is meant to be judged;
     only kept in run.json, for `tdcore rules run` (hooks/rules.py turns them into collections).
@@ -193,7 +195,7 @@ class HookConfig:
     include_regex: Sequence[str] = ()
     include_collections: Sequence[str] = ()
     save_all: bool = False
-    include_workers: str = "one"
+    include_workers: str | Iterable[int | str] = "one"
     collections: Sequence[CollectionConfig] = ()
     rules: Sequence[str] = ()
 
@@ -202,13 +204,12 @@ class HookConfig:
             raise ConfigError(f"out_dir must be a folder or URL, such as 'runs/demo'; got {self.out_dir!r}")
         _flag("dry_run", self.dry_run)
         _flag("save_all", self.save_all)
-        if self.include_workers not in ("one", "all"):
-            raise ConfigError(f"include_workers must be 'one' or 'all', got {self.include_workers!r}")
         if self.reduction_config is not None and not isinstance(self.reduction_config, ReductionConfig):
             raise ConfigError(
                 f"reduction_config must be a ReductionConfig, got {type(self.reduction_config).__name__}"
             )
         object.__setattr__(self, "save_config", SaveConfig.parse(self.save_config))
+        object.__setattr__(self, "include_workers", parse_workers(self.include_workers))
         object.__setattr__(self, "include_regex", patterns("include_regex", self.include_regex))
         object.__setattr__(
             self, "include_collections", _names("include_collections", self.include_collections)
@@ -224,7 +225,7 @@ class HookConfig:
             "include_regex": list(self.include_regex),
             "include_collections": list(self.include_collections),
             "save_all": self.save_all,
-            "include_workers": self.include_workers,
+            "include_workers": _plain(self.include_workers),
             "collections": [collection.to_json_dict() for collection in self.collections],
             "rules": list(self.rules),
         }
@@ -253,6 +254,10 @@ def _names(name: str, value: str | Iterable[str] | None) -> tuple[str, ...]:
         if not isinstance(item, str) or not item:
             raise ConfigError(f"{name} must be strings that are not empty, got {item!r}")
     return tuple(dict.fromkeys(found))
+
+
+def _plain(value: str | Iterable[int | str]) -> str | list[int | str]:
+    return value if isinstance(value, str) else list(value)
 
 
 def _whole(name: str, value: object, least: int = 0) -> int:

@@ -96,7 +96,7 @@ def parse_hook_config(document: object) -> HookConfig:
         include_regex=_list("include_regex", hook.get("include_regex")),
         include_collections=_list("include_collections", hook.get("include_collections")),
         save_all=_bool("save_all", hook.get("save_all", False)),
-        include_workers=str(hook.get("include_workers", "one")),
+        include_workers=_workers(hook.get("include_workers", "one")),
         collections=tuple(_collection(entry, hook) for entry in entries),
     )
 
@@ -265,6 +265,14 @@ def _list(key: str, value: object) -> tuple[str, ...]:
     if isinstance(value, list):
         return tuple(str(item) for item in value)
     return tuple(part.strip() for part in str(value).split(",") if part.strip())
+
+
+def _workers(value: object) -> str | list[int | str]:
+    """One word, or a list of ranks and names."""
+    if value in ("one", "all"):
+        return str(value)
+    items = value if isinstance(value, list) else _list("include_workers", value)
+    return [int(item) if str(item).isdecimal() else item for item in items]
 
 
 def _int(key: str, value: object) -> int:

@@ -2,6 +2,7 @@
 
     run.json                        what was run, one entry per attempt
     collections.json                which tensor belongs to which collection
+    collections/<worker>.json       the same, of every further worker of a job of several
     index/<worker>/<range>.parquet       one row per tensor and step
     data/<worker>/<range>.safetensors    payloads ("segments") that rows point into
     findings/<rule>.jsonl           what rules found
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLLECTIONS_KEY",
+    "COLLECTIONS_PREFIX",
     "DATA_PREFIX",
     "END_PREFIX",
     "FINDINGS_PREFIX",
@@ -47,6 +49,7 @@ __all__ = [
     "FileRange",
     "TensorKind",
     "capture_key",
+    "collections_key",
     "data_key",
     "data_prefix",
     "end_key",
@@ -70,6 +73,7 @@ __all__ = [
 FORMAT_VERSION = 1
 RUN_KEY = "run.json"
 COLLECTIONS_KEY = "collections.json"
+COLLECTIONS_PREFIX = "collections/"
 INDEX_PREFIX = "index/"
 DATA_PREFIX = "data/"
 FINDINGS_PREFIX = "findings/"
@@ -207,6 +211,13 @@ def segment_key(worker: str, segment: str) -> str:
 def data_key(worker: str, attempt: int, first: int, last: int) -> str:
     """Key of the segment of these tickets, inclusive."""
     return data_prefix(worker) + segment_name(attempt, first, last)
+
+
+def collections_key(worker: str, workers: Sequence[str]) -> str:
+    """Where a worker of a job writes its collections: each has a file of its own, the first the plain one."""
+    if worker in workers[1:]:
+        return f"{COLLECTIONS_PREFIX}{_checked_worker(worker)}.json"
+    return COLLECTIONS_KEY
 
 
 def end_key(worker: str, attempt: int) -> str:

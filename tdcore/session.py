@@ -17,7 +17,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib.util import find_spec
@@ -29,7 +29,7 @@ from tdcore import _core, errands
 from tdcore.attempts import JSON, Attempt
 from tdcore.counters import CloseReport, Counters, Progress
 from tdcore.errors import ConfigError, SinkError
-from tdcore.layout import COLLECTIONS_KEY, FORMAT_VERSION, end_key
+from tdcore.layout import FORMAT_VERSION, collections_key, end_key
 from tdcore.ring_config import RingConfig, make_ring
 from tdcore.runners import ProcessRunner, Runner, ThreadRunner
 from tdcore.sinks import is_remote, place_text, shown_place
@@ -61,6 +61,7 @@ class Session:
 
     out_dir: a folder, or s3://bucket/prefix with options (see S3Options). It may hold earlier attempts, which
     are kept, or files of something else, which are left alone. worker: this process's name within the job.
+    workers: the names of all that capture in it, kept in run.json.
     configuration: kept in run.json as it is. flusher: "process" outlives the trainer; "thread" is for places
     that forbid processes.
     flusher_options: its sizes and delays. close_timeout: how long close() and the exit of the program wait
@@ -76,6 +77,7 @@ class Session:
         out_dir: str | os.PathLike[str],
         *,
         worker: str = "worker_0",
+        workers: Sequence[str] = (),
         configuration: Mapping[str, JSON],
         framework: str,
         framework_version: str,
@@ -99,6 +101,7 @@ class Session:
                 self.out_dir,
                 here=self._here,
                 worker=worker,
+                workers=workers,
                 configuration=configuration,
                 framework=framework,
                 framework_version=framework_version,
@@ -131,6 +134,7 @@ class Session:
         self.run_id = place.run_id
         self.attempt = place.attempt
         self._earlier_collections = dict(place.earlier_collections)
+        self._collections_key = collections_key(worker, workers)
         self._unsent_lock = threading.RLock()  # reentrant, for a signal handler that closes
         self._unsent: bytes | None = None  # under _unsent_lock: collections that found the ring full
         self._stop: tuple[str, StopRequest] | None = None  # text and what it says; replaced as a whole
@@ -157,7 +161,7 @@ class Session:
         attempts = {**self._earlier_collections, str(self.attempt): document}
         data = json.dumps({"format": FORMAT_VERSION, "attempts": attempts}).encode()
         with self._unsent_lock:
-            self._unsent = None if self.ring.put_document(COLLECTIONS_KEY, data) else data
+            self._unsent = None if self.ring.put_document(self._collections_key, data) else data
 
     def stop_request(self) -> StopRequest | None:
         """What the run's control folder asks of the training, if anything. Cheap enough for every step."""
@@ -192,7 +196,7 @@ class Session:
             return self._supervisor.close()
         with self._unsent_lock:
             unsent, self._unsent = self._unsent, None
-        if unsent is not None and self.ring.put_document(COLLECTIONS_KEY, unsent):
+        if unsent is not None and self.ring.put_document(self._collections_key, unsent):
             unsent = None
         report = self._supervisor.close(timeout)
         if unsent is not None:
@@ -202,9 +206,11 @@ class Session:
     def _write_collections(self, data: bytes) -> None:
         """The ring had no room to the end; training is over, so the file may be written here."""
         try:
-            errands.put(self.out_dir, COLLECTIONS_KEY, data, here=self._here, seconds=_LAST_WORDS_SECONDS)
+            errands.put(
+                self.out_dir, self._collections_key, data, here=self._here, seconds=_LAST_WORDS_SECONDS
+            )
         except Exception as error:
-            _log.warning("tdcore %s: %s could not be written: %s", self.worker, COLLECTIONS_KEY, error)
+            _log.warning("tdcore %s: %s could not be written: %s", self.worker, self._collections_key, error)
 
     def __enter__(self) -> Session:
         return self

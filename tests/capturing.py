@@ -70,7 +70,7 @@ class Tap:
     def take(self) -> Captured:
         drained = self.consumer.drain(1 << 30, 1 << 20)
         assert drained.torn == 0
-        drained.plan_segment([name for name, _, _ in self.consumer.names(0)])
+        drained.plan_segment([name for name, *_ in self.consumer.names(0)])
         file = b"".join(bytes(part) for part in drained.segment_parts())
         rows = np.frombuffer(drained.rows, ROW).copy()
         payloads = [

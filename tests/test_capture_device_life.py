@@ -160,7 +160,7 @@ def records_of(tap: DeviceTap) -> list[int]:
         if drained.first_ticket == drained.end_ticket:
             return found
         found.append(len(bytes(drained.rows)) // ROW.itemsize)
-        drained.plan_segment([name for name, _, _ in tap.consumer.names(0)])
+        drained.plan_segment([name for name, *_ in tap.consumer.names(0)])
         tap.consumer.release(drained)
 
 

@@ -46,7 +46,7 @@ def rows_of(drained: _core.Drained) -> Array:
 
 
 def write_segment(consumer: _core.Consumer, drained: _core.Drained, path: Path) -> Array:
-    size = drained.plan_segment([name for name, _, _ in consumer.names(0)])
+    size = drained.plan_segment([name for name, *_ in consumer.names(0)])
     _core.write_file(str(path), drained.segment_parts())
     assert path.stat().st_size == size
     rows: Array = rows_of(drained).copy()
@@ -220,8 +220,8 @@ def test_a_new_consumer_reads_what_the_last_one_did_not_release() -> None:
     again = second.drain(*EVERYTHING)
     assert (second.epoch, again.first_ticket, again.end_ticket) == (2, 1, 3)
     assert [int(step) for step in rows_of(again)["step"]] == [1, 2]
-    assert second.names(0) == [("t0", 1, ""), ("t1", 1, ""), ("t2", 1, "")]
-    assert second.names(2) == [("t2", 1, "")]
+    assert second.names(0) == [("t0", 1, "", ""), ("t1", 1, "", ""), ("t2", 1, "", "")]
+    assert second.names(2) == [("t2", 1, "", "")]
     second.release(again)
     with pytest.raises(RuntimeError, match="another consumer"):
         first.release(lost)

@@ -38,12 +38,13 @@ from tdcore.hook_json import load_hook_config
 from tdcore.hooks.base import BaseHook, hook_config
 from tdcore.hooks.devices import prepare_devices
 from tdcore.hooks.pytorch.bypass import refuses_hooks
-from tdcore.hooks.pytorch.job import place_in_job
+from tdcore.hooks.pytorch.job import came_too_early, place_in_job
 from tdcore.hooks.pytorch.model import cuda_devices
 from tdcore.hooks.pytorch.optimizer import Numbers
 from tdcore.hooks.pytorch.parameters import ParameterCapture
 from tdcore.hooks.pytorch.roots import Roots, switch_off
 from tdcore.hooks.pytorch.scaler import GRAD_SCALER
+from tdcore.hooks.pytorch.sharded import Parts
 from tdcore.hooks.pytorch.signals import StepSignal, optimizer_signals
 from tdcore.hooks.pytorch.tap import graph_task
 from tdcore.hooks.pytorch.taps import Taps
@@ -63,9 +64,9 @@ class Hook(BaseHook):
     nothing. save_config: when to save; a SaveConfig, or a dict of modes to SaveConfigMode.
     reduction_config: in which form. include_collections: which collections; "losses" always is.
     include_regex: tensors of the collection "default". save_all: everything there is, optimizer state
-    included, but for "output_gradients". include_workers: "one" (rank 0) or "all". ring, flusher,
-    close_timeout: see tdcore.session.Session. on_stop: called once with a stop request, instead of raising
-    StopTraining. rules: instances, classes or names of rules; what they need is captured too
+    included, but for "output_gradients". include_workers: "one" (rank 0), "all", or a list of ranks. ring,
+    flusher, close_timeout: see tdcore.session.Session. on_stop: called once with a stop request, instead of
+    raising StopTraining. rules: instances, classes or names of rules; what they need is captured too
     (hooks/rules.py).
     export_tensorboard, tensorboard_dir: refused until there is such an export.
     """
@@ -83,7 +84,7 @@ class Hook(BaseHook):
         include_regex: str | Iterable[str] | None = None,
         include_collections: str | Iterable[str] | None = None,
         save_all: bool = False,
-        include_workers: str = "one",
+        include_workers: str | Iterable[int | str] = "one",
         *,
         ring: RingConfig | None = None,
         flusher: Literal["process", "thread"] = "process",
@@ -127,11 +128,12 @@ class Hook(BaseHook):
         return _closed_hook, (self.config,)
 
     def _start(self, config: HookConfig, **options: Any) -> None:
-        rank, world_size = place_in_job()
+        self._place = rank, world_size = place_in_job()
         options |= {"rank": rank, "world_size": world_size}
         BaseHook.__init__(self, config, framework_version=str(torch.__version__), **options)
         self._root: weakref.ref[nn.Module] | Callable[[], None] = lambda: None
         self._parameters: ParameterCapture | None = None
+        self._parts = self._recorder.parts = Parts(self._names, self._notes, self._recorder)
         self._taps = Taps(
             self._recorder,
             weakref.WeakMethod(self._fault),
@@ -169,6 +171,10 @@ class Hook(BaseHook):
             self._further.add(self, module, self._stack)
             self._resolved_version = -1
             return
+        early = came_too_early(self._place)
+        if early is not None:
+            self._notes["place"] = early
+            self._warn(early)
         with ExitStack() as stack:
             parameters = ParameterCapture(
                 module,
@@ -309,12 +315,16 @@ class Hook(BaseHook):
             return
         view = parameters.current_view()
         self._guarded("gradient order", parameters.watch_backward)
+        if self._place[1] > 1:
+            self._parts.look_at(root, view)
         self._taps.attach(root, view, plan, arguments, watch_end=parameters.weights_due)
 
     def _end_forward(self) -> None:
         """The root's forward has ended."""
         start = perf_counter_ns()
         self._guarded("modules without calls", self._taps.forward_ended)
+        if self._parts.unfinished:
+            self._guarded("activations", self._parts.end_forward)
         if self._parameters is not None and not self._off:
             self._guarded("parameters", self._parameters.end_forward)
         self._recorder.spent_ns += perf_counter_ns() - start

@@ -6,7 +6,7 @@ import os
 
 import torch
 
-__all__ = ["place_in_job"]
+__all__ = ["came_too_early", "place_in_job"]
 
 
 def place_in_job() -> tuple[int, int]:
@@ -18,3 +18,14 @@ def place_in_job() -> tuple[int, int]:
         return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     except ValueError:
         return 0, 1
+
+
+def came_too_early(place: tuple[int, int]) -> str | None:
+    """What to say when a hook was made before the job began and took itself for another rank."""
+    now = place_in_job()
+    if now == place:
+        return None
+    return (
+        f"this hook was made as rank {place[0]} of {place[1]}, and this process is rank {now[0]} of {now[1]} "
+        "now: make the hook after torch.distributed.init_process_group()"
+    )

@@ -25,6 +25,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from tdcore.hooks.pytorch.wrappers import (
+    FLAT_KEY,
+    class_name,
+    ignored_by_ddp,
+    innermost,
+    kept_parameters,
+    wrapped,
+)
 from tdcore.layout import TensorKind
 
 __all__ = ["ModelView", "Module", "Parameter", "cuda_devices", "leaves"]
@@ -54,20 +62,27 @@ class ModelView:
     """Names for a model as it was when read. Ask matches() whether the model is still so before using them.
 
     name: what the root goes by, where that is not its class; its modules' names then begin with it, too.
-    parameters: each once, under its first name. ids: id() of each, as of the last matches().
+    parameters: each once, under its first name. ids: id() of each, as of the last matches(). copied: names
+    of those that a DistributedDataParallel in the model keeps the same on all ranks. Wrappers are left out
+    (wrappers.py): the module in a wrapped root goes by the root. flat: FSDP1 is in it, whose ranks hold
+    pieces of flattened parameters.
     """
 
     def __init__(self, root: nn.Module, name: str | None = None) -> None:
-        self.root_name = name or type(root).__name__
+        self.root_name = name or class_name(innermost(root))
         self._inner = f"{name}." if name else ""
+        self.copied: frozenset[str] = frozenset()
+        self.flat = False
         self.modules: list[Module] = []
         self.parameters: list[Parameter] = []
         self.aliases: dict[str, list[str]] = {}  # name of a tied parameter -> its other names
         self.ids: list[int] = []
         modules, names = self._walk(root)
-        self._references = [module.module for module in self.modules]
+        self._references = list(map(weakref.ref, modules))
+        self._kept = _kept(modules)
         self._plain = all(type(one._parameters) is type(one._modules) is dict for one in modules)
         self._structure, slots = _read(modules, self._plain)
+        self._settle(slots)
         self._slot_ids: list[int] = []
         self._pattern = _pattern(slots)
         self._chosen = [first == position for position, first in enumerate(self._pattern)]
@@ -78,22 +93,33 @@ class ModelView:
         """Every module once, and for every slot of a parameter its name, key, and the class that holds it."""
         modules: list[nn.Module] = []
         names: list[tuple[str, str, str]] = []
-        stack: list[tuple[nn.Module | None, str]] = [(root, "")]
+        stack: list[tuple[nn.Module | None, str, frozenset[str] | None]] = [(root, "", None)]
         seen: set[int] = set()
+        copied: list[str] = []
+        inner = innermost(root)
         while stack:
-            module, path = stack.pop()
+            module, path, ignored = stack.pop()
             if module is None or id(module) in seen:
                 continue
             seen.add(id(module))
             modules.append(module)
-            origin = type(module).__name__
+            origin = class_name(inner if module is root else module)
             prefix = f"{path}." if path else ""
-            self.modules.append(
-                Module(weakref.ref(module), self._inner + path if path else self.root_name, origin)
-            )
+            inside = wrapped(module)
+            self.flat = self.flat or inside == FLAT_KEY
+            if module is root or (inside is None and module is not inner):
+                called = self._inner + path if path else self.root_name
+                self.modules.append(Module(weakref.ref(module), called, origin))
+            left_out = ignored_by_ddp(module)
+            if left_out is not None:
+                ignored = frozenset(prefix + name for name in left_out)
             keys = module._parameters.keys()
             names += [(f"{self.root_name}_{prefix}{key}", key, origin) for key in keys]
-            stack.extend((child, prefix + key) for key, child in reversed(module._modules.items()))
+            if ignored is not None:
+                copied += [f"{self.root_name}_{prefix}{key}" for key in keys if prefix + key not in ignored]
+            for key, child in reversed(module._modules.items()):
+                stack.append((child, path if key == inside else prefix + key, ignored))
+        self.copied = frozenset(copied)
         return modules, names
 
     def _name(self, names: list[tuple[str, str, str]]) -> None:
@@ -118,7 +144,7 @@ class ModelView:
             structure, slots = _read(modules, self._plain)
         except (AttributeError, TypeError):  # a module is gone, or another kind of dictionary came
             return False
-        if structure != self._structure:
+        if structure != self._structure or (self._kept and not self._settle(slots)):
             return False
         ids = list(map(id, slots))
         if ids != self._slot_ids:
@@ -134,6 +160,15 @@ class ModelView:
             self._slot_ids = []  # the next matches() renews
             return None
         return found
+
+    def _settle(self, slots: list[nn.Parameter | None]) -> bool:
+        """Puts the sharded parameters of FSDP2 in the place of whole ones. False when they are gone."""
+        for position, holder in self._kept:
+            held = holder()
+            if held is None:
+                return False
+            slots[position] = held.sharded_param
+        return True
 
     def _renew(self, slots: list[nn.Parameter | None], ids: list[int]) -> None:
         self._slot_ids = ids
@@ -163,6 +198,17 @@ def _read(modules: list[nn.Module], plain: bool) -> tuple[tuple[list[Any], ...],
         list(map(id, chain.from_iterable(map(dict.values, parents)))),
     )
     return structure, list(chain.from_iterable(map(dict.values, held)))
+
+
+def _kept(modules: list[nn.Module]) -> list[tuple[int, weakref.ref[Any]]]:
+    """Which slots hold parameters of FSDP2, and what knows the sharded ones."""
+    found = list(kept_parameters(modules))
+    if not found:
+        return []
+    slots = [(id(module), key) for module in modules for key in module._parameters]
+    places = {slot: position for position, slot in enumerate(slots)}
+    named = [(places.get((id(kept.module), kept.key)), kept.holder) for kept in found]
+    return [(position, holder) for position, holder in named if position is not None]
 
 
 def _pattern(slots: list[nn.Parameter | None]) -> list[int]:

@@ -18,6 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdcore.hooks.plan import Batch, Plan, Want
+from tdcore.hooks.pytorch.sharded import Part, part_of
 from tdcore.layout import TensorKind
 
 __all__ = ["Known", "Numbers", "Optimizers", "hyperparameter_values", "owned_by", "state_values", "unscaled"]
@@ -165,9 +166,19 @@ def unscaled(gradients: Sequence[Any], scale: torch.Tensor) -> list[Any]:
     """Gradients as the optimizer will use them. Scales are powers of two, so the division is exact."""
     with torch.no_grad():
         return [
-            gradient if gradient is None or gradient.layout is not torch.strided else gradient / scale
+            gradient
+            if gradient is None or gradient.layout is not torch.strided
+            else gradient / scale
+            if type(gradient) is torch.Tensor
+            else _part_unscaled(part_of(gradient), scale)
             for gradient in gradients
         ]
+
+
+def _part_unscaled(part: Part, scale: torch.Tensor) -> Part:
+    """Of a tensor that is spread over ranks: an operator on the whole might communicate."""
+    own = type(part.tensor) is torch.Tensor
+    return part._replace(tensor=part.tensor / scale) if own else part
 
 
 def _hyperparameters(optimizer: Optimizer, prefix: str) -> Iterator[tuple[str, Any]]:

@@ -50,6 +50,7 @@ from tdcore.hooks.pytorch.remarks import Remarks
 from tdcore.hooks.pytorch.scaler import Rows, Scalers
 from tdcore.hooks.pytorch.selection import Selection, awaited, in_order, select
 from tdcore.hooks.pytorch.series import asks, noting
+from tdcore.hooks.pytorch.sharded import in_place
 from tdcore.hooks.pytorch.sparse import sparse_rows
 from tdcore.hooks.pytorch.tap import Fault
 from tdcore.hooks.pytorch.updates import Updates
@@ -243,7 +244,8 @@ class ParameterCapture:
 
     def _parameters(self) -> list[nn.Parameter] | None:
         """The model's parameters, in the order of the view's. None: the model is gone."""
-        found = self.view.held_parameters()
+        # The older FullyShardedDataParallel takes its parameters off the modules during forward.
+        found = None if self.view.flat else self.view.held_parameters()
         if found is None and self._root() is not None:
             found = self.current_view().held_parameters()
         return found
@@ -357,7 +359,8 @@ class ParameterCapture:
         selection = in_order(self.view, plan, selection, self.arrivals.sorted(selection.gradients))
         at = parameters.__getitem__
         tensors: list[Any] = list(map(at, selection.weights))
-        gradients: list[Any] = list(map(_GRADIENT, map(at, selection.gradients)))
+        own = list(map(at, selection.gradients))
+        gradients = in_place(list(map(_GRADIENT, own)), own)
         beside = sparse_rows(plan, self.view, selection.gradients, gradients)
         if divisor is not None:
             gradients = unscaled(gradients, divisor)

@@ -18,6 +18,7 @@ from tdcore import _core
 from tdcore.flusher.summary import Gap, IndexSummary
 from tdcore.layout import INDEX_SCHEMA, LOG2_MIN, STATUSES, TensorKind
 from tdcore.modes import ModeKeys
+from tdcore.shard import Shard
 
 __all__ = [
     "IO_ERROR",
@@ -56,6 +57,9 @@ _DICTIONARY_COLUMNS = [
         "reason",
         "segment",
         "shape.list.element",
+        "shard.global_shape.list.element",
+        "shard.offset.list.element",
+        "shard.partial",
     ),
     *("count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "subnormal_count", "log2_first"),
 ]
@@ -81,13 +85,15 @@ class NameTable:
         self.names: list[str] = []
         self.kinds: list[str] = []
         self.origins: list[str | None] = []
+        self.shards: list[Shard | None] = []
 
     def refresh(self) -> None:
         """Fetch the names that the trainer has added since."""
-        for name, kind, origin in self._consumer.names(len(self.names)):
+        for name, kind, origin, shard in self._consumer.names(len(self.names)):
             self.names.append(name)
             self.kinds.append(TensorKind(kind).label if kind in _KNOWN_KINDS else "custom")
             self.origins.append(origin or None)
+            self.shards.append(Shard.from_text(shard))
 
 
 _KNOWN_KINDS = frozenset(int(kind) for kind in TensorKind)
@@ -174,7 +180,6 @@ def build_table(
             rows["dtype"], lambda code: _core.DTYPES.get(code, f"unknown_{code}"), null=_UNKNOWN_DTYPE
         ),
         "shape": _shapes(rows),
-        "shard": pa.nulls(count, INDEX_SCHEMA.field("shard").type),
         "status": _coded(status, lambda code: STATUSES[code]),
         "reason": _coded(reason, lambda code: _core.DROP_REASONS.get(code, f"unknown_{code}"), null=0),
         "segment": _words(np.where(saved, 0, -1).astype(np.int32), [segment] if segment else []),
@@ -326,7 +331,16 @@ def _name_columns(rows: Rows, names: NameTable) -> dict[str, pa.Array]:
         place = {word: at for at, word in enumerate(distinct)}
         codes = np.array([-1 if word is None else place[word] for word in each], dtype=np.int32)
         columns[column] = _words(codes[indices], distinct)
+    columns["shard"] = _shards([None if at is None else names.shards[at] for at in known], indices)
     return columns
+
+
+def _shards(each: Sequence[Shard | None], indices: npt.NDArray[np.int32]) -> pa.Array:
+    """Places in larger tensors: each[i] for the rows whose index is i."""
+    kind = INDEX_SCHEMA.field("shard").type
+    if not any(each):
+        return pa.nulls(len(indices), kind)
+    return pa.array([shard and shard._asdict() for shard in each], type=kind).take(pa.array(indices))
 
 
 def _statistics_columns(rows: Rows) -> dict[str, pa.Array]:

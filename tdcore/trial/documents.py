@@ -139,8 +139,21 @@ def claimed_process(claim: Mapping[str, Any]) -> tuple[str, int, int]:
 
 
 def read_collections(sink: Sink) -> dict[int, dict[str, Mapping[str, Any]]]:
-    """collections.json: attempt -> name -> entry. Empty when there is no such file."""
-    key = layout.COLLECTIONS_KEY
+    """What the workers' files of collections say together: attempt -> name -> entry. Empty without any.
+
+    A collection has the tensors that it has in any worker; all else is as the first worker says.
+    """
+    found: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for key in _collection_keys(sink):
+        for attempt, collections in _read_collections(sink, key).items():
+            known = found.setdefault(attempt, {})
+            for name, entry in collections.items():
+                names = {*entry.get("tensor_names", ()), *known.get(name, {}).get("tensor_names", ())}
+                known[name] = {**entry, **known.get(name, {}), "tensor_names": sorted(names)}
+    return found
+
+
+def _read_collections(sink: Sink, key: str) -> dict[int, dict[str, Mapping[str, Any]]]:
     try:
         document = _object(sink, key)
     except SinkKeyError:
@@ -160,34 +173,43 @@ def read_collections(sink: Sink) -> dict[int, dict[str, Mapping[str, Any]]]:
         ):
             raise RunCorrupt(f"{key}: attempt {clipped(number)} is not a number with a list of collections")
         for name, collection in collections.items():
-            _check_collection(name, collection)
+            _check_collection(key, name, collection)
         found[int(number)] = collections
     return found
 
 
 def read_notes(sink: Sink) -> dict[int, dict[str, Any]]:
-    """What collections.json says beside the collections: attempt -> heading -> what was noted."""
-    try:
-        document = _object(sink, layout.COLLECTIONS_KEY)
-    except SinkKeyError:
-        return {}
-    attempts = document.get("attempts")
-    return {
-        int(number): {heading: said for heading, said in entry.items() if heading != "collections"}
-        for number, entry in (attempts.items() if isinstance(attempts, dict) else ())
-        if number.isascii() and number.isdigit() and isinstance(entry, dict)
-    }
+    """What the workers' files of collections say beside these: attempt -> heading -> what was noted.
+
+    Of several workers that noted something under one heading, the first.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    for key in _collection_keys(sink):
+        try:
+            attempts = _object(sink, key).get("attempts")
+        except SinkKeyError:
+            continue
+        for number, entry in attempts.items() if isinstance(attempts, dict) else ():
+            if number.isascii() and number.isdigit() and isinstance(entry, dict):
+                notes = found.setdefault(int(number), {})
+                for heading, said in entry.items():
+                    if heading != "collections":
+                        notes.setdefault(heading, said)
+    return found
 
 
-def _check_collection(name: str, entry: object) -> None:
+def _collection_keys(sink: Sink) -> list[str]:
+    more = [key for key in sink.list(layout.COLLECTIONS_PREFIX) if key.endswith(".json")]
+    return [layout.COLLECTIONS_KEY, *sorted(more)]
+
+
+def _check_collection(key: str, name: str, entry: object) -> None:
     if not isinstance(entry, dict):
-        raise RunCorrupt(f"{layout.COLLECTIONS_KEY}: collection {clipped(name)} is not an object")
+        raise RunCorrupt(f"{key}: collection {clipped(name)} is not an object")
     for field in ("include_regex", "tensor_names", "module_regex"):
         texts = entry.get(field, [])
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise RunCorrupt(
-                f"{layout.COLLECTIONS_KEY}: {field} of collection {clipped(name)} is not a list of texts"
-            )
+            raise RunCorrupt(f"{key}: {field} of collection {clipped(name)} is not a list of texts")
 
 
 def read_ends(

@@ -166,7 +166,11 @@ void tables() {
     REQUIRE(consumer.names(cursor).empty());
     REQUIRE(ring.intern("later", 1, "") == 20U);
     REQUIRE(consumer.names(cursor).size() == 1);
-    REQUIRE(ring.intern("later", 2, "") == 21U);  // another kind is another name
+    REQUIRE(ring.intern("later", 2, "") == 21U);           // another kind is another name
+    REQUIRE(ring.intern("later", 2, "", "place") == 22U);  // and so is another place
+    REQUIRE(ring.intern("later", 2, "", "place") == 22U);
+    const std::vector<Name> more = consumer.names(cursor);
+    REQUIRE(more.size() == 2 && more[0].shard.empty() && more[1].name == "later" && more[1].shard == "place");
   });
   it("a full table refuses new names and still knows the old ones", [] {
     Ring ring(config());

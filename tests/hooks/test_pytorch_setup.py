@@ -52,7 +52,7 @@ def test_tensorboard_is_refused_and_never_ignored(tmp_path: Path, options: dict[
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"include_workers": "some"}, "include_workers must be 'one' or 'all'"),
+        ({"include_workers": "some"}, "include_workers must be 'one' or 'all', or a list"),
         ({"include_regex": "("}, "not a regular expression"),
         ({"save_config": 5}, "save_config must be a SaveConfig"),
         ({"reduction_config": {"mean": True}}, "reduction_config must be a ReductionConfig"),

@@ -1,0 +1,72 @@
+"""The model that is trained on many ranks, and its data. What one process makes of it is the reference.
+
+No test: imported by the ranks and by the tests.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import nn
+
+__all__ = ["STEPS", "Net", "batch", "loss_of", "twin"]
+
+STEPS = 3
+ROWS = 8  # of the whole batch: two for each of four ranks
+
+
+class Net(nn.Module):
+    """Three layers, whose 10, 7 and 3 rows four ranks cannot share evenly; hidden makes them even."""
+
+    def __init__(self, hidden: int = 10, middle: int = 7) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.fc1 = nn.Linear(6, hidden)
+        self.act = nn.ReLU()
+        self.fc2 = nn.Linear(hidden, middle)
+        self.head = nn.Linear(middle, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Layers that a stage of a pipeline does not have are None."""
+        for layer in (self.fc1, self.act, self.fc2, self.head):
+            x = layer(x) if layer is not None else x
+        return x
+
+
+def batch(step: int, rank: int | None = None, ranks: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets of a step: all of them, or those of one rank."""
+    generator = torch.Generator().manual_seed(100 + step)
+    x, y = torch.randn(ROWS, 6, generator=generator), torch.randn(ROWS, 3, generator=generator)
+    if rank is None:
+        return x, y
+    each = ROWS // ranks
+    return x[rank * each : (rank + 1) * each], y[rank * each : (rank + 1) * each]
+
+
+def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Mean over rows, so that the mean over ranks is that of the whole batch."""
+    return nn.functional.mse_loss(output, target)
+
+
+@cache
+def twin(hidden: int, middle: int) -> dict[tuple[str, int], npt.NDArray[Any]]:
+    """(name, step) -> weights, gradients and momentum of the same training in one process."""
+    model = Net(hidden, middle)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    found: dict[tuple[str, int], npt.NDArray[Any]] = {}
+    for step in range(STEPS):
+        x, y = batch(step)
+        optimizer.zero_grad()
+        loss_of(model(x), y).backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            state = optimizer.state[parameter].get("momentum_buffer")
+            found[f"Net_{name}", step] = parameter.detach().numpy().copy()
+            found[f"gradient/Net_{name}", step] = parameter.grad.numpy().copy()
+            if state is not None:
+                found[f"optimizer/momentum_buffer/Net_{name}", step] = state.numpy().copy()
+        optimizer.step()
+    return found

@@ -1,0 +1,43 @@
+"""A training script as people start it with torchrun: the model is wrapped, the hook comes before the job."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from tdcore.hooks.pytorch import Hook
+
+from .models import STEPS, Net, batch, loss_of
+from .ranks import hook_options
+
+
+def train(hook: Hook | None) -> list[str]:
+    """Losses of this rank, to the last bit."""
+    model = DistributedDataParallel(Net())
+    if hook is not None:
+        hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    losses = []
+    for step in range(STEPS):
+        x, y = batch(step, dist.get_rank(), dist.get_world_size())
+        optimizer.zero_grad()
+        loss = loss_of(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss).hex())
+    return losses
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    with Hook(folder / "run", **hook_options()) as captured:
+        dist.init_process_group("gloo")
+        outcome = {"off": train(None), "on": train(captured)}
+    (folder / f"rank_{dist.get_rank()}.json").write_text(json.dumps(outcome))
+    dist.destroy_process_group()
