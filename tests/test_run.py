@@ -166,13 +166,13 @@ import pathlib, time, torch
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 try:
-    for step in range(3000):
+    for step in range(1500):
         model(torch.ones(2, 4)).sum().backward()
         optimizer.step()
         if step == 1:
             control = pathlib.Path("runs/stopped/control")
             control.mkdir(exist_ok=True)
-            (control / "stop-0.json").write_text('{"reason": "that is enough"}')
+            (control / "stop-0000.json").write_text('{"reason": "that is enough"}')
         time.sleep(0.01)  # a step takes its time
     print("went on to the end")
 finally:

@@ -26,11 +26,12 @@ class Watched:
         self.hooks: list[Hook] = []
         self.said: list[str] = []
         self.warned: list[str] = []
-        self._make = lambda: make_hook(**options)
+        self._make_hook = make_hook
+        self._options = options
         self.attachment = Attachment(self._hook, self.said.append, self.warned.append)
 
     def _hook(self) -> Hook:
-        self.hooks.append(self._make())
+        self.hooks.append(self._make_hook(**self._options))
         return self.hooks[-1]
 
     @property
