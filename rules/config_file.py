@@ -17,7 +17,6 @@ the file and the place in it. Reads one file, keeps no state.
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tdcore.config_text import parse_config_text
 from tdcore.errors import ConfigError
 from tdcore.rules.base import Rule
 from tdcore.rules.loading import as_text, load_rule, load_rules
@@ -48,7 +48,7 @@ def load_rules_config(path: str | os.PathLike[str]) -> RulesConfig:
     """Reads the file. Raises ConfigError."""
     place = Path(path)
     try:
-        document = _parsed(place.read_text(encoding="utf-8"), as_json=place.suffix == ".json")
+        document = parse_config_text(place.read_text(encoding="utf-8"), as_json=place.suffix == ".json")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"rules file {place} cannot be read: {error}") from error
     except ConfigError as error:
@@ -194,38 +194,3 @@ _OPTIONS: Mapping[str, Callable[[str, object], Any]] = {
     "poll_interval": _seconds,
     "max_findings": _whole,
 }
-
-
-def _parsed(text: str, *, as_json: bool) -> object:
-    """The document. A key that stands twice in one place is an error: one of the two would be lost."""
-    if as_json:
-        try:
-            return json.loads(text, object_pairs_hook=_unique)
-        except ValueError as error:
-            raise ConfigError(f"not JSON: {error}") from error
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """Plain values only."""
-
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            seen: set[object] = set()
-            for key, _ in node.value:
-                if isinstance(key, yaml.ScalarNode):
-                    if key.value in seen:
-                        raise ConfigError(f"line {key.start_mark.line + 1}: {key.value!r} is given twice")
-                    seen.add(key.value)
-            return super().construct_mapping(node, deep)
-
-    try:
-        return yaml.load(text, Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from error
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ConfigError(f"{next(n for n in names if names.count(n) > 1)!r} is given twice")
-    return found

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tdcore.hooks.pytorch import Hook
 
-__all__ = ["watch"]
+__all__ = ["COLLECTIONS", "SAVE_INTERVAL", "watch"]
 
-_COLLECTIONS = ("weights", "biases", "gradients", "losses", "outputs")
+SAVE_INTERVAL = 10
+COLLECTIONS = ("weights", "biases", "gradients", "losses", "outputs")
 
 
 def watch(
@@ -23,8 +24,8 @@ def watch(
     *,
     loss: Any = None,
     optimizer: Any = None,
-    save_interval: int = 10,
-    include_collections: Iterable[str] = _COLLECTIONS,
+    save_interval: int = SAVE_INTERVAL,
+    include_collections: Iterable[str] = COLLECTIONS,
     **options: Any,
 ) -> Hook:
     """Captures a training: statistics of weights, gradients, outputs and losses, at every 10th step.

@@ -75,6 +75,7 @@ def write(place: Path, size: float = 1.0, *, end: bool = True) -> Path:
         ["doctor"],
         ["upload"],
         ["demo"],
+        ["run"],
         ["rules", "run"],
         ["rules", "sweep"],
         ["rules", "plan"],
@@ -89,7 +90,9 @@ def test_every_command_has_help_with_an_example(tdcore: Command, command: list[s
     assert f"tdcore {' '.join(command)}" in result.out
 
 
-@pytest.mark.parametrize("command", [["ls"], ["show"], ["doctor"], ["upload"], ["demo"], ["rules", "run"]])
+@pytest.mark.parametrize(
+    "command", [["ls"], ["show"], ["doctor"], ["upload"], ["demo"], ["run"], ["rules", "run"]]
+)
 def test_help_states_the_exit_codes(tdcore: Command, command: list[str]) -> None:
     assert "Exit codes: 0" in tdcore(*command, "--help").out
 

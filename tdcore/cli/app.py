@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from tdcore.cli import doctor, ls, rules, show, sweep, upload
+from tdcore.cli import doctor, ls, rules, run, show, sweep, upload
 
 __all__ = ["app", "main"]
 
@@ -28,6 +28,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("run", context_settings=run.SETTINGS)(run.command)
 app.command("ls", epilog=EXIT_CODES)(ls.command)
 app.command("show", epilog=EXIT_CODES)(show.command)
 rules.app.command("sweep", epilog=sweep.EXIT_CODES)(sweep.command)

@@ -1,0 +1,268 @@
+"""Finds the model, its optimizers and its losses in a training script that does not know tdcore.
+
+The root is the first module that is called at the top (not inside another's forward) with gradients on, and
+whose parameters an optimizer holds; DistributedDataParallel, torch.compile and the like are looked through.
+Roots of other optimizers (a GAN has several) are looked for among all modules at that moment. A root whose
+calls are not seen (a compiled training step) is found at its optimizer's first step, so its first step is
+missed. The loss is what the script calls backward() on: "loss_output_0", or its value before the scaling of a
+GradScaler.
+
+How: a `Sight` stands in for one method of a class and tells on whom it is looked up. It then hands out the
+method itself, so that nothing of ours is on the stack while the method runs: tracebacks, warnings, signatures
+and compiled code stay as they are. One is on nn.Module.__call__ until the root is found, one on
+Tensor.backward to the end. Threads: any. Never raises into the script; keeps no model, tensor or hook alive.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from types import FrameType, MethodType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from tdcore.errors import ConfigError
+from tdcore.hooks import base
+from tdcore.hooks.pytorch.hook import Hook
+from tdcore.hooks.pytorch.optimizer import owned_by
+from tdcore.hooks.pytorch.tap import graph_task
+
+__all__ = ["Attachment", "Sight"]
+
+# Wrappers that call the model which they hold, and where they hold it.
+_WRAPPERS = {
+    "DataParallel": "module",
+    "DeepSpeedEngine": "module",
+    "DistributedDataParallel": "module",
+    "OptimizedModule": "_orig_mod",
+}
+_SEARCHES = 16  # for optimizers at the first calls; then at every call whose number is a power of two
+_CALL_CODE = getattr(getattr(nn.Module, "_call_impl", None), "__code__", None)
+
+
+class Sight:
+    """Stands in a class for one of its methods; tells on which object it is looked up, then is that method.
+
+    On the class itself the method is found as if nothing stood there.
+    """
+
+    def __init__(self, owner: type, name: str, tell: Callable[[Any], None]) -> None:
+        self._owner = owner
+        self._name = name
+        self._method: Any = getattr(owner, name)
+        self._tell = tell
+        setattr(owner, name, self)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        if instance is None:
+            return self._method
+        self._tell(instance)
+        return MethodType(self._method, instance)
+
+    def close(self) -> None:
+        """Puts the method back, unless another has been put there since."""
+        if self._owner.__dict__.get(self._name) is self:
+            setattr(self._owner, self._name, self._method)
+
+
+class Attachment:
+    """Looks for a training and attaches a hook to it, once.
+
+    make_hook: may raise. say: a line to the user about what is done; warn: about what cannot be.
+    """
+
+    def __init__(
+        self, make_hook: Callable[[], Hook], say: Callable[[str], None], warn: Callable[[str], None]
+    ) -> None:
+        self.found = False  # a training was found, whether it could be recorded or not
+        self._make_hook = make_hook
+        self._say = say
+        self._warn = warn
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._stepped: list[weakref.ref[Optimizer]] = []
+        self._scalers: list[weakref.ref[Any]] = []
+        self._hook: weakref.ref[Hook] | Callable[[], None] = lambda: None
+        self._call = Sight(nn.Module, "__call__", self._on_call)
+        self._backward = Sight(torch.Tensor, "backward", self._on_backward)
+        self._step = register_optimizer_step_pre_hook(self._on_step)
+        os.register_at_fork(after_in_child=self.close)
+
+    def close(self) -> None:
+        """Takes everything off; looks for nothing any more. The hook that was made stays."""
+        self.found = True
+        self._hook = lambda: None
+        self._call.close()
+        self._backward.close()
+        self._step.remove()
+
+    # What PyTorch calls -----------------------------------------------------------------------------------
+
+    def _on_call(self, module: nn.Module) -> None:
+        """A module is about to be called, or somebody reads its __call__."""
+        try:
+            if not self.found and torch.is_grad_enabled() and _at_top(sys._getframe(2)):
+                self._look_at(module)
+        except Exception as error:
+            self._give_up(error)
+
+    def _on_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        """An optimizer is about to step, and no root was found before: its next call, or this, tells."""
+        try:
+            if self.found:
+                return
+            again = any(known() is optimizer for known in self._stepped)
+            self._stepped.append(weakref.ref(optimizer))
+            if again:  # a whole step has passed
+                roots = _roots_of({id(parameter) for parameter in owned_by(optimizer)})
+                if roots:
+                    self._attach(roots)
+        except Exception as error:
+            self._give_up(error)
+
+    def _on_backward(self, root: torch.Tensor) -> None:
+        """Backward is about to start at this tensor."""
+        hook = self._hook()
+        if hook is None or hook._off or hook._clock.plan is None:
+            return
+        try:
+            inside = graph_task is not None and graph_task() != -1
+            if not inside and root.requires_grad and root.numel() == 1:
+                hook.record_tensor_value("loss", _unscaled(root, self._scalers))
+        except Exception as error:
+            self._hook = lambda: None
+            hook._fault("the loss", error)
+
+    # How the root is told ---------------------------------------------------------------------------------
+
+    def _look_at(self, module: nn.Module) -> None:
+        parameters = {id(one) for one in module.parameters() if one.requires_grad}
+        if not parameters:
+            return
+        self._calls += 1
+        optimizers = [known for known in (one() for one in self._stepped) if known is not None]
+        due = self._calls <= _SEARCHES or self._calls & (self._calls - 1) == 0
+        if not optimizers and due:
+            optimizers = _alive(Optimizer)
+        held = {id(one) for optimizer in optimizers for one in owned_by(optimizer)}
+        if parameters.isdisjoint(held):
+            return
+        root = _unwrapped(module)
+        others = held - {id(one) for one in root.parameters()}
+        self._attach([root, *_roots_of(others, beside=root)])
+
+    def _attach(self, roots: list[nn.Module]) -> None:
+        with self._lock:
+            if self.found:
+                return
+            self.found = True
+        self._call.close()
+        self._step.remove()
+        if any(not hook._off for hook in list(base._ALL_HOOKS)):
+            self._say("the script has a hook of its own, so `tdcore run` adds none")
+            self.close()
+            return
+        hook = self._make_hook()
+        try:
+            self._register(hook, roots)
+        except BaseException:
+            hook.close()
+            raise
+        self._scalers = [weakref.ref(scaler) for scaler in _alive(_scaler_type())]
+        self._hook = weakref.ref(hook)
+
+    def _register(self, hook: Hook, roots: list[nn.Module]) -> None:
+        first, *others = roots
+        hook.register_module(first)
+        names = [type(first).__name__]
+        for root in others:
+            try:
+                hook.register_module(root)
+                names.append(type(root).__name__)
+            except ConfigError:
+                self._warn(f"{type(root).__name__} trains beside {names[0]}; it is not recorded")
+        if not hook._off:
+            self._say(f"recording {', '.join(names)} to {hook.out_dir}")
+
+    def _give_up(self, error: Exception) -> None:
+        """An error of our own: the script goes on without us."""
+        self.found = True
+        self._warn(f"nothing is recorded: {error}; the script goes on")
+        self.close()
+
+
+def _at_top(frame: FrameType | None) -> bool:
+    """Whether the call comes from the script and not from another module's forward, or from torch.compile,
+    which reads what it will call."""
+    if frame is not None and frame.f_globals.get("__name__", "").startswith("torch._dynamo"):
+        if frame.f_code.co_name != "__call__":
+            return False
+    if graph_task is not None and graph_task() != -1:
+        return False  # activation checkpointing computes a module again
+    while frame is not None:
+        if frame.f_code is _CALL_CODE:
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """The model inside its wrappers."""
+    while (inside := _WRAPPERS.get(type(module).__name__)) is not None:
+        held = getattr(module, inside, None)
+        if not isinstance(held, nn.Module):
+            break
+        module = held
+    return module
+
+
+def _alive(kind: type[Any]) -> list[Any]:
+    """All objects of the type that there are. Takes some 10 ms."""
+    return [found for found in gc.get_objects() if issubclass(type(found), kind)]
+
+
+def _roots_of(held: set[int], beside: nn.Module | None = None) -> list[nn.Module]:
+    """The outermost modules that can be called and hold some of the parameters (by their ids).
+
+    beside: a root that is known. What contains it is no root.
+    """
+    if not held:
+        return []
+    modules = _alive(nn.Module)
+    holding = [
+        module
+        for module in modules
+        if type(module).forward is not nn.Module.forward
+        and any(id(one) in held for one in module.parameters())
+        and not any(one is beside for one in module.modules())
+    ]
+    inner = {id(child) for module in holding for child in module.modules() if child is not module}
+    tops = (_unwrapped(module) for module in holding if id(module) not in inner)
+    return list({id(top): top for top in tops}.values())
+
+
+def _scaler_type() -> type[Any]:
+    from torch.cuda.amp.grad_scaler import GradScaler  # where every version since 1.6 has it
+
+    kind: type[Any] = getattr(torch.amp, "GradScaler", GradScaler)
+    return kind
+
+
+def _unscaled(root: torch.Tensor, scalers: Iterable[weakref.ref[Any]]) -> torch.Tensor:
+    """The loss as the script computed it: GradScaler.scale() multiplies it by a power of two."""
+    factor = getattr(root.grad_fn, "_saved_other", None)
+    if isinstance(factor, torch.Tensor) and factor.numel() == 1:
+        for reference in scalers:
+            scale = getattr(reference(), "_scale", None)
+            if isinstance(scale, torch.Tensor) and scale.data_ptr() == factor.data_ptr():
+                with torch.no_grad():
+                    return root.detach() / scale
+    return root

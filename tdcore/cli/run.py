@@ -1,0 +1,19 @@
+"""tdcore run: its place in the list of commands. cli.main hands the command itself to tdcore/run.py."""
+
+from __future__ import annotations
+
+import typer
+
+__all__ = ["SETTINGS", "command"]
+
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def command(context: typer.Context) -> None:
+    """Run a training script as it is and record its training.
+
+    Example: [bold]tdcore run --out runs/demo train.py --lr 0.1[/]
+    """
+    from tdcore.run import main
+
+    main(context.args)

@@ -1,0 +1,235 @@
+"""How the model, optimizers and losses of a script are found that does not know tdcore."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tdcore.hooks.pytorch import Hook
+from tdcore.hooks.pytorch.attach import Attachment
+from tests.gates.counting import Counting
+
+from .conftest import MakeHook, ReadRun
+from .models import Net, train
+
+
+class Watched:
+    """An attachment, the hook that it made, and what it said."""
+
+    def __init__(self, make_hook: MakeHook, options: dict[str, Any]) -> None:
+        self.hooks: list[Hook] = []
+        self.said: list[str] = []
+        self.warned: list[str] = []
+        self._make_hook = make_hook
+        self._options = options
+        self.attachment = Attachment(self._hook, self.said.append, self.warned.append)
+
+    def _hook(self) -> Hook:
+        self.hooks.append(self._make_hook(**self._options))
+        return self.hooks[-1]
+
+    @property
+    def hook(self) -> Hook:
+        (hook,) = self.hooks
+        return hook
+
+
+Watch = Callable[..., Watched]
+
+
+@pytest.fixture
+def watch(make_hook: MakeHook) -> Iterator[Watch]:
+    """Starts to look for a training; everything is captured unless collections are given."""
+    gc.collect()  # optimizers of other tests
+    made: list[Watched] = []
+
+    def start(**options: Any) -> Watched:
+        options.setdefault("include_collections", ["weights", "gradients", "outputs"])
+        made.append(Watched(make_hook, options))
+        return made[-1]
+
+    yield start
+    for watched in made:
+        watched.attachment.close()
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
+    "plain": lambda model: model,
+    "DataParallel": nn.DataParallel,
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_the_first_step_is_recorded_under_the_names_of_the_model_inside(
+    watch: Watch, read_run: ReadRun, wrapper: str
+) -> None:
+    watched = watch(include_collections=["weights", "gradients"])
+    model = Net()
+    wrapped = WRAPPERS[wrapper](model)
+    train(wrapped, sgd(wrapped), steps=2)
+    assert nn.Module.__dict__["__call__"] is nn.Module._wrapped_call_impl
+    assert watched.said == [f"recording Net to {watched.hook.out_dir}"]
+    run = read_run(watched.hook)
+    assert run.steps("gradient/Net_fc1.weight") == [0, 1]
+    assert run.steps("Net_fc1.weight") == [0, 1]
+    assert run.steps("loss_output_0") == [0, 1]
+
+
+def test_losses_are_bit_identical_and_their_values_are_those_of_backward(
+    watch: Watch, read_run: ReadRun
+) -> None:
+    model = Net()
+    expected = train(model, sgd(model), steps=3)
+    torch.manual_seed(0)
+    watched = watch()
+    model = Net()
+    found = train(model, sgd(model), steps=3)
+    assert list(map(torch.equal, found, expected)) == [True] * 3
+    run = read_run(watched.hook)
+    assert [run.value("loss_output_0", step) for step in range(3)] == [float(loss) for loss in expected]
+
+
+def test_every_backward_of_a_step_gives_a_row(watch: Watch, read_run: ReadRun) -> None:
+    watched = watch()
+    model = Net()
+    optimizer = sgd(model)
+    output = model(torch.randn(4, 4))
+    first, second = output.sum(), output.square().sum()
+    first.backward(retain_graph=True)
+    second.backward()
+    optimizer.step()
+    run = read_run(watched.hook)
+    assert [row["call"] for row in run.of("loss_output_0")] == [0, 1]
+    assert run.value("loss_output_0", 0, call=1) == second.detach().numpy()
+
+
+def test_a_loss_is_recorded_as_it_was_before_a_gradient_scaler(watch: Watch, read_run: ReadRun) -> None:
+    watched = watch()
+    model, scaler = Net(), torch.amp.GradScaler("cpu", init_scale=4096.0)
+    optimizer = sgd(model)
+    loss = model(torch.randn(4, 4)).square().mean() / 2
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert read_run(watched.hook).value("loss_output_0", 0) == loss.detach().numpy()
+
+
+def test_what_no_optimizer_holds_is_not_taken_for_the_model(watch: Watch) -> None:
+    watched = watch()
+    teacher, average, model = nn.Linear(4, 4), Net().requires_grad_(False), Net()
+    teacher(torch.randn(2, 4)).sum().backward()
+    model(torch.randn(2, 4))  # before there is an optimizer
+    optimizer = sgd(model)
+    with torch.no_grad():
+        model(torch.randn(2, 4))
+    for _ in range(2):
+        average(torch.randn(2, 4))
+        teacher(torch.randn(2, 4))
+        assert not watched.hooks
+    train(model, optimizer)
+    assert watched.hook.global_step == 0
+    assert watched.said == [f"recording Net to {watched.hook.out_dir}"]
+
+
+def test_further_models_that_train_are_recorded_or_named(watch: Watch, read_run: ReadRun) -> None:
+    class Critic(nn.Linear):
+        pass
+
+    class Pair(nn.Module):
+        """Holds both, and is never called."""
+
+        def __init__(self, **parts: nn.Module) -> None:
+            super().__init__()
+            self.parts = nn.ModuleDict(parts)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise AssertionError
+
+    watched = watch()
+    net, critic = Net(), Critic(3, 1)
+    pair = Pair(net=net, critic=critic)
+    optimizers = [sgd(each) for each in pair.parts.values()]
+    critic(net(torch.randn(2, 4))).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    run = read_run(watched.hook)
+    assert "gradient/Net_fc1.weight" in run.names()
+    recorded = any(name.startswith("gradient/Critic") for name in run.names())
+    assert recorded or watched.warned == ["Critic trains beside Net; it is not recorded"]
+
+
+def test_a_model_whose_calls_are_not_seen_is_found_when_its_optimizer_steps(watch: Watch) -> None:
+    watched = watch(include_collections=["gradients"])
+    model = Net()
+    optimizer = sgd(model)
+    call = torch.compile(lambda x: model(x), backend="eager")
+    for _ in range(3):
+        optimizer.zero_grad()
+        call(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+    assert watched.said == [f"recording Net to {watched.hook.out_dir}"]
+
+
+def test_a_script_with_a_hook_of_its_own_is_left_to_it(watch: Watch, make_hook: MakeHook) -> None:
+    watched = watch()
+    model = Net()
+    own = make_hook(include_collections=["weights"])
+    own.register_module(model)
+    train(model, sgd(model), steps=2)
+    assert watched.hooks == []
+    assert watched.said == ["the script has a hook of its own, so `tdcore run` adds none"]
+    assert own.global_step == 1
+    assert "backward" in torch.Tensor.__dict__
+    assert torch.Tensor.__dict__["backward"] is torch.Tensor.backward
+
+
+def test_a_hook_that_cannot_be_made_is_told_and_the_training_goes_on(watch: Watch) -> None:
+    watched = watch(out_dir="/proc/no such place/run")
+    model = Net()
+    assert len(train(model, sgd(model), steps=2)) == 2
+    (message,) = watched.warned
+    assert message.startswith("nothing is recorded: cannot start a run in")
+    assert watched.attachment.found
+
+
+def test_nothing_of_ours_stands_in_the_tracebacks_of_the_script(watch: Watch) -> None:
+    backward = torch.Tensor.backward
+    watch()
+    assert torch.Tensor.backward is backward
+    loss = (torch.ones(2, requires_grad=True) ** 2).sum()
+    loss.backward()
+    with pytest.raises(RuntimeError, match="second time") as caught:
+        loss.backward()
+    names = [frame.name for frame in traceback.extract_tb(caught.tb)]
+    assert names[1:3] == ["backward", "backward"]
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
+        Net()(torch.ones(2, 5))
+    names = [frame.name for frame in traceback.extract_tb(caught.tb)]
+    assert names[1:4] == ["_wrapped_call_impl", "_call_impl", "forward"]
+
+
+@pytest.mark.supports("tdcore run, plain loop", "cost")
+def test_a_step_that_is_not_saved_costs_one_look_at_its_loss(watch: Watch) -> None:
+    from tdcore.config import SaveConfig
+
+    watched = watch(save_config=SaveConfig(save_interval=1000))
+    model = Net()
+    optimizer = sgd(model)
+    train(model, optimizer, steps=2)
+    with Counting() as counting:
+        train(model, optimizer, steps=10)
+    assert watched.hook.global_step == 11
+    ours = {name: count for name, count in counting.calls.items() if name.startswith("attach.py")}
+    assert sum(ours.values()) == 20  # __get__ and what it calls, once per backward
+    spent = sum(count for name, count in counting.instructions.items() if name.startswith("attach.py"))
+    assert spent <= 10 * 60, counting.where()

@@ -1,0 +1,187 @@
+"""`tdcore run`: unmodified training scripts of several styles, in processes of their own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import tdcore as td
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def python(*arguments: object, cwd: Path) -> Ended:
+    """The interpreter with these arguments, in a folder of its own."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        env=environment,
+        input="hello",
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def ranks(script: Path, cwd: Path) -> str:
+    """What two ranks print that nobody but this test has started."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(script)],
+            cwd=cwd,
+            env={**os.environ, **places, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    printed = [each.communicate(timeout=240)[0] for each in started]
+    assert [each.returncode for each in started] == [0, 0]
+    return "".join(printed)
+
+
+def exact(text: str) -> list[str]:
+    """The lines with losses, which are printed bit by bit."""
+    return [line for line in text.splitlines() if "0x" in line]
+
+
+def losses(text: str, word: str) -> list[float]:
+    return [float.fromhex(found) for found in re.findall(rf"{word} (\S+)$", text, re.MULTILINE)]
+
+
+@pytest.mark.supports("tdcore run, plain loop", "values")
+@pytest.mark.supports("tdcore run, plain loop", "losses")
+def test_a_plain_loop_is_recorded_and_prints_the_same(tmp_path: Path) -> None:
+    script = SCRIPTS / "plain.py"
+    plain = python(script, "--steps", 11, cwd=tmp_path)
+    ran = python("-m", "tdcore.run", "--save-interval", 5, script, "--steps", 11, cwd=tmp_path)
+    assert (plain.code, ran.code, plain.err) == (0, 0, "")
+    assert ran.out == plain.out
+    assert ran.err == f"tdcore run: recording Net to {tmp_path / 'runs' / 'plain'}\n"
+    trial = td.create_trial(str(tmp_path / "runs" / "plain"))
+    assert trial.steps() == [0, 5, 10]
+    loss = trial.tensor("loss_output_0")
+    printed = losses(plain.out, "loss")
+    assert [float(loss.value(step)) for step in (0, 5, 10)] == [printed[step] for step in (0, 5, 10)]
+    assert trial.tensor("gradient/Net_fc1.weight").steps() == [0, 5, 10]
+    assert trial.stats("^Net_fc1.weight$").num_rows == 3
+
+
+@pytest.mark.supports("tdcore run, timm-style loop", "values")
+@pytest.mark.supports("tdcore run, timm-style loop", "losses")
+def test_a_resumed_loop_with_scaler_averages_accumulation_and_workers_is_recorded(tmp_path: Path) -> None:
+    script = SCRIPTS / "image_classifier.py"
+    assert python(script, "--epochs", 1, "--output", ".", cwd=tmp_path).code == 0
+    arguments = ["--resume", "last.pth.tar", "--epochs", 3, "--amp", "--model-ema", "--workers", 1]
+    plain = python(script, *arguments, cwd=tmp_path)
+    ran = python("-m", "tdcore.run", "--out", "run", "--save-interval", 3, script, *arguments, cwd=tmp_path)
+    assert (plain.code, ran.code) == (0, 0), ran.err
+    assert ran.out == plain.out
+    trial = td.create_trial(str(tmp_path / "run"))
+    assert trial.steps(mode=td.modes.TRAIN) == [0, 3, 6, 9, 12, 15]
+    loss = trial.tensor("loss_output_0")
+    printed = losses(plain.out, "Loss:")  # before the scaler multiplied them by 1024
+    assert loss.steps() == [0, 3, 6, 9, 12, 15]
+    assert [float(loss.value(step)) for step in loss.steps()] == printed[::3]
+    assert "blocks.0.conv_output_0" in trial.tensor_names()
+
+
+@pytest.mark.supports("tdcore run, Hugging Face", "values")
+@pytest.mark.supports("tdcore run, Hugging Face", "losses")
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+def test_a_script_with_the_trainer_of_transformers_is_recorded(tmp_path: Path) -> None:
+    script = SCRIPTS / "language_model.py"
+    plain = python(script, "out", cwd=tmp_path)
+    ran = python("-m", "tdcore.run", "--save-interval", 2, script, "out", cwd=tmp_path)
+    assert (plain.code, ran.code) == (0, 0), ran.err
+    assert exact(ran.out) == exact(plain.out)
+    assert len(exact(plain.out)) == 6 + 3
+    assert "recording GPT2LMHeadModel to" in ran.err
+    trial = td.create_trial(str(tmp_path / "runs" / "language_model"))
+    assert trial.tensor("loss_output_0").steps() == [0, 2, 4, 10, 12, 14]  # 6 steps, 4 to evaluate, 6 steps
+    assert trial.steps(mode=td.modes.TRAIN) == [0, 2, 4, 6, 8, 10]
+    assert "gradient/GPT2LMHeadModel_transformer.h.0.attn.c_attn.weight" in trial.tensor_names()
+    assert trial.tensor("GPT2LMHeadModel_output_loss").value(0).shape == ()
+
+
+@pytest.mark.supports("torchrun", "values")
+@pytest.mark.supports("torchrun", "losses")
+def test_ranks_of_torchrun_are_recorded_each_by_its_number(tmp_path: Path) -> None:
+    script = SCRIPTS / "two_ranks.py"
+    plain = ranks(script, cwd=tmp_path)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
+    options = ["--workers", "all", "--save-interval", 2]
+    ran = python(*torchrun, "-m", "tdcore.run", *options, script, cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    assert sorted(ran.out.splitlines()) == sorted(plain.splitlines())
+    assert ran.err.count("tdcore run: recording Sequential to") == 2
+    trial = td.create_trial(str(tmp_path / "runs" / "two_ranks"))
+    assert trial.workers() == ["worker_0", "worker_1"]
+    for rank in (0, 1):
+        printed = losses(plain, f"rank {rank} step [0-9] loss")
+        loss = trial.tensor("loss_output_0")
+        assert [float(loss.value(step, worker=f"worker_{rank}")) for step in (0, 2)] == printed[::2]
+    assert "Sequential_0.weight" in trial.tensor_names()
+
+
+def test_a_place_that_cannot_be_written_does_not_stop_the_script(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    script = SCRIPTS / "plain.py"
+    ran = python("-m", "tdcore.run", "-q", "--out", "file/run", script, "--steps", 2, cwd=tmp_path)
+    assert ran.code == 0
+    assert len(losses(ran.out, "loss")) == 2
+    assert ran.err.startswith("tdcore run: nothing is recorded: cannot start a run in")
+    assert ran.err.endswith("the script goes on\n")
+    assert ran.err.count("tdcore run:") == 1
+
+
+STOPPED = """
+import pathlib, time, torch
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+try:
+    for step in range(1500):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        if step == 1:
+            control = pathlib.Path("runs/stopped/control")
+            control.mkdir(exist_ok=True)
+            (control / "stop-0000.json").write_text('{"reason": "that is enough"}')
+        time.sleep(0.01)  # a step takes its time
+    print("went on to the end")
+finally:
+    print("the script cleans up")
+"""
+
+
+def test_a_training_that_is_asked_to_stop_ends_with_a_line_and_1(tmp_path: Path) -> None:
+    (tmp_path / "stopped.py").write_text(STOPPED)
+    ran = python("-m", "tdcore.run", "-q", "stopped.py", cwd=tmp_path)
+    assert (ran.code, ran.out) == (1, "the script cleans up\n")
+    assert re.fullmatch(r"tdcore run: the training was stopped: .*that is enough.*\n", ran.err)
