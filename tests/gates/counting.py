@@ -94,7 +94,7 @@ def _codes() -> Iterator[tuple[CodeType, Path]]:
     while pending:
         code = pending.pop()
         path = Path(code.co_filename)
-        if code in seen or path.parent.name != HOOKS.name or path.resolve().parent != HOOKS:
+        if code in seen or HOOKS.name not in path.parts or HOOKS not in path.resolve().parents:
             continue
         seen.add(code)
         yield code, path
