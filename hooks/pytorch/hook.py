@@ -37,12 +37,22 @@ from tdcore.errors import ConfigError
 from tdcore.hook_json import load_hook_config
 from tdcore.hooks.base import BaseHook, hook_config
 from tdcore.hooks.devices import prepare_devices
+from tdcore.hooks.plan import Plan
+from tdcore.hooks.pytorch.compiled import CompiledRoot, compile_in_use, original
+from tdcore.hooks.pytorch.compiled_steps import (
+    arm,
+    arm_losses,
+    compiled_before,
+    note_missed,
+    rest_losses,
+    widest,
+)
 from tdcore.hooks.pytorch.job import place_in_job
 from tdcore.hooks.pytorch.model import cuda_devices
 from tdcore.hooks.pytorch.parameters import ParameterCapture
 from tdcore.hooks.pytorch.signals import StepSignal, optimizer_signals
 from tdcore.hooks.pytorch.tap import graph_task
-from tdcore.hooks.pytorch.taps import Taps
+from tdcore.hooks.pytorch.taps import Arguments, Taps
 from tdcore.hooks.recorder import array_product
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, StopRequest
@@ -127,11 +137,13 @@ class Hook(BaseHook):
         BaseHook.__init__(self, config, framework_version=str(torch.__version__), **options)
         self._root: weakref.ref[nn.Module] | Callable[[], None] = lambda: None
         self._parameters: ParameterCapture | None = None
+        self._compiled = CompiledRoot()
         self._taps = Taps(
             self._recorder,
             weakref.WeakMethod(self._fault),
             weakref.WeakMethod(self._end_forward),
             self._warn,
+            self._compiled,
         )
         self._by_hand = False  # step() was called: forwards no longer count
         self._version = self._collections.version
@@ -146,6 +158,7 @@ class Hook(BaseHook):
         """Captures this model; its forward is the clock. Doing it twice changes nothing."""
         if not isinstance(module, nn.Module):
             raise ConfigError(f"register_module needs a torch.nn.Module, got {type(module).__name__}")
+        module = original(module)
         root = self._root()
         if root is module:
             return
@@ -158,7 +171,7 @@ class Hook(BaseHook):
             return
         with ExitStack() as stack:
             parameters = ParameterCapture(module, self._recorder, self._notes, self._warn)
-            signal = StepSignal(self)
+            signal = StepSignal(self, self._compiled)
             stack.callback(module.register_forward_pre_hook(signal, with_kwargs=True).remove)
             before, after = optimizer_signals(weakref.ref(self))
             stack.callback(register_optimizer_step_pre_hook(before).remove)
@@ -166,6 +179,8 @@ class Hook(BaseHook):
             self._stack.enter_context(stack.pop_all())
         self._parameters = parameters
         self._root = weakref.ref(module)
+        if compile_in_use():
+            self._guarded("activations", compiled_before, self, module)
         self._guarded("devices", prepare_devices, self._ring, cuda_devices(module), self._warn)
 
     register_hook = register_module
@@ -179,7 +194,9 @@ class Hook(BaseHook):
             )
         self._taps.add_loss(loss_module)
         if self._clock.plan is not None:
-            self._guarded("losses", self._taps.attach_losses, self._clock.plan)
+            self._guarded("losses", self._attach_losses, self._clock.plan)
+        elif self._compiled.met or compile_in_use():
+            arm_losses(self)
 
     def register_optimizer(self, optimizer: Optimizer) -> None:
         """Says plainly which optimizer the model has. Without this it is known from its first step on."""
@@ -208,8 +225,10 @@ class Hook(BaseHook):
 
     # What PyTorch calls -----------------------------------------------------------------------------------
 
-    def _on_forward(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        """The root's forward begins."""
+    def _on_forward(
+        self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object] | None
+    ) -> None:
+        """The root's forward begins. kwargs: None when compiled code tells it."""
         if self._off:
             return
         root = self._root()
@@ -229,7 +248,7 @@ class Hook(BaseHook):
                 self._fault("steps", error)
                 return
         if self._clock.plan is not None:
-            self._guarded("activations", self._attach, module, (args, kwargs))
+            self._guarded("activations", self._attach, module, (args, kwargs) if kwargs is not None else None)
             self._recorder.spent_ns = spent + perf_counter_ns() - start  # a tap in between has added its own
 
     def _on_replica(self, root: nn.Module, replica: nn.Module) -> None:
@@ -254,23 +273,29 @@ class Hook(BaseHook):
         plan = self._begin_step(self._mode or following)
         if plan is None:
             if self._taps.losses_attached:
-                self._taps.detach_losses()
+                self._guarded("losses", rest_losses, self)
             return
         stamp = self._clock.now.stamp
-        self._guarded("losses", self._taps.attach_losses, plan)
+        self._guarded("losses", self._attach_losses, plan)
         if parameters is not None:
             gradients = stamp.mode in (_TRAIN, _GLOBAL) and torch.is_grad_enabled()
             parameters.start_step(stamp, plan, gradients=gradients)
 
     def _step_by_hand(self, training: bool | None) -> None:
         self._start_step(_GLOBAL if training is None else _TRAIN if training else _EVAL)
+        if self._compiled.met:
+            arm(self)
 
-    def _attach(self, root: nn.Module, arguments: tuple[tuple[object, ...], Mapping[str, object]]) -> None:
+    def _attach(self, root: nn.Module, arguments: Arguments | None) -> None:
         parameters, plan = self._parameters, self._clock.plan
         if parameters is None or plan is None or torch._C._get_tracing_state() is not None:
             return
+        if arguments is None and not self._taps.is_on:
+            note_missed(self)
+            return
         view = parameters.current_view()
-        self._taps.attach(root, view, plan, arguments, watch_end=parameters.weights_due)
+        also = widest(self)
+        self._taps.attach(root, view, plan, arguments, watch_end=parameters.weights_due, also=also)
 
     def _end_forward(self) -> None:
         """The root's forward has ended."""
@@ -278,7 +303,12 @@ class Hook(BaseHook):
         self._taps.detach()
         if self._parameters is not None and not self._off:
             self._guarded("parameters", self._parameters.end_forward)
+        if self._compiled.met:
+            arm(self)
         self._recorder.spent_ns += perf_counter_ns() - start
+
+    def _attach_losses(self, plan: Plan) -> None:
+        self._taps.attach_losses(plan, widest(self))
 
     def _before_optimizer(
         self, parameters: ParameterCapture, optimizer: Optimizer, arguments: tuple[object, ...]

@@ -9,9 +9,14 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from tdcore.hooks.pytorch.compiled import CompiledRoot
+from tdcore.hooks.pytorch.compiled_steps import begin_compiled_forward
+from tdcore.hooks.pytorch.model import leaves
+from tdcore.hooks.pytorch.operator import is_compiling, number_of, observe, skip_frames
 from tdcore.hooks.pytorch.tap import InertInCopies
 
 if TYPE_CHECKING:
@@ -21,16 +26,35 @@ __all__ = ["StepSignal", "optimizer_signals"]
 
 
 class StepSignal(InertInCopies):
-    """The root's forward pre-hook. Holds the hook: the model keeps it alive."""
+    """The root's forward pre-hook. Holds the hook: the model keeps it alive.
 
-    __slots__ = ("hook",)
+    Where the call of the root is compiled it leaves an operator that tells when the forward begins.
+    """
 
-    def __init__(self, hook: Hook) -> None:
+    __slots__ = ("compiled", "hook", "who")
+
+    def __init__(self, hook: Hook, compiled: CompiledRoot) -> None:
         self.hook = hook
+        self.compiled = compiled
+        self.who = number_of(self)
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """As a forward pre-hook."""
+        if is_compiling():
+            self._trace((*args, kwargs) if kwargs else args)
+            return
         self.hook._on_forward(module, args, kwargs)
+
+    def _trace(self, value: Any) -> None:
+        found = [] if self.compiled.asleep else list(leaves(value[0] if len(value) == 1 else value))
+        observe(self.who, [tensor for _, tensor in found], "\n".join([end for end, _ in found]))
+
+    def observed(self, values: list[torch.Tensor], what: str) -> None:
+        """As what compiled code calls when the root's forward begins. values: its input, with taps."""
+        begin_compiled_forward(self.hook, values, what)
+
+
+skip_frames(StepSignal.__call__)
 
 
 def optimizer_signals(hook_ref: weakref.ref[Hook]) -> tuple[Callable[..., None], Callable[..., None]]:
