@@ -99,5 +99,5 @@ def note_missed(hook: Hook) -> None:
     hook._names.changed = True
     hook._warn(
         "activations of a first step are missing: torch.compile was called after register_module(), or the "
-        "step is the first in its mode; the following ones will be there (collections.json counts: 'compiled')"
+        "step is the first in its mode; the next ones will be there (collections.json counts: 'compiled')"
     )
