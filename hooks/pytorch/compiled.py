@@ -2,8 +2,8 @@
 
 Compiled code looks at the hooks of a module when it is made, and does not notice hooks that come or go
 later. So while taps sit on modules, each tapped module also holds its own `forward` in its dictionary: what
-is compiled is guarded against that (people patch modules so). Hence code without taps does not match then, and
-code with taps does not match at other times. Code without taps is what it would be without tdcore.
+is compiled is guarded against that (people patch modules so). Hence code without taps does not match then,
+and code with taps does not match at other times. Code without taps is what it would be without tdcore.
 
 Compiled code that holds the call of the root itself (a compiled function that calls the model, torch.compile
 of a torch.nn class) is chosen before any Python of ours runs. There the taps for a step are put on when the

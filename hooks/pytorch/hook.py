@@ -250,6 +250,8 @@ class Hook(BaseHook):
         if self._clock.plan is not None:
             self._guarded("activations", self._attach, module, (args, kwargs) if kwargs is not None else None)
             self._recorder.spent_ns = spent + perf_counter_ns() - start  # a tap in between has added its own
+        elif self._taps.end_attached and kwargs is not None:
+            self._taps.detach()  # they were put on in case that the root's call is compiled
 
     def _on_replica(self, root: nn.Module, replica: nn.Module) -> None:
         """A copy of the root that DataParallel runs in a thread: the one on the first device is the clock."""

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["StepSignal", "optimizer_signals"]
 
 
+_GRAD = "grad"
+
+
 class StepSignal(InertInCopies):
     """The root's forward pre-hook. Holds the hook: the model keeps it alive.
 
@@ -47,11 +50,15 @@ class StepSignal(InertInCopies):
 
     def _trace(self, value: Any) -> None:
         found = [] if self.compiled.asleep else list(leaves(value[0] if len(value) == 1 else value))
-        observe(self.who, [tensor for _, tensor in found], "\n".join([end for end, _ in found]))
+        ends = [end for end, _ in found]
+        what = "\n".join([_GRAD if torch.is_grad_enabled() else "", *ends])
+        observe(self.who, [tensor for _, tensor in found], what)
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
         """As what compiled code calls when the root's forward begins. values: its input, with taps."""
-        begin_compiled_forward(self.hook, values, what)
+        grad, _, ends = what.partition("\n")
+        with torch.set_grad_enabled(grad == _GRAD):  # compiled code runs with it switched off
+            begin_compiled_forward(self.hook, values, ends)
 
 
 skip_frames(StepSignal.__call__)

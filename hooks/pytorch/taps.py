@@ -88,7 +88,7 @@ class Taps:
         self._variant, self._losses_variant = SecondVariant(), SecondVariant()
         self._own: Tap | None = None  # of the root's input, while taps are on
         self._attached: Attached = []
-        self._end_attached: Attached = []
+        self.end_attached: Attached = []  # not empty: the root tells when it ends
         self._losses: list[Module] = []
         self.losses_attached: Attached = []  # not empty: loss modules carry taps
 
@@ -102,7 +102,7 @@ class Taps:
     @property
     def is_on(self) -> bool:
         """Whether modules carry taps now, or the root tells when it ends."""
-        return bool(self._attached or self._end_attached)
+        return bool(self._attached or self.end_attached)
 
     # Modules ----------------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Taps:
         None: compiled code brings them to take_own(). also: modules that this plan would tap are tapped as
         well, so that there are as few sets of tapped modules as may be.
         """
-        if self._end_attached or self._attached:
+        if self.end_attached or self._attached:
             self.detach()  # the last forward ended without telling
         choice = _NOBODY if self._off else self._choice(view, plan, also)
         self._own = choice.own
@@ -134,7 +134,7 @@ class Taps:
             if watch_end or choice is not _NOBODY:
                 hooks: dict[Any, Any] = root._forward_hooks
                 always: dict[Any, Any] = root._forward_hooks_always_called
-                self._end_attached += [hooks, always]
+                self.end_attached += [hooks, always]
                 hooks[self._end_key] = self._end
                 always[self._end_key] = True
         except BaseException:
@@ -153,7 +153,7 @@ class Taps:
         self._own = None
         self._variant.leave()
         _take_off(self._attached, self._key)
-        _take_off(self._end_attached, self._end_key)
+        _take_off(self.end_attached, self._end_key)
 
     def _choice(self, view: ModelView, plan: Plan, also: Plan | None) -> Choice:
         """Who is tapped under this plan. The first time, modules that may turn out to matter are, too."""

@@ -141,6 +141,7 @@ def test_between_saved_steps_modules_carry_nothing_and_the_code_without_taps_run
 
 @pytest.mark.supports("torch.compile, default", "values")
 @pytest.mark.supports("torch.compile, default", "breaks")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about its own code
 def test_inductor_keeps_every_capture_and_its_order(make_hook: MakeHook, read_run: ReadRun) -> None:
     model = net()
     hook = make_hook(include_collections=["outputs"])
