@@ -12,6 +12,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import tdcore as td
+from tdcore.hooks.pytorch import compiled
 
 from .conftest import MakeHook, ReadRun
 from .models import Net
@@ -27,6 +28,7 @@ def _fresh_compiler() -> Iterator[None]:
     counters.clear()
     yield
     torch._dynamo.reset()
+    compiled._ever = False  # for the tests that follow: this process has compiled nothing
 
 
 def train(forward: Forward, model: nn.Module, steps: int) -> list[torch.Tensor]:
@@ -44,8 +46,8 @@ def train(forward: Forward, model: nn.Module, steps: int) -> list[torch.Tensor]:
 
 
 def wrapped(model: nn.Module, criterion: nn.Module, **options: Any) -> Forward:
-    compiled = torch.compile(model, fullgraph=True, **{"backend": "aot_eager", **options})
-    return lambda x: criterion(compiled(x), torch.zeros(5, 3))  # type: ignore[no-any-return]
+    faster = torch.compile(model, fullgraph=True, **{"backend": "aot_eager", **options})
+    return lambda x: criterion(faster(x), torch.zeros(5, 3))  # type: ignore[no-any-return]
 
 
 def in_place(model: nn.Module, criterion: nn.Module) -> Forward:
@@ -160,8 +162,8 @@ def test_registering_what_torch_compile_gave_names_tensors_as_the_model_does(
     make_hook: MakeHook, read_run: ReadRun
 ) -> None:
     model = net()
-    compiled = torch.compile(model, backend="aot_eager")
+    faster = torch.compile(model, backend="aot_eager")
     hook = make_hook(include_collections=["weights", "outputs"])
-    hook.register_module(compiled)
-    train(lambda x: compiled(x).square().mean(), model, 1)
+    hook.register_module(faster)
+    train(lambda x: faster(x).square().mean(), model, 1)
     assert {"Net_fc1.weight", "fc1_output_0", "Net_output_0"} <= set(read_run(hook).names())
