@@ -47,12 +47,12 @@ def train(forward: Forward, model: nn.Module, steps: int) -> list[torch.Tensor]:
 
 def wrapped(model: nn.Module, criterion: nn.Module, **options: Any) -> Forward:
     faster = torch.compile(model, fullgraph=True, **{"backend": "aot_eager", **options})
-    return lambda x: criterion(faster(x), torch.zeros(5, 3))  # type: ignore[no-any-return]
+    return lambda x: criterion(faster(x), torch.zeros(5, 3))
 
 
 def in_place(model: nn.Module, criterion: nn.Module) -> Forward:
     model.compile(fullgraph=True, backend="aot_eager")
-    return lambda x: criterion(model(x), torch.zeros(5, 3))  # type: ignore[no-any-return]
+    return lambda x: criterion(model(x), torch.zeros(5, 3))
 
 
 def in_a_function(model: nn.Module, criterion: nn.Module) -> Forward:
@@ -64,7 +64,7 @@ def in_a_function(model: nn.Module, criterion: nn.Module) -> Forward:
 
 
 def eager(model: nn.Module, criterion: nn.Module) -> Forward:
-    return lambda x: criterion(model(x), torch.zeros(5, 3))  # type: ignore[no-any-return]
+    return lambda x: criterion(model(x), torch.zeros(5, 3))
 
 
 def net() -> Net:
@@ -162,7 +162,7 @@ def test_registering_what_torch_compile_gave_names_tensors_as_the_model_does(
     make_hook: MakeHook, read_run: ReadRun
 ) -> None:
     model = net()
-    faster = torch.compile(model, backend="aot_eager")
+    faster: Any = torch.compile(model, backend="aot_eager")
     hook = make_hook(include_collections=["weights", "outputs"])
     hook.register_module(faster)
     train(lambda x: faster(x).square().mean(), model, 1)

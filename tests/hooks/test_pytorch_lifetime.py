@@ -102,7 +102,7 @@ def test_a_registration_that_fails_leaves_nothing_behind(
         raise RuntimeError("no more hooks")
 
     hook, model, before = make_hook(save_all=True), Net(), global_hooks()
-    monkeypatch.setattr("tdcore.hooks.pytorch.register_optimizer_step_post_hook", fail)
+    monkeypatch.setattr("tdcore.hooks.pytorch.hook.register_optimizer_step_post_hook", fail)
     with pytest.raises(RuntimeError, match="no more hooks"):
         hook.register_module(model)
     assert hooks_on(model) == 0
