@@ -132,6 +132,13 @@ class Clock:
         now.forget_calls(saved=plan is not None)
         return plan
 
+    def may_save_next(self) -> bool:
+        """Whether the next step may be saved, if it is in a mode that there was already."""
+        if self._collections.version.value != self._version:
+            return True
+        met = [mode for mode, step in enumerate(self.mode_steps) if step >= 0]
+        return not met or any(self.mode_steps[mode] + 1 >= self._next_saved[mode] for mode in met)
+
     def plan_now(self) -> Plan:
         """A plan of what the current step saves, also when it saves nothing. Sees the newest collections."""
         if self._collections.version.value != self._version:

@@ -27,6 +27,7 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from tdcore.hooks.pytorch.operator import skip_frames
 from tdcore.hooks.pytorch.tap import InertInCopies
 
 __all__ = ["Arrivals"]
@@ -49,6 +50,9 @@ class Arrival(InertInCopies):
     def __call__(self, gradient: object) -> None:
         """As a tensor hook."""
         self.order.append(self.position)
+
+
+skip_frames(Arrival.__call__)
 
 
 class Arrivals:

@@ -184,13 +184,20 @@ class Attachment:
         hook.register_module(first)
         names = [type(first).__name__]
         for root in others:
-            try:
-                hook.register_module(root)
+            if self._joins(hook, root):
                 names.append(type(root).__name__)
-            except ConfigError:
+            else:
                 self._warn(f"{type(root).__name__} trains beside {names[0]}; it is not recorded")
         if not hook._off:
             self._say(f"recording {', '.join(names)} to {hook.out_dir}")
+
+    @staticmethod
+    def _joins(hook: Hook, root: nn.Module) -> bool:
+        try:
+            hook.register_module(root)
+        except ConfigError:
+            return False
+        return True
 
     def _give_up(self, error: Exception) -> None:
         """An error of our own: the script goes on without us."""
@@ -202,9 +209,8 @@ class Attachment:
 def _at_top(frame: FrameType | None) -> bool:
     """Whether the call comes from the script and not from another module's forward, or from torch.compile,
     which reads what it will call."""
-    if frame is not None and frame.f_globals.get("__name__", "").startswith("torch._dynamo"):
-        if frame.f_code.co_name != "__call__":
-            return False
+    if frame is not None and frame.f_code.co_name != "__call__" and _of_compiler(frame):
+        return False
     if graph_task is not None and graph_task() != -1:
         return False  # activation checkpointing computes a module again
     while frame is not None:
@@ -212,6 +218,11 @@ def _at_top(frame: FrameType | None) -> bool:
             return False
         frame = frame.f_back
     return True
+
+
+def _of_compiler(frame: FrameType) -> bool:
+    name: str = frame.f_globals.get("__name__", "")
+    return name.startswith("torch._dynamo")
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

@@ -34,6 +34,7 @@ from torch import nn
 from tdcore.hooks.clock import Stamp
 from tdcore.hooks.plan import Batch, Plan, Want
 from tdcore.hooks.pytorch.model import ModelView
+from tdcore.hooks.pytorch.operator import skip_frames
 from tdcore.hooks.pytorch.optimizer import unscaled
 from tdcore.hooks.pytorch.scaler import Scalers
 from tdcore.hooks.pytorch.series import BACKWARD, MICROBATCH, chosen
@@ -186,3 +187,6 @@ class _Watch:
             if fault is not None:
                 fault("backward gradients", error)
         self._recorder.spent_ns += perf_counter_ns() - start
+
+
+skip_frames(_Watch.part, _Watch.accumulated, _Watch._guarded)

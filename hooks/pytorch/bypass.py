@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from tdcore.hooks.plan import NameTable, Plan
+from tdcore.hooks.pytorch.compiled import compile_in_use
 from tdcore.hooks.pytorch.model import ModelView
 from tdcore.hooks.pytorch.remarks import Remarks
 
@@ -31,8 +32,14 @@ _FUSED = (
     "part of an nn.TransformerEncoderLayer in eval mode, which computes other numbers when it carries hooks; "
     "torch.backends.mha.set_fastpath_enabled(False) lets it be captured"
 )
+_FUSED_LATER = (
+    "part of an nn.TransformerEncoderLayer, which computes other numbers in eval mode when it carries hooks, "
+    "in a model whose call is compiled: the mode of its next forward is not known in time; "
+    "torch.backends.mha.set_fastpath_enabled(False) lets it be captured"
+)
 _READ_BY_ATTENTION = "nn.MultiheadAttention reads its weights and does not call it"
 _NOT_CALLED = "no saved forward called it; where its parameters are used, other code reads them"
+_NOT_CALLED_COMPILED = f"{_NOT_CALLED}, or it runs inside an operator of compiled code, such as checkpoint()"
 
 
 def refuses_hooks(module: nn.Module) -> bool:
@@ -55,12 +62,14 @@ class Bypass:
         self._told_count = 0
         self._fused: tuple[ModelView, list[tuple[weakref.ref[nn.Module], set[str]]]] | None = None
 
-    def willing(self, choice: Choice, view: ModelView, plan: Plan) -> Choice:
-        """The choice without what must not carry hooks now."""
+    def willing(self, choice: Choice, view: ModelView, plan: Plan, *, in_any_mode: bool = False) -> Choice:
+        """The choice without what must not carry hooks now, or, where the next mode is not known, in any."""
         layers, self.resting = self._layers(view), frozenset()
         if not layers or not _fused_kernels_allowed():
             return choice
-        resting = [names for layer, names in layers if getattr(layer(), "training", True) is False]
+        resting = [
+            names for layer, names in layers if in_any_mode or getattr(layer(), "training", True) is False
+        ]
         if not resting:
             return choice
         left = self.resting = frozenset().union(*resting)
@@ -71,8 +80,9 @@ class Bypass:
                 left,
                 choice.only(lambda tap: tap.name not in left),
             )
+            reason = _FUSED_LATER if in_any_mode else _FUSED
             self._tell(
-                "not_tapped", dict.fromkeys((tap.name for tap in choice.taps if tap.name in left), _FUSED)
+                "not_tapped", dict.fromkeys((tap.name for tap in choice.taps if tap.name in left), reason)
             )
         self.spared |= left
         willing: Choice = known[2]
@@ -91,7 +101,8 @@ class Bypass:
         self._called.update(called)
         if called or self._told_view is not view or len(self._waiting) != self._told_count:
             self._told_view, self._told_count = view, len(self._waiting)
-            reasons = dict.fromkeys(self._waiting.values(), _NOT_CALLED)
+            reason = _NOT_CALLED_COMPILED if compile_in_use() else _NOT_CALLED
+            reasons = dict.fromkeys(self._waiting.values(), reason)
             reasons |= dict.fromkeys(reasons.keys() & _read_by_attention(view), _READ_BY_ATTENTION)
             self._tell("never_called", reasons)
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -37,17 +36,20 @@ from tdcore.errors import ConfigError
 from tdcore.hook_json import load_hook_config
 from tdcore.hooks.base import BaseHook, hook_config
 from tdcore.hooks.devices import prepare_devices
-from tdcore.hooks.pytorch.bypass import refuses_hooks
+from tdcore.hooks.plan import Plan
+from tdcore.hooks.pytorch import compiled_steps
+from tdcore.hooks.pytorch.compiled import CompiledRoot, compile_in_use
 from tdcore.hooks.pytorch.job import came_too_early, place_in_job
 from tdcore.hooks.pytorch.model import cuda_devices
 from tdcore.hooks.pytorch.optimizer import Numbers
 from tdcore.hooks.pytorch.parameters import ParameterCapture
+from tdcore.hooks.pytorch.registration import check_loss, check_optimizer, check_scaler, root_of
+from tdcore.hooks.pytorch.replicas import Replicas
 from tdcore.hooks.pytorch.roots import Roots, switch_off
-from tdcore.hooks.pytorch.scaler import GRAD_SCALER
 from tdcore.hooks.pytorch.sharded import Parts
 from tdcore.hooks.pytorch.signals import StepSignal, optimizer_signals
 from tdcore.hooks.pytorch.tap import graph_task
-from tdcore.hooks.pytorch.taps import Taps
+from tdcore.hooks.pytorch.taps import Arguments, Taps
 from tdcore.hooks.recorder import array_product
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, StopRequest
@@ -133,6 +135,7 @@ class Hook(BaseHook):
         BaseHook.__init__(self, config, framework_version=str(torch.__version__), **options)
         self._root: weakref.ref[nn.Module] | Callable[[], None] = lambda: None
         self._parameters: ParameterCapture | None = None
+        self._compiled = CompiledRoot()
         self._parts = self._recorder.parts = Parts(self._names, self._notes, self._recorder)
         self._taps = Taps(
             self._recorder,
@@ -141,13 +144,14 @@ class Hook(BaseHook):
             self._warn,
             self._notes,
             self._names,
+            self._compiled,
         )
         self._further = Roots()
         self._numbers = Numbers()
         self._by_hand = False  # step() was called: forwards no longer count
         self._version = self._collections.version
         self._resolved_version = -1
-        self._replica_lock = threading.Lock()
+        self._replicas = Replicas()
         self._stack = ExitStack()
         weakref.finalize(self, self._stack.close)
 
@@ -155,13 +159,7 @@ class Hook(BaseHook):
 
     def register_module(self, module: nn.Module) -> None:
         """Captures this model. The forward of the first one is the clock; further ones join (roots.py)."""
-        if not isinstance(module, nn.Module):
-            raise ConfigError(f"register_module needs a torch.nn.Module, got {type(module).__name__}")
-        if refuses_hooks(module):
-            raise ConfigError(
-                f"a {type(module).__name__} computes other numbers when it carries a hook itself; "
-                "register the model that it is part of, or nn.Sequential(layer)"
-            )
+        module = root_of(module)
         root = self._root()
         if root is module:
             return
@@ -184,7 +182,7 @@ class Hook(BaseHook):
                 weakref.WeakMethod(self._fault),
                 numbers=self._numbers,
             )
-            signal = StepSignal(self)
+            signal = StepSignal(self, self)
             stack.callback(module.register_forward_pre_hook(signal, with_kwargs=True).remove)
             before, after = optimizer_signals(weakref.ref(self))
             stack.callback(register_optimizer_step_pre_hook(before).remove)
@@ -192,27 +190,24 @@ class Hook(BaseHook):
             self._stack.enter_context(stack.pop_all())
         self._parameters = parameters
         self._root = weakref.ref(module)
+        if compile_in_use():
+            self._guarded("activations", compiled_steps.compiled_before, self, module)
         self._guarded("devices", prepare_devices, self._ring, cuda_devices(module), self._warn)
 
     register_hook = register_module
 
     def register_loss(self, loss_module: nn.Module) -> None:
         """Captures what a loss module returns, as "<Class>_output_0" of the collection "losses"."""
-        if not isinstance(loss_module, nn.Module):
-            raise ConfigError(
-                f"register_loss needs a torch.nn.Module such as nn.CrossEntropyLoss(), got "
-                f"{type(loss_module).__name__}; give the value of a functional loss to record_tensor_value()"
-            )
+        check_loss(loss_module)
         self._taps.add_loss(loss_module)
         if self._clock.plan is not None:
-            self._guarded("losses", self._taps.attach_losses, self._clock.plan)
+            self._guarded("losses", self._attach_losses, self._clock.plan)
+        elif self._compiled.met or compile_in_use():
+            compiled_steps.arm_losses(self)
 
     def register_optimizer(self, optimizer: Optimizer) -> None:
         """Says plainly which optimizer the model has. Without this it is known from its first step on."""
-        if not isinstance(optimizer, Optimizer):
-            raise ConfigError(
-                f"register_optimizer needs a torch.optim.Optimizer, got {type(optimizer).__name__}"
-            )
+        check_optimizer(optimizer)
         if self._off:
             return
         if self._parameters is None:
@@ -226,8 +221,7 @@ class Hook(BaseHook):
 
     def register_scaler(self, scaler: object) -> None:
         """Says which gradient scaler the training has; one that is there at the first saved step is found."""
-        if not isinstance(scaler, GRAD_SCALER):
-            raise ConfigError(f"register_scaler needs a torch.amp.GradScaler, got {type(scaler).__name__}")
+        check_scaler(scaler)
         if self._off:
             return
         if self._parameters is None:
@@ -245,14 +239,16 @@ class Hook(BaseHook):
 
     # What PyTorch calls -----------------------------------------------------------------------------------
 
-    def _on_forward(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        """The root's forward begins."""
+    def _on_forward(
+        self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object] | None
+    ) -> None:
+        """The root's forward begins. kwargs: None when compiled code tells it."""
         if self._off:
             return
         root = self._root()
         if module is not root:
             if root is not None and "_is_replica" in module.__dict__:
-                self._on_replica(root, module)
+                self._replicas.on_forward(self, module)
             return
         if graph_task is not None and graph_task() != -1:
             return  # activation checkpointing computes the root again
@@ -266,24 +262,10 @@ class Hook(BaseHook):
                 self._fault("steps", error)
                 return
         if self._clock.plan is not None:
-            self._guarded("activations", self._attach, module, (args, kwargs))
+            self._guarded("activations", self._attach, module, (args, kwargs) if kwargs is not None else None)
             self._recorder.spent_ns = spent + perf_counter_ns() - start  # a tap in between has added its own
-
-    def _on_replica(self, root: nn.Module, replica: nn.Module) -> None:
-        """A copy of the root that DataParallel runs in a thread: the one on the first device is the clock."""
-        held = (value for module in replica.modules() for value in module.__dict__.values())
-        device = next((value.device for value in held if isinstance(value, torch.Tensor)), None)
-        if self._by_hand or (device is not None and device.index):
-            return
-        self._warn(
-            "replicas run the registered module: register the nn.DataParallel to capture their inner outputs"
-        )
-        with self._replica_lock:
-            self._check_control()
-            self._guarded("steps", self._start_step, _TRAIN if replica.training else _EVAL)
-            if self._clock.plan is not None and self._parameters is not None:
-                self._guarded("parameters", self._parameters.current_view)
-                self._guarded("parameters", self._parameters.end_forward)
+        elif self._taps.end_attached and kwargs is not None:
+            self._taps.detach()  # they were put on in case that the root's call is compiled
 
     def _start_step(self, following: int) -> None:
         parameters = self._parameters
@@ -296,28 +278,36 @@ class Hook(BaseHook):
         if self._version.value != self._resolved_version:
             self._resolve_modules()
         plan = self._begin_step(self._mode or following)
+        if self._further.some:
+            self._guarded("activations", self._further.arm, self)
         if plan is None:
             if self._taps.losses_attached:
-                self._taps.detach_losses()
+                self._guarded("losses", compiled_steps.rest_losses, self)
             return
         stamp = self._clock.now.stamp
-        self._guarded("losses", self._taps.attach_losses, plan)
+        self._guarded("losses", self._attach_losses, plan)
         if parameters is not None:
             gradients = stamp.mode in (_TRAIN, _GLOBAL) and torch.is_grad_enabled()
             parameters.start_step(stamp, plan, gradients=gradients)
 
     def _step_by_hand(self, training: bool | None) -> None:
         self._start_step(_GLOBAL if training is None else _TRAIN if training else _EVAL)
+        if self._compiled.met:
+            compiled_steps.arm(self)
 
-    def _attach(self, root: nn.Module, arguments: tuple[tuple[object, ...], Mapping[str, object]]) -> None:
+    def _attach(self, root: nn.Module, arguments: Arguments | None) -> None:
         parameters, plan = self._parameters, self._clock.plan
         if parameters is None or plan is None or torch._C._get_tracing_state() is not None:
+            return
+        if arguments is None and not self._taps.is_on:
+            compiled_steps.note_missed(self)
             return
         view = parameters.current_view()
         self._guarded("gradient order", parameters.watch_backward)
         if self._place[1] > 1:
             self._parts.look_at(root, view)
-        self._taps.attach(root, view, plan, arguments, watch_end=parameters.weights_due)
+        also = compiled_steps.widest(self)
+        self._taps.attach(root, view, plan, arguments, watch_end=parameters.weights_due, also=also)
 
     def _end_forward(self) -> None:
         """The root's forward has ended."""
@@ -327,7 +317,12 @@ class Hook(BaseHook):
             self._guarded("activations", self._parts.end_forward)
         if self._parameters is not None and not self._off:
             self._guarded("parameters", self._parameters.end_forward)
+        if self._compiled.met:
+            compiled_steps.arm(self)
         self._recorder.spent_ns += perf_counter_ns() - start
+
+    def _attach_losses(self, plan: Plan) -> None:
+        self._taps.attach_losses(plan, compiled_steps.widest(self))
 
     def _before_optimizer(
         self, parameters: ParameterCapture, optimizer: Optimizer, arguments: tuple[object, ...]

@@ -7,7 +7,7 @@ step. Values are those of backward: with a gradient scaler they are scaled. An o
 come when the next step begins gets a row "absent"; of several backwards through one output the first is
 captured. Those that come after, or too late, are counted in collections.json ("output_gradients_missed").
 What activation checkpointing computes again under use_reentrant=True has no graph in its first forward, and
-no row.
+no row. Modules in code compiled by torch.compile have none either; collections.json says so.
 
 Threads: attach, detach and settle in the training thread; gradients come in those of autograd. Keeps no
 tensor alive.
@@ -27,7 +27,9 @@ from torch.utils.hooks import RemovableHandle
 
 from tdcore.hooks.clock import Stamp
 from tdcore.hooks.plan import Batch, Plan, Want
+from tdcore.hooks.pytorch.compiled import compile_in_use
 from tdcore.hooks.pytorch.model import ModelView, Module, leaves
+from tdcore.hooks.pytorch.operator import is_compiling, skip_frames
 from tdcore.hooks.pytorch.tap import Fault, InertInCopies, graph_task
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
@@ -35,6 +37,7 @@ from tdcore.layout import TensorKind
 __all__ = ["OutputGradients"]
 
 _KIND = TensorKind.OUTPUT_GRADIENT
+_COMPILED = "torch.compile is in use: modules that run in compiled code have none"
 
 
 class OutputGradients:
@@ -56,6 +59,8 @@ class OutputGradients:
         if self.off or not plan.may_take(_KIND):
             return
         self.detach()
+        if compile_in_use():
+            self._notes["output_gradients"] = _COMPILED
         for watch in self._watches(view, plan):
             module: Any = watch.module.module()
             if module is not None and watch.module.name not in spared:
@@ -126,6 +131,8 @@ class Watch(InertInCopies):
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
         """As a forward hook. Never raises."""
+        if is_compiling():
+            return
         if graph_task is not None and graph_task() != -1:
             return  # computed again in backward
         start, owner = perf_counter_ns(), self._owner
@@ -181,3 +188,6 @@ class Awaited:
         if not self._done:
             self._done = True
             self._owner.recorder.capture([None], self._batch, self._stamp, self._call)
+
+
+skip_frames(Watch.__call__, Awaited.__call__)

@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from tdcore.hooks.plan import NameTable
 from tdcore.hooks.pytorch.model import ModelView
+from tdcore.hooks.pytorch.operator import is_compiling, skip_frames
 from tdcore.hooks.pytorch.remarks import Remarks
 from tdcore.hooks.pytorch.tap import InertInCopies, graph_task
 
@@ -39,8 +40,13 @@ class Noting(InertInCopies):
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
         """As a forward hook."""
+        if is_compiling():
+            return  # what compiled code computes again it does within itself
         if graph_task is not None and graph_task() != -1:
             self.seen.add(self.name)
+
+
+skip_frames(Noting.__call__)
 
 
 class Recompute:

@@ -27,10 +27,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from tdcore.hooks.clock import Stamp
 from tdcore.hooks.devices import prepare_devices
 from tdcore.hooks.plan import Plan
+from tdcore.hooks.pytorch.compiled import CompiledRoot, compile_in_use, hide
+from tdcore.hooks.pytorch.compiled_steps import note_missed, widest
 from tdcore.hooks.pytorch.model import ModelView, cuda_devices
 from tdcore.hooks.pytorch.parameters import ParameterCapture
-from tdcore.hooks.pytorch.signals import optimizer_signals
-from tdcore.hooks.pytorch.tap import InertInCopies, graph_task
+from tdcore.hooks.pytorch.signals import StepSignal, optimizer_signals
+from tdcore.hooks.pytorch.tap import graph_task
 from tdcore.hooks.pytorch.taps import Arguments, Taps
 from tdcore.modes import ModeKeys
 
@@ -49,7 +51,9 @@ class Further:
     """
 
     def __init__(self, hook: Hook, module: nn.Module, name: str) -> None:
-        self.module = weakref.ref(module)
+        self._root = weakref.ref(module)
+        self._compiled = CompiledRoot()
+        self._compiled.met = compile_in_use()  # until it is called as it is
         self._hook = weakref.ref(hook)
         self._joined: tuple[Stamp, bool] | None = None  # last step it took part in, whether for gradients
         self._parameters = ParameterCapture(
@@ -68,6 +72,7 @@ class Further:
             hook._warn,
             hook._notes,
             hook._names,
+            self._compiled,
         )
 
     @property
@@ -83,16 +88,20 @@ class Further:
     def _asked(self) -> bool:
         return False  # the hook asks, at the same optimizer
 
-    def _on_forward(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        """Its forward begins."""
+    def _on_forward(
+        self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object] | None
+    ) -> None:
+        """Its forward begins. kwargs: None when compiled code tells it."""
         hook = self._hook()
-        if hook is None or hook._off or hook._clock.plan is None or module is not self.module():
+        if hook is None or hook._off or hook._clock.plan is None or module is not self._root():
             return
         if (graph_task is not None and graph_task() != -1) or torch._C._get_tracing_state() is not None:
             return
         start, spent = perf_counter_ns(), hook._recorder.spent_ns
         hook._guarded("parameters", self._join, hook, module, hook._clock.plan)
-        hook._guarded("activations", self._attach, hook, module, hook._clock.plan, (args, kwargs))
+        arguments = (args, kwargs) if kwargs is not None else None
+        self._compiled.met = arguments is None
+        hook._guarded("activations", self._attach, hook, module, hook._clock.plan, arguments)
         hook._recorder.spent_ns = spent + perf_counter_ns() - start
 
     def _join(self, hook: Hook, module: nn.Module, plan: Plan) -> None:
@@ -110,10 +119,27 @@ class Further:
             gradients = before[1]
         self._joined = stamp, gradients
 
-    def _attach(self, hook: Hook, module: nn.Module, plan: Plan, arguments: Arguments) -> None:
+    def _attach(self, hook: Hook, module: nn.Module, plan: Plan, arguments: Arguments | None) -> None:
         view = self._parameters.current_view()
         hook._guarded("gradient order", self._parameters.watch_backward)
-        self._taps.attach(module, view, plan, arguments, watch_end=self._parameters.weights_due)
+        if arguments is None and not self._taps.is_on:
+            note_missed(hook)
+            return
+        due = self._parameters.weights_due
+        self._taps.attach(module, view, plan, arguments, watch_end=due, also=widest(hook))
+
+    def arm(self, hook: Hook) -> None:
+        """A step begins, or a forward has ended: if the next is compiled, its taps must be on before it.
+
+        Unlike the clock's, the next forward belongs to the step that is running, so its plan is known.
+        """
+        plan, root = hook._clock.plan, self._root()
+        self._compiled.asleep = plan is None
+        if self._taps.is_on:
+            self._taps.detach()
+        if self._compiled.met and plan is not None and root is not None:
+            view, nothing = self._parameters.current_view(), hook._clock.plan_of(())
+            self._taps.attach(root, view, nothing, None, watch_end=True, also=widest(hook))
 
     def _end_forward(self) -> None:
         hook = self._hook()
@@ -123,6 +149,8 @@ class Further:
         hook._guarded("modules without calls", self._taps.forward_ended)
         if not hook._off:
             hook._guarded("parameters", self._parameters.end_forward)
+            if self._compiled.met:
+                hook._guarded("activations", self.arm, hook)
         hook._recorder.spent_ns += perf_counter_ns() - start
 
     def _before_optimizer(
@@ -138,20 +166,6 @@ class Further:
             hook._after_optimizer(parameters, optimizer)
 
 
-class JoinSignal(InertInCopies):
-    """A further root's forward pre-hook. Holds the hook too: any of its models keeps it alive."""
-
-    __slots__ = ("further", "hook")
-
-    def __init__(self, hook: Hook, further: Further) -> None:
-        self.hook = hook
-        self.further = further
-
-    def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        """As a forward pre-hook."""
-        self.further._on_forward(module, args, kwargs)
-
-
 class Roots:
     """The further roots of one hook."""
 
@@ -164,11 +178,11 @@ class Roots:
 
     def add(self, hook: Hook, module: nn.Module, stack: ExitStack) -> None:
         """Watches one more. stack: what takes it off again."""
-        if any(further.module() is module for further in self._further):
+        if any(further._root() is module for further in self._further):
             return
         further = Further(hook, module, self._name(hook, module))
         with ExitStack() as own:
-            signal = JoinSignal(hook, further)
+            signal = StepSignal(hook, further)
             own.callback(module.register_forward_pre_hook(signal, with_kwargs=True).remove)
             before, after = optimizer_signals(weakref.ref(further))
             own.callback(register_optimizer_step_pre_hook(before).remove)
@@ -176,6 +190,9 @@ class Roots:
             stack.enter_context(own.pop_all())
         self._further.append(further)
         self.some = True
+        if compile_in_use():
+            stack.callback(hide(module))
+            hook._guarded("activations", further.arm, hook)
         hook._guarded("devices", prepare_devices, hook._ring, cuda_devices(module), hook._warn)
 
     def parameters(self) -> list[ParameterCapture]:
@@ -189,6 +206,11 @@ class Roots:
                 further._taps.settle()
             if further._parameters.owed is not None:
                 further._parameters.before_forward()
+
+    def arm(self, hook: Hook) -> None:
+        """The clock's step has begun."""
+        for further in self._further:
+            further.arm(hook)
 
     def finish(self) -> None:
         """Captures what they owe."""

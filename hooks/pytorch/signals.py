@@ -9,16 +9,23 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from tdcore.hooks.pytorch.compiled_steps import begin_compiled_forward
+from tdcore.hooks.pytorch.model import leaves
+from tdcore.hooks.pytorch.operator import is_compiling, number_of, observe, plain, skip_frames
 from tdcore.hooks.pytorch.tap import InertInCopies
 
 if TYPE_CHECKING:
     from tdcore.hooks.pytorch.hook import Hook
     from tdcore.hooks.pytorch.parameters import ParameterCapture
+    from tdcore.hooks.pytorch.roots import Further
 
 __all__ = ["StepSignal", "optimizer_signals"]
+
+_GRAD = "grad"
 
 
 class Watcher(Protocol):
@@ -41,16 +48,40 @@ class Watcher(Protocol):
 
 
 class StepSignal(InertInCopies):
-    """The root's forward pre-hook. Holds the hook: the model keeps it alive."""
+    """A root's forward pre-hook. Holds the hook: each of its models keeps it alive.
 
-    __slots__ = ("hook",)
+    watched: the hook itself where the root is the clock, or a further root. Where the call of the root is
+    compiled it leaves an operator that tells when the forward begins.
+    """
 
-    def __init__(self, hook: Hook) -> None:
+    __slots__ = ("compiled", "hook", "watched", "who")
+
+    def __init__(self, hook: Hook, watched: Hook | Further) -> None:
         self.hook = hook
+        self.watched = watched
+        self.compiled = watched._compiled
+        self.who = number_of(self)
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """As a forward pre-hook."""
-        self.hook._on_forward(module, args, kwargs)
+        if is_compiling():
+            self._trace((*args, kwargs) if kwargs else args)
+            return
+        self.watched._on_forward(module, args, kwargs)
+
+    def _trace(self, value: Any) -> None:
+        found = [] if self.compiled.asleep else list(leaves(value[0] if len(value) == 1 else value))
+        values, ends = plain(found)
+        observe(self.who, values, "\n".join([_GRAD if torch.is_grad_enabled() else "", *ends]))
+
+    def observed(self, values: list[torch.Tensor], what: str) -> None:
+        """As what compiled code calls when the root's forward begins. values: its input, with taps."""
+        grad, _, ends = what.partition("\n")
+        with torch.set_grad_enabled(grad == _GRAD):  # compiled code runs with it switched off
+            begin_compiled_forward(self.hook, self.watched, values, ends)
+
+
+skip_frames(StepSignal.__call__)
 
 
 def optimizer_signals(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., None], Callable[..., None]]:
@@ -73,4 +104,5 @@ def optimizer_signals(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., None], 
         if parameters.owed is not None or parameters.updates.pending or hook._asked():
             hook._after_optimizer(parameters, optimizer)
 
+    skip_frames(before, after)
     return before, after

@@ -7,7 +7,7 @@ the first call) takes the longer way, with the same result.
 A module called several times in a step gives rows with call 0, 1, ... A recomputation in backward
 (activation checkpointing) gives none: the taps are off by then, and where backward runs inside the forward,
 autograd says so. Without that (private) question to autograd, only the first call of a module in a step is
-captured.
+captured. In code that is being compiled a tap leaves an operator that brings it the same values.
 
 Threads: any (replicas). Never keeps a tensor or module, and refers to nothing that holds taps, so that no
 cycle keeps them alive. Copies and pickles of a module hold a do-nothing of the standard library instead.
@@ -25,11 +25,13 @@ import torch
 from torch import nn
 
 from tdcore.hooks.plan import Batch, Plan, Want
+from tdcore.hooks.pytorch.compiled import CompiledRoot, Site, traceable
 from tdcore.hooks.pytorch.model import Module, leaves
+from tdcore.hooks.pytorch.operator import LEFT_OUT, is_compiling, number_of, observe, plain, skip_frames
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 
-__all__ = ["EndTap", "InertInCopies", "Tap", "graph_task"]
+__all__ = ["EndTap", "InertInCopies", "Tap", "graph_task", "prefix_of"]
 
 # The running backward of this thread, -1 when there is none. None where torch does not tell.
 graph_task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
@@ -60,13 +62,21 @@ class InertInCopies:
 class EndTap(InertInCopies):
     """The root's last forward hook: the forward has ended, well or with an exception."""
 
-    __slots__ = ("end",)
+    __slots__ = ("end", "who")
 
     def __init__(self, end: weakref.WeakMethod[Callable[[], None]]) -> None:
         self.end = end
+        self.who = number_of(self)
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
         """As a forward hook that is always called."""
+        if is_compiling():
+            observe(self.who, [])
+            return
+        self.observed([], "")
+
+    def observed(self, values: list[torch.Tensor], what: str) -> None:
+        """As what compiled code calls."""
         end = self.end()
         if end is not None:
             end()
@@ -76,7 +86,7 @@ class Tap(InertInCopies):
     """Captures what one module gives, as a forward hook, or gets, as a pre-hook with keyword arguments.
 
     kind: INPUT makes it a pre-hook. is_root: the module is the registered model. useful: some tensor of it
-    was wanted.
+    was wanted. gate: of a tap that stays on between saved steps where it is compiled: whether to tap then.
     """
 
     __slots__ = (
@@ -91,9 +101,11 @@ class Tap(InertInCopies):
         "_prefix",
         "_recorder",
         "_single",
+        "gate",
         "module",
         "name",
         "origin",
+        "site",
         "useful",
     )
 
@@ -104,16 +116,20 @@ class Tap(InertInCopies):
         plan: Plan,
         recorder: Recorder,
         fault: Fault,
+        site: Site,
         *,
         is_root: bool = False,
+        gate: CompiledRoot | None = None,
     ) -> None:
         self.module, self.name, self.origin = module
+        self.gate = gate
+        self.site = site
         self.useful = False
         self._is_input = kind is TensorKind.INPUT
         self._is_root = is_root
         self._kind = kind
         self._plan = plan
-        self._prefix = f"{self.name}_{'input' if self._is_input else 'output'}_"
+        self._prefix = prefix_of(module, kind)
         self._recorder = recorder
         self._fault = fault
         self._single: Batch | None = None  # of "<prefix>0", once that is known to be wanted
@@ -123,6 +139,9 @@ class Tap(InertInCopies):
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], last: Any) -> None:
         """A module was called, or is about to be. last: its output, or keyword arguments. Never raises."""
+        if is_compiling():
+            self._trace((*args, last) if self._is_input and last else args if self._is_input else last)
+            return
         start = perf_counter_ns()
         recorder = self._recorder
         try:
@@ -166,12 +185,42 @@ class Tap(InertInCopies):
             return
         found = list(leaves(value))
         ends = tuple(end + _place(module, tensor) for end, tensor in found)
+        self._record(ends, [tensor for _, tensor in found], call)
+
+    def _record(self, ends: tuple[str, ...], tensors: list[torch.Tensor], call: int) -> None:
         known = self._batches.get(ends)
         if known is None:
-            known = self._batches[ends] = self._choose(ends, [tensor for _, tensor in found])
+            known = self._batches[ends] = self._choose(ends, tensors)
         positions, batch = known
         if positions:
-            self._recorder.capture([found[position][1] for position in positions], batch, None, call)
+            self._recorder.capture([tensors[position] for position in positions], batch, None, call)
+
+    def _trace(self, value: Any) -> None:
+        """The module is being compiled. Arguments of one element are that element, as in __call__()."""
+        if isinstance(value, tuple) and len(value) == 1:
+            value = value[0]
+        if (self.gate is not None and self.gate.asleep) or not traceable():
+            return
+        values, ends = plain(list(leaves(value)))
+        observe(self.site.who, values, "\n".join(ends))
+
+    def take(self, values: list[torch.Tensor], ends: str) -> None:
+        """Captures what compiled code gave. ends: of their names, one a line. Never raises."""
+        start = perf_counter_ns()
+        recorder = self._recorder
+        try:
+            call = recorder.now.next_call(self._prefix)
+            names = ends.split("\n") if ends else []
+            if LEFT_OUT in ends:
+                given, nothing = iter(values), torch.empty(0, device="meta")  # no bytes: a row "skipped"
+                values = [nothing if name.startswith(LEFT_OUT) else next(given) for name in names]
+                names = [name.removeprefix(LEFT_OUT) for name in names]
+            self._record(tuple(names), values, call)
+        except Exception as error:
+            fault = self._fault()
+            if fault is not None:
+                fault("activations", error)
+        recorder.spent_ns += perf_counter_ns() - start
 
     def _choose(self, ends: tuple[str, ...], tensors: list[torch.Tensor]) -> tuple[list[int], Batch]:
         """Which of the tensors are wanted."""
@@ -194,6 +243,14 @@ class Tap(InertInCopies):
             return None
         self.useful = True
         return want.whole if kind is TensorKind.LOSS and tensor.numel() == 1 else want
+
+
+skip_frames(EndTap.__call__, Tap.__call__)
+
+
+def prefix_of(module: Module, kind: TensorKind) -> str:
+    """Start of the names of a module's inputs or outputs."""
+    return f"{module.name}_{'input' if kind is TensorKind.INPUT else 'output'}_"
 
 
 def _place(module: nn.Module, tensor: torch.Tensor) -> str:

@@ -15,15 +15,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from tdcore.hooks.plan import NameTable, Plan
 from tdcore.hooks.pytorch.bypass import Bypass
+from tdcore.hooks.pytorch.compiled import CompiledRoot, SecondVariant, Sites
 from tdcore.hooks.pytorch.model import ModelView, Module
 from tdcore.hooks.pytorch.output_gradients import OutputGradients
 from tdcore.hooks.pytorch.recompute import Recompute
-from tdcore.hooks.pytorch.tap import EndTap, Fault, Tap
+from tdcore.hooks.pytorch.tap import EndTap, Fault, Tap, prefix_of
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 
@@ -77,9 +79,11 @@ class Taps:
         warn: Callable[[str], None],
         notes: dict[str, Any],
         names: NameTable,
+        compiled: CompiledRoot,
     ) -> None:
         self._off = False
         self._bypass = Bypass(notes, names)
+        self._compiled = compiled
         self._output_gradients = OutputGradients(recorder, fault, notes)
         self._recompute = Recompute(notes, names)
         self.unsettled = False  # settle() has something to do
@@ -90,8 +94,10 @@ class Taps:
         self._end = EndTap(end)
         # Ids of hooks are unique in the process; a module can carry one of each of these.
         self._key, self._end_key, self._loss_key = (RemovableHandle(OrderedDict()).id for _ in range(3))
+        self._sites = Sites()
+        self._variant, self._losses_variant = SecondVariant(), SecondVariant()
         self._attached: Attached = []
-        self._end_attached: Attached = []
+        self.end_attached: Attached = []  # not empty: the root tells when it ends
         self._losses: list[Module] = []
         self.losses_attached: Attached = []  # not empty: loss modules carry taps
 
@@ -99,18 +105,38 @@ class Taps:
         """Captures nothing from now on; still tells when the root's forward ends."""
         self._off = True
         self._output_gradients.switch_off()
+        self._variant.leave()
         _take_off(self._attached, self._key)
         self.detach_losses()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether modules carry taps now, or the root tells when it ends."""
+        return bool(self._attached or self.end_attached)
 
     # Modules ----------------------------------------------------------------------------------------------
 
     def attach(
-        self, root: nn.Module, view: ModelView, plan: Plan, arguments: Arguments, *, watch_end: bool
+        self,
+        root: nn.Module,
+        view: ModelView,
+        plan: Plan,
+        arguments: Arguments | None,
+        *,
+        watch_end: bool,
+        also: Plan | None = None,
     ) -> None:
-        """The root's forward begins, in a step that is saved. arguments: its positional and keyword ones."""
-        if self._end_attached or self._attached or self._recompute.watching:
+        """The root's forward begins, in a step that is saved. arguments: its positional and keyword ones.
+
+        None: compiled code brings them to take_own(). also: modules that this plan would tap are tapped as
+        well, so that there are as few sets of tapped modules as may be.
+        """
+        if self.end_attached or self._attached or self._recompute.watching:
             self.detach()  # the last forward ended without telling
-        choice = _NOBODY if self._off else self._bypass.willing(self._choice(view, plan), view, plan)
+        choice = _NOBODY
+        if not self._off:
+            choice = self._choice(view, plan, also)
+            choice = self._bypass.willing(choice, view, plan, in_any_mode=arguments is None)
         try:
             try:
                 _put(choice, self._key, self._attached)
@@ -120,18 +146,25 @@ class Taps:
                 self._output_gradients.attach(view, plan, self._bypass.resting)
             if self._output_gradients.attached:
                 self.unsettled = watch_end = True
+            self._variant.enter(choice.taps, root)
             if watch_end or choice is not _NOBODY:
                 hooks: dict[Any, Any] = root._forward_hooks
                 always: dict[Any, Any] = root._forward_hooks_always_called
-                self._end_attached += [hooks, always]
+                self.end_attached += [hooks, always]
                 hooks[self._end_key] = self._end
                 always[self._end_key] = True
         except BaseException:
             self.detach()
             raise
         self._now = choice, view
-        if choice.own is not None:
+        if choice.own is not None and arguments is not None:
             choice.own(root, *arguments)
+
+    def take_own(self, values: list[torch.Tensor], ends: str) -> None:
+        """Captures the root's input, which compiled code brings."""
+        own = self._now[0].own if self._now is not None else None
+        if own is not None and ends:
+            own.take(values, ends)
 
     def forward_ended(self) -> None:
         """The root's forward has ended: also tells which modules it did not call."""
@@ -143,9 +176,13 @@ class Taps:
             self._bypass.forward_ended(*now, self._recorder.now.calls)
 
     def settle(self) -> None:
-        """The step is over: what was to be seen in its backward was seen, or was not there."""
+        """The step is over: what was to be seen in its backward was seen, or was not there.
+
+        Taps stay: they may have been put on already for a forward that is compiled.
+        """
         self.unsettled = False
-        self.detach()
+        if self._recompute.watching:
+            self._recompute.stop()
         self._output_gradients.settle()
 
     def switch_off_output_gradients(self) -> None:
@@ -153,17 +190,20 @@ class Taps:
         self._output_gradients.switch_off()
 
     def detach(self) -> None:
-        """The hook is closed, or the forward ended without telling."""
+        """The hook is closed, or the forward ended, also one that did not tell."""
         self._now = None
         if self._output_gradients.attached:
             self._output_gradients.detach()
         if self._recompute.watching:
             self._recompute.stop()
+        self._variant.leave()
         _take_off(self._attached, self._key)
-        _take_off(self._end_attached, self._end_key)
+        _take_off(self.end_attached, self._end_key)
 
-    def _choice(self, view: ModelView, plan: Plan) -> Choice:
+    def _choice(self, view: ModelView, plan: Plan, also: Plan | None) -> Choice:
         """Who is tapped under this plan. The first time, modules that may turn out to matter are, too."""
+        if also is not None:
+            return self._choice_with(view, plan, also)
         mode = self._recorder.now.mode
         known: tuple[ModelView, Choice] | None = plan.cache.get(("taps", mode, view.root_name))
         if known is not None and known[0] is view:
@@ -181,25 +221,39 @@ class Taps:
         plan.cache["taps", mode, view.root_name] = (view, choice)
         return choice
 
-    def _choose(self, view: ModelView, plan: Plan, *, everything: bool) -> Choice:
+    def _choice_with(self, view: ModelView, plan: Plan, also: Plan) -> Choice:
+        """Who is tapped under either plan, and under the one as under the other."""
+        key = ("taps with", view.root_name)
+        known: tuple[ModelView, Plan, Choice] | None = plan.cache.get(key)
+        if known is None or known[0] is not view or known[1] is not also:
+            everything = _waits_for_names(also, view)
+            choice = self._choose(view, plan, everything=everything, also=also)
+            known = plan.cache[key] = (view, also, choice)
+        return known[2]
+
+    def _choose(self, view: ModelView, plan: Plan, *, everything: bool, also: Plan | None = None) -> Choice:
+        def may_take(module: Module, kind: TensorKind) -> bool:
+            return _may_take(plan, module, kind) or (also is not None and _may_take(also, module, kind))
+
         before: list[Tap] = []
         after: list[Tap] = []
         own = None
         for module in view.modules:
             is_root = module is view.modules[0]
-            if everything or _may_take(plan, module, TensorKind.INPUT):
+            if everything or may_take(module, TensorKind.INPUT):
                 tap = self._tap(module, TensorKind.INPUT, plan, is_root=is_root)
                 if is_root:
                     own = tap
                 else:
                     before.append(tap)
-            own_loss = is_root and plan.may_take(TensorKind.LOSS)
-            if everything or own_loss or _may_take(plan, module, TensorKind.OUTPUT):
+            own_loss = is_root and (also or plan).may_take(TensorKind.LOSS)
+            if everything or own_loss or may_take(module, TensorKind.OUTPUT):
                 after.append(self._tap(module, TensorKind.OUTPUT, plan, is_root=is_root))
         return Choice(before, after, own) or _NOBODY
 
-    def _tap(self, module: Module, kind: TensorKind, plan: Plan, *, is_root: bool = False) -> Tap:
-        return Tap(module, kind, plan, self._recorder, self._fault_ref, is_root=is_root)
+    def _tap(self, module: Module, kind: TensorKind, plan: Plan, **options: Any) -> Tap:
+        site = self._sites.at(prefix_of(module, kind))
+        return Tap(module, kind, plan, self._recorder, self._fault_ref, site, **options)
 
     def _put_willing(self, view: ModelView, plan: Plan, choice: Choice) -> Choice:
         """Leaves out the modules that take no hooks (some foreign kinds), with a message."""
@@ -215,6 +269,9 @@ class Taps:
                 refused.add(tap.name)
         _take_off(self._attached, self._key)
         choice = choice.only(lambda tap: tap.name not in refused)
+        widened = plan.cache.get(("taps with", view.root_name))
+        if widened is not None:
+            plan.cache["taps with", view.root_name] = (*widened[:2], choice)
         for what in ("taps", "trial"):
             key = (what, self._recorder.now.mode, view.root_name)
             if key in plan.cache:
@@ -231,30 +288,34 @@ class Taps:
         name = f"{origin}_{alike}" if alike else origin
         self._losses.append(Module(weakref.ref(criterion), name, origin))
 
-    def attach_losses(self, plan: Plan) -> None:
-        """A step begins that is saved."""
+    def attach_losses(self, plan: Plan, also: Plan | None = None) -> None:
+        """A step begins that is saved. also: as for attach()."""
         if self._off or not self._losses:
             return
-        known: tuple[int, Choice] | None = plan.cache.get("losses")
-        if known is None or known[0] != len(self._losses):
-            known = plan.cache["losses"] = (len(self._losses), self._choose_losses(plan))
+        question = (len(self._losses), also)
+        known: tuple[tuple[int, Plan | None], Choice] | None = plan.cache.get("losses")
+        if known is None or known[0] != question:
+            known = plan.cache["losses"] = (question, self._choose_losses(plan, also or plan))
         choice = known[1]
         if any(loss.module() is None for loss in self._losses):
             choice = choice.only(lambda tap: tap.module() is not None)
         self.detach_losses()
         _put(choice, self._loss_key, self.losses_attached)
+        self._losses_variant.enter(choice.taps)
 
     def detach_losses(self) -> None:
         """A step begins that is not saved, or the hook is closed."""
+        self._losses_variant.leave()
         _take_off(self.losses_attached, self._loss_key)
 
-    def _choose_losses(self, plan: Plan) -> Choice:
+    def _choose_losses(self, plan: Plan, widest: Plan) -> Choice:
         choice = Choice([], [])
+        gate = self._compiled
         for loss in self._losses:
-            if _may_take(plan, loss, TensorKind.INPUT):
-                choice.before.append(self._tap(loss, TensorKind.INPUT, plan))
-            if _may_take(plan, loss, TensorKind.LOSS):
-                choice.after.append(self._tap(loss, TensorKind.LOSS, plan))
+            if _may_take(widest, loss, TensorKind.INPUT):
+                choice.before.append(self._tap(loss, TensorKind.INPUT, plan, gate=gate))
+            if _may_take(widest, loss, TensorKind.LOSS):
+                choice.after.append(self._tap(loss, TensorKind.LOSS, plan, gate=gate))
         return choice
 
 

@@ -1,0 +1,100 @@
+"""The operator through which compiled code calls back: `tdcore::observe`, and who it calls.
+
+A compiled graph keeps only operators. This one changes a state tensor (`order`), so it is neither removed nor
+moved past another one; it looks at the tensors it is given, and calls the observer whose number `who`
+holds. A number in a tensor, and not in the code, lets twenty blocks of a model share one compiled variant.
+
+Registered with torch.library's `Library`: it is public since torch 2.0, needs no build against torch, and a
+call costs a fifth of one through `custom_op` (benchmarks/operator_cost.py measures it).
+Threads: any. Keeps no observer and no tensor alive. An observer that is gone is not called.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+__all__ = ["LEFT_OUT", "Observer", "is_compiling", "number_of", "observe", "plain", "skip_frames"]
+
+# True in code that is being compiled, and in no other. Where torch cannot tell (before 2.3), capture in
+# compiled code is not possible, and hooks behave as they always did there.
+is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", lambda: False)
+
+
+class Observer(Protocol):
+    """What compiled code may call."""
+
+    def observed(self, values: list[torch.Tensor], what: str) -> None:
+        """Compiled code has come to this place. Never raises."""
+
+
+LEFT_OUT = "\t"  # before the end of a name whose tensor is not handed on
+
+_observers: weakref.WeakValueDictionary[int, Observer] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+
+
+def number_of(observer: Observer) -> torch.Tensor:
+    """A new number for an observer, in the form that compiled code hands on."""
+    number = next(_numbers)
+    _observers[number] = observer
+    with torch.inference_mode(False):
+        return torch.tensor(number, dtype=torch.int64, device="cpu")
+
+
+def _call(order: torch.Tensor, who: torch.Tensor, values: Sequence[torch.Tensor], what: str) -> None:
+    observer = _observers.get(int(who))
+    if observer is not None:
+        observer.observed(list(values), what)
+
+
+def _trace(order: torch.Tensor, who: torch.Tensor, values: Sequence[torch.Tensor], what: str) -> None:
+    """What the operator does to tensors that have shapes and no values."""
+
+
+_library = torch.library.Library("tdcore", "DEF")
+_library.define("observe(Tensor(a!) order, Tensor who, Tensor[] values, str what) -> ()")
+_library.impl("observe", _call, "CompositeExplicitAutograd")
+_library.impl("observe", _trace, "Meta")
+_order = torch.zeros((), dtype=torch.uint8, device="cpu")
+_operator: Any = torch.ops.tdcore.observe.default
+
+
+def observe(who: torch.Tensor, values: list[torch.Tensor], what: str = "") -> None:
+    """Puts a call of the observer into the code that is being compiled, behind all earlier ones."""
+    _operator(_order, who, [value.detach() for value in values], what)
+
+
+def plain(found: list[tuple[str, torch.Tensor]]) -> tuple[list[torch.Tensor], list[str]]:
+    """Tensors for observe(), and the ends of their names. Asked while code is compiled.
+
+    Of a tensor of another class (a DTensor) only the end of the name is handed on, marked: an operator that
+    it does not know would end the training.
+    """
+    values: list[torch.Tensor] = []
+    ends: list[str] = []
+    for end, tensor in found:
+        if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter:
+            values.append(tensor)
+            ends.append(end)
+        else:
+            ends.append(LEFT_OUT + end)
+    return values, ends
+
+
+def skip_frames(*functions: Any) -> None:
+    """These run as they are when compiled code calls them from outside a graph, and so does what they call.
+
+    Hooks of a root module run so: the compiler would otherwise try to compile each for itself.
+    """
+    compiler = getattr(torch._C, "_dynamo", None)
+    frames = getattr(compiler, "eval_frame", None)
+    action = getattr(frames, "_FrameAction", None)
+    if action is not None:
+        for function in functions:
+            strategy = frames._FrameExecStrategy(action.SKIP, action.SKIP)  # type: ignore[union-attr]
+            frames.set_code_exec_strategy(function.__code__, strategy)  # type: ignore[union-attr]

@@ -1,0 +1,50 @@
+"""What a script may register with a hook: checked when it is given, so that a mistake is told there.
+
+Threads: the training thread.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.optim import Optimizer
+
+from tdcore.errors import ConfigError
+from tdcore.hooks.pytorch.bypass import refuses_hooks
+from tdcore.hooks.pytorch.compiled import original
+from tdcore.hooks.pytorch.scaler import GRAD_SCALER
+
+__all__ = ["check_loss", "check_optimizer", "check_scaler", "root_of"]
+
+
+def root_of(module: object) -> nn.Module:
+    """The module to watch: of what torch.compile() gave, the model inside."""
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"register_module needs a torch.nn.Module, got {type(module).__name__}")
+    module = original(module)
+    if refuses_hooks(module):
+        raise ConfigError(
+            f"a {type(module).__name__} computes other numbers when it carries a hook itself; "
+            "register the model that it is part of, or nn.Sequential(layer)"
+        )
+    return module
+
+
+def check_loss(loss_module: object) -> None:
+    """A loss is a module."""
+    if not isinstance(loss_module, nn.Module):
+        raise ConfigError(
+            f"register_loss needs a torch.nn.Module such as nn.CrossEntropyLoss(), got "
+            f"{type(loss_module).__name__}; give the value of a functional loss to record_tensor_value()"
+        )
+
+
+def check_optimizer(optimizer: object) -> None:
+    """An optimizer is one of torch.optim or made like these."""
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigError(f"register_optimizer needs a torch.optim.Optimizer, got {type(optimizer).__name__}")
+
+
+def check_scaler(scaler: object) -> None:
+    """A scaler is torch's own."""
+    if not isinstance(scaler, GRAD_SCALER):
+        raise ConfigError(f"register_scaler needs a torch.amp.GradScaler, got {type(scaler).__name__}")

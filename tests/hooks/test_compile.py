@@ -1,0 +1,169 @@
+"""Capture in models that torch.compile has compiled: values, graphs, variants, and the training unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+import tdcore as td
+from tdcore.hooks.pytorch import compiled
+
+from .conftest import MakeHook, ReadRun
+from .models import Net
+
+EVERYTHING = ("weights", "gradients", "inputs", "outputs", "losses")
+Forward = Callable[[torch.Tensor], torch.Tensor]
+Build = Callable[[nn.Module, nn.Module], Forward]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+    compiled._ever = False  # for the tests that follow: this process has compiled nothing
+
+
+def train(forward: Forward, model: nn.Module, steps: int) -> list[torch.Tensor]:
+    """The losses of some steps on data that depend on the step alone."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(step)
+        loss = forward(torch.randn(5, 4, generator=generator))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach().clone())
+    return losses
+
+
+def wrapped(model: nn.Module, criterion: nn.Module, **options: Any) -> Forward:
+    faster = torch.compile(model, fullgraph=True, **{"backend": "aot_eager", **options})
+    return lambda x: criterion(faster(x), torch.zeros(5, 3))
+
+
+def in_place(model: nn.Module, criterion: nn.Module) -> Forward:
+    model.compile(fullgraph=True, backend="aot_eager")
+    return lambda x: criterion(model(x), torch.zeros(5, 3))
+
+
+def in_a_function(model: nn.Module, criterion: nn.Module) -> Forward:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = criterion(model(x), torch.zeros(5, 3))
+        return loss
+
+    return torch.compile(forward, fullgraph=True, backend="aot_eager")
+
+
+def eager(model: nn.Module, criterion: nn.Module) -> Forward:
+    return lambda x: criterion(model(x), torch.zeros(5, 3))
+
+
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+def captured(make_hook: MakeHook, read_run: ReadRun, build: Build, folder: Any, when: str) -> tuple[Any, Any]:
+    """The run and the losses of a training of five steps, of which 0, 2 and 4 are saved."""
+    model, criterion = net(), nn.MSELoss()
+    hook = make_hook(
+        out_dir=folder, include_collections=EVERYTHING, save_config=td.SaveConfig(save_interval=2)
+    )
+    forward = build(model, criterion)
+    if when == "after":
+        with torch.no_grad():
+            forward(torch.zeros(5, 4))
+        forward(torch.zeros(5, 4))
+        counters.clear()
+    hook.register_module(model)
+    hook.register_loss(criterion)
+    losses = train(forward, model, 5)
+    assert not hook._faults
+    return read_run(hook), losses
+
+
+@pytest.fixture(scope="module")
+def plain_losses() -> list[torch.Tensor]:
+    torch.set_num_threads(1)
+    model = net()
+    return train(wrapped(model, nn.MSELoss()), model, 5)
+
+
+@pytest.mark.supports("torch.compile, fullgraph", "values")
+@pytest.mark.supports("torch.compile, fullgraph", "losses")
+@pytest.mark.supports("torch.compile, fullgraph", "breaks")
+@pytest.mark.parametrize(
+    ("build", "when"),
+    [(wrapped, "before"), (wrapped, "after"), (in_place, "before"), (in_a_function, "before")],
+)
+def test_compiled_models_give_the_rows_and_values_of_eager_ones(
+    make_hook: MakeHook,
+    read_run: ReadRun,
+    tmp_path: Any,
+    plain_losses: list[torch.Tensor],
+    build: Build,
+    when: str,
+) -> None:
+    expected, _ = captured(make_hook, read_run, eager, tmp_path / "eager", "before")
+    run, losses = captured(make_hook, read_run, build, tmp_path / "compiled", when)
+    assert not counters["graph_break"]
+    assert counters["stats"]["unique_graphs"] <= 2
+    key = ("name", "kind", "step", "call", "mode_step")
+    rows = [[tuple(row[part] for part in key) for row in one.rows] for one in (run, expected)]
+    assert sorted(rows[0]) == sorted(rows[1])
+    for name, _, step, *_ in rows[1]:
+        assert np.allclose(run.value(name, step), expected.value(name, step), rtol=1e-6, atol=1e-7), name
+    for one, two in zip(losses, plain_losses, strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.supports("torch.compile, fullgraph", "cost")
+def test_between_saved_steps_modules_carry_nothing_and_the_code_without_taps_runs(
+    make_hook: MakeHook,
+) -> None:
+    model = net()
+    hook = make_hook(include_collections=["outputs"], save_config=td.SaveConfig(start_step=2, end_step=3))
+    forward = wrapped(model, nn.MSELoss())
+    hook.register_module(model)
+    train(forward, model, 2)
+    assert counters["stats"]["calls_captured"] == 3  # the three layers
+    for module in (model.fc1, model.relu, model.fc2):
+        assert not module._forward_hooks
+        assert "forward" not in vars(module)
+
+
+@pytest.mark.supports("torch.compile, default", "values")
+@pytest.mark.supports("torch.compile, default", "breaks")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about its own code
+def test_inductor_keeps_every_capture_and_its_order(make_hook: MakeHook, read_run: ReadRun) -> None:
+    model = net()
+    hook = make_hook(include_collections=["outputs"])
+    forward = wrapped(model, nn.MSELoss(), backend="inductor")
+    hook.register_module(model)
+    x = torch.randn(5, 4)
+    expected = model.fc1(x).detach().numpy().copy()
+    forward(x).backward()
+    run = read_run(hook)
+    assert run.names(0) == ["fc1_output_0", "relu_output_0", "fc2_output_0", "Net_output_0"]
+    assert np.allclose(run.value("fc1_output_0", 0), expected, atol=1e-6)
+    assert np.allclose(run.value("relu_output_0", 0), np.maximum(expected, 0), atol=1e-6)
+
+
+def test_registering_what_torch_compile_gave_names_tensors_as_the_model_does(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    model = net()
+    faster: Any = torch.compile(model, backend="aot_eager")
+    hook = make_hook(include_collections=["weights", "outputs"])
+    hook.register_module(faster)
+    train(lambda x: faster(x).square().mean(), model, 1)
+    assert {"Net_fc1.weight", "fc1_output_0", "Net_output_0"} <= set(read_run(hook).names())
