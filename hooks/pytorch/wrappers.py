@@ -1,9 +1,10 @@
 """Modules that stand around a model, or change its class, to train it on many ranks.
 
 A wrapper (DistributedDataParallel, FullyShardedDataParallel) changes no name, nor does what torch.compile()
-gives: tensors of the model in it are called as without it. fully_shard() and replicate() make a class of their own for a module and keep its name
-in that; here it has its old name. FSDP2 shows a module's whole parameters during forward and the sharded
-ones otherwise: it is asked for the sharded ones, which the optimizer has.
+gives: tensors of the model in it are called as without it. fully_shard() and replicate() make a class of
+their own for a module and keep its name in that; here it has its old name. FSDP2 shows a module's whole
+parameters during forward and the sharded ones otherwise: it is asked for the sharded ones, which the
+optimizer has.
 All of these are private to torch or may change: without them names are longer, and no more. Threads: any.
 """
 

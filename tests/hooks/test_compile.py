@@ -167,3 +167,50 @@ def test_registering_what_torch_compile_gave_names_tensors_as_the_model_does(
     hook.register_module(faster)
     train(lambda x: faster(x).square().mean(), model, 1)
     assert {"Net_fc1.weight", "fc1_output_0", "Net_output_0"} <= set(read_run(hook).names())
+
+
+def of_two_models(make_hook: MakeHook, read_run: ReadRun, folder: Any, compiling: bool) -> tuple[Any, Any]:
+    """A run of a generator and a critic in one function, and the losses. Steps 0 and 2 are saved."""
+    generator, critic = net(), nn.Sequential(nn.Linear(3, 2), nn.Tanh())
+    nn.init.constant_(critic[0].weight, 0.5)
+    nn.init.constant_(critic[0].bias, 0.1)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        judged: torch.Tensor = critic(generator(x))
+        return judged.square().mean()
+
+    hook = make_hook(
+        out_dir=folder, include_collections=EVERYTHING, save_config=td.SaveConfig(save_interval=2)
+    )
+    faster = torch.compile(forward, fullgraph=True, backend="eager") if compiling else forward
+    hook.register_module(generator)
+    hook.register_module(critic)
+    losses = train(faster, nn.ModuleList([generator, critic]), 4)
+    assert not hook._faults
+    assert "compiled" not in hook._notes  # no step whose forward ran without taps
+    return read_run(hook), losses
+
+
+def test_further_roots_in_compiled_code_give_the_rows_and_values_of_eager_ones(
+    make_hook: MakeHook, read_run: ReadRun, tmp_path: Any
+) -> None:
+    expected, eager_losses = of_two_models(make_hook, read_run, tmp_path / "eager", compiling=False)
+    run, losses = of_two_models(make_hook, read_run, tmp_path / "compiled", compiling=True)
+    rows = [sorted((row["name"], row["step"], row["call"]) for row in one.rows) for one in (run, expected)]
+    assert rows[0] == rows[1]
+    assert {("Sequential.0_output_0", 0, 0), ("Sequential.0_output_0", 2, 0)} <= set(rows[0])
+    for name, step, _ in rows[1]:
+        assert np.allclose(run.value(name, step), expected.value(name, step), rtol=1e-6, atol=1e-7), name
+    assert all(map(torch.equal, losses, eager_losses))
+
+
+def test_output_gradients_that_compiled_code_does_not_give_are_told_and_break_no_graph(
+    make_hook: MakeHook,
+) -> None:
+    model = net()
+    hook = make_hook(include_collections=["output_gradients", "outputs"])
+    forward = torch.compile(lambda x: model(x).square().mean(), fullgraph=True, backend="eager")
+    hook.register_module(model)
+    train(forward, model, 2)
+    assert not hook._faults
+    assert "compiled" in hook._notes["output_gradients"]
