@@ -35,9 +35,9 @@ _NONE: tuple[object, ...] = ()
 
 
 def begin_compiled_forward(
-    hook: Hook, watched: Hook | Further, values: list[torch.Tensor], ends: str
+    hook: Hook, watched: Hook | Further, inputs: tuple[list[torch.Tensor], str] | None
 ) -> None:
-    """Compiled code tells that a root's forward begins. values: its input, where there are taps.
+    """Compiled code tells that a root's forward begins. inputs: with ends of names; None: code without taps.
 
     watched: the hook itself, or a further root of it.
     """
@@ -45,12 +45,15 @@ def begin_compiled_forward(
     if root is None or watched._off:
         return
     watched._compiled.met = True
-    tapped = watched._taps.is_on
+    taps = watched._taps
+    if inputs is None and taps.is_on:
+        taps.detach()  # its step began inside the same code
+    tapped = taps.is_on
     watched._on_forward(root, _NONE, None)
-    if tapped:
-        watched._taps.take_own(values, ends)
-    elif watched is hook and hook._clock.plan is None:
-        arm(hook)
+    if tapped and inputs is not None:
+        taps.take_own(*inputs)
+    elif hook._clock.plan is None:
+        arm(hook, watched)
 
 
 def compiled_before(hook: Hook, root: nn.Module) -> None:
@@ -62,9 +65,12 @@ def compiled_before(hook: Hook, root: nn.Module) -> None:
     arm(hook)
 
 
-def arm(hook: Hook) -> None:
-    """Chooses the variant of the next forward."""
-    hook._guarded("activations", _arm, hook)
+def arm(hook: Hook, watched: Hook | Further | None = None) -> None:
+    """Chooses the variant of the next forward, of the clock or of a further root."""
+    if watched is None or watched is hook:
+        hook._guarded("activations", _arm, hook)
+    else:
+        hook._guarded("activations", watched.arm, hook)  # type: ignore[union-attr]  # it is no hook
 
 
 def _arm(hook: Hook) -> None:

@@ -279,7 +279,7 @@ class Hook(BaseHook):
             self._resolve_modules()
         plan = self._begin_step(self._mode or following)
         if self._further.some:
-            self._guarded("activations", self._further.arm, self)
+            self._guarded("activations", self._further.begin_step, self)
         if plan is None:
             if self._taps.losses_attached:
                 self._guarded("losses", compiled_steps.rest_losses, self)

@@ -128,16 +128,25 @@ class Further:
         due = self._parameters.weights_due
         self._taps.attach(module, view, plan, arguments, watch_end=due, also=widest(hook))
 
-    def arm(self, hook: Hook) -> None:
-        """A step begins, or a forward has ended: if the next is compiled, its taps must be on before it.
+    def begin_step(self, hook: Hook) -> None:
+        """A step begins. Now it is known whether it is saved."""
+        if hook._clock.plan is None:
+            self._compiled.asleep = True
+            if self._taps.is_on:
+                self._taps.detach()
+        elif self._compiled.met and not self._taps.is_on:
+            self.arm(hook)
 
-        Unlike the clock's, the next forward belongs to the step that is running, so its plan is known.
+    def arm(self, hook: Hook) -> None:
+        """The next forward may be compiled, and then its taps must be on before it.
+
+        It may be one more of the running step, or of the next one: one function that is compiled may hold
+        the calls of all roots.
         """
-        plan, root = hook._clock.plan, self._root()
-        self._compiled.asleep = plan is None
-        if self._taps.is_on:
-            self._taps.detach()
-        if self._compiled.met and plan is not None and root is not None:
+        saved, root = hook._clock.plan is not None, self._root()
+        due = self._compiled.met and (saved or (not hook._by_hand and hook._clock.may_save_next()))
+        self._compiled.asleep = not due
+        if due and root is not None:
             view, nothing = self._parameters.current_view(), hook._clock.plan_of(())
             self._taps.attach(root, view, nothing, None, watch_end=True, also=widest(hook))
 
@@ -207,10 +216,10 @@ class Roots:
             if further._parameters.owed is not None:
                 further._parameters.before_forward()
 
-    def arm(self, hook: Hook) -> None:
+    def begin_step(self, hook: Hook) -> None:
         """The clock's step has begun."""
         for further in self._further:
-            further.arm(hook)
+            further.begin_step(hook)
 
     def finish(self) -> None:
         """Captures what they owe."""

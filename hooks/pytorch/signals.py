@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StepSignal", "optimizer_signals"]
 
-_GRAD = "grad"
+_GRAD, _NO_GRAD = "grad", "no grad"
 
 
 class Watcher(Protocol):
@@ -70,15 +70,18 @@ class StepSignal(InertInCopies):
         self.watched._on_forward(module, args, kwargs)
 
     def _trace(self, value: Any) -> None:
-        found = [] if self.compiled.asleep else list(leaves(value[0] if len(value) == 1 else value))
-        values, ends = plain(found)
-        observe(self.who, values, "\n".join([_GRAD if torch.is_grad_enabled() else "", *ends]))
+        head = _GRAD if torch.is_grad_enabled() else _NO_GRAD
+        if self.compiled.asleep:
+            observe(self.who, [], head)
+            return
+        values, ends = plain(list(leaves(value[0] if len(value) == 1 else value)))
+        observe(self.who, values, "\n".join([head, *ends] if ends else [head, ""]))
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
         """As what compiled code calls when the root's forward begins. values: its input, with taps."""
-        grad, _, ends = what.partition("\n")
+        grad, taps, ends = what.partition("\n")
         with torch.set_grad_enabled(grad == _GRAD):  # compiled code runs with it switched off
-            begin_compiled_forward(self.hook, self.watched, values, ends)
+            begin_compiled_forward(self.hook, self.watched, (values, ends) if taps else None)
 
 
 skip_frames(StepSignal.__call__)
