@@ -27,7 +27,7 @@ __all__ = [
     "begin_compiled_forward",
     "compiled_before",
     "note_missed",
-    "rest_losses",
+    "rest",
     "widest",
 ]
 
@@ -91,12 +91,19 @@ def arm_losses(hook: Hook) -> None:
     hook._taps.attach_losses(hook._clock.plan_of(()), widest(hook))
 
 
-def rest_losses(hook: Hook) -> None:
-    """A step begins that is not saved: nothing is to be taken from the losses."""
+def rest(hook: Hook) -> None:
+    """A step begins that is not saved: nothing is to be taken from the losses.
+
+    Nor from modules whose taps were put on in case that the root's call is compiled, when it is not.
+    """
+    taps = hook._taps
     if hook._compiled.met:
         arm_losses(hook)
-    else:
-        hook._taps.detach_losses()
+        return
+    taps.left_on = False
+    taps.detach_losses()
+    if taps.end_attached:
+        taps.detach()
 
 
 def widest(hook: Hook) -> Plan | None:

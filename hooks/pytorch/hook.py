@@ -264,25 +264,24 @@ class Hook(BaseHook):
         if self._clock.plan is not None:
             self._guarded("activations", self._attach, module, (args, kwargs) if kwargs is not None else None)
             self._recorder.spent_ns = spent + perf_counter_ns() - start  # a tap in between has added its own
-        elif self._taps.end_attached and kwargs is not None:
-            self._taps.detach()  # they were put on in case that the root's call is compiled
 
     def _start_step(self, following: int) -> None:
         parameters = self._parameters
         if parameters is not None and parameters.owed is not None:
             self._guarded("parameters", parameters.before_forward)
-        if self._further.some:
+        further = self._further.some
+        if further:
             self._guarded("parameters", self._further.before_forward)
         if self._taps.unsettled:
             self._guarded("output gradients", self._taps.settle)
         if self._version.value != self._resolved_version:
             self._resolve_modules()
         plan = self._begin_step(self._mode or following)
-        if self._further.some:
+        if further:
             self._guarded("activations", self._further.begin_step, self)
         if plan is None:
-            if self._taps.losses_attached:
-                self._guarded("losses", compiled_steps.rest_losses, self)
+            if self._taps.left_on:
+                self._guarded("losses", compiled_steps.rest, self)
             return
         stamp = self._clock.now.stamp
         self._guarded("losses", self._attach_losses, plan)

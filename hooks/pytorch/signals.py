@@ -92,17 +92,21 @@ def optimizer_signals(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., None], 
 
     def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hook: Watcher | None = hook_ref()
-        if hook is None or hook._off or hook._parameters is None:
+        if hook is None or hook._off:
             return
         parameters = hook._parameters
+        if parameters is None:
+            return
         if parameters.owed is not None or len(args) > 1 or kwargs:
             hook._before_optimizer(parameters, optimizer, (*args[1:], *kwargs.values()))
 
     def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hook: Watcher | None = hook_ref()
-        if hook is None or hook._off or hook._parameters is None:
+        if hook is None or hook._off:
             return
         parameters = hook._parameters
+        if parameters is None:
+            return
         parameters.inside_step = False
         if parameters.owed is not None or parameters.updates.pending or hook._asked():
             hook._after_optimizer(parameters, optimizer)

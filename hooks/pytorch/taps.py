@@ -87,6 +87,7 @@ class Taps:
         self._output_gradients = OutputGradients(recorder, fault, notes)
         self._recompute = Recompute(notes, names)
         self.unsettled = False  # settle() has something to do
+        self.left_on = False  # taps may be on when a step begins
         self._now: tuple[Choice, ModelView] | None = None  # on the modules while the root's forward runs
         self._warn = warn
         self._recorder = recorder
@@ -133,7 +134,7 @@ class Taps:
         """
         if self.end_attached or self._attached or self._recompute.watching:
             self.detach()  # the last forward ended without telling
-        choice = _NOBODY
+        choice, self.left_on = _NOBODY, True
         if not self._off:
             choice = self._choice(view, plan, also)
             choice = self._bypass.willing(choice, view, plan, in_any_mode=arguments is None)
@@ -300,6 +301,7 @@ class Taps:
         if any(loss.module() is None for loss in self._losses):
             choice = choice.only(lambda tap: tap.module() is not None)
         self.detach_losses()
+        self.left_on = True
         _put(choice, self._loss_key, self.losses_attached)
         self._losses_variant.enter(choice.taps)
 
