@@ -94,9 +94,10 @@ def arm_losses(hook: Hook) -> None:
 def rest(hook: Hook) -> None:
     """A step begins that is not saved: nothing is to be taken from the losses.
 
-    Nor from modules whose taps were put on in case that the root's call is compiled, when it is not.
+    Nor from modules whose taps were put on in case that a root's call is compiled.
     """
     taps = hook._taps
+    hook._further.begin_step(hook)
     if hook._compiled.met:
         arm_losses(hook)
         return

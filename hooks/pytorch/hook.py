@@ -269,21 +269,20 @@ class Hook(BaseHook):
         parameters = self._parameters
         if parameters is not None and parameters.owed is not None:
             self._guarded("parameters", parameters.before_forward)
-        further = self._further.some
-        if further:
+        if self._further.some:
             self._guarded("parameters", self._further.before_forward)
         if self._taps.unsettled:
             self._guarded("output gradients", self._taps.settle)
         if self._version.value != self._resolved_version:
             self._resolve_modules()
         plan = self._begin_step(self._mode or following)
-        if further:
-            self._guarded("activations", self._further.begin_step, self)
         if plan is None:
             if self._taps.left_on:
                 self._guarded("losses", compiled_steps.rest, self)
             return
         stamp = self._clock.now.stamp
+        if self._further.some:
+            self._guarded("activations", self._further.begin_step, self)
         self._guarded("losses", self._attach_losses, plan)
         if parameters is not None:
             gradients = stamp.mode in (_TRAIN, _GLOBAL) and torch.is_grad_enabled()

@@ -147,6 +147,7 @@ class Further:
         due = self._compiled.met and (saved or (not hook._by_hand and hook._clock.may_save_next()))
         self._compiled.asleep = not due
         if due and root is not None:
+            hook._taps.left_on = True  # so that a step that is not saved takes them off
             view, nothing = self._parameters.current_view(), hook._clock.plan_of(())
             self._taps.attach(root, view, nothing, None, watch_end=True, also=widest(hook))
 

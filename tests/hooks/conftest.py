@@ -12,7 +12,19 @@ import pytest
 import torch
 
 import tdcore as td
-from tdcore.hooks.pytorch import Hook
+from tdcore.hooks.pytorch import Hook, compiled
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """For tests that call torch.compile: no code is compiled, and for later tests none ever was."""
+    import torch._dynamo.utils  # takes a second
+
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch._dynamo.reset()
+    compiled._ever = False
 
 
 class Captured:

@@ -168,6 +168,7 @@ def test_further_models_that_train_are_recorded_or_named(watch: Watch, read_run:
     assert recorded or watched.warned == ["Critic trains beside Net; it is not recorded"]
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 def test_a_model_whose_calls_are_not_seen_is_found_when_its_optimizer_steps(watch: Watch) -> None:
     watched = watch(include_collections=["gradients"])
     model = Net()

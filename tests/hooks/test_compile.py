@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,23 +12,15 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import tdcore as td
-from tdcore.hooks.pytorch import compiled
 
 from .conftest import MakeHook, ReadRun
 from .models import Net
 
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
 EVERYTHING = ("weights", "gradients", "inputs", "outputs", "losses")
 Forward = Callable[[torch.Tensor], torch.Tensor]
 Build = Callable[[nn.Module, nn.Module], Forward]
-
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    counters.clear()
-    yield
-    torch._dynamo.reset()
-    compiled._ever = False  # for the tests that follow: this process has compiled nothing
 
 
 def train(forward: Forward, model: nn.Module, steps: int) -> list[torch.Tensor]:
@@ -171,9 +163,10 @@ def test_registering_what_torch_compile_gave_names_tensors_as_the_model_does(
 
 def of_two_models(make_hook: MakeHook, read_run: ReadRun, folder: Any, compiling: bool) -> tuple[Any, Any]:
     """A run of a generator and a critic in one function, and the losses. Steps 0 and 2 are saved."""
-    generator, critic = net(), nn.Sequential(nn.Linear(3, 2), nn.Tanh())
-    nn.init.constant_(critic[0].weight, 0.5)
-    nn.init.constant_(critic[0].bias, 0.1)
+    generator, judge = net(), nn.Linear(3, 2)
+    critic = nn.Sequential(judge, nn.Tanh())
+    nn.init.constant_(judge.weight, 0.5)
+    nn.init.constant_(judge.bias, 0.1)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         judged: torch.Tensor = critic(generator(x))
