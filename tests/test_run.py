@@ -120,7 +120,7 @@ def test_a_script_with_the_trainer_of_transformers_is_recorded(tmp_path: Path) -
     ran = python("-m", "tdcore.run", "--save-interval", 2, script, "out", cwd=tmp_path)
     assert (plain.code, ran.code) == (0, 0), ran.err
     assert exact(ran.out) == exact(plain.out)
-    assert len(exact(plain.out)) == 6 + 3
+    assert len(exact(plain.out)) == 6 + 4
     assert "recording GPT2LMHeadModel to" in ran.err
     trial = td.create_trial(str(tmp_path / "runs" / "language_model"))
     assert trial.tensor("loss_output_0").steps() == [0, 2, 4, 10, 12, 14]  # 6 steps, 4 to evaluate, 6 steps
