@@ -63,7 +63,7 @@ build() {
   mapfile -t targets < <(device_tests)
   targets+=(gpu_benchmark)
   if pybind11="$("$PYTHON" -m pybind11 --cmakedir)"; then
-    options+=(-DPython_EXECUTABLE="$PYTHON" -Dpybind11_DIR="$pybind11"
+    options+=(-DTDCORE_BUILD_EXTENSION=ON -DPython_EXECUTABLE="$PYTHON" -Dpybind11_DIR="$pybind11"
       -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$PWD/tdcore")
     targets+=(_core)
   else
