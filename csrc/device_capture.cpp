@@ -137,7 +137,7 @@ CaptureResult DeviceCapture::capture(std::span<const Request> requests, const Mo
   if (!main_.usable()) return {};
   thread_local std::vector<Item> items;  // keeps its room from call to call
   if (engine_ == nullptr || !engine_->on()) {
-    (void)busy();  // what was lost with the device is counted
+    (void)busy();  // it failed just now: what was lost with it is counted
     return RowPlan(main_, moment, waiter, items).skip_all(requests, DropReason::kDeviceError);
   }
   if (is_captured_into_a_graph(*engine_, stream))

@@ -49,6 +49,7 @@ class DeviceEngine {
   /// Whether the device is used: no error yet, not closed.
   bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
   const BatchLimits& limits() const noexcept { return limits_; }
+  /// Locked: close() takes the device away.
   bool is_capturing(StreamHandle stream) noexcept { return device_->is_capturing(stream); }
   Ring& lane() noexcept { return *lane_; }
 

@@ -28,7 +28,8 @@ void commit_now(const DeviceCommit& commit) noexcept {
 
 }  // namespace
 
-/// Events behind all that is in flight: of each stream its latest.
+/// Events behind all that is in flight: of each stream its latest. Two streams under one handle (CUDA's
+/// per-thread stream in two threads) count as one: with several devices a step's mark may then come early.
 struct DeviceEngine::Events {
   static constexpr std::size_t kMost = 64;
   std::array<EventHandle, kMost> events{};
@@ -137,7 +138,7 @@ void DeviceEngine::settle() noexcept {
   if (device_ == nullptr) return;
   for (std::size_t i = 0; i < payload_pieces_.size() && look(payload_pieces_[i]); ++i) {
   }
-  const Piece* waiting = nullptr;  // what comes after it on its stream has not ended either: it is not asked
+  const Piece* waiting = nullptr;  // what is behind it on its stream is asked when this one has ended
   for (std::size_t i = 0; i < table_pieces_.size(); ++i) {
     Piece& piece = table_pieces_[i];
     const bool behind = waiting != nullptr && waiting->stream == piece.stream;

@@ -4,7 +4,7 @@
 // found without waiting: by what events say is done, or by making the stream wait for their events; where the
 // pieces in the way are its own, it waits for nothing that it would not have waited for. Nothing is allocated
 // after construction.
-// Threads: one at a time (DeviceCapture's mutex).
+// Threads: one at a time (DeviceEngine's mutex).
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,8 @@
 // lanes the late ones are not served (kUnsupportedDevice). One that cannot be used keeps its lane and says
 // why (kDeviceError). Captures of host memory come nowhere near here. Threads: any may call anything.
 // prepare() may last (memory is taken and pinned, kernels are compiled) and holds a mutex meanwhile, so it
-// must not be called with the GIL; the rest looks at atomics. Fork: in a child nothing is done, and nothing
-// of the parent's is touched.
+// must not be called with the GIL; what tells of devices and close() take it, too, captures look at atomics.
+// Fork: in a child nothing is done, and nothing of the parent's is touched.
 #pragma once
 
 #include <array>

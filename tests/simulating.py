@@ -12,9 +12,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tdcore import _core
+from tdcore.ring_config import RingConfig
 from tests.capturing import Array, Captured, Tap
 
 CUDA, ROCM = 2, 10
+
+# Small, with room for one device, whether this machine has one or not.
+RING = RingConfig(
+    ring_bytes=1 << 22,
+    slots=1024,
+    names_bytes=1 << 20,
+    device_lanes=1,
+    device_ring_bytes=1 << 23,
+    device_arena_bytes=1 << 22,
+)
 
 
 class InterfaceArray:

@@ -33,7 +33,7 @@ REPORT: dict[str, Any] = {
     "devices": [DEVICE],
     "nvrtc_path": "",
     "nvrtc_version": "",
-    "fatbin": "sm_80 sm_90 compute_80",
+    "fatbin": "sm_80 sm_90 sm_100 compute_75",
 }
 
 

@@ -1,8 +1,6 @@
 // The calls of a CUDA device: each pushes the context where needed, enqueues, and keeps what went wrong.
 #include "cuda/cuda_device.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdint>
 

@@ -13,7 +13,7 @@ namespace tdcore::cuda {
 /// A fatbin for the driver: machine code for some architectures, PTX for the rest. Empty without nvcc.
 std::string_view kernel_fatbin() noexcept;
 
-/// "sm_80 sm_90 compute_80"; empty without nvcc.
+/// "sm_80 sm_90 sm_100 compute_75"; empty without nvcc.
 std::string_view kernel_fatbin_architectures() noexcept;
 
 std::string_view kernel_source() noexcept;

@@ -17,19 +17,11 @@ from tdcore import _core
 from tdcore.hooks.devices import prepare_devices
 from tdcore.hooks.pytorch import Hook
 from tdcore.hooks.pytorch.model import cuda_devices
-from tests.simulating import InterfaceArray, numbers
+from tests.simulating import RING, InterfaceArray, numbers
 
 from .conftest import Captured, MakeHook, ReadRun
 from .models import Net, train
 
-RING = td.RingConfig(
-    ring_bytes=1 << 22,
-    slots=1024,
-    names_bytes=1 << 20,
-    device_lanes=1,
-    device_ring_bytes=1 << 23,
-    device_arena_bytes=1 << 22,
-)
 STATISTICS = td.ReductionConfig()
 
 

@@ -13,16 +13,7 @@ import tdcore as td
 from tdcore import _core
 from tdcore.hooks.pytorch import Hook
 from tdcore.rules.source import RunSource
-from tests.simulating import InterfaceArray, numbers
-
-RING = td.RingConfig(
-    ring_bytes=1 << 22,
-    slots=1024,
-    names_bytes=1 << 20,
-    device_lanes=1,
-    device_ring_bytes=1 << 22,
-    device_arena_bytes=1 << 20,
-)
+from tests.simulating import RING, InterfaceArray, numbers
 
 
 class Training:
