@@ -15,7 +15,6 @@ Tensor.backward to the end. Threads: any. Never raises into the script; keeps no
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import threading
@@ -32,6 +31,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from tdcore.errors import ConfigError
 from tdcore.hooks import base
 from tdcore.hooks.pytorch.hook import Hook
+from tdcore.hooks.pytorch.living import living
 from tdcore.hooks.pytorch.optimizer import owned_by
 from tdcore.hooks.pytorch.tap import graph_task
 
@@ -151,7 +151,7 @@ class Attachment:
         optimizers = [known for known in (one() for one in self._stepped) if known is not None]
         due = self._calls <= _SEARCHES or self._calls & (self._calls - 1) == 0
         if not optimizers and due:
-            optimizers = _alive(Optimizer)
+            optimizers = living(Optimizer)
         held = {id(one) for optimizer in optimizers for one in owned_by(optimizer)}
         if parameters.isdisjoint(held):
             return
@@ -176,7 +176,7 @@ class Attachment:
         except BaseException:
             hook.close()
             raise
-        self._scalers = [weakref.ref(scaler) for scaler in _alive(_scaler_type())]
+        self._scalers = [weakref.ref(scaler) for scaler in living(_scaler_type())]
         self._hook = weakref.ref(hook)
 
     def _register(self, hook: Hook, roots: list[nn.Module]) -> None:
@@ -235,11 +235,6 @@ def _unwrapped(module: nn.Module) -> nn.Module:
     return module
 
 
-def _alive(kind: type[Any]) -> list[Any]:
-    """All objects of the type that there are. Takes some 10 ms."""
-    return [found for found in gc.get_objects() if issubclass(type(found), kind)]
-
-
 def _roots_of(held: set[int], beside: nn.Module | None = None) -> list[nn.Module]:
     """The outermost modules that can be called and hold some of the parameters (by their ids).
 
@@ -247,7 +242,7 @@ def _roots_of(held: set[int], beside: nn.Module | None = None) -> list[nn.Module
     """
     if not held:
         return []
-    modules = _alive(nn.Module)
+    modules = living(nn.Module)
     holding = [
         module
         for module in modules

@@ -6,7 +6,6 @@ Keeps no optimizer alive.
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterator, Sequence
 from itertools import chain, compress
@@ -18,6 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdcore.hooks.plan import Batch, Plan, Want
+from tdcore.hooks.pytorch.living import living
 from tdcore.hooks.pytorch.sharded import Part, part_of
 from tdcore.layout import TensorKind
 
@@ -90,12 +90,11 @@ class Optimizers:
         return known
 
     def search(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Looks once, among all objects, for an optimizer that has not stepped yet. Takes some 10 ms."""
+        """Looks once, among all objects, for an optimizer that has not stepped yet."""
         if not self._searched:
             self._searched = True
-            for found in gc.get_objects():
-                if issubclass(type(found), Optimizer):
-                    self.meet(found, parameters)
+            for found in living(Optimizer):
+                self.meet(found, parameters)
 
     def search_owners(self, parameters: Sequence[nn.Parameter]) -> None:
         """Looks among all objects when a parameter that trains has no known optimizer: once for each such."""

@@ -16,7 +16,6 @@ optimizer alive; the records are kept from a saved step's start until it is paid
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +25,7 @@ import torch
 from torch.optim import Optimizer
 
 from tdcore.hooks.plan import Batch, Plan
+from tdcore.hooks.pytorch.living import living
 from tdcore.layout import TensorKind
 
 __all__ = ["GRAD_SCALER", "Rows", "ScaleRecord", "Scalers"]
@@ -68,10 +68,8 @@ class Scalers:
         if self._looks and not (again and self._looks < _LOOKS and not self.alive):
             return
         self._looks += 1
-        objects = gc.get_objects()
-        kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, GRAD_SCALER)}
-        if kinds:
-            self._known = [weakref.ref(found) for found in objects if type(found) in kinds]
+        found = list(map(weakref.ref, living(GRAD_SCALER)))
+        self._known = found or self._known
 
     def add(self, scaler: Any) -> None:
         """A scaler that the training says it has."""

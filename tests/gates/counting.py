@@ -10,6 +10,7 @@ import gc
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
@@ -93,9 +94,14 @@ def _codes() -> Iterator[tuple[CodeType, Path]]:
     seen: set[CodeType] = set()
     while pending:
         code = pending.pop()
-        path = Path(code.co_filename)
-        if code in seen or HOOKS.name not in path.parts or HOOKS not in path.resolve().parents:
+        if code in seen or not _is_ours(code.co_filename):
             continue
         seen.add(code)
-        yield code, path
+        yield code, Path(code.co_filename)
         pending += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+
+
+@cache
+def _is_ours(file: str) -> bool:
+    path = Path(file)
+    return HOOKS.name in path.parts and HOOKS in path.resolve().parents

@@ -14,139 +14,24 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
-from torch.utils.checkpoint import checkpoint
 
 from tdcore.hooks.pytorch import Hook
 
 from .conftest import Captured, MakeHook, ReadRun
+from .shapes import Checkpoints, Frozen, InPlace, Nests, Ragged, Reuses, Shares
 from .test_survive import replicate
 
 OUTPUTS = ["outputs", "inputs", "weights", "gradients", "losses"]
 
 
-class Reuses(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.act = nn.Linear(4, 4), nn.Tanh()
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.act(self.fc(self.act(self.fc(x))))
-
-
-class Shares(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.outer = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.outer.weight = self.inner.weight
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.outer(self.inner(x).tanh())
-
-
-class Checkpoints(nn.Module):
-    def __init__(self, reentrant: bool) -> None:
-        super().__init__()
-        self.first, self.block = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
-        self.reentrant = reentrant
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return checkpoint(self.block, self.first(x), use_reentrant=self.reentrant)
-
-
-class InPlace(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1, self.act, self.fc2 = nn.Linear(4, 8), nn.ReLU(inplace=True), nn.Linear(8, 4)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.fc2(self.act(self.fc1(x).mul_(2.0)))
-
-
-class Frozen(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.base, self.head = nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.head(self.base(x).tanh())
-
-
-class Inner(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        y = self.fc(x)
-        return {"y": y, "more": (None, [y.tanh()]), "nothing": None}
-
-
-class Nests(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Inner()
-
-    def forward(self, x: torch.Tensor) -> Any:
-        found = self.inner(x)
-        return found["y"] + found["more"][1][0]
-
-
-class Pools(nn.Module):
-    """Takes a jagged tensor and gives one for each of its rows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.fc(torch.nested.nested_tensor_from_jagged(x, torch.tensor([0, 1, 3])))
-
-
-class Ragged(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.pools = Pools()
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.pools(x).values()
-
-
-class HalfWithoutGradient(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        with torch.no_grad():
-            y = self.encoder(x)
-        return self.head(y)
-
-
-CASES: dict[str, Callable[[], nn.Module]] = {
-    "reused modules": Reuses,
-    "shared parameters": Shares,
-    "activation checkpointing, reentrant": lambda: Checkpoints(True),
-    "activation checkpointing, non-reentrant": lambda: Checkpoints(False),
-    "in-place activations": InPlace,
-    "frozen parameters": Frozen,
-    "nested outputs": Nests,
-    "nested and ragged tensors": Ragged,
-    "DataParallel": lambda: nn.DataParallel(Reuses()),
-    "no_grad and inference_mode": HalfWithoutGradient,
-}
-
-
 def trained(model: nn.Module, steps: int = 3) -> list[float]:
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer, losses = torch.optim.Adam(parameters, lr=0.05), []
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.05), []
     for _ in range(steps):
         optimizer.zero_grad()
         loss = model(torch.randn(3, 4)).square().mean()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    with torch.inference_mode():
-        losses.append(model.eval()(torch.randn(3, 4)).square().mean().item())
     return losses
 
 
@@ -158,25 +43,6 @@ def notes_of(hook: Hook) -> dict[str, Any]:
     document = json.loads((Path(hook.out_dir) / "collections.json").read_text())
     notes: dict[str, Any] = document["attempts"]["0"]
     return notes
-
-
-@pytest.mark.parametrize(
-    "row", [pytest.param(name, marks=pytest.mark.supports(name, "losses")) for name in CASES]
-)
-@pytest.mark.filterwarnings("ignore:.*nested.*:UserWarning")
-@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")
-def test_losses_are_the_same_bits_with_capture_on(make_hook: MakeHook, row: str) -> None:
-    losses = []
-    for captured in (True, False):
-        torch.manual_seed(8)
-        model = CASES[row]()
-        if captured:
-            hook = make_hook(include_collections=[*OUTPUTS, "output_gradients", "optimizer_variables"])
-            hook.register_module(model)
-        losses.append(trained(model))
-    assert not hook._faults
-    assert hook.counters().tensors > 30
-    assert losses[0] == losses[1]
 
 
 @pytest.fixture
@@ -363,14 +229,13 @@ def test_copies_of_a_model_are_not_captured_and_are_no_steps(make_hook: MakeHook
         copied, averaged = copy.deepcopy(model), AveragedModel(model)
         for _ in range(3):
             losses += trained(model, steps=1)
-            model.train()
             averaged.update_parameters(model)
             losses.append(averaged(torch.randn(2, 4)).sum().item())
             losses.append(copied(torch.randn(2, 4)).sum().item())
-    assert losses[:12] == losses[12:]
-    assert hook.global_step == 5
+    assert losses[:9] == losses[9:]
+    assert hook.global_step == 2
     run = read_run(hook)
-    assert len(run.of("fc_output_0")) == 6 * 2
+    assert len(run.of("fc_output_0")) == 3 * 2
 
 
 @pytest.mark.supports("no_grad and inference_mode", "values")
