@@ -45,7 +45,7 @@ build:
 	@mkdir -p build/dev
 	@flock build/dev.lock sh -c '\
 	  cmake -S . -B build/dev -DPython_EXECUTABLE=$$($(BIN)/python -c "import sys; print(sys.executable)") \
-	    -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) -DTDCORE_VERSION=dev \
+	    -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) \
 	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/tdcore >build/dev.log 2>&1 || { cat build/dev.log; exit 1; }; \
 	  cmake --build build/dev --parallel $(JOBS) --target _core'
 

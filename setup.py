@@ -51,7 +51,8 @@ class CMakeBuild(build_ext):  # type: ignore[misc]  # setuptools has no annotati
 
     def build_extension(self, ext: Extension) -> None:
         output = Path(self.get_ext_fullpath(ext.name)).resolve()
-        build = Path(self.build_temp).resolve() / "cmake"
+        # TDCORE_BUILD_DIR: a folder that is kept, so that the next build compiles only what changed.
+        build = Path(os.environ.get("TDCORE_BUILD_DIR") or Path(self.build_temp) / "cmake").resolve()
         build.mkdir(parents=True, exist_ok=True)
         configure = [
             "cmake",
@@ -59,8 +60,8 @@ class CMakeBuild(build_ext):  # type: ignore[misc]  # setuptools has no annotati
             f"-B{build}",
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
-            f"-DTDCORE_VERSION={self.distribution.get_version()}",
             f"-DCMAKE_LIBRARY_OUTPUT_DIRECTORY={output.parent}",
+            "-DTDCORE_BUILD_EXTENSION=ON",
             "-DCMAKE_BUILD_TYPE=Release",
             # AUTO, ON or OFF: whether nvcc compiles the GPU kernels (cmake/Kernels.cmake).
             f"-DTDCORE_CUDA={os.environ.get('TDCORE_CUDA') or 'AUTO'}",

@@ -5,6 +5,9 @@
 #   TDCORE_CUDA=ON    configure fails without it
 #   TDCORE_CUDA=OFF   it is not looked for
 #
+# What nvcc makes is named after all that it is made of. TDCORE_KERNEL_CACHE (also as an environment variable) is a
+# folder that several builds share: the kernels of one source are compiled once. Default: the build's own folder.
+#
 # CMake's own CUDA language is not used: it wants a whole toolkit with its run-time library, which nothing here
 # links against.
 set(TDCORE_CUDA "AUTO" CACHE STRING "Compile the GPU kernels with nvcc: AUTO, ON or OFF")
@@ -13,6 +16,7 @@ set_property(CACHE TDCORE_CUDA PROPERTY STRINGS AUTO ON OFF)
 # makes machine code of it: 7.5 (T4), and what is newer than this list.
 set(TDCORE_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "Architectures that get machine code, ascending")
 set(TDCORE_CUDA_PTX "75" CACHE STRING "The oldest architecture that is served, by PTX")
+set(TDCORE_KERNEL_CACHE "$ENV{TDCORE_KERNEL_CACHE}" CACHE PATH "Folder of compiled kernels that builds share")
 
 # Appends `file` with its local includes in place, each once, to the variable `out`. System includes stay.
 function(tdcore_flatten file out)
@@ -121,14 +125,28 @@ elseif(architectures)
   if(help MATCHES "--compress-mode")
     list(APPEND code --compress-mode=speed)
   endif()
-  set(TDCORE_KERNEL_FATBIN "${CMAKE_CURRENT_BINARY_DIR}/kernels.fatbin")
+  # 177: the host's headers hold members that no kernel uses.
+  set(command "${TDCORE_NVCC}" ${TDCORE_NVCC_FLAGS} --diag-suppress=177 --threads 0 -fatbin ${code})
+  execute_process(COMMAND "${TDCORE_NVCC}" --version OUTPUT_VARIABLE version ERROR_QUIET)
+  file(SHA256 "${TDCORE_KERNEL_SOURCE}" source)
+  string(SHA256 key "${command};${version};${CMAKE_CXX_COMPILER_VERSION};${source}")
+  string(SUBSTRING ${key} 0 16 key)
+  set(folder "${CMAKE_CURRENT_BINARY_DIR}")
+  if(TDCORE_KERNEL_CACHE)
+    get_filename_component(folder "${TDCORE_KERNEL_CACHE}" ABSOLUTE BASE_DIR "${PROJECT_SOURCE_DIR}")
+    file(MAKE_DIRECTORY "${folder}")
+  endif()
+  set(TDCORE_KERNEL_FATBIN "${folder}/kernels-${key}.fatbin")
+  # Nothing it depends on: other contents have another name. The renaming is for builds at the same time.
+  string(SHA256 unfinished "${CMAKE_CURRENT_BINARY_DIR}")
+  set(unfinished "${folder}/${unfinished}.fatbin")
   add_custom_command(
     OUTPUT "${TDCORE_KERNEL_FATBIN}"
-    # 177: the host's headers hold members that no kernel uses.
-    COMMAND "${TDCORE_NVCC}" ${TDCORE_NVCC_FLAGS} --diag-suppress=177 --threads 0 -fatbin ${code} -o "${TDCORE_KERNEL_FATBIN}" "${TDCORE_KERNEL_SOURCE}"
-    DEPENDS "${TDCORE_KERNEL_SOURCE}"
+    COMMAND ${command} -o "${unfinished}" "${TDCORE_KERNEL_SOURCE}"
+    COMMAND "${CMAKE_COMMAND}" -E rename "${unfinished}" "${TDCORE_KERNEL_FATBIN}"
     COMMENT "Compiling the GPU kernels: ${TDCORE_KERNEL_ARCHITECTURES}"
     VERBATIM)
+  add_custom_target(tdcore_kernels DEPENDS "${TDCORE_KERNEL_FATBIN}")
   # For a test of our own declarations against the toolkit's; nothing else includes them. nvcc may be a script.
   execute_process(COMMAND "${TDCORE_NVCC}" --dryrun "${CMAKE_CURRENT_BINARY_DIR}/nvcc_probe.cu" OUTPUT_VARIABLE said ERROR_VARIABLE said)
   if(said MATCHES "TOP=([^\n]+)")

@@ -59,7 +59,7 @@ device_tests() { # names of the C++ tests that touch devices; CI runs the others
 }
 
 build() {
-  local options=(-DTDCORE_BUILD_TESTS=ON -DTDCORE_BUILD_BENCHMARKS=ON -DTDCORE_VERSION=dev) targets pybind11
+  local options=(-DTDCORE_BUILD_TESTS=ON -DTDCORE_BUILD_BENCHMARKS=ON) targets pybind11
   mapfile -t targets < <(device_tests)
   targets+=(gpu_benchmark)
   if pybind11="$("$PYTHON" -m pybind11 --cmakedir)"; then

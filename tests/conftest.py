@@ -25,3 +25,9 @@ def pytest_configure(config: pytest.Config) -> None:
     task = config.getoption("--proofs")
     if task is not None:
         config.pluginmanager.register(Tables(task, [PROOFS, MATRIX]))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: at the end no worker waits for one of them."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)

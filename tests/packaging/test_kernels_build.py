@@ -14,10 +14,15 @@ ROOT = Path(__file__).resolve().parents[2]
 NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 
 
-def configure(build: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def cmake(*arguments: str) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # cmake of this environment
-    command = ["cmake", f"-S{ROOT}", f"-B{build}", "-DTDCORE_BUILD_EXTENSION=OFF", *options]
-    return subprocess.run(command, env=os.environ | {"PATH": path}, capture_output=True, text=True)
+    return subprocess.run(
+        ["cmake", *arguments], env=os.environ | {"PATH": path}, capture_output=True, text=True
+    )
+
+
+def configure(build: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return cmake(f"-S{ROOT}", f"-B{build}", "-DTDCORE_BUILD_EXTENSION=OFF", *options)
 
 
 def test_without_nvcc_configure_says_so_and_goes_on(tmp_path: Path) -> None:
@@ -45,6 +50,26 @@ def test_the_core_compiles_without_compiled_kernels(tmp_path: Path) -> None:
                f'-DTDCORE_KERNEL_SOURCE="{source}"', "-c", str(ROOT / "csrc/cuda/kernel_image.cpp"),
                "-o", str(tmp_path / "image.o")]  # fmt: skip
     subprocess.run(command, check=True)
+
+
+def test_builds_with_a_common_cache_compile_the_same_kernels_once(tmp_path: Path) -> None:
+    nvcc, log, cache = tmp_path / "nvcc", tmp_path / "log", tmp_path / "cache"
+    nvcc.write_text(
+        "#!/bin/sh\n"
+        "case $* in\n"
+        "--list-gpu-code) echo sm_80 sm_90 sm_100 '' ;;\n"
+        f"*kernels.cu) echo $* >>{log}; while [ $1 != -o ]; do shift; done; echo code >$2 ;;\n"
+        "esac\n"
+    )
+    nvcc.chmod(0o755)
+    for build, architectures in (("first", "80;90"), ("second", "80;90"), ("other", "80")):
+        options = (f"-DTDCORE_KERNEL_CACHE={cache}", f"-DTDCORE_CUDA_ARCHITECTURES={architectures}")
+        done = configure(tmp_path / build, f"-DTDCORE_NVCC={nvcc}", *options)
+        assert done.returncode == 0, done.stderr
+        done = cmake("--build", str(tmp_path / build), "--target", "tdcore_kernels")
+        assert done.returncode == 0, done.stderr
+    assert len(log.read_text().splitlines()) == 2
+    assert [path.read_text() for path in cache.iterdir()] == ["code\n"] * 2
 
 
 @pytest.mark.skipif(NVCC is None, reason="needs nvcc")
