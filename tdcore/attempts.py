@@ -3,8 +3,16 @@
 A run folder may be used again and again; every use is a new attempt, and nothing of an earlier one is
 touched. ``attempts/<attempt>-<worker>.json`` is created exclusively and holds what the worker said of itself:
 the claim. run.json lists the attempts for readers. Whoever changes it reads the claims again afterwards and
-repeats until both agree, so that the last writer of a race always leaves a complete list. Threads: called
-while a session is made, from that thread only. Never overwrites what is not its own.
+repeats until both agree, so that the last writer of a race always leaves a complete list.
+
+The workers of one job agree on the number without talking to each other. A worker takes the first attempt
+after its own last one that is of its job and not over; where there is none, the next number that nobody has.
+An attempt is of the job when its first claim names the same size of the job, the same workers and the same
+job of the launcher (what of torchrun's and Slurm's variables is equal on all ranks). It is over when the
+process of that claim is gone and has left an end file, or began ten minutes ago or earlier. So a folder that
+4 ranks used, then 2, then 4 again has attempts 0, 1 and 2, and all of the last four are in 2.
+
+Threads: called while a session is made, from that thread only. Never overwrites what is not its own.
 """
 
 from __future__ import annotations
@@ -21,13 +29,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tdcore._version import __version__
 from tdcore.errors import ConfigError, RunCorrupt, SinkKeyError, UnsupportedFormat
-from tdcore.layout import FORMAT_VERSION, RUN_KEY, collections_key, valid_worker
+from tdcore.layout import FORMAT_VERSION, RUN_KEY, collections_key, end_key, valid_worker
+from tdcore.processes import process_is_gone
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
+_START_NS = 600 * 10**9  # so much later no worker of a job begins
+_SAME = ("world_size", "workers", "job")  # what all claims of one attempt say
+_JOB = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
 _CLAIM = re.compile(r"attempts/([0-9]{4,})-(.+)\.json")
 _MAX_ROUNDS = 100  # of the race for run.json; each round means that another trainer was faster
 
@@ -76,6 +88,9 @@ def claim_attempt(
         "pid": os.getpid() if pid is None else pid,
         "configuration": dict(configuration),
     }
+    job = {name: os.environ[name] for name in _JOB if name in os.environ}
+    if job and world_size > 1:
+        entry["job"] = job
     if spool is not None:
         entry["spool"] = spool
     if workers:
@@ -83,7 +98,7 @@ def claim_attempt(
     check_configuration(configuration)
     claims = _claims(sink)  # first: where listing is not allowed, a missing object cannot be told from it
     run = _read_run(sink, where)
-    attempt = _claim(sink, worker, entry, claims, known=_numbers(run))
+    attempt = _claim(sink, worker, entry, claims, run)
     run_id = _enter(sink, where)
     earlier = _read_collections(sink, where, collections_key(worker, workers))
     return Attempt(run_id=run_id, attempt=attempt, earlier_collections=earlier)
@@ -102,16 +117,45 @@ def _claim(
     worker: str,
     entry: Mapping[str, JSON],
     claims: Sequence[tuple[int, str]],
-    known: set[int],
+    run: Mapping[str, Any] | None,
 ) -> int:
-    taken = {number for number, name in claims if name == worker}
-    taken |= known - {number for number, _ in claims}  # entered by hand or by another tool: never reused
-    attempt = max(taken, default=-1) + 1
+    first: dict[int, str] = {}  # attempt -> who claimed it, the first by name
+    for number, name in sorted(claims):
+        first.setdefault(number, name)
+    entered = {one["attempt"]: one for one in run["attempts"]} if run else {}
+    last = max((number for number, name in claims if name == worker), default=-1)
+    attempt = max((*first, *entered), default=-1) + 1
+    for number in sorted(first):  # not those entered by hand or by another tool: never reused
+        if number > last:
+            said = entered.get(number) or _said(sink, f"attempts/{number:04d}-{first[number]}.json")
+            same = all(said.get(what) == entry.get(what) for what in _SAME)
+            if same and not _is_over(sink, first[number], number, said):
+                attempt = number
+                break
     while True:
         document: dict[str, JSON] = {"attempt": attempt, **entry}
         if sink.put_new(f"attempts/{attempt:04d}-{worker}.json", [_dump(document)]):
             return attempt
         attempt += 1
+
+
+def _said(sink: Sink, key: str) -> Mapping[str, Any]:
+    """What a claim or an end file says; empty when it is not there or cannot be read."""
+    try:
+        document = json.loads(sink.get(key))
+    except (SinkKeyError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _is_over(sink: Sink, worker: str, number: int, claim: Mapping[str, Any]) -> bool:
+    """Whether the process that made a claim has ended. In doubt not: containers see one another's as gone."""
+    host, pid, started_ns = (claim.get(name) for name in ("host", "pid", "started_ns"))
+    if not (isinstance(host, str) and isinstance(pid, int) and isinstance(started_ns, int)):
+        return False
+    if process_is_gone(host, pid, started_ns) is not True:
+        return False
+    return time.time_ns() - started_ns > _START_NS or bool(_said(sink, end_key(worker, number)))
 
 
 def _enter(sink: Sink, where: str) -> str:
@@ -143,10 +187,6 @@ def _enter(sink: Sink, where: str) -> str:
 def _claims(sink: Sink) -> list[tuple[int, str]]:
     found = (_CLAIM.fullmatch(key) for key in sink.list("attempts/"))
     return [(int(match[1]), match[2]) for match in found if match]
-
-
-def _numbers(run: Mapping[str, Any] | None) -> set[int]:
-    return {entry["attempt"] for entry in run["attempts"]} if run else set()
 
 
 def _read_run(sink: Sink, where: str) -> dict[str, Any] | None:

@@ -4,8 +4,9 @@ Gradients are captured together where the optimizer is about to step: only there
 was there first is told by a tensor hook on each parameter that notes its turn and nothing else; it is on from
 the forward of a saved step to its payment. `seq` then follows the backward, so that "which went bad first"
 has an answer among gradients too. A parameter that several backwards reach counts by the last, which made its
-gradient final; those that none reached come behind, in the order of parameters. FSDP reduces gradients
-elsewhere, so its parameters stay in their order.
+gradient final; those that none reached come behind, in the order of parameters. Of FSDP2's parameters the
+whole ones are watched, which backward gives its gradients to (ModelView.in_backward); the older FSDP reduces
+gradients elsewhere, so its parameters stay in their order.
 
 The hooks go straight into `Tensor._backward_hooks`, where register_hook() would put them: setting that to
 None again takes them out of autograd altogether, while after handle.remove() every later backward would still
@@ -24,7 +25,7 @@ from itertools import repeat
 from operator import attrgetter, is_, is_not
 from typing import Any
 
-from torch import nn
+import torch
 from torch.utils.hooks import RemovableHandle
 
 from tdcore.hooks.pytorch.operator import skip_frames
@@ -63,15 +64,17 @@ class Arrivals:
         self._order: list[int] = []
         self._dicts: list[OrderedDict[int, Any]] = []
         self._positions: list[int] = []  # what _dicts were made for
-        self._watched: list[weakref.ref[nn.Parameter]] = []
+        self._watched: list[weakref.ref[torch.Tensor]] = []
         self._off = False
         self._known: tuple[Sequence[int], list[int], tuple[int, ...]] | None = None
 
-    def start(self, parameters: Sequence[nn.Parameter], positions: list[int]) -> None:
-        """A forward begins in a saved step. positions: those whose gradients are wanted."""
+    def start(self, parameters: Sequence[Any], positions: list[int], *, late: bool = False) -> None:
+        """A forward begins in a saved step. positions: whose gradients are wanted. late: some are None."""
         self.stop()
         if self._off:
             return
+        if late:
+            positions = [position for position in positions if parameters[position] is not None]
         if self._positions != positions:
             self._positions = positions
             self._dicts = [self._hooks_of(position) for position in positions]

@@ -14,8 +14,11 @@ call per parameter, before any reduction over ranks; torch.autograd.grad() adds 
 
 Only parameters to which this backward gave something have a row, and none whose gradient is gone when it
 ends (an optimizer inside backward: ask for the other series). A nested backward (reentrant checkpointing)
-counts as one of its own. Under a gradient scaler values are divided by its scale; with several scalers it is
-not known by which, so nothing is taken, and that is said.
+counts as one of its own. FSDP2 lets autograd see whole parameters only: the hooks are on those, a part of a
+micro-batch is whole, and what a backward leaves is this rank's part of what FSDP2 has reduced by then. A
+DTensor is never operated on, so its parts come by a tensor hook, which torch.autograd.grad() calls, too.
+Under a gradient scaler values are divided by its scale; with several scalers it is not known by which, so
+nothing is taken, and that is said.
 Threads: those of autograd. Keeps no gradient, and of parameters those whose parts are asked for, while they
 carry hooks (a node lives as long as somebody holds it, and holds its parameter).
 """
@@ -33,6 +36,7 @@ from torch import nn
 
 from tdcore.hooks.clock import Stamp
 from tdcore.hooks.plan import Batch, Plan, Want
+from tdcore.hooks.pytorch.loaded import is_a
 from tdcore.hooks.pytorch.model import ModelView
 from tdcore.hooks.pytorch.operator import skip_frames
 from tdcore.hooks.pytorch.optimizer import unscaled
@@ -51,11 +55,14 @@ _UNSEEN = (
     "the optimizer stepped, and no gradient came by the parameters that it holds: backward_gradient and "
     "microbatch_gradient are not captured (sharded parameters get their gradients another way)"
 )
+_UNKNOWN_END = (
+    "backward_gradient is not captured of FSDP2's parameters: this torch does not tell when it is done"
+)
 _queue: Callable[[Callable[[], None]], None] | None = getattr(
     getattr(torch.autograd.Variable, "_execution_engine", None), "queue_callback", None
 )
 
-Fired = dict[int, tuple["weakref.ref[torch.Tensor]", Want]]  # by id of the parameter
+Fired = dict[int, tuple["weakref.ref[torch.Tensor]", Want]]  # by id of the name
 
 
 class BackwardTaps:
@@ -80,18 +87,28 @@ class BackwardTaps:
             return
         watch = self._watch = self._new_watch(stamp)
         self.attached = True
-        for position, parameter in enumerate(parameters):
-            if not parameter.requires_grad or not parameter.is_leaf:
+        for position, (parameter, held) in enumerate(
+            zip(view.in_backward(parameters), parameters, strict=True)
+        ):
+            if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
                 continue
             part, want = parts.get(position), whole.get(position)
             if part is not None:
-                view_of: Any = parameter.view_as(parameter)
-                node = view_of.grad_fn.next_functions[0][0]
-                self._nodes.append(node)
-                self._handles.append(node.register_prehook(partial(watch.part, part)))
-            if want is not None:
-                signal = partial(watch.accumulated, want)
+                self._watch_part(parameter, partial(watch.part, part))
+            if want is not None and _queue is None and parameter is not held:
+                self._warn(_UNKNOWN_END)
+            elif want is not None:
+                signal = partial(watch.accumulated, want, weakref.ref(held))
                 self._handles.append(parameter.register_post_accumulate_grad_hook(signal))
+
+    def _watch_part(self, parameter: torch.Tensor, signal: Callable[[Any], None]) -> None:
+        if is_a(parameter, "torch.distributed.tensor", "DTensor"):
+            self._handles.append(_TensorHook(parameter, signal))
+            return
+        view_of: Any = parameter.view_as(parameter)
+        node = view_of.grad_fn.next_functions[0][0]
+        self._nodes.append(node)
+        self._handles.append(node.register_prehook(lambda gradients: signal(gradients[0])))
 
     def paid(self) -> None:
         """The step is paid for."""
@@ -111,6 +128,21 @@ class BackwardTaps:
         """Captures nothing from now on."""
         self._off = True
         self.detach()
+
+
+class _TensorHook:
+    """A tensor hook that leaves nothing in autograd when it is removed, unlike torch's own handle."""
+
+    def __init__(self, tensor: torch.Tensor, signal: Callable[[Any], None]) -> None:
+        self._handle = tensor.register_hook(signal)
+        self._tensor = weakref.ref(tensor)
+
+    def remove(self) -> None:
+        """Takes it off."""
+        self._handle.remove()
+        tensor = self._tensor()
+        if tensor is not None and not tensor._backward_hooks:
+            tensor._backward_hooks = None
 
 
 class _Watch:
@@ -136,17 +168,17 @@ class _Watch:
         self._ended = 0  # backwards of this step
         self._parts: dict[int, int] = {}  # how many a parameter had, by name id
 
-    def part(self, want: Want, gradients: tuple[torch.Tensor | None, ...]) -> None:
+    def part(self, want: Want, gradient: torch.Tensor | None) -> None:
         """Before a parameter's gradient of this backward is added to what was there."""
         call = self._parts.get(want.id, 0)
         self._parts[want.id] = call + 1
-        self._guarded(self._take, list(gradients), [want], call)
+        self._guarded(self._take, [gradient], [want], call)
 
-    def accumulated(self, want: Want, parameter: torch.Tensor) -> None:
-        """As a hook on a parameter, after its gradient was added to what was there."""
-        self._guarded(self._note, want, parameter)
+    def accumulated(self, want: Want, held: weakref.ref[torch.Tensor], parameter: torch.Tensor) -> None:
+        """As a hook on a parameter, after its gradient was added. held: what the model's optimizer has."""
+        self._guarded(self._note, want, held, parameter)
 
-    def _note(self, want: Want, parameter: torch.Tensor) -> None:
+    def _note(self, want: Want, held: weakref.ref[torch.Tensor], parameter: torch.Tensor) -> None:
         self.seen = True
         if _queue is None or graph_task is None:
             self._take([parameter.grad], [want], 0)
@@ -156,7 +188,7 @@ class _Watch:
         if fired is None:
             fired = self._fired[task] = {}
             _queue(partial(_queue, partial(self._guarded, self._end, task)))
-        fired[id(parameter)] = weakref.ref(parameter), want
+        fired[want.id] = held, want
 
     def _end(self, task: int) -> None:
         """A backward is over."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain, compress, repeat
+from itertools import accumulate, chain, compress, repeat
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -73,6 +73,7 @@ class ModelView:
         self._inner = f"{name}." if name else ""
         self.copied: frozenset[str] = frozenset()
         self.flat = False
+        self.late = False  # as of the last in_backward()
         self.modules: list[Module] = []
         self.parameters: list[Parameter] = []
         self.aliases: dict[str, list[str]] = {}  # name of a tied parameter -> its other names
@@ -159,6 +160,21 @@ class ModelView:
         if any(map(is_, found, repeat(None))):
             self._slot_ids = []  # the next matches() renews
             return None
+        return found
+
+    def in_backward(self, parameters: list[nn.Parameter]) -> list[Any]:
+        """What autograd gives the gradients of the held parameters to: those of FSDP2 are whole there.
+
+        None where FSDP2 has not made the whole one yet, which the first forward does: `late` says so.
+        """
+        if not self._kept:
+            return parameters
+        found: list[Any] = list(parameters)
+        places = list(accumulate(self._chosen, initial=0))
+        for position, holder in self._kept:
+            if self._chosen[position]:
+                found[places[position]] = getattr(holder(), "_unsharded_param", None)
+        self.late = any(map(is_, found, repeat(None)))
         return found
 
     def _settle(self, slots: list[nn.Parameter | None]) -> bool:

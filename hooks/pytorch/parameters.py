@@ -121,8 +121,8 @@ class ParameterCapture:
 
     @property
     def weights_due(self) -> bool:
-        """Whether weights are to be captured when the root's forward ends."""
-        return self._weights_due is not None
+        """Whether something is to be done when the root's forward ends."""
+        return self._weights_due is not None or (self.owed is not None and self.view.late)
 
     def current_view(self) -> ModelView:
         """The names of the model's parts as it is now; reads the structure anew when it changed."""
@@ -144,10 +144,13 @@ class ParameterCapture:
         owed.watched = True
         parameters = self._parameters()
         if parameters is not None:
-            self.arrivals.start(parameters, awaited(self.view, owed.plan, parameters))
+            positions = awaited(self.view, owed.plan, parameters)
+            self.arrivals.start(self.view.in_backward(parameters), positions, late=self.view.late)
 
     def end_forward(self) -> None:
         """The root's forward has ended."""
+        if self.owed is not None and self.view.late:
+            self._watch_again(self.owed)
         if self._weights_due is None:
             return
         (stamp, plan), self._weights_due = self._weights_due, None
@@ -241,6 +244,14 @@ class ParameterCapture:
             self.backward.attach(stamp, plan, view, parameters)
             if self.inside_step:
                 self.updates.evaluated(owed, view, parameters)
+
+    def _watch_again(self, owed: Owed) -> None:
+        """FSDP2 has made its whole parameters in this forward, which get the gradients."""
+        owed.watched = False
+        self.watch_backward()
+        if asks(owed.plan):
+            self.backward.detach()
+            self.backward.attach(owed.stamp, owed.plan, self.view, self._parameters() or [])
 
     def _parameters(self) -> list[nn.Parameter] | None:
         """The model's parameters, in the order of the view's. None: the model is gone."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from tdcore.hooks.pytorch.series import noting
 from tdcore.modes import ModeKeys
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Replicas"]
 
+_INNER = (
+    "outputs and inputs of modules are not captured, because replicas run the registered module: register "
+    "the nn.DataParallel to capture them"
+)
 _TRAIN, _EVAL = ModeKeys.TRAIN.value, ModeKeys.EVAL.value
 
 
@@ -33,9 +38,7 @@ class Replicas:
         device = next((value.device for value in held if isinstance(value, torch.Tensor)), None)
         if hook._by_hand or (device is not None and device.index):
             return
-        hook._warn(
-            "replicas run the registered module: register the nn.DataParallel to capture their inner outputs"
-        )
+        noting(hook._notes, hook._warn)(_INNER)
         with self._lock:
             hook._check_control()
             hook._guarded("steps", hook._start_step, _TRAIN if replica.training else _EVAL)

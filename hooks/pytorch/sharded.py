@@ -26,6 +26,7 @@ from torch import nn
 from tdcore.hooks.plan import Batch, NameTable
 from tdcore.hooks.pytorch.loaded import is_a
 from tdcore.hooks.pytorch.model import ModelView
+from tdcore.hooks.pytorch.series import BACKWARD, RATIO, UPDATE
 from tdcore.hooks.pytorch.unfinished import Unfinished
 from tdcore.hooks.pytorch.wrappers import active_ddp, ddp_ranks, ignored_by_ddp
 from tdcore.hooks.recorder import Recorder
@@ -38,6 +39,7 @@ _PLAIN = frozenset({torch.Tensor, nn.Parameter, type(None), np.ndarray, np.float
 _OF_PARAMETERS = frozenset(
     {TensorKind.WEIGHT, TensorKind.BIAS, TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE}
 )
+_COPIED_SERIES = tuple(f"{series}/" for series in (BACKWARD, UPDATE, RATIO))  # microbatch: the rank's own
 _ASYNC = ("torch.distributed._functional_collectives", "AsyncCollectiveTensor")
 _FLAT = (
     "FullyShardedDataParallel: each rank's part is a piece of flattened parameters, whose place is not told"
@@ -146,7 +148,8 @@ class Parts:
         if found is None:
             name, kind = self._names.named(tensor_id)
             found = tensor_id
-            if kind in _OF_PARAMETERS and name.rpartition("/")[2] in self.copied:
+            of_one = kind in _OF_PARAMETERS or name.startswith(_COPIED_SERIES)
+            if of_one and name.rpartition("/")[2] in self.copied:
                 found = self._names.placed(tensor_id, Shard.whole(tuple(shape)))
             if len(self._copies) >= _PLACES:
                 self._copies.clear()

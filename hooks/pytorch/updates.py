@@ -10,7 +10,8 @@ they are computed there, without waiting for it.
 A weight of zeros gives an infinite ratio (NaN when it does not move), one with NaN or Inf gives NaN. An
 optimizer with a closure may evaluate the model several times: the update is that of its whole step, under the
 evaluation whose gradients are recorded, if the first evaluation is one that is saved.
-Not of sharded, sparse or 8-bit parameters: said once.
+Of a DTensor the update is that of this rank's part. No rank knows the norms of a whole that is spread over
+several, so such a parameter has no ratio: said once, as of sparse and 8-bit parameters, which have neither.
 Threads: the one that runs the optimizer. Keeps copies of weights until the step has ended, and no parameter.
 """
 
@@ -31,15 +32,21 @@ from tdcore.hooks.plan import Batch, Plan, Want
 from tdcore.hooks.pytorch.model import ModelView
 from tdcore.hooks.pytorch.optimizer import owned_by
 from tdcore.hooks.pytorch.series import RATIO, UPDATE, chosen
+from tdcore.hooks.pytorch.sharded import Part, part_of
 from tdcore.hooks.pytorch.tap import Fault
 from tdcore.hooks.recorder import Recorder
+from tdcore.shard import Shard
 from tdcore.stats import STATS_DTYPE
 
 __all__ = ["Updates"]
 
 _HALF = (torch.float16, torch.bfloat16)
 _TYPES = frozenset({*_HALF, torch.float32, torch.float64, torch.complex64, torch.complex128})
-_REFUSED = "weight_update and update_ratio are not captured of sharded and sparse parameters, nor of {}"
+_REFUSED = "weight_update and update_ratio are not captured of sparse parameters, nor of {}"
+_SPREAD = (
+    "update_ratio is not captured of parameters that are spread over ranks, since no rank knows the whole "
+    "norm: divide the merged l2 of weight_update by that of the weight"
+)
 _LATE = (
     "weight_update and update_ratio of an optimizer with a closure are captured when the first evaluation of "
     "its step is one that is saved; this one was not"
@@ -47,10 +54,11 @@ _LATE = (
 
 
 class Watched(NamedTuple):
-    """One weight while its optimizer steps. before: a copy."""
+    """One weight while its optimizer steps. before: a copy of this rank's part. shard: where that lies."""
 
     parameter: weakref.ref[nn.Parameter]
     before: torch.Tensor
+    shard: Shard | None
     update: Want | None
     ratio: Want | None
 
@@ -128,13 +136,17 @@ class Updates:
             parameter = parameters[position]
             if id(parameter) not in owned or not parameter.requires_grad:
                 continue
-            if not _is_plain(parameter):
+            part, ratio = part_of(parameter), ratios.get(position)
+            if not _is_plain(part.tensor):
                 self._warn(_REFUSED.format(parameter.dtype))
                 continue
-            before = _values(parameter, copy=True)
-            ratio = ratios.get(position)
+            if ratio is not None and not _is_whole(part, parameter):
+                self._warn(_SPREAD)
+                ratio = None
+            before = _values(part.tensor, copy=True)
             whole = ratio.whole if ratio is not None else None
-            weights.append(Watched(weakref.ref(parameter), before, updates.get(position), whole))
+            watched = Watched(weakref.ref(parameter), before, part.shard, updates.get(position), whole)
+            weights.append(watched)
         if weights:
             self.pending[id(optimizer)] = Pending(owed.stamp, self._recorder.now.step, weights)
 
@@ -143,12 +155,12 @@ class Updates:
         there = [(one, parameter) for one, parameter in held if parameter is not None]
         before = _norms([one.before for one, _ in there])
         with torch.no_grad():
-            changes = [one.before.neg_().add_(_values(parameter)) for one, parameter in there]
+            changes = [one.before.neg_().add_(_values(part_of(held).tensor)) for one, held in there]
         tensors: list[Any] = []
         wants: list[Want] = []
         for (one, _), change, norm, size in zip(there, changes, _norms(changes), before, strict=True):
             if one.update is not None:
-                tensors.append(change)
+                tensors.append(change if one.shard is None else Part(change, one.shard))
                 wants.append(one.update)
             if one.ratio is not None:
                 with np.errstate(divide="ignore", invalid="ignore"):
@@ -168,13 +180,22 @@ class Updates:
                 fault("weight updates", error)
 
 
-def _is_plain(parameter: nn.Parameter) -> bool:
+def _is_plain(part: torch.Tensor | None) -> bool:
     """Whether its memory holds all of its values, as numbers that can be subtracted."""
-    whole = parameter.layout is torch.strided and not hasattr(parameter, "to_local")
-    return whole and parameter.dtype in _TYPES
+    if part is None or part.layout is not torch.strided or hasattr(part, "to_local"):
+        return False
+    return part.dtype in _TYPES
 
 
-def _values(parameter: nn.Parameter, *, copy: bool = False) -> torch.Tensor:
+def _is_whole(part: Part, parameter: nn.Parameter) -> bool:
+    """Whether this rank has all of the parameter, and no summand."""
+    plain = part.tensor is parameter
+    return plain or (
+        part.shard == Shard.whole(tuple(parameter.shape)) and part.tensor.shape == parameter.shape
+    )
+
+
+def _values(parameter: torch.Tensor, *, copy: bool = False) -> torch.Tensor:
     """Its values as a real tensor; complex numbers as pairs."""
     values = parameter.detach()
     if values.is_complex():

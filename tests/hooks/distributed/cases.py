@@ -15,13 +15,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from tdcore.hooks.pytorch import Hook
 
 from .models import STEPS, Net, batch, loss_of
+from .series import SERIES, train_series
 
 __all__ = ["CASES"]
 
@@ -92,6 +93,44 @@ def fsdp1(watch: Watch) -> Losses:
     model = FullyShardedDataParallel(Net(), use_orig_params=True, device_id=torch.device("cpu"))
     watch(model)
     return _train(model)
+
+
+def fsdp2_outlier(watch: Watch) -> Losses:
+    """One rank's inputs are a hundred times as large."""
+    model, mesh, rank = Net(), _mesh(4), dist.get_rank()
+    for module in (model.fc1, model.fc2, model):
+        fully_shard(module, mesh=mesh)
+    watch(model)
+    losses = []
+    for step in range(STEPS):
+        x, y = batch(step, rank)
+        loss = loss_of(model(x * (100 if rank == 2 else 1)), y)
+        loss.backward()
+        losses.append(loss.detach())
+    return losses
+
+
+def fsdp2_series(watch: Watch) -> Losses:
+    """A gradient scaler, clipping, and the series that have to be asked for."""
+    model, mesh = Net(), _mesh(4)
+    for module in (model.fc1, model.fc2, model):
+        fully_shard(module, mesh=mesh)
+    watch(model)
+    return train_series(model, lambda step: batch(step, dist.get_rank()), fused=False)
+
+
+def tensor_parallel_series(watch: Watch) -> Losses:
+    """An optimizer that unscales inside its step, and one layer that every rank has in full."""
+    model, mesh = Net(8, 8), _mesh(4)
+    _parallel(model, mesh)
+    distribute_module(
+        model.head,
+        mesh,
+        input_fn=lambda _, inputs, mesh: DTensor.from_local(inputs[0], mesh, [Replicate()]),
+        output_fn=lambda _, output, mesh: output.to_local(),
+    )
+    watch(model)
+    return train_series(model, batch, fused=True)
 
 
 def hsdp(watch: Watch) -> Losses:
@@ -278,6 +317,9 @@ CASES: dict[str, tuple[Callable[[Watch], Losses], dict[str, Any]]] = {
     "fsdp2": (fsdp2, {}),
     "fsdp2_registered_first": (fsdp2_registered_first, {}),
     "fsdp2_first_rank": (fsdp2, {"include_workers": "one"}),
+    "fsdp2_outlier": (fsdp2_outlier, {}),
+    "fsdp2_series": (fsdp2_series, {"include_collections": SERIES}),
+    "tensor_parallel_series": (tensor_parallel_series, {"include_collections": SERIES}),
     "fsdp2_some_ranks": (fsdp2, {"include_workers": [1, "worker_3"]}),
     "fsdp1": (fsdp1, {}),
     "hsdp": (hsdp, {}),

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,6 @@ from .cases import CASES
 from .models import batch, twin
 from .shards import Run
 
-ROOT = Path(__file__).resolve().parents[3]
 RANKS = range(4)
 TOLERANCE = 2e-6  # of float32 sums in another order, relative to values around 1
 
@@ -36,8 +32,11 @@ SPREAD = {
 ROWS = {
     **{case: row for case, (row, _, _) in SPREAD.items()},
     "fsdp2_first_rank": "FSDP2",
+    "fsdp2_outlier": "FSDP2",
+    "fsdp2_series": "FSDP2",
     "fsdp2_some_ranks": "FSDP2",
     "dtensors": "tensor parallel",
+    "tensor_parallel_series": "tensor parallel",
     "unfinished": "tensor parallel",
     "pipeline": "pipeline",
     "experts": "expert parallel",
@@ -52,25 +51,6 @@ def each_case(names: Iterable[str], column: str) -> pytest.MarkDecorator:
         pytest.param(name, marks=[pytest.mark.supports(row, column)] if row else []) for name, row in rows
     ]
     return pytest.mark.parametrize("case", marked)
-
-
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What four processes left that trained every case once without capture and once with it."""
-    folder = tmp_path_factory.mktemp("job")
-    command = [sys.executable, "-m", "tests.hooks.distributed.ranks", str(folder)]
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | threads, capture_output=True, timeout=900, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
-
-
-@pytest.fixture(scope="module")
-def outcomes(job: Path) -> list[dict[str, Any]]:
-    """By rank: case -> losses and operations, without ("off") and with capture ("on")."""
-    return [json.loads((job / f"rank_{rank}.json").read_text()) for rank in RANKS]
 
 
 @each_case(CASES, "losses")

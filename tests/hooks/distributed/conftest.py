@@ -1,0 +1,33 @@
+"""The job that all tests of four ranks look at: its processes are started once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="session")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What four processes left that trained every case once without capture and once with it."""
+    folder = tmp_path_factory.mktemp("job")
+    command = [sys.executable, "-m", "tests.hooks.distributed.ranks", str(folder)]
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | threads, capture_output=True, timeout=900, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="session")
+def outcomes(job: Path) -> list[dict[str, Any]]:
+    """By rank: case -> losses and operations, without ("off") and with capture ("on")."""
+    return [json.loads((job / f"rank_{rank}.json").read_text()) for rank in range(4)]

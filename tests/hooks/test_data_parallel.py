@@ -1,0 +1,50 @@
+"""nn.DataParallel around a module that is registered itself: its copies run, and not the module."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tdcore.hooks.pytorch import Hook
+
+from .conftest import MakeHook, ReadRun
+from .models import Net
+from .test_survive import replicate
+
+
+def losses_of(hook: Hook | None) -> list[float]:
+    """Of a training whose forwards run in a copy, as DataParallel's first device has one."""
+    torch.manual_seed(3)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if hook is not None:
+        hook.register_module(model)
+    losses = []
+    for _ in range(3):
+        loss = replicate(model)(torch.randn(5, 4)).square().mean()
+        for parameter in model.parameters():  # what backward through the copy would give
+            parameter.grad = torch.full_like(parameter, float(loss))
+        optimizer.step()
+        losses.append(float(loss))
+    return losses
+
+
+@pytest.mark.supports("DataParallel", "values")
+@pytest.mark.supports("DataParallel", "losses")
+@pytest.mark.supports("DataParallel", "breaks")
+def test_parameters_are_captured_and_outputs_are_noted_as_missing_when_only_the_inner_module_is_registered(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    hook = make_hook(save_all=True)
+    losses = losses_of(hook)
+    assert losses == losses_of(None)
+    run = read_run(hook)
+    for step in range(3):
+        gradient = run.value("gradient/Net_fc1.weight", step)
+        assert np.array_equal(gradient, np.full_like(gradient, losses[step]))
+    assert run.steps("Net_fc1.weight") == [0, 1, 2]
+    assert not [name for name in run.names() if "_output_" in name]
+    (note,) = run.trial.notes()["not_captured"]
+    assert "register the nn.DataParallel" in note
+    assert not hook._faults

@@ -1,0 +1,83 @@
+"""Which attempt the workers of a job take: one number for all of them, whoever used the folder before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tdcore.attempts import claim_attempt
+from tdcore.layout import end_key
+from tdcore.sinks import MemorySink, Sink
+
+GONE = 2**22 - 3  # no process has this number
+
+
+def claims(sink: Sink, ranks: Iterable[int], size: int, **changes: Any) -> list[int]:
+    """Attempts of those ranks of a job, in the order in which they begin."""
+    names = [f"worker_{rank}" for rank in range(size)]
+    options: dict[str, Any] = {
+        "where": "runs/x",
+        "configuration": {},
+        "framework": "numpy",
+        "framework_version": "0",
+        "world_size": size,
+        "workers": names,
+        **changes,
+    }
+    return [claim_attempt(sink, worker=names[rank], **options).attempt for rank in ranks]
+
+
+def end(sink: Sink, attempt: int, ranks: Iterable[int]) -> None:
+    """What flushers leave."""
+    for rank in ranks:
+        sink.put(end_key(f"worker_{rank}", attempt), [b'{"clean": false}'])
+
+
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5), data=st.data())
+def test_all_ranks_of_a_job_are_in_one_attempt_whatever_the_sizes_of_the_jobs_before(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    sink = MemorySink()
+    for number, size in enumerate(sizes):
+        order = data.draw(st.permutations(range(size)))
+        assert claims(sink, order, size, pid=GONE) == [number] * size
+        end(sink, number, range(size))
+
+
+def test_jobs_that_include_other_workers_are_told_apart() -> None:
+    sink = MemorySink()
+    assert claims(sink, (0, 1), 2) == [0, 0]
+    assert claims(sink, (0,), 2, workers=["worker_0"]) == [1]
+    assert claims(sink, (1, 0), 2) == [2, 2]
+
+
+def test_a_rank_that_never_began_an_attempt_does_not_join_it_when_the_job_is_started_again() -> None:
+    sink = MemorySink()
+    assert claims(sink, (0, 1), 3, pid=GONE) == [0, 0]
+    end(sink, 0, (0, 1))
+    assert claims(sink, (2, 1, 0), 3) == [1, 1, 1]
+
+
+def test_a_slow_rank_joins_the_attempt_that_another_has_ended_and_followed_by_the_next() -> None:
+    sink = MemorySink()
+    assert claims(sink, (0, 0), 2) == [0, 1]
+    end(sink, 0, (0,))
+    assert claims(sink, (1, 1), 2) == [0, 1]
+
+
+def test_a_rank_whose_peers_look_gone_from_its_container_still_joins_them() -> None:
+    sink = MemorySink()
+    assert claims(sink, (0, 1), 2, pid=GONE) == [0, 0]
+
+
+@pytest.mark.supports("torchrun", "values")
+def test_jobs_that_the_launcher_tells_apart_do_not_share_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = MemorySink()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a")
+    assert claims(sink, (0,), 2) == [0]
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "b")
+    assert claims(sink, (1, 0), 2) == [1, 1]
