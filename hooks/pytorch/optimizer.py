@@ -46,7 +46,7 @@ class Numbers:
     def __init__(self) -> None:
         self._met = 0
         self._of: dict[int, tuple[weakref.ref[Optimizer], int]] = {}  # by id of the optimizer
-        self._told: dict[int, Any] = {}  # by number: the last step in which it was captured
+        self._told: dict[tuple[int, str], Any] = {}  # by number and what: the last step that has it
 
     def of(self, optimizer: Optimizer) -> int:
         """Its number, a new one at the first meeting."""
@@ -57,11 +57,11 @@ class Numbers:
             self._met += 1
         return known[1]
 
-    def is_first(self, optimizer: Optimizer, stamp: Any) -> bool:
+    def is_first(self, optimizer: Optimizer, stamp: Any, what: str) -> bool:
         """Whether what an optimizer has but once is still to be captured in this step."""
-        number = self.of(optimizer)
-        first: bool = self._told.get(number) != stamp
-        self._told[number] = stamp
+        key = self.of(optimizer), what
+        first: bool = self._told.get(key) != stamp
+        self._told[key] = stamp
         return first
 
 

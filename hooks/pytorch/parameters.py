@@ -47,7 +47,7 @@ from tdcore.hooks.pytorch.optimizer import (
 )
 from tdcore.hooks.pytorch.owed import Memo, Owed, Payment
 from tdcore.hooks.pytorch.remarks import Remarks
-from tdcore.hooks.pytorch.scaler import Rows, Scalers
+from tdcore.hooks.pytorch.scaler import Rows, ScaleRecord, Scalers
 from tdcore.hooks.pytorch.selection import Selection, awaited, in_order, select
 from tdcore.hooks.pytorch.series import asks, noting
 from tdcore.hooks.pytorch.sharded import in_place
@@ -85,11 +85,12 @@ class ParameterCapture:
         *,
         name: str | None = None,
         numbers: Numbers | None = None,
+        scalers: Scalers | None = None,
     ) -> None:
         self.view = ModelView(root, name)
         self._name = name
         self.owed: Owed | None = None
-        self.scalers = Scalers()
+        self.scalers = scalers or Scalers()  # those of the process: all roots share them
         say = noting(notes, warn)
         self.updates = Updates(recorder, fault, say)
         self.backward = BackwardTaps(recorder, self.scalers, fault, say)
@@ -213,7 +214,13 @@ class ParameterCapture:
         weights: list[int] = [] if owed.weights_done else rest
         gradients = [position for position in rest if parameters[position].requires_grad]
         selection = select(self.view, owed.plan, weights, gradients)
-        self._take(owed.stamp, owed.plan, parameters, selection, None, self._skipped(owed, parameters))
+        skipped = [
+            rows
+            for scaler, known, optimizer in self._skipped(owed, parameters)
+            if self._numbers.is_first(optimizer, owed.stamp, "scale")
+            for rows in scaler.rows(optimizer, known.prefix, owed.plan)
+        ]
+        self._take(owed.stamp, owed.plan, parameters, selection, None, skipped)
         self.arrivals.stop()
         if not (owed.done or owed.scalers):
             self.scalers.look(again=True)
@@ -275,6 +282,8 @@ class ParameterCapture:
         payment = self._payment(owed, known, optimizer, parameters)
         extra = self._optimizer_values(owed, known, optimizer, payment, parameters)
         divisor, rows = self.scalers.at_step(optimizer, known.prefix, owed.plan)
+        if rows and not self._numbers.is_first(optimizer, owed.stamp, "scale"):
+            rows = []
         self._take(owed.stamp, owed.plan, parameters, payment.selection, divisor, extra + rows)
         if asks(owed.plan):
             self.updates.prepare(owed, self.view, optimizer, parameters)
@@ -285,16 +294,17 @@ class ParameterCapture:
             self.arrivals.stop()
             self.backward.paid()
 
-    def _skipped(self, owed: Owed, parameters: list[nn.Parameter]) -> list[Rows]:
-        """What to write about optimizers that a gradient scaler did not let step."""
+    def _skipped(
+        self, owed: Owed, parameters: list[nn.Parameter]
+    ) -> list[tuple[ScaleRecord, Known, Optimizer]]:
+        """The optimizers that a gradient scaler did not let step, and the scaler."""
         if owed.scalers and not self._optimizers.any_alive:
             self._optimizers.search(parameters)
         return [
-            rows
+            (scaler, known, optimizer)
             for scaler in owed.scalers
             for known, optimizer in self._optimizers.alive()
             if known not in owed.stepped and scaler.skipped(optimizer)
-            for rows in scaler.rows(optimizer, known.prefix, owed.plan)
         ]
 
     def _payment(
@@ -349,7 +359,9 @@ class ParameterCapture:
         if plan.may_take(TensorKind.OPTIMIZER_STATE):
             paid = list(map(parameters.__getitem__, payment.positions))
             found.append(state_values(optimizer, known.prefix, plan, payment.names, paid))
-        if plan.may_take(TensorKind.HYPERPARAMETER) and self._numbers.is_first(optimizer, owed.stamp):
+        if plan.may_take(TensorKind.HYPERPARAMETER) and self._numbers.is_first(
+            optimizer, owed.stamp, "group"
+        ):
             found.append(hyperparameter_values(optimizer, known.prefix, plan))
         return found
 

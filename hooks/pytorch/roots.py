@@ -64,6 +64,7 @@ class Further:
             weakref.WeakMethod(hook._fault),
             name=name,
             numbers=hook._numbers,
+            scalers=hook._parameters.scalers if hook._parameters else None,
         )
         self._taps = Taps(
             hook._recorder,

@@ -201,6 +201,34 @@ def test_one_optimizer_over_two_roots_has_one_set_of_settings(make_hook: MakeHoo
     assert not any(name.startswith("optimizer_1") for name in run.names())
 
 
+@pytest.mark.supports("several root modules", "values")
+@pytest.mark.supports("GradScaler", "values")
+def test_a_scaler_that_is_registered_is_that_of_all_roots_and_told_once(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    names = ("Linear_weight", "Linear_1_weight")
+    encoder, decoder = nn.Linear(4, 4), nn.Linear(4, 3)
+    hook = make_hook(include_collections=["gradients", "backward_gradients"])
+    hook.register_module(encoder)
+    hook.register_module(decoder)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *decoder.parameters()], lr=0.1)
+    decoder(encoder(torch.randn(2, 4))).square().mean().backward()
+    optimizer.step()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    hook.register_scaler(scaler)
+    for factor in (1.0, float("inf")):
+        optimizer.zero_grad()
+        scaler.scale(decoder(encoder(torch.randn(2, 4))).square().mean() * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    run = read_run(hook)
+    for name in names:
+        after, before = run.value(f"gradient/{name}", 1), run.value(f"backward_gradient/{name}", 1)
+        assert np.array_equal(after, before), name
+    assert run.steps("optimizer/grad_scale") == run.steps("optimizer/found_inf") == [1, 2]
+    assert [run.value("optimizer/found_inf", step) for step in (1, 2)] == [0.0, 1.0]
+
+
 def test_a_name_that_a_module_of_the_first_root_has_is_not_taken(
     make_hook: MakeHook, read_run: ReadRun
 ) -> None:
