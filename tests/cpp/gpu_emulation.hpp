@@ -103,9 +103,13 @@ Type& shared_memory() {
 
 // ---- switches ---------------------------------------------------------------------------------------------
 
-[[noreturn]] __attribute__((noinline)) inline void jump(void** to) { __builtin_longjmp(to, 1); }
+// AddressSanitizer is told of switches. It must not also clear the stack at each jump, with a system call:
+// the frames that are left are entered again.
+#define TDCORE_SWITCH __attribute__((noinline, no_sanitize("address")))
 
-__attribute__((noinline)) inline void enter_fiber(Fiber& fiber) {
+[[noreturn]] TDCORE_SWITCH inline void jump(void** to) { __builtin_longjmp(to, 1); }
+
+TDCORE_SWITCH inline void enter_fiber(Fiber& fiber) {
   grid.running = &fiber;
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(&grid.scheduler_fake_stack, fiber.stack.get(), kStackBytes);
@@ -120,7 +124,7 @@ __attribute__((noinline)) inline void enter_fiber(Fiber& fiber) {
 #endif
 }
 
-__attribute__((noinline)) inline void leave_fiber(bool for_good) {
+TDCORE_SWITCH inline void leave_fiber(bool for_good) {
   Fiber& fiber = *grid.running;
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(for_good ? nullptr : &fiber.fake_stack, grid.scheduler_stack,

@@ -76,8 +76,9 @@ class LaunchTable {
 
   /// Statistics of all pieces; the word is committed once, after all results.
   std::vector<TensorStats> stats(const Spread& spread) {
-    std::memset(results_.data(), 0xA5, results_.size() * sizeof(TensorStats));
-    std::memset(partials_.data(), 0xA5, partials_.size() * sizeof(TensorStats));
+    for (std::vector<TensorStats>* stats : {&results_, &partials_}) {
+      if (!stats->empty()) std::memset(stats->data(), 0xA5, stats->size() * sizeof(TensorStats));
+    }
     word_ = 0;
     std::uint32_t stores = 0;
     std::vector<TensorStats> at_commit;

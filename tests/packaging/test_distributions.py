@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(1200)  # the wheel is compiled: minutes, and more on a busy machine
+
 ROOT = Path(__file__).resolve().parents[2]
 PROBE = (
     "import tdcore, tdcore._core, tdcore.hooks.pytorch, tdcore.rules, tdcore.cli;"
