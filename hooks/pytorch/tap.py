@@ -227,7 +227,8 @@ class Tap(InertInCopies):
         if ends == ("0",) and positions:
             self._single = batch
             if graph_task is not None and not batch.products:
-                self._short, self._ids, self._flags = torch.Tensor, batch.ids, batch.flags
+                self._ids, self._flags = batch.ids, batch.flags
+                self._short = torch.Tensor  # last: another thread may come by
                 self._recorder.now.expect(self._prefix)
         return positions, batch
 
