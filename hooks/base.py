@@ -27,11 +27,12 @@ from tdcore.hooks.capture_requests import CaptureRequests
 from tdcore.hooks.clock import Clock
 from tdcore.hooks.devices import device_notes, device_reports, say_refusals
 from tdcore.hooks.dry_ring import DryRing
-from tdcore.hooks.plan import Batch, NameTable, Plan
-from tdcore.hooks.recorder import Recorder, array_product, as_array
+from tdcore.hooks.plan import NameTable, Plan
+from tdcore.hooks.recorder import Recorder, array_product
 from tdcore.hooks.resume import Resumable
 from tdcore.hooks.rules import with_rules
-from tdcore.layout import TensorKind, worker_name
+from tdcore.hooks.values import ScriptValues
+from tdcore.layout import worker_name
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, Session, StopRequest
 from tdcore.workers import expected_workers
@@ -93,6 +94,7 @@ class BaseHook(Resumable):
         self._clock = Clock(config, self._collections, self._names, self._warn)
         self._requests = CaptureRequests(self._collections, self._clock, self._names, self._notes)
         self._recorder = Recorder(self._ring, self._clock.now, self._product)
+        self._values = ScriptValues(self._collections, self._clock, self._recorder, self._warn)
         self._include_from(config)
         _ALL_HOOKS.add(self)
 
@@ -144,8 +146,7 @@ class BaseHook(Resumable):
 
         value: a number, or a tensor or array of one element.
         """
-        if not self._off:
-            self._guarded("save_scalar", self._save_scalar, f"scalar/{name}", value)
+        self._save("save_scalar", self._values.scalar, f"scalar/{name}", value)
 
     def save_tensor(
         self,
@@ -157,16 +158,14 @@ class BaseHook(Resumable):
 
         Naming a collection here is enough to have it saved.
         """
-        if not self._off:
-            self._guarded("save_tensor", self._save_tensor, tensor_name, tensor_value, collections_to_write)
+        self._save("save_tensor", self._values.tensor, tensor_name, tensor_value, collections_to_write)
 
     def record_tensor_value(self, tensor_name: str, tensor_value: Any) -> None:
         """Records a functional loss as "<tensor_name>_output_0", when its collection is being saved.
 
         A name with "loss" in it belongs to "losses"; any other needs a collection that matches it.
         """
-        if not self._off:
-            self._guarded("record_tensor_value", self._record_value, tensor_name, tensor_value)
+        self._save("record_tensor_value", self._values.functional_loss, tensor_name, tensor_value)
 
     def counters(self) -> Counters:
         """What was captured and dropped so far; what would have been, with dry_run."""
@@ -237,7 +236,8 @@ class BaseHook(Resumable):
         Before the first step: that they will be told. Without room in the ring, said when the next begins.
         """
         self._unmarked = not self._ring.mark_step_end(self._clock.now.step)
-        say_refusals(self._ring, self._warn)
+        if self._ring.device_refusals():
+            say_refusals(self._ring, self._warn)
 
     def _check_control(self) -> None:
         """Captures more when that is asked; raises StopTraining, or calls on_stop: once per request."""
@@ -281,40 +281,14 @@ class BaseHook(Resumable):
             self._guarded("collections", self._send_collections)
             self._off = True
 
-    def _save_scalar(self, name: str, value: Any) -> None:
-        when = self._collections.get(CollectionKeys.SCALARS).save_config
-        stamp = self._clock.now.stamp
-        if when is not None and not when.should_save_step(ModeKeys(stamp.mode), stamp.mode_step):
+    def _save(self, part: str, save: Callable[..., bool], *value: Any) -> None:
+        if self._off:
             return
-        want = self._clock.plan_of([CollectionKeys.SCALARS]).want(name, TensorKind.SCALAR)
-        if want is not None:
-            self._unmarked = True
-            self._recorder.capture([as_array(value)], Batch([want]), call=self._clock.now.next_call(name))
-
-    def _save_tensor(self, name: str, value: Any, collections: str | Iterable[str]) -> None:
-        for collection in [collections] if isinstance(collections, str) else list(collections):
-            self._collections.get(collection).add_tensor_name(name)
-            self._clock.include(collection)
-        self._save_by_name(name, value, TensorKind.CUSTOM)
-
-    def _record_value(self, tensor_name: str, value: Any) -> None:
-        name = f"{tensor_name}_output_0"
-        kind = TensorKind.LOSS if "loss" in tensor_name.lower() else TensorKind.CUSTOM
-        if not self._clock.plan_of(self._clock.included).takes(name, kind):
-            self._warn(
-                f"record_tensor_value({tensor_name!r}): no collection that is saved takes {name!r}; "
-                "put 'loss' into the name, or add a pattern that matches it to a collection"
-            )
-        self._save_by_name(name, value, kind)
-
-    def _save_by_name(self, name: str, value: Any, kind: TensorKind) -> None:
-        want = self._clock.plan_now().want(name, kind)
-        if want is not None:
-            array = as_array(value)
-            single = kind is TensorKind.LOSS and set(array.shape) <= {1}
-            batch = Batch([want.whole if single else want])
-            self._unmarked = True
-            self._recorder.capture([array], batch, call=self._clock.now.next_call(name))
+        try:
+            if save(*value):
+                self._unmarked = True
+        except Exception as error:
+            self._fault(part, error)
 
     def _include_from(self, config: HookConfig) -> None:
         self._clock.include(CollectionKeys.LOSSES)  # always saved, as in the older library

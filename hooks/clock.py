@@ -21,6 +21,8 @@ __all__ = ["Clock", "Now", "Stamp"]
 
 _NEVER = sys.maxsize
 
+Schedule = list[tuple[SaveConfigMode, tuple[str, ...]]]  # names of the collections that are saved then
+
 
 class Stamp(NamedTuple):
     """When something was captured. mode: a ModeKeys value. mode_step: counted within the mode."""
@@ -87,7 +89,7 @@ class Clock:
         self._plans: dict[tuple[str, ...], Plan] = {}
         self._version = -1
         self._next_saved = [0] * (len(ModeKeys) + 1)
-        self._schedules: dict[ModeKeys, list[tuple[SaveConfigMode, list[str]]]] = {}
+        self._schedules: dict[int, Schedule] = {}
 
     def include(self, name: str) -> None:
         """The collection is saved from the next step on."""
@@ -116,7 +118,8 @@ class Clock:
 
     def begin(self, mode: int) -> Plan | None:
         """Starts the next step, in the mode (a ModeKeys value). Its plan; None: it saves nothing."""
-        steps, now = self.mode_steps, self.now
+        steps = self.mode_steps
+        now = self.now
         mode_step = steps[mode] = steps[mode] + 1
         now.step += 1
         now.mode = mode
@@ -128,7 +131,7 @@ class Clock:
                 now.forget_calls(saved=False)
             self.plan = None
             return None
-        plan = self.plan = self._start_saving(ModeKeys(mode), mode_step)
+        plan = self.plan = self._start_saving(mode, mode_step)
         now.forget_calls(saved=plan is not None)
         return plan
 
@@ -158,11 +161,12 @@ class Clock:
             plan = self._plans[key] = Plan(members, self._config.reduction_config, self._names)
         return plan
 
-    def _start_saving(self, mode: ModeKeys, mode_step: int) -> Plan | None:
-        due: list[str] = []
+    def _start_saving(self, mode: int, mode_step: int) -> Plan | None:
+        due: tuple[str, ...] = ()
         following = _NEVER
         over = False
-        for when, names in self._schedule(mode):
+        schedule = self._schedules.get(mode) or self._schedule(mode)
+        for when, names in schedule:
             if when.should_save_step(mode_step):
                 due += names
             after = when.next_saved_step(mode_step + 1)
@@ -172,20 +176,19 @@ class Clock:
                 following = after
         if over:  # requests to capture more leave many that are
             self._schedules[mode] = [
-                each for each in self._schedule(mode) if each[0].next_saved_step(mode_step + 1) is not None
+                each for each in schedule if each[0].next_saved_step(mode_step + 1) is not None
             ]
-        self._next_saved[mode.value] = following
-        return self.plan_of(due) if due else None
+        self._next_saved[mode] = following
+        return self._plans.get(due) or self.plan_of(due) if due else None
 
-    def _schedule(self, mode: ModeKeys) -> list[tuple[SaveConfigMode, list[str]]]:
+    def _schedule(self, mode: int) -> Schedule:
         """The collections that are saved, by when they are: mostly there is one answer for all."""
-        known = self._schedules.get(mode)
-        if known is None:
-            groups: dict[SaveConfigMode, list[str]] = {}
-            for name in self.included:
-                groups.setdefault(self._when(name, mode), []).append(name)
-            known = self._schedules[mode] = list(groups.items())
-        return known
+        groups: dict[SaveConfigMode, tuple[str, ...]] = {}
+        for name in self.included:
+            when = self._when(name, ModeKeys(mode))
+            groups[when] = (*groups.get(when, ()), name)
+        found = self._schedules[mode] = list(groups.items())
+        return found
 
     def _when(self, name: str, mode: ModeKeys) -> SaveConfigMode:
         return (self._collections.get(name).save_config or self._config.save_config).get_save_config(mode)

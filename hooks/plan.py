@@ -153,7 +153,10 @@ class Plan:
         self._reduction_config = reduction_config
         self._names = names
         self._wants: dict[str, Want | None] = {}
-        self._kinds: dict[tuple[TensorKind, ...], bool] = {}
+        # Of other kinds no tensor can be wanted, whatever its name.
+        self.kinds = frozenset(
+            kind for kind in TensorKind if any(collection.may_take(kind) for collection in self.collections)
+        )
 
     def want(self, name: str, kind: TensorKind, origin: str = "") -> Want | None:
         """How to capture the tensor; None: not at all."""
@@ -173,15 +176,7 @@ class Plan:
 
     def may_take(self, kind: TensorKind) -> bool:
         """False when no tensor of the kind can be wanted, whatever its name."""
-        return self.may_take_any((kind,))
-
-    def may_take_any(self, kinds: tuple[TensorKind, ...]) -> bool:
-        """Whether a tensor of one of the kinds may be wanted."""
-        known = self._kinds.get(kinds)
-        if known is None:
-            known = any(collection.may_take(kind) for collection in self.collections for kind in kinds)
-            self._kinds[kinds] = known
-        return known
+        return kind in self.kinds
 
     def _decide(self, name: str, kind: TensorKind, origin: str) -> Want | None:
         takers = [collection for collection in self.collections if collection.belongs(name, kind, origin)]

@@ -20,9 +20,8 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import repeat
-from operator import attrgetter, is_, is_not
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -34,8 +33,8 @@ from tdcore.hooks.pytorch.tap import InertInCopies
 __all__ = ["Arrivals"]
 
 _HOOKS = attrgetter("_backward_hooks")
+_NAMED, _NOTHING = repeat("_backward_hooks"), repeat(None)
 _call: Callable[[Any], Any] = weakref.ref.__call__
-_is_some = partial(is_not, None)
 
 
 class Arrival(InertInCopies):
@@ -57,11 +56,15 @@ skip_frames(Arrival.__call__)
 
 
 class Arrivals:
-    """Notes the turns of one model's parameters, by their positions in its list of parameters."""
+    """Notes the turns of one model's parameters, by their positions in its list of parameters.
+
+    noting: parameters carry hooks. order: of those whose gradients came; empty when none did.
+    """
 
     def __init__(self) -> None:
         self._key = RemovableHandle(OrderedDict()).id  # unique among all hooks of the process
-        self._order: list[int] = []
+        self.noting = False
+        self.order: list[int] = []
         self._dicts: list[OrderedDict[int, Any]] = []
         self._positions: list[int] = []  # what _dicts were made for
         self._watched: list[weakref.ref[torch.Tensor]] = []
@@ -70,9 +73,11 @@ class Arrivals:
 
     def start(self, parameters: Sequence[Any], positions: list[int], *, late: bool = False) -> None:
         """A forward begins in a saved step. positions: whose gradients are wanted. late: some are None."""
-        self.stop()
+        if self.noting:
+            self.stop()
         if self._off:
             return
+        self.noting = True
         if late:
             positions = [position for position in positions if parameters[position] is not None]
         if self._positions != positions:
@@ -80,28 +85,27 @@ class Arrivals:
             self._dicts = [self._hooks_of(position) for position in positions]
         chosen = list(map(parameters.__getitem__, positions))
         self._watched = list(map(weakref.ref, chosen))
-        if list(map(_HOOKS, chosen)).count(None) == len(chosen):
-            list(map(setattr, chosen, repeat("_backward_hooks"), self._dicts))
+        if not any(map(_HOOKS, chosen)):
+            list(map(setattr, chosen, _NAMED, self._dicts))
             return
         for parameter, own in zip(chosen, self._dicts, strict=True):
             hooks = parameter._backward_hooks
-            if hooks is None:
+            if not hooks:
                 parameter._backward_hooks = own
             else:
                 hooks[self._key] = own[self._key]
 
     def stop(self) -> None:
         """Takes the hooks off and forgets the order."""
-        self._order.clear()
-        if not self._watched:
-            return
-        alive = list(filter(_is_some, map(_call, self._watched)))
+        self.noting = False
+        self.order.clear()
+        watched = list(map(_call, self._watched))
         self._watched = []
-        found = list(map(_HOOKS, alive))
-        if len(found) == len(self._dicts) == sum(map(len, self._dicts)) and all(map(is_, found, self._dicts)):
-            list(map(setattr, alive, repeat("_backward_hooks"), repeat(None)))
+        found = list(map(getattr, watched, _NAMED, _NOTHING))
+        if found == self._dicts and sum(map(len, found)) == len(found):  # nobody else's hook is there
+            list(map(setattr, watched, _NAMED, _NOTHING))
             return
-        for parameter, hooks in zip(alive, found, strict=True):
+        for parameter, hooks in zip(watched, found, strict=True):
             if hooks is not None and hooks.pop(self._key, None) is not None and not hooks:
                 parameter._backward_hooks = None
         self._positions = []  # a dictionary of ours that another hook was put in is that one's now
@@ -116,7 +120,7 @@ class Arrivals:
 
         Remembers the last answer: most steps ask the same again.
         """
-        order = self._order
+        order = self.order
         if not order:
             return None
         known = self._known
@@ -128,4 +132,4 @@ class Arrivals:
         return known[2]
 
     def _hooks_of(self, position: int) -> OrderedDict[int, Any]:
-        return OrderedDict({self._key: Arrival(self._order, position)})
+        return OrderedDict({self._key: Arrival(self.order, position)})

@@ -48,7 +48,10 @@ def refuses_hooks(module: nn.Module) -> bool:
 
 
 class Bypass:
-    """What one model's taps miss. notes: of collections.json. names: told when the notes change."""
+    """What one model's taps miss. notes: of collections.json. names: told when the notes change.
+
+    layers: the fused layers of `view`, each with the names of its modules, its own among them.
+    """
 
     def __init__(self, notes: dict[str, Any], names: NameTable) -> None:
         self.spared: set[str] = set()  # names of modules that were left alone at least once
@@ -60,22 +63,39 @@ class Bypass:
         self._called: set[str] = set()
         self._told_view: ModelView | None = None
         self._told_count = 0
-        self._fused: tuple[ModelView, list[tuple[weakref.ref[nn.Module], set[str]]]] | None = None
+        self.view: ModelView | None = None
+        self.layers: list[tuple[weakref.ref[nn.Module], set[str]]] = []
 
-    def willing(self, choice: Choice, view: ModelView, plan: Plan, *, in_any_mode: bool = False) -> Choice:
-        """The choice without what must not carry hooks now, or, where the next mode is not known, in any."""
-        layers, self.resting = self._layers(view), frozenset()
-        if not layers or not _fused_kernels_allowed():
+    def look_at(self, view: ModelView) -> None:
+        """The model is read anew."""
+        self.view, self.layers, self.resting = view, [], frozenset()
+        for one in view.modules:
+            layer = one.module()
+            if layer is not None and refuses_hooks(layer):
+                parts = set(map(id, layer.modules()))
+                names = {part.name for part in view.modules if id(part.module()) in parts}
+                self.layers.append((one.module, names))
+
+    def willing(self, choice: Choice, plan: Plan, *, in_any_mode: bool = False) -> Choice:
+        """The choice without what must not carry hooks now, or, where the next mode is not known, in any.
+
+        choice: of the model that was looked at last. Not needed when it has no layers.
+        """
+        self.resting = frozenset()
+        if self.view is None or not _fused_kernels_allowed():
             return choice
         resting = [
-            names for layer, names in layers if in_any_mode or getattr(layer(), "training", True) is False
+            names
+            for layer, names in self.layers
+            if in_any_mode or getattr(layer(), "training", True) is False
         ]
         if not resting:
             return choice
         left = self.resting = frozenset().union(*resting)
-        known = plan.cache.get(("willing", view.root_name))
+        key = ("willing", self.view.root_name)
+        known = plan.cache.get(key)
         if known is None or known[0] is not choice or known[1] != left:
-            known = plan.cache["willing", view.root_name] = (
+            known = plan.cache[key] = (
                 choice,
                 left,
                 choice.only(lambda tap: tap.name not in left),
@@ -120,22 +140,9 @@ class Bypass:
         if self._remarks.say(what, found, even_empty=True):
             self._names.changed = True
 
-    def shy(self, view: ModelView) -> set[str]:
+    def shy(self) -> set[str]:
         """Names of all modules that must not carry hooks in one mode or the other."""
-        return set().union(*(names for _, names in self._layers(view)))
-
-    def _layers(self, view: ModelView) -> list[tuple[weakref.ref[nn.Module], set[str]]]:
-        """The fused layers of the model, each with the names of its modules, its own among them."""
-        if self._fused is None or self._fused[0] is not view:
-            layers = []
-            for one in view.modules:
-                layer = one.module()
-                if layer is not None and refuses_hooks(layer):
-                    parts = set(map(id, layer.modules()))
-                    names = {part.name for part in view.modules if id(part.module()) in parts}
-                    layers.append((one.module, names))
-            self._fused = view, layers
-        return self._fused[1]
+        return set().union(*(names for _, names in self.layers))
 
 
 def _fused_kernels_allowed() -> bool:

@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 _ever = False
+_UNTOLD = {0: True}  # where torch does not tell: yes
 
 
 def compile_in_use() -> bool:
@@ -45,8 +46,8 @@ def compile_in_use() -> bool:
     if not _ever:
         compiler = sys.modules.get("torch._dynamo.eval_frame")
         if compiler is not None:
-            backends = getattr(compiler, "cached_backends", {0: compiler})  # where torch does not tell: yes
-            _ever = any(list(backends.values()))  # None or False: of code that is not to be compiled
+            # None or False: of code that is not to be compiled
+            _ever = any(list(getattr(compiler, "cached_backends", _UNTOLD).values()))
     return _ever
 
 
@@ -88,31 +89,32 @@ class CompiledRoot:
 
 
 class SecondVariant:
-    """While taps are in it, code compiled for their modules outside of it does not run, and vice versa."""
+    """While taps are in it, code compiled for their modules outside of it does not run, and vice versa.
+
+    sites: of the taps that are in it.
+    """
 
     def __init__(self) -> None:
         self._held: list[tuple[dict[str, Any], Any, Any]] = []  # dictionary, what it has now, what it had
-        self._sites: list[Site] = []
+        self.sites: list[Site] = []
 
     def enter(self, taps: Iterable[Sited], root: nn.Module | None = None) -> None:
-        """From now on, in a process that compiles; else nothing happens.
+        """From now on. Asked for in a process that compiles only.
 
         Modules whose forward is not a plain method (scripted ones) take no part, nor does the root: code that
         holds its call looks at CompiledRoot.asleep.
         """
-        if not compile_in_use():
-            return
         for tap in taps:
             tap.site.taker = weakref.ref(tap)
-            self._sites.append(tap.site)
+            self.sites.append(tap.site)
             module = tap.module()
             if module is not None and module is not root:
                 self.mark(module)
 
     def leave(self) -> None:
         """Modules are as they were, and what compiled code still gives is not taken."""
-        while self._sites:
-            self._sites.pop().taker = _nobody
+        while self.sites:
+            self.sites.pop().taker = _nobody
         while self._held:
             attributes, ours, patched = self._held.pop()
             if attributes.get("forward") is ours:

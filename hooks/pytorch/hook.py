@@ -57,6 +57,7 @@ from tdcore.session import RingConfig, StopRequest
 __all__ = ["Hook", "create_from_json_file"]
 
 _TRAIN, _EVAL, _GLOBAL = ModeKeys.TRAIN.value, ModeKeys.EVAL.value, ModeKeys.GLOBAL.value
+_WITH_GRADIENTS = (_TRAIN, _GLOBAL)
 
 
 class Hook(BaseHook):
@@ -254,7 +255,7 @@ class Hook(BaseHook):
             return  # activation checkpointing computes the root again
         if self._asked():
             self._check_control()
-        start, spent = perf_counter_ns(), self._recorder.spent_ns
+        start = perf_counter_ns()
         if not self._by_hand:
             try:
                 self._start_step(_TRAIN if module.training else _EVAL)
@@ -262,7 +263,11 @@ class Hook(BaseHook):
                 self._fault("steps", error)
                 return
         if self._clock.plan is not None:
-            self._guarded("activations", self._attach, module, (args, kwargs) if kwargs is not None else None)
+            spent = self._recorder.spent_ns
+            try:
+                self._attach(module, self._clock.plan, (args, kwargs) if kwargs is not None else None)
+            except Exception as error:
+                self._fault("activations", error)
             self._recorder.spent_ns = spent + perf_counter_ns() - start  # a tap in between has added its own
 
     def _start_step(self, following: int) -> None:
@@ -274,7 +279,8 @@ class Hook(BaseHook):
         if self._taps.unsettled:
             self._guarded("output gradients", self._taps.settle)
         if self._version.value != self._resolved_version:
-            self._resolve_modules()
+            self._further.resolve_modules(self)
+            self._resolved_version = self._version.value
         plan = self._begin_step(self._mode or following)
         if plan is None:
             if self._taps.left_on:
@@ -283,9 +289,10 @@ class Hook(BaseHook):
         stamp = self._clock.now.stamp
         if self._further.some:
             self._guarded("activations", self._further.begin_step, self)
-        self._guarded("losses", self._attach_losses, plan)
+        if self._taps.losses:
+            self._guarded("losses", self._attach_losses, plan)
         if parameters is not None:
-            gradients = stamp.mode in (_TRAIN, _GLOBAL) and torch.is_grad_enabled()
+            gradients = stamp.mode in _WITH_GRADIENTS and torch.is_grad_enabled()
             parameters.start_step(stamp, plan, gradients=gradients)
 
     def _step_by_hand(self, training: bool | None) -> None:
@@ -293,28 +300,36 @@ class Hook(BaseHook):
         if self._compiled.met:
             compiled_steps.arm(self)
 
-    def _attach(self, root: nn.Module, arguments: Arguments | None) -> None:
-        parameters, plan = self._parameters, self._clock.plan
-        if parameters is None or plan is None or torch._C._get_tracing_state() is not None:
+    def _attach(self, root: nn.Module, plan: Plan, arguments: Arguments | None) -> None:
+        parameters = self._parameters
+        if parameters is None or torch._C._get_tracing_state() is not None:
             return
         if arguments is None and not self._taps.is_on:
             compiled_steps.note_missed(self)
             return
         view = parameters.current_view()
-        self._guarded("gradient order", parameters.watch_backward)
+        try:
+            parameters.watch_backward()
+        except Exception as error:
+            self._fault("gradient order", error)
         if self._place[1] > 1:
             self._parts.look_at(root, view)
         also = compiled_steps.widest(self)
-        self._taps.attach(root, view, plan, arguments, watch_end=parameters.weights_due, also=also)
+        due = parameters.due_after_forward
+        self._taps.attach(root, view, plan, arguments, watch_end=due, also=also)
 
     def _end_forward(self) -> None:
         """The root's forward has ended."""
         start = perf_counter_ns()
-        self._guarded("modules without calls", self._taps.forward_ended)
-        if self._parts.unfinished:
+        try:
+            self._taps.forward_ended()
+        except Exception as error:
+            self._fault("modules without calls", error)
+        if self._parts.unfinished.kept:
             self._guarded("activations", self._parts.end_forward)
-        if self._parameters is not None and not self._off:
-            self._guarded("parameters", self._parameters.end_forward)
+        parameters = self._parameters
+        if parameters is not None and not self._off and parameters.due_after_forward:
+            self._guarded("parameters", parameters.end_forward)
         if self._compiled.met:
             compiled_steps.arm(self)
         self._recorder.spent_ns += perf_counter_ns() - start
@@ -322,12 +337,10 @@ class Hook(BaseHook):
     def _attach_losses(self, plan: Plan) -> None:
         self._taps.attach_losses(plan, compiled_steps.widest(self))
 
-    def _before_optimizer(
-        self, parameters: ParameterCapture, optimizer: Optimizer, arguments: tuple[object, ...]
-    ) -> None:
+    def _before_optimizer(self, parameters: ParameterCapture, optimizer: Optimizer, closure: bool) -> None:
         start = perf_counter_ns()
         try:
-            parameters.before_step(optimizer, closure=any(map(callable, arguments)))
+            parameters.before_step(optimizer, closure=closure)
         except Exception as error:
             self._fault("parameters", error)
         self._recorder.spent_ns += perf_counter_ns() - start
@@ -369,15 +382,6 @@ class Hook(BaseHook):
             self._off = True
         self._further.switch_off(part)
         switch_off(part, self._taps, self._parameters)
-
-    def _resolve_modules(self) -> None:
-        """Collections that name modules get patterns for the names of their tensors."""
-        if self._parameters is not None:
-            views = [*(further.view for further in self._further), self._parameters.view]
-            names = {id(module.module()): module.name for view in views for module in view.modules}
-            for collection in self._collections:
-                collection.resolve_modules(lambda module: names.get(id(module)))
-        self._resolved_version = self._collections.version.value
 
 
 def create_from_json_file(json_file_path: str | os.PathLike[str] | None = None, **options: Any) -> Hook:

@@ -19,7 +19,7 @@ import dataclasses
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate, chain, compress, repeat
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
 import torch
@@ -38,6 +38,8 @@ from tdcore.layout import TensorKind
 __all__ = ["ModelView", "Module", "Parameter", "cuda_devices", "leaves"]
 
 _call: Callable[[Any], Any] = weakref.ref.__call__
+_PARAMETERS, _MODULES = attrgetter("_parameters"), attrgetter("_modules")
+_GONE = type(None)
 _MAX_DEPTH = 8
 _MAX_LEAVES = 1024
 
@@ -138,7 +140,7 @@ class ModelView:
         Renews the references to its parameters: each may be another object by now. Looks at every module and
         every slot, for the most part in C; keeps none of them.
         """
-        modules: list[Any] = [reference() for reference in self._references]
+        modules: list[Any] = list(map(_call, self._references))
         if modules[0] is not root:
             return False
         try:
@@ -157,7 +159,7 @@ class ModelView:
     def held_parameters(self) -> list[nn.Parameter] | None:
         """The parameters as of the last matches(), in the order of `parameters`; None when some are gone."""
         found: list[Any] = list(map(_call, self._held))
-        if any(map(is_, found, repeat(None))):
+        if _GONE in map(type, found):
             self._slot_ids = []  # the next matches() renews
             return None
         return found
@@ -193,26 +195,23 @@ class ModelView:
         self._held: list[weakref.ref[nn.Parameter]] = list(map(weakref.ref, parameters))
 
 
-def _read(modules: list[nn.Module], plain: bool) -> tuple[tuple[list[Any], ...], list[nn.Parameter | None]]:
-    """Everything but the parameters that tells one structure from another, and the parameters.
+def _read(modules: list[nn.Module], plain: bool) -> tuple[list[Any], list[nn.Parameter | None]]:
+    """Everything but the parameters that tells one structure from another, in a row, and the parameters.
 
     plain: all dictionaries of the modules are of the type dict; scripted modules have others. The ids are
     of modules that are held by the others, so equal ids mean the same modules while these are alive.
     """
-    held = [module._parameters for module in modules]
-    children = [module._modules for module in modules]
+    held: list[dict[str, nn.Parameter | None]] = list(map(_PARAMETERS, modules))
+    children: list[dict[str, nn.Module | None]] = list(map(_MODULES, modules))
     if not plain:
         held = [dict(one.items()) for one in held]
         children = [dict(one.items()) for one in children]
-    parents = list(filter(None, children))
-    structure: tuple[list[Any], ...] = (
-        list(map(type, modules)),
-        list(map(len, held)),
-        list(chain.from_iterable(held)),
-        list(map(len, children)),
-        list(chain.from_iterable(parents)),
-        list(map(id, chain.from_iterable(map(dict.values, parents)))),
-    )
+    structure: list[Any] = [
+        *map(type, modules),
+        *map(tuple, held),
+        *map(tuple, children),
+        *map(id, chain.from_iterable(map(dict.values, filter(None, children)))),
+    ]
     return structure, list(chain.from_iterable(map(dict.values, held)))
 
 

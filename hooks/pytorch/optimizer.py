@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from itertools import chain, compress
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from tdcore.hooks.pytorch.sharded import Part, part_of
 from tdcore.layout import TensorKind
 
 __all__ = ["Known", "Numbers", "Optimizers", "hyperparameter_values", "owned_by", "state_values", "unscaled"]
+
+
+_PARAMETERS = itemgetter("params")
 
 
 class Known:
@@ -81,12 +85,14 @@ class Optimizers:
 
     def meet(self, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> Known | None:
         """The entry of an optimizer, made at the first meeting; None when it owns none of the parameters."""
-        known = self.find(optimizer)
-        if known is None:
-            owned = set(map(id, owned_by(optimizer)))
-            if any(id(parameter) in owned for parameter in parameters):
-                self._known = {key: one for key, one in self._known.items() if one.optimizer() is not None}
-                known = self._known[id(optimizer)] = Known(optimizer, self._numbers.of(optimizer))
+        known = self._known.get(id(optimizer))
+        if known is not None and known.optimizer() is optimizer:
+            return known
+        owned = set(map(id, owned_by(optimizer)))
+        if not any(id(parameter) in owned for parameter in parameters):
+            return None
+        self._known = {key: one for key, one in self._known.items() if one.optimizer() is not None}
+        known = self._known[id(optimizer)] = Known(optimizer, self._numbers.of(optimizer))
         return known
 
     def search(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -108,7 +114,10 @@ class Optimizers:
     @property
     def any_alive(self) -> bool:
         """Whether any is known that still exists."""
-        return any(known.optimizer() is not None for known in self._known.values())
+        for known in self._known.values():  # noqa: SIM110 -- any() of a generator is twice the work
+            if known.optimizer() is not None:
+                return True
+        return False
 
     def alive(self) -> list[tuple[Known, Optimizer]]:
         """Those that still exist."""
@@ -123,7 +132,7 @@ class Optimizers:
 
 def owned_by(optimizer: Optimizer) -> list[nn.Parameter]:
     """The parameters of all its groups."""
-    return list(chain.from_iterable([group["params"] for group in optimizer.param_groups]))
+    return list(chain.from_iterable(map(_PARAMETERS, optimizer.param_groups)))
 
 
 def state_values(

@@ -55,8 +55,8 @@ class OutputGradients:
         self.awaited: list[Awaited] = []  # of the running step
 
     def attach(self, view: ModelView, plan: Plan, spared: Collection[str]) -> None:
-        """The root's forward begins, in a step that is saved. spared: modules that carry no hook now."""
-        if self.off or not plan.may_take(_KIND):
+        """The root's forward begins, in a step that saves some. spared: modules that carry no hook now."""
+        if self.off:
             return
         self.detach()
         if compile_in_use():

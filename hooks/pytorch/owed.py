@@ -9,8 +9,43 @@ from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.optimizer import Known
 from tdcore.hooks.pytorch.scaler import ScaleRecord
 from tdcore.hooks.pytorch.selection import Selection
+from tdcore.hooks.pytorch.series import asks
+from tdcore.layout import TensorKind
 
-__all__ = ["Memo", "Owed", "Payment"]
+__all__ = ["Asked", "Memo", "Owed", "Payment", "asked"]
+
+_KINDS = (
+    TensorKind.WEIGHT,
+    TensorKind.BIAS,
+    TensorKind.GRADIENT,
+    TensorKind.OPTIMIZER_STATE,
+    TensorKind.HYPERPARAMETER,
+)
+
+
+class Asked(NamedTuple):
+    """Whether a plan may take any of these. anything: of the parameters, or of their optimizers."""
+
+    anything: bool
+    gradients: bool
+    state: bool
+    numbers: bool
+    series: bool
+
+
+def asked(plan: Plan) -> Asked:
+    """Found out once for each plan."""
+    known: Asked | None = plan.cache.get("asked")
+    if known is None:
+        may = plan.may_take
+        known = plan.cache["asked"] = Asked(
+            anything=any(map(may, _KINDS)) or asks(plan),
+            gradients=may(TensorKind.GRADIENT),
+            state=may(TensorKind.OPTIMIZER_STATE),
+            numbers=may(TensorKind.HYPERPARAMETER),
+            series=asks(plan),
+        )
+    return known
 
 
 class Payment(NamedTuple):
@@ -34,14 +69,14 @@ class Memo(NamedTuple):
 class Owed:
     """A saved step whose weights or gradients are still to be captured."""
 
-    __slots__ = ("done", "inside_step", "plan", "scalers", "stamp", "stepped", "watched", "weights_done")
+    watched = False  # the order of its gradients is being noted
+    done: frozenset[int] = frozenset()  # positions paid for by an optimizer
 
-    def __init__(self, stamp: Stamp, plan: Plan, *, inside_step: bool) -> None:
+    def __init__(self, stamp: Stamp, plan: Plan, asked: Asked, inside_step: bool, weights_done: bool) -> None:
         self.stamp = stamp
         self.plan = plan
+        self.asked = asked
         self.inside_step = inside_step  # its forward ran in the closure of an optimizer
-        self.weights_done = False
-        self.watched = False  # the order of its gradients is being noted
-        self.done: frozenset[int] = frozenset()  # positions paid for by an optimizer
+        self.weights_done = weights_done
         self.stepped: list[Known] = []  # optimizers that did
         self.scalers: list[ScaleRecord] = []

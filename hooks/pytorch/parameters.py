@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from operator import attrgetter
 from typing import Any
 
@@ -45,28 +46,22 @@ from tdcore.hooks.pytorch.optimizer import (
     state_values,
     unscaled,
 )
-from tdcore.hooks.pytorch.owed import Memo, Owed, Payment
+from tdcore.hooks.pytorch.owed import Asked, Memo, Owed, Payment, asked
 from tdcore.hooks.pytorch.remarks import Remarks
 from tdcore.hooks.pytorch.scaler import Rows, ScaleRecord, Scalers
 from tdcore.hooks.pytorch.selection import Selection, awaited, in_order, select
-from tdcore.hooks.pytorch.series import asks, noting
+from tdcore.hooks.pytorch.series import noting
 from tdcore.hooks.pytorch.sharded import in_place
 from tdcore.hooks.pytorch.sparse import sparse_rows
 from tdcore.hooks.pytorch.tap import Fault
 from tdcore.hooks.pytorch.updates import Updates
 from tdcore.hooks.recorder import Recorder
-from tdcore.layout import TensorKind
 
 __all__ = ["ParameterCapture"]
 
 _GRADIENT, _REQUIRES_GRAD = attrgetter("grad"), attrgetter("requires_grad")
-_KINDS = (
-    TensorKind.WEIGHT,
-    TensorKind.BIAS,
-    TensorKind.GRADIENT,
-    TensorKind.OPTIMIZER_STATE,
-    TensorKind.HYPERPARAMETER,
-)
+_DENSE = {torch.strided}
+_LAYOUT, _NONE = repeat("layout"), repeat(None)
 
 
 class ParameterCapture:
@@ -100,7 +95,7 @@ class ParameterCapture:
         self._remarks = Remarks(notes)
         self._warn = warn
         self._off = False
-        self._weights_due: tuple[Stamp, Plan] | None = None
+        self._weights_due: tuple[Stamp, Plan] | None = None  # when the root's forward ends
         self._numbers = numbers or Numbers()
         self._optimizers = Optimizers(self._numbers)
         self.arrivals = Arrivals()
@@ -110,20 +105,22 @@ class ParameterCapture:
 
     def start_step(self, stamp: Stamp, plan: Plan, *, gradients: bool, weights: bool = True) -> None:
         """A step begins that is saved. gradients: a backward may follow. weights: they are not taken yet."""
-        if self._off or not (plan.may_take_any(_KINDS) or asks(plan)):
+        wanted = asked(plan)
+        if self._off or not wanted.anything:
             return
-        self.arrivals.stop()
+        if self.arrivals.noting:
+            self.arrivals.stop()
         if gradients:
-            self._owe(stamp, plan, weights_done=not weights)
+            self._owe(stamp, plan, wanted, weights_done=not weights)
         if not weights:
             return
         if not gradients or self.inside_step or not self._optimizers.any_alive:
             self._weights_due = (stamp, plan)
 
     @property
-    def weights_due(self) -> bool:
-        """Whether something is to be done when the root's forward ends."""
-        return self._weights_due is not None or (self.owed is not None and self.view.late)
+    def due_after_forward(self) -> bool:
+        """Whether anything is to be done when the root's forward ends."""
+        return self._weights_due is not None or (self.view.late and self.owed is not None)
 
     def current_view(self) -> ModelView:
         """The names of the model's parts as it is now; reads the structure anew when it changed."""
@@ -140,7 +137,7 @@ class ParameterCapture:
     def watch_backward(self) -> None:
         """The root's forward begins in a saved step: the order in which gradients come is noted from here."""
         owed = self.owed
-        if owed is None or owed.watched or not owed.plan.may_take(TensorKind.GRADIENT):
+        if owed is None or owed.watched or not owed.asked.gradients:
             return
         owed.watched = True
         parameters = self._parameters()
@@ -239,13 +236,12 @@ class ParameterCapture:
 
     # Private ----------------------------------------------------------------------------------------------
 
-    def _owe(self, stamp: Stamp, plan: Plan, *, weights_done: bool) -> None:
-        owed = self.owed = Owed(stamp, plan, inside_step=self.inside_step)
-        owed.weights_done = weights_done
-        self.backward.detach()
-        self.scalers.look()
+    def _owe(self, stamp: Stamp, plan: Plan, wanted: Asked, *, weights_done: bool) -> None:
+        owed = self.owed = Owed(stamp, plan, wanted, self.inside_step, weights_done)
+        if self.backward.attached:
+            self.backward.detach()
         owed.scalers = self.scalers.records()
-        if asks(plan) or owed.scalers:  # then it matters whose a parameter is, from the first step on
+        if wanted.series or owed.scalers:  # then it matters whose a parameter is, from the first step on
             view, parameters = self.current_view(), self._parameters() or []
             self._optimizers.search_owners(parameters)
             self.backward.attach(stamp, plan, view, parameters)
@@ -256,7 +252,7 @@ class ParameterCapture:
         """FSDP2 has made its whole parameters in this forward, which get the gradients."""
         owed.watched = False
         self.watch_backward()
-        if asks(owed.plan):
+        if owed.asked.series:
             self.backward.detach()
             self.backward.attach(owed.stamp, owed.plan, self.view, self._parameters() or [])
 
@@ -280,18 +276,22 @@ class ParameterCapture:
         if known is None:
             return
         payment = self._payment(owed, known, optimizer, parameters)
-        extra = self._optimizer_values(owed, known, optimizer, payment, parameters)
-        divisor, rows = self.scalers.at_step(optimizer, known.prefix, owed.plan)
-        if rows and not self._numbers.is_first(optimizer, owed.stamp, "scale"):
-            rows = []
-        self._take(owed.stamp, owed.plan, parameters, payment.selection, divisor, extra + rows)
-        if asks(owed.plan):
+        divisor, extra = self.scalers.at_step(optimizer, known, owed.plan)
+        if extra and not self._numbers.is_first(optimizer, owed.stamp, "scale"):
+            extra = []
+        if owed.asked.state or owed.asked.numbers:
+            extra = self._optimizer_values(owed, known, optimizer, payment, parameters) + extra
+        self._take(owed.stamp, owed.plan, parameters, payment.selection, divisor, extra)
+        if owed.asked.series:
             self.updates.prepare(owed, self.view, optimizer, parameters)
-        owed.stepped.append(known)
-        owed.done = owed.done | payment.paid if owed.done else payment.paid
-        if len(owed.done) == len(parameters):
-            self.owed = None
-            self.arrivals.stop()
+        done = owed.done | payment.paid if owed.done else payment.paid
+        if len(done) < len(parameters):
+            owed.done = done
+            owed.stepped.append(known)
+            return
+        self.owed = None
+        self.arrivals.stop()
+        if self.backward.attached:
             self.backward.paid()
 
     def _skipped(
@@ -318,8 +318,8 @@ class ParameterCapture:
         memo: Memo | None = known.memo
         if (
             memo is not None
-            and _same(memo.question, question)
-            and memo.about_others == self._about_others(known, memo.foreign, parameters)
+            and memo.question == question  # plans and views are equal only when they are the same
+            and (not memo.foreign or memo.about_others == self._about_others(known, memo.foreign, parameters))
         ):
             return memo.payment
         mine = set(owned)
@@ -356,12 +356,10 @@ class ParameterCapture:
         """Its state and settings, where the plan wants them."""
         found: list[Rows] = []
         plan = owed.plan
-        if plan.may_take(TensorKind.OPTIMIZER_STATE):
+        if owed.asked.state:
             paid = list(map(parameters.__getitem__, payment.positions))
             found.append(state_values(optimizer, known.prefix, plan, payment.names, paid))
-        if plan.may_take(TensorKind.HYPERPARAMETER) and self._numbers.is_first(
-            optimizer, owed.stamp, "group"
-        ):
+        if owed.asked.numbers and self._numbers.is_first(optimizer, owed.stamp, "group"):
             found.append(hyperparameter_values(optimizer, known.prefix, plan))
         return found
 
@@ -379,23 +377,21 @@ class ParameterCapture:
         extra: Iterable[Rows] = (),
     ) -> None:
         """The one native call. divisor: what gradients are still multiplied by."""
-        selection = in_order(self.view, plan, selection, self.arrivals.sorted(selection.gradients))
+        if self.arrivals.order:
+            selection = in_order(self.view, plan, selection, self.arrivals.sorted(selection.gradients))
         at = parameters.__getitem__
         tensors: list[Any] = list(map(at, selection.weights))
         own = list(map(at, selection.gradients))
-        gradients = in_place(list(map(_GRADIENT, own)), own)
-        beside = sparse_rows(plan, self.view, selection.gradients, gradients)
+        gradients: list[Any] = list(map(_GRADIENT, own))
+        if not _DENSE.issuperset(map(getattr, gradients, _LAYOUT, _NONE)):
+            gradients = in_place(gradients, own)
+            extra = [*extra, *sparse_rows(plan, self.view, selection.gradients, gradients)]
         if divisor is not None:
             gradients = unscaled(gradients, divisor)
         tensors += gradients
         batch = selection.batch
-        for values, more in (*extra, *beside):
+        for values, more in extra:
             tensors += values
             batch = batch.followed_by(more)
         if tensors:
             self._recorder.capture(tensors, batch, stamp)
-
-
-def _same(one: tuple[Any, ...], two: tuple[Any, ...]) -> bool:
-    """Equal, without comparing plans or views element by element."""
-    return one[0] is two[0] and one[1] is two[1] and one[2:] == two[2:]

@@ -10,9 +10,8 @@ Threads: watch and stop in the training thread, hooks also in those of autograd.
 from __future__ import annotations
 
 import sys
-import weakref
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -54,27 +53,32 @@ class Recompute:
 
     def __init__(self, notes: dict[str, Any], names: NameTable) -> None:
         self.watching = False
+        self.known: ModelView | None = None  # the model that was looked at
         self._remarks = Remarks(notes)
         self._names = names
         self._key = RemovableHandle(OrderedDict()).id  # unique among all hooks of the process
-        self._known: weakref.ref[ModelView] | None = None  # the model that was looked at
         self._seen: set[str] = set()
         self._attached: list[dict[Any, Any]] = []
 
-    def watch(self, view: ModelView, left: Collection[str]) -> None:
-        """A saved forward has ended; its backward may follow. left: names of modules to leave alone."""
-        if (self._known is not None and self._known() is view) or not torch.is_grad_enabled():
-            return
+    def watch(self, view: ModelView, left_by: Callable[[], Collection[str]]) -> bool:
+        """A saved forward has ended; its backward may follow. Whether it is watched.
+
+        left_by: names of modules to leave alone.
+        """
+        if self.known is view or not torch.is_grad_enabled():
+            return False
         if sys.exc_info()[0] is not None:
-            return  # the forward failed
-        self._known = weakref.ref(view)
+            return False  # the forward failed
+        self.known = view
         self.watching = True
+        left = left_by()
         for one in view.modules:
             module: Any = one.module()
             if module is not None and one.name not in left:
                 with suppress(Exception):  # some foreign kinds take no hooks; taps.py says so
                     module._forward_hooks[self._key] = Noting(self._seen, one.name)
                     self._attached.append(module._forward_hooks)
+        return True
 
     def stop(self) -> None:
         """The next step begins, or the hook is closed."""

@@ -14,7 +14,7 @@ Threads: the training thread. Keeps no model alive; ends with the model, or with
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
@@ -126,7 +126,7 @@ class Further:
         if arguments is None and not self._taps.is_on:
             note_missed(hook)
             return
-        due = self._parameters.weights_due
+        due = self._parameters.due_after_forward
         self._taps.attach(module, view, plan, arguments, watch_end=due, also=widest(hook))
 
     def begin_step(self, hook: Hook) -> None:
@@ -164,12 +164,10 @@ class Further:
                 hook._guarded("activations", self.arm, hook)
         hook._recorder.spent_ns += perf_counter_ns() - start
 
-    def _before_optimizer(
-        self, parameters: ParameterCapture, optimizer: Optimizer, arguments: tuple[object, ...]
-    ) -> None:
+    def _before_optimizer(self, parameters: ParameterCapture, optimizer: Optimizer, closure: bool) -> None:
         hook = self._hook()
         if hook is not None:
-            hook._before_optimizer(parameters, optimizer, arguments)
+            hook._before_optimizer(parameters, optimizer, closure)
 
     def _after_optimizer(self, parameters: ParameterCapture, optimizer: Optimizer) -> None:
         hook = self._hook()
@@ -183,9 +181,6 @@ class Roots:
     def __init__(self) -> None:
         self._further: list[Further] = []
         self.some = False  # there are any
-
-    def __iter__(self) -> Iterator[Further]:
-        return iter(self._further)
 
     def add(self, hook: Hook, module: nn.Module, stack: ExitStack) -> None:
         """Watches one more. stack: what takes it off again."""
@@ -209,6 +204,15 @@ class Roots:
     def parameters(self) -> list[ParameterCapture]:
         """Of each."""
         return [further._parameters for further in self._further]
+
+    def resolve_modules(self, hook: Hook) -> None:
+        """Collections that name modules, of any root, get patterns for the names of their tensors."""
+        if hook._parameters is None:
+            return
+        views = [*(further.view for further in self._further), hook._parameters.view]
+        names = {id(module.module()): module.name for view in views for module in view.modules}
+        for collection in hook._collections:
+            collection.resolve_modules(lambda module: names.get(id(module)))
 
     def before_forward(self) -> None:
         """The clock's step begins: what they owe from an earlier one may have been skipped."""

@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 
 from tdcore.hooks.plan import Batch, Plan
 from tdcore.hooks.pytorch.living import living
+from tdcore.hooks.pytorch.optimizer import Known
 from tdcore.layout import TensorKind
 
 __all__ = ["GRAD_SCALER", "Rows", "ScaleRecord", "Scalers"]
@@ -84,7 +85,9 @@ class Scalers:
         return [scaler for scaler in scalers if scaler is not None and scaler.is_enabled()]
 
     def records(self) -> list[ScaleRecord]:
-        """What will tell, later, what became of the step that begins now."""
+        """What will tell, later, what became of the step that begins now. Looks for them the first time."""
+        if not self._looks:
+            self.look()
         return [ScaleRecord(scaler) for scaler in self.alive] if self._known else []
 
     def in_use(self) -> list[torch.Tensor]:
@@ -93,17 +96,18 @@ class Scalers:
         return [scale for scale in scales if scale is not None]
 
     def at_step(
-        self, optimizer: Optimizer, prefix: str, plan: Plan
+        self, optimizer: Optimizer, known: Known, plan: Plan
     ) -> tuple[torch.Tensor | None, list[Rows]]:
         """An optimizer is about to step: by what its gradients are still to be divided, and rows to write."""
-        pending = getattr(optimizer, "grad_scale", None)
-        divisor = pending if isinstance(pending, torch.Tensor) else None
-        scale, found_inf = divisor, getattr(optimizer, "found_inf", None)
+        pending, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+        if not self._known and pending is None and found_inf is None:
+            return None, []  # no scaler anywhere
+        scale = divisor = pending if isinstance(pending, torch.Tensor) else None
         for scaler in self.alive if self._known else ():
             if id(optimizer) in getattr(scaler, "_per_optimizer_states", ()):
                 scale = scale if scale is not None else _scale(scaler)
                 found_inf = found_inf if found_inf is not None else 0.0
-        return divisor, _rows(optimizer, prefix, plan, scale, found_inf)
+        return divisor, _rows(optimizer, known.prefix, plan, scale, found_inf)
 
 
 def _scale(scaler: Any) -> torch.Tensor | None:

@@ -104,7 +104,7 @@ class Parts:
 
         when: step, mode, mode step, call. Nothing comes back of what is kept for later.
         """
-        if self.unfinished:
+        if self.unfinished.kept:
             self.unfinished.take(last=False)
         copied = self.copied
         if not copied and _PLAIN.issuperset(map(type, tensors)):

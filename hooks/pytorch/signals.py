@@ -41,7 +41,7 @@ class Watcher(Protocol):
     def _asked(self) -> Callable[[], bool]: ...
 
     def _before_optimizer(
-        self, parameters: ParameterCapture, optimizer: Optimizer, arguments: tuple[object, ...], /
+        self, parameters: ParameterCapture, optimizer: Optimizer, closure: bool, /
     ) -> None: ...
 
     def _after_optimizer(self, parameters: ParameterCapture, optimizer: Optimizer, /) -> None: ...
@@ -97,8 +97,11 @@ def optimizer_signals(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., None], 
         parameters = hook._parameters
         if parameters is None:
             return
-        if parameters.owed is not None or len(args) > 1 or kwargs:
-            hook._before_optimizer(parameters, optimizer, (*args[1:], *kwargs.values()))
+        if len(args) > 1 or kwargs:
+            closure = any(map(callable, (*args[1:], *kwargs.values())))
+            hook._before_optimizer(parameters, optimizer, closure)
+        elif parameters.owed is not None:
+            hook._before_optimizer(parameters, optimizer, False)
 
     def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         hook: Watcher | None = hook_ref()

@@ -36,8 +36,6 @@ __all__ = ["EndTap", "InertInCopies", "Tap", "graph_task", "prefix_of"]
 # The running backward of this thread, -1 when there is none. None where torch does not tell.
 graph_task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
 
-_Tensor = torch.Tensor
-
 Fault = weakref.WeakMethod[Callable[[str, Exception], None]]  # BaseHook._fault
 
 
@@ -73,10 +71,12 @@ class EndTap(InertInCopies):
         if is_compiling():
             observe(self.who, [])
             return
-        self.observed([], "")
+        end = self.end()
+        if end is not None:
+            end()
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
-        """As what compiled code calls."""
+        """As what compiled code calls: the same."""
         end = self.end()
         if end is not None:
             end()
@@ -100,6 +100,7 @@ class Tap(InertInCopies):
         "_plan",
         "_prefix",
         "_recorder",
+        "_short",
         "_single",
         "gate",
         "module",
@@ -134,7 +135,8 @@ class Tap(InertInCopies):
         self._fault = fault
         self._single: Batch | None = None  # of "<prefix>0", once that is known to be wanted
         self._batches: dict[tuple[str, ...], tuple[list[int], Batch]] = {}  # by ends of names
-        self._ids: Any = None  # of _single, when a call of one tensor may take the short way
+        self._short: type | None = None  # what may take the short way: a plain tensor, or still nothing
+        self._ids: Any = None  # of _single, for the short way
         self._flags = b""
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], last: Any) -> None:
@@ -145,23 +147,16 @@ class Tap(InertInCopies):
         start = perf_counter_ns()
         recorder = self._recorder
         try:
-            if not self._is_input:
-                value = last
-            elif last:
-                value = (*args, last)
-            else:
-                value = args
-            kind = type(value)
-            if kind is tuple and len(value) == 1:
-                value = value[0]
-                kind = type(value)
+            value = last
+            if self._is_input:
+                value = (*args, last) if last else args[0] if len(args) == 1 else args
             if (
-                kind is _Tensor
-                and self._ids is not None
+                type(value) is self._short
                 and self.module() is module  # and not a replica of it
-                and graph_task() == -1  # type: ignore[misc]  # _ids is not set where there is none
+                and graph_task() == -1  # type: ignore[misc]  # _short is not set where there is none
             ):
-                now, prefix = recorder.now, self._prefix
+                now = recorder.now
+                prefix = self._prefix
                 calls = now.calls  # Now.next_call(), without calling it
                 call = calls[prefix]
                 calls[prefix] = call + 1
@@ -180,6 +175,8 @@ class Tap(InertInCopies):
     def _capture(self, module: nn.Module, value: object) -> None:
         """Any value, from the module or a copy of it."""
         call = self._recorder.now.next_call(self._prefix)
+        if isinstance(value, tuple) and len(value) == 1:
+            value = value[0]
         if type(value) is torch.Tensor and self._single is not None and "_is_replica" not in vars(module):
             self._recorder.capture([value], self._single, None, call)
             return
@@ -231,6 +228,7 @@ class Tap(InertInCopies):
             self._single = batch
             if graph_task is not None and not batch.products:
                 self._ids, self._flags = batch.ids, batch.flags
+                self._short = torch.Tensor  # last: another thread may come by
                 self._recorder.now.expect(self._prefix)
         return positions, batch
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from itertools import repeat
+from operator import methodcaller, setitem
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,23 +33,32 @@ from tdcore.layout import TensorKind
 
 __all__ = ["Taps"]
 
+_OUTPUT_GRADIENT = TensorKind.OUTPUT_GRADIENT
 _CANDIDATES = 4  # how many outputs a module may have before its names are first seen
 
 
-class Choice(NamedTuple):
+_call: Callable[[Any], Any] = weakref.ref.__call__
+_HOOKS, _PRE_HOOKS, _WITH_KWARGS = "_forward_hooks", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"
+
+
+class Choice:
     """The taps of one plan on one set of modules, by where they go. own: of the root's input, if any.
 
     The root's input tap cannot be put on: its pre-hooks are running when taps are attached.
+    taps: all of them. entries: what goes where; modules, their dictionaries of hooks, values. Never changes.
     """
 
-    before: list[Tap]
-    after: list[Tap]
-    own: Tap | None = None
+    __slots__ = ("after", "before", "entries", "own", "taps")
 
-    @property
-    def taps(self) -> list[Tap]:
-        """All of them."""
-        return [*self.before, *self.after, *filter(None, [self.own])]
+    def __init__(self, before: list[Tap], after: list[Tap], own: Tap | None = None) -> None:
+        self.before = before
+        self.after = after
+        self.own = own
+        self.taps = [*before, *after, *filter(None, [own])]
+        pre, post = [tap.module for tap in before], [tap.module for tap in after]
+        where = [_PRE_HOOKS] * len(pre) + [_WITH_KWARGS] * len(pre) + [_HOOKS] * len(post)
+        what: list[object] = [*before, *[True] * len(pre), *after]
+        self.entries = [*pre, *pre, *post], where, what
 
     def one_by_one(self) -> list[Choice]:
         """Each tap that goes on a module, alone."""
@@ -65,6 +76,7 @@ class Choice(NamedTuple):
 _NOBODY = Choice([], [])
 
 Attached = list[dict[Any, Any]]  # dictionaries of modules that hold one of our keys
+Unhook = Callable[[dict[Any, Any]], object]  # takes that key out
 Arguments = tuple[tuple[object, ...], Mapping[str, object]]  # positional and keyword ones of a call
 
 
@@ -95,11 +107,13 @@ class Taps:
         self._end = EndTap(end)
         # Ids of hooks are unique in the process; a module can carry one of each of these.
         self._key, self._end_key, self._loss_key = (RemovableHandle(OrderedDict()).id for _ in range(3))
+        keys = self._key, self._end_key, self._loss_key
+        self._unhook, self._unhook_end, self._unhook_loss = (methodcaller("pop", key, None) for key in keys)
         self._sites = Sites()
         self._variant, self._losses_variant = SecondVariant(), SecondVariant()
         self._attached: Attached = []
         self.end_attached: Attached = []  # not empty: the root tells when it ends
-        self._losses: list[Module] = []
+        self.losses: list[Module] = []
         self.losses_attached: Attached = []  # not empty: loss modules carry taps
 
     def switch_off(self) -> None:
@@ -107,7 +121,7 @@ class Taps:
         self._off = True
         self._output_gradients.switch_off()
         self._variant.leave()
-        _take_off(self._attached, self._key)
+        _take_off(self._attached, self._unhook)
         self.detach_losses()
 
     @property
@@ -132,26 +146,30 @@ class Taps:
         None: compiled code brings them to take_own(). also: modules that this plan would tap are tapped as
         well, so that there are as few sets of tapped modules as may be.
         """
-        if self.end_attached or self._attached or self._recompute.watching:
+        if self._now is not None or self._recompute.watching:
             self.detach()  # the last forward ended without telling
         choice, self.left_on = _NOBODY, True
         if not self._off:
             choice = self._choice(view, plan, also)
-            choice = self._bypass.willing(choice, view, plan, in_any_mode=arguments is None)
+            if view is not self._bypass.view:
+                self._bypass.look_at(view)
+            if self._bypass.layers:
+                choice = self._bypass.willing(choice, plan, in_any_mode=arguments is None)
         try:
             try:
                 _put(choice, self._key, self._attached)
             except Exception:
                 choice = self._put_willing(view, plan, choice)
-            if not self._off:
+            if _OUTPUT_GRADIENT in plan.kinds and not self._off:
                 self._output_gradients.attach(view, plan, self._bypass.resting)
-            if self._output_gradients.attached:
-                self.unsettled = watch_end = True
-            self._variant.enter(choice.taps, root)
+                if self._output_gradients.attached:
+                    self.unsettled = watch_end = True
+            if also is not None:
+                self._variant.enter(choice.taps, root)
             if watch_end or choice is not _NOBODY:
                 hooks: dict[Any, Any] = root._forward_hooks
                 always: dict[Any, Any] = root._forward_hooks_always_called
-                self.end_attached += [hooks, always]
+                self.end_attached = [hooks, always]
                 hooks[self._end_key] = self._end
                 always[self._end_key] = True
         except BaseException:
@@ -172,9 +190,10 @@ class Taps:
         now = self._now
         self.detach()
         if now is not None and not self._off:
-            self._recompute.watch(now[1], self._bypass.shy(now[1]))
-            self.unsettled = self.unsettled or self._recompute.watching
-            self._bypass.forward_ended(*now, self._recorder.now.calls)
+            choice, view = now
+            if self._recompute.known is not view and self._recompute.watch(view, self._bypass.shy):
+                self.unsettled = True
+            self._bypass.forward_ended(choice, view, self._recorder.now.calls)
 
     def settle(self) -> None:
         """The step is over: what was to be seen in its backward was seen, or was not there.
@@ -197,9 +216,10 @@ class Taps:
             self._output_gradients.detach()
         if self._recompute.watching:
             self._recompute.stop()
-        self._variant.leave()
-        _take_off(self._attached, self._key)
-        _take_off(self.end_attached, self._end_key)
+        if self._variant.sites:
+            self._variant.leave()
+        _take_off(self._attached, self._unhook)
+        _take_off(self.end_attached, self._unhook_end)
 
     def _choice(self, view: ModelView, plan: Plan, also: Plan | None) -> Choice:
         """Who is tapped under this plan. The first time, modules that may turn out to matter are, too."""
@@ -260,7 +280,7 @@ class Taps:
         """Leaves out the modules that take no hooks (some foreign kinds), with a message."""
         refused = set()
         for one in choice.one_by_one():
-            _take_off(self._attached, self._key)
+            _take_off(self._attached, self._unhook)
             try:
                 _put(one, self._key, self._attached)
             except Exception as error:
@@ -268,7 +288,7 @@ class Taps:
                 what = f"{tap.name} ({tap.origin})"
                 self._warn(f"outputs of {what} cannot be captured: {type(error).__name__}: {error}")
                 refused.add(tap.name)
-        _take_off(self._attached, self._key)
+        _take_off(self._attached, self._unhook)
         choice = choice.only(lambda tap: tap.name not in refused)
         widened = plan.cache.get(("taps with", view.root_name))
         if widened is not None:
@@ -285,40 +305,38 @@ class Taps:
     def add_loss(self, criterion: nn.Module) -> None:
         """Tells of a loss module. Two of one class get a number in their name."""
         origin = type(criterion).__name__
-        alike = sum(known.origin == origin for known in self._losses)
+        alike = sum(known.origin == origin for known in self.losses)
         name = f"{origin}_{alike}" if alike else origin
-        self._losses.append(Module(weakref.ref(criterion), name, origin))
+        self.losses.append(Module(weakref.ref(criterion), name, origin))
 
     def attach_losses(self, plan: Plan, also: Plan | None = None) -> None:
         """A step begins that is saved. also: as for attach()."""
-        if self._off or not self._losses:
+        if self._off or not self.losses:
             return
-        question = (len(self._losses), also)
+        question = (len(self.losses), also)
         known: tuple[tuple[int, Plan | None], Choice] | None = plan.cache.get("losses")
         if known is None or known[0] != question:
             known = plan.cache["losses"] = (question, self._choose_losses(plan, also or plan))
         choice = known[1]
-        if any(loss.module() is None for loss in self._losses):
+        if any(loss.module() is None for loss in self.losses):
             choice = choice.only(lambda tap: tap.module() is not None)
         self.detach_losses()
         self.left_on = True
         _put(choice, self._loss_key, self.losses_attached)
-        self._losses_variant.enter(choice.taps)
+        if also is not None:
+            self._losses_variant.enter(choice.taps)
 
     def detach_losses(self) -> None:
         """A step begins that is not saved, or the hook is closed."""
         self._losses_variant.leave()
-        _take_off(self.losses_attached, self._loss_key)
+        _take_off(self.losses_attached, self._unhook_loss)
 
     def _choose_losses(self, plan: Plan, widest: Plan) -> Choice:
-        choice = Choice([], [])
-        gate = self._compiled
-        for loss in self._losses:
-            if _may_take(widest, loss, TensorKind.INPUT):
-                choice.before.append(self._tap(loss, TensorKind.INPUT, plan, gate=gate))
-            if _may_take(widest, loss, TensorKind.LOSS):
-                choice.after.append(self._tap(loss, TensorKind.LOSS, plan, gate=gate))
-        return choice
+        def taps(kind: TensorKind) -> list[Tap]:
+            takers = [loss for loss in self.losses if _may_take(widest, loss, kind)]
+            return [self._tap(loss, kind, plan, gate=self._compiled) for loss in takers]
+
+        return Choice(taps(TensorKind.INPUT), taps(TensorKind.LOSS))
 
 
 def _put(choice: Choice, key: int, attached: Attached) -> None:
@@ -326,22 +344,15 @@ def _put(choice: Choice, key: int, attached: Attached) -> None:
 
     Raises what a module raises that takes no hooks; `attached` then tells what to take off again.
     """
-    modules: list[Any] = [tap.module() for tap in choice.before]
-    before = [module._forward_pre_hooks for module in modules]
-    with_kwargs = [module._forward_pre_hooks_with_kwargs for module in modules]
-    modules = [tap.module() for tap in choice.after]
-    after = [module._forward_hooks for module in modules]
-    attached += before + with_kwargs + after
-    for hooks in with_kwargs:
-        hooks[key] = True
-    for hooks, tap in zip(before + after, choice.before + choice.after, strict=True):
-        hooks[key] = tap
+    modules, where, what = choice.entries
+    found = list(map(getattr, map(_call, modules), where))
+    attached += found
+    list(map(setitem, found, repeat(key), what))
 
 
-def _take_off(attached: Attached, key: int) -> None:
+def _take_off(attached: Attached, unhook: Unhook) -> None:
     """Leaves the dictionaries as they were."""
-    for hooks in attached:
-        hooks.pop(key, None)
+    list(map(unhook, attached))
     attached.clear()
 
 

@@ -34,25 +34,22 @@ class Unfinished:
 
     def __init__(self, native: Callable[..., int]) -> None:
         self._native = native
-        self._kept: list[Kept] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._kept)
+        self.kept: list[Kept] = []
 
     def keep(self, whole: torch.Tensor, local: Any, batch: Batch, when: tuple[int, int, int, int]) -> bool:
         """False when a change of the tensor could not be seen later."""
         if whole.is_inference():
             return False
-        self._kept.append(Kept(whole, local, whole._version, batch, when))
+        self.kept.append(Kept(whole, local, whole._version, batch, when))
         return True
 
     def take(self, *, last: bool) -> None:
         """Captures those that are finished. last: leaves a row of each of the others."""
-        waiting, self._kept = self._kept, []
+        waiting, self.kept = self.kept, []
         for kept in waiting:
             finished = kept.local.completed
             if not finished and not last:
-                self._kept.append(kept)
+                self.kept.append(kept)
                 continue
             same = finished and kept.whole._version == kept.version
             value = kept.local.elem if same else torch.empty(0, device="meta")  # no bytes: "skipped"
