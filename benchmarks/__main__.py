@@ -14,13 +14,14 @@ NAMES = {
     "native": "ring, statistics, CRC-32C and capture, each beside its limit",
     "gpu": "slowdown and stall of trainings on a GPU, beside tensor.cpu() by hand",
     "hook-cost": "steps that save nothing, and cost per small tensor",
+    "operator-cost": "a call from compiled code, by how its operator is registered",
     "crash-table": "not a speed: what is readable after trainer and flusher were killed",
 }
 
 
 def listing() -> str:
     """One line for each benchmark."""
-    lines = [f"  {name:12} {what}" for name, what in NAMES.items()]
+    lines = [f"  {name:13} {what}" for name, what in NAMES.items()]
     return "\n".join(["python -m benchmarks NAME [options], where NAME is one of", *lines])
 
 

@@ -8,9 +8,10 @@
 parameters carry hooks from the start of a step that is saved until optimizers have paid for it, or the next
 step begins. The first gradient of a backward has autograd call back when it is over, and then all that got
 one are taken in one call; the call back is asked for once more from within, so that it comes after those
-by which data-parallel wrappers finish their reductions. (That is private to torch; where it is missing, each
-gradient is taken as it comes.) A part of a micro-batch is taken as it is added to the gradient, one native
-call per parameter, before any reduction over ranks; torch.autograd.grad() adds nothing, so it has none.
+by which data-parallel wrappers finish their reductions. (That is private to torch; where it is missing, and
+in a backward that compiled autograd runs, which makes no such calls, each gradient is taken as it comes.)
+A part of a micro-batch is taken as it is added to the gradient, one native call per parameter, before any
+reduction over ranks; torch.autograd.grad() adds nothing, so it has none.
 
 Only parameters to which this backward gave something have a row, and none whose gradient is gone when it
 ends (an optimizer inside backward: ask for the other series). A nested backward (reentrant checkpointing)
@@ -25,6 +26,7 @@ carry hooks (a node lives as long as somebody holds it, and holds its parameter)
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -38,7 +40,7 @@ from tdcore.hooks.clock import Stamp
 from tdcore.hooks.plan import Batch, Plan, Want
 from tdcore.hooks.pytorch.loaded import is_a
 from tdcore.hooks.pytorch.model import ModelView
-from tdcore.hooks.pytorch.operator import skip_frames
+from tdcore.hooks.pytorch.operator import never_trace, skip_frames
 from tdcore.hooks.pytorch.optimizer import unscaled
 from tdcore.hooks.pytorch.scaler import Scalers
 from tdcore.hooks.pytorch.series import BACKWARD, MICROBATCH, chosen
@@ -166,13 +168,16 @@ class _Watch:
         self._stamp = stamp
         self._fired: dict[int, Fired] = {}  # by the running backward
         self._ended = 0  # backwards of this step
-        self._parts: dict[int, int] = {}  # how many a parameter had, by name id
+        self._parts: dict[int, int] = {}  # how many were taken one by one, by name id
 
     def part(self, want: Want, gradient: torch.Tensor | None) -> None:
         """Before a parameter's gradient of this backward is added to what was there."""
+        self._guarded(self._take, [gradient], [want], self._count(want))
+
+    def _count(self, want: Want) -> int:
         call = self._parts.get(want.id, 0)
         self._parts[want.id] = call + 1
-        self._guarded(self._take, [gradient], [want], call)
+        return call
 
     def accumulated(self, want: Want, held: weakref.ref[torch.Tensor], parameter: torch.Tensor) -> None:
         """As a hook on a parameter, after its gradient was added. held: what the model's optimizer has."""
@@ -180,8 +185,8 @@ class _Watch:
 
     def _note(self, want: Want, held: weakref.ref[torch.Tensor], parameter: torch.Tensor) -> None:
         self.seen = True
-        if _queue is None or graph_task is None:
-            self._take([parameter.grad], [want], 0)
+        if _queue is None or graph_task is None or _is_compiled():
+            self._take([parameter.grad], [want], self._count(want))
             return
         task = graph_task()
         fired = self._fired.get(task)
@@ -221,4 +226,11 @@ class _Watch:
         self._recorder.spent_ns += perf_counter_ns() - start
 
 
+def _is_compiled() -> bool:
+    """Whether compiled autograd runs this backward."""
+    compiler = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(getattr(compiler, "in_compiled_autograd_region", False))
+
+
+never_trace(_Watch.part, _Watch.accumulated)
 skip_frames(_Watch.part, _Watch.accumulated, _Watch._guarded)

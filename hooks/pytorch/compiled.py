@@ -17,12 +17,14 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import MethodType
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from tdcore.hooks.pytorch.bodies import Untraced
 from tdcore.hooks.pytorch.operator import number_of
 
 __all__ = [
@@ -33,7 +35,6 @@ __all__ = [
     "compile_in_use",
     "hide",
     "original",
-    "traceable",
 ]
 
 _ever = False
@@ -58,20 +59,6 @@ def original(module: nn.Module) -> nn.Module:
     while wrapper is not None and isinstance(module, wrapper):
         module = module._orig_mod
     return module
-
-
-def traceable() -> bool:
-    """Asked while code is compiled: whether a call of ours may stand here.
-
-    Bodies of operators such as cond() and checkpoint() may change nothing outside of them.
-    """
-    translator = getattr(sys.modules.get("torch._dynamo.symbolic_convert"), "InstructionTranslator", None)
-    tracer = translator.current_tx().output.current_tracer if translator is not None else None
-    return getattr(tracer, "parent", None) is None
-
-
-# The compiler calls it while it traces, and takes the answer for a constant.
-traceable._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class CompiledRoot:
@@ -127,40 +114,57 @@ class SecondVariant:
         """Gives one module its own `forward`, until leave()."""
         attributes = module.__dict__
         patched = attributes.get("forward")
-        if patched is None:
-            forward = getattr(module, "forward", None)
-            if type(forward) is not MethodType or forward.__self__ is not module:
-                return
-        elif any(attributes is held for held, _, _ in self._held):
+        if patched is not None and any(attributes is held for held, _, _ in self._held):
             return  # by another tap of this module
-        else:
-            forward = _through(patched)
-        attributes["forward"] = forward
-        self._held.append((attributes, forward, patched))
+        forward = _forward_for(module)
+        if forward is not None:
+            attributes["forward"] = forward
+            self._held.append((attributes, forward, patched))
 
 
 def hide(module: nn.Module) -> Callable[[], None]:
-    """Code that was compiled for the module up to now does not match any more. Returns what ends that."""
-    variant, reference = SecondVariant(), weakref.ref(module)
-    variant.mark(module)
+    """Code that was compiled for the module up to now does not match any more. Returns what ends that.
 
-    def end() -> None:
-        if reference() is not None:
-            variant.leave()
+    That keeps neither the module nor its forward alive: a hook that is never closed ends with the model.
+    """
+    forward = _forward_for(module)
+    if forward is None:
+        return _nobody
+    module.__dict__["forward"] = forward
+    return partial(_unhide, weakref.ref(module), weakref.ref(forward))
 
-    return end
+
+def _unhide(module_ref: weakref.ref[nn.Module], forward_ref: weakref.ref[Callable[..., Any]]) -> None:
+    module, forward = module_ref(), forward_ref()
+    if module is None or forward is None or module.__dict__.get("forward") is not forward:
+        return
+    if type(forward) is MethodType:
+        del module.__dict__["forward"]
+    else:
+        module.__dict__["forward"] = getattr(forward, "__wrapped__", forward)  # of _through()
+
+
+def _forward_for(module: nn.Module) -> Callable[..., Any] | None:
+    """A forward that the module can hold itself; None where its forward is not a plain method."""
+    patched = module.__dict__.get("forward")
+    if patched is not None:
+        return _through(patched)
+    forward: Any = getattr(module, "forward", None)
+    return forward if type(forward) is MethodType and forward.__self__ is module else None
 
 
 def _through(forward: Callable[..., Any]) -> Callable[..., Any]:
     def through(*args: Any, **kwargs: Any) -> Any:
         return forward(*args, **kwargs)
 
+    through.__wrapped__ = forward  # type: ignore[attr-defined]
     return through
 
 
 class Sited(Protocol):
     """A tap, as far as this module knows it."""
 
+    name: str
     site: Site
     module: weakref.ref[nn.Module]
 
@@ -169,12 +173,17 @@ class Sited(Protocol):
 
 
 class Site:
-    """What compiled code knows of a tap: where it is, and not under which plan. who: see operator.py."""
+    """What compiled code knows of a tap: where it is, and not under which plan.
 
-    __slots__ = ("__weakref__", "taker", "who")
+    who, label: its number, see operator.py and bodies.py.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("__weakref__", "_notes", "label", "taker", "who")
+
+    def __init__(self, notes: Untraced) -> None:
+        self._notes = notes
         self.who = number_of(self)
+        self.label = str(int(self.who))
         self.taker: weakref.ref[Sited] | Callable[[], None] = _nobody  # the tap that sits there now
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
@@ -183,18 +192,25 @@ class Site:
         if tap is not None:
             tap.take(values, what)
 
+    def untraced(self, operator: str) -> None:
+        """Code is compiled that cannot come to this place."""
+        tap = self.taker()
+        if tap is not None:
+            self._notes.tell(tap.name, operator)
+
 
 class Sites:
     """The sites of one hook, by the start of their tensors' names."""
 
-    def __init__(self) -> None:
+    def __init__(self, notes: Untraced) -> None:
         self._known: dict[str, Site] = {}
+        self._notes = notes
 
     def at(self, prefix: str) -> Site:
         """The site there, made at the first question."""
         site = self._known.get(prefix)
         if site is None:
-            site = self._known[prefix] = Site()
+            site = self._known[prefix] = Site(self._notes)
         return site
 
 

@@ -4,8 +4,11 @@ A compiled graph keeps only operators. This one changes a state tensor (`order`)
 moved past another one; it looks at the tensors it is given, and calls the observer whose number `who`
 holds. A number in a tensor, and not in the code, lets twenty blocks of a model share one compiled variant.
 
-Registered with torch.library's `Library`: it is public since torch 2.0, needs no build against torch, and a
-call costs a fifth of one through `custom_op` (benchmarks/operator_cost.py measures it).
+Registered with torch.library's `Library`: it is public since torch 2.0, needs no build against torch, and an
+empty call costs a tenth of one through `custom_op` (`python -m benchmarks operator-cost`). An empty kernel in
+C++, put in through libtorch's stable C functions without header or link, costs four fifths of it: most of the
+time is PyTorch's way from the Python of compiled code to any operator. Such a kernel has no way to hand
+tensors to Python, and its lists and texts need torch 2.10, so it was left.
 Threads: any. Keeps no observer and no tensor alive. An observer that is gone is not called.
 """
 
@@ -13,12 +16,22 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
-__all__ = ["LEFT_OUT", "Observer", "is_compiling", "number_of", "observe", "plain", "skip_frames"]
+__all__ = [
+    "LEFT_OUT",
+    "Observer",
+    "is_compiling",
+    "never_trace",
+    "number_of",
+    "observe",
+    "observer_of",
+    "plain",
+    "skip_frames",
+]
 
 # True in code that is being compiled, and in no other. Where torch cannot tell (before 2.3), capture in
 # compiled code is not possible, and hooks behave as they always did there.
@@ -30,6 +43,9 @@ class Observer(Protocol):
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
         """Compiled code has come to this place. Never raises."""
+
+    def untraced(self, operator: str) -> None:
+        """Code is compiled that cannot hold the call, inside of an operator. Never raises."""
 
 
 LEFT_OUT = "\t"  # before the end of a name whose tensor is not handed on
@@ -46,13 +62,18 @@ def number_of(observer: Observer) -> torch.Tensor:
         return torch.tensor(number, dtype=torch.int64, device="cpu")
 
 
-def _call(order: torch.Tensor, who: torch.Tensor, values: Sequence[torch.Tensor], what: str) -> None:
-    observer = _observers.get(int(who))
+def observer_of(number: int) -> Observer | None:
+    """The observer that has this number, while it is there."""
+    return _observers.get(number)
+
+
+def _call(order: torch.Tensor, who: torch.Tensor, values: list[torch.Tensor], what: str) -> None:
+    observer = _observers.get(who.item())  # type: ignore[arg-type]  # it is an integer
     if observer is not None:
-        observer.observed(list(values), what)
+        observer.observed(values, what)
 
 
-def _trace(order: torch.Tensor, who: torch.Tensor, values: Sequence[torch.Tensor], what: str) -> None:
+def _trace(order: torch.Tensor, who: torch.Tensor, values: list[torch.Tensor], what: str) -> None:
     """What the operator does to tensors that have shapes and no values."""
 
 
@@ -84,6 +105,15 @@ def plain(found: list[tuple[str, torch.Tensor]]) -> tuple[list[torch.Tensor], li
         else:
             ends.append(LEFT_OUT + end)
     return values, ends
+
+
+def never_trace(*functions: Any) -> None:
+    """The compiler calls these from between two graphs, where it meets them in a backward or an optimizer.
+
+    What it would do otherwise is the same, after a warning that it cannot trace what they call.
+    """
+    for function in functions:
+        function._torchdynamo_disable = True  # as torch.compiler.disable() says it, without its wrapper
 
 
 def skip_frames(*functions: Any) -> None:

@@ -29,7 +29,7 @@ from tdcore.hooks.clock import Stamp
 from tdcore.hooks.plan import Batch, Plan, Want
 from tdcore.hooks.pytorch.compiled import compile_in_use
 from tdcore.hooks.pytorch.model import ModelView, Module, leaves
-from tdcore.hooks.pytorch.operator import is_compiling, skip_frames
+from tdcore.hooks.pytorch.operator import is_compiling, never_trace, skip_frames
 from tdcore.hooks.pytorch.tap import Fault, InertInCopies, graph_task
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
@@ -190,4 +190,5 @@ class Awaited:
             self._owner.recorder.capture([None], self._batch, self._stamp, self._call)
 
 
+never_trace(Awaited.__call__)
 skip_frames(Watch.__call__, Awaited.__call__)

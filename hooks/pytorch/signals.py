@@ -13,9 +13,17 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from tdcore.hooks.pytorch.bodies import Untraced, traceable, untraced
 from tdcore.hooks.pytorch.compiled_steps import begin_compiled_forward
 from tdcore.hooks.pytorch.model import leaves
-from tdcore.hooks.pytorch.operator import is_compiling, number_of, observe, plain, skip_frames
+from tdcore.hooks.pytorch.operator import (
+    is_compiling,
+    never_trace,
+    number_of,
+    observe,
+    plain,
+    skip_frames,
+)
 from tdcore.hooks.pytorch.tap import InertInCopies
 
 if TYPE_CHECKING:
@@ -54,13 +62,14 @@ class StepSignal(InertInCopies):
     compiled it leaves an operator that tells when the forward begins.
     """
 
-    __slots__ = ("compiled", "hook", "watched", "who")
+    __slots__ = ("compiled", "hook", "label", "watched", "who")
 
     def __init__(self, hook: Hook, watched: Hook | Further) -> None:
         self.hook = hook
         self.watched = watched
         self.compiled = watched._compiled
         self.who = number_of(self)
+        self.label = str(int(self.who))
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """As a forward pre-hook."""
@@ -70,6 +79,9 @@ class StepSignal(InertInCopies):
         self.watched._on_forward(module, args, kwargs)
 
     def _trace(self, value: Any) -> None:
+        if not traceable(True):
+            untraced(self.label)
+            return
         head = _GRAD if torch.is_grad_enabled() else _NO_GRAD
         if self.compiled.asleep:
             observe(self.who, [], head)
@@ -82,6 +94,12 @@ class StepSignal(InertInCopies):
         grad, taps, ends = what.partition("\n")
         with torch.set_grad_enabled(grad == _GRAD):  # compiled code runs with it switched off
             begin_compiled_forward(self.hook, self.watched, (values, ends) if taps else None)
+
+    def untraced(self, operator: str) -> None:
+        """Code is compiled in which the forward cannot be seen to begin: it starts no step."""
+        parameters = self.watched._parameters
+        if parameters is not None:
+            Untraced(self.hook._notes, self.hook._names).tell(parameters.view.root_name, operator)
 
 
 skip_frames(StepSignal.__call__)
@@ -114,5 +132,6 @@ def optimizer_signals(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., None], 
         if parameters.owed is not None or parameters.updates.pending or hook._asked():
             hook._after_optimizer(parameters, optimizer)
 
+    never_trace(before, after)
     skip_frames(before, after)
     return before, after

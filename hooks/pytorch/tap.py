@@ -25,7 +25,8 @@ import torch
 from torch import nn
 
 from tdcore.hooks.plan import Batch, Plan, Want
-from tdcore.hooks.pytorch.compiled import CompiledRoot, Site, traceable
+from tdcore.hooks.pytorch.bodies import traceable, untraced
+from tdcore.hooks.pytorch.compiled import CompiledRoot, Site
 from tdcore.hooks.pytorch.model import Module, leaves
 from tdcore.hooks.pytorch.operator import LEFT_OUT, is_compiling, number_of, observe, plain, skip_frames
 from tdcore.hooks.recorder import Recorder
@@ -69,7 +70,8 @@ class EndTap(InertInCopies):
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
         """As a forward hook that is always called."""
         if is_compiling():
-            observe(self.who, [])
+            if traceable(True):
+                observe(self.who, [])
             return
         end = self.end()
         if end is not None:
@@ -80,6 +82,9 @@ class EndTap(InertInCopies):
         end = self.end()
         if end is not None:
             end()
+
+    def untraced(self, operator: str) -> None:
+        """Not asked for: what sits at the beginning of the root tells it."""
 
 
 class Tap(InertInCopies):
@@ -196,7 +201,10 @@ class Tap(InertInCopies):
         """The module is being compiled. Arguments of one element are that element, as in __call__()."""
         if isinstance(value, tuple) and len(value) == 1:
             value = value[0]
-        if (self.gate is not None and self.gate.asleep) or not traceable():
+        if self.gate is not None and self.gate.asleep:
+            return
+        if not traceable():
+            untraced(self.site.label)
             return
         values, ends = plain(list(leaves(value)))
         observe(self.site.who, values, "\n".join(ends))

@@ -22,6 +22,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from tdcore.hooks.plan import NameTable, Plan
+from tdcore.hooks.pytorch.bodies import Untraced
 from tdcore.hooks.pytorch.bypass import Bypass
 from tdcore.hooks.pytorch.compiled import CompiledRoot, SecondVariant, Sites
 from tdcore.hooks.pytorch.model import ModelView, Module
@@ -109,7 +110,7 @@ class Taps:
         self._key, self._end_key, self._loss_key = (RemovableHandle(OrderedDict()).id for _ in range(3))
         keys = self._key, self._end_key, self._loss_key
         self._unhook, self._unhook_end, self._unhook_loss = (methodcaller("pop", key, None) for key in keys)
-        self._sites = Sites()
+        self._sites = Sites(Untraced(notes, names))
         self._variant, self._losses_variant = SecondVariant(), SecondVariant()
         self._attached: Attached = []
         self.end_attached: Attached = []  # not empty: the root tells when it ends

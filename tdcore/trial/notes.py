@@ -1,7 +1,7 @@
 """Notes: what a hook said about a run beside its collections, and why a tensor is not there.
 
-In collections.json, per attempt: "never_called" and "not_tapped" (modules with the reason), "frozen",
-"aliases" (tied parameters), "recomputed", "faults", ... Threads: functions without state.
+In collections.json, per attempt: "never_called", "not_tapped" and "not_in_compiled_code" (modules with the
+reason), "frozen", "aliases" (tied parameters), "recomputed", "faults", ... Threads: functions without state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def why_absent(notes: Mapping[str, Any], tensor_name: str) -> str:
     """The reason why nothing of the tensor was saved, as the hook gave it; empty when it gave none."""
     match = _OF_A_MODULE.fullmatch(tensor_name)
     if match is not None:
-        for heading in ("never_called", "not_tapped"):
+        for heading in ("not_in_compiled_code", "never_called", "not_tapped"):
             reasons = notes.get(heading)
             if isinstance(reasons, Mapping) and match["module"] in reasons:
                 return f"{match['module']}: {reasons[match['module']]}"

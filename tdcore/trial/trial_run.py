@@ -116,7 +116,7 @@ class TrialRun:
         self._reader.sink.close()
 
     def notes(self, attempt: int | None = None) -> dict[str, Any]:
-        """What the hook noted: "never_called" and "not_tapped" modules, "frozen", "aliases", "faults", ...
+        """What the hook noted: "never_called", "not_tapped", "not_in_compiled_code", "frozen", "faults", ...
 
         attempt: None is the latest that has notes, of those that this trial reads.
         """

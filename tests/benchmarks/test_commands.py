@@ -20,7 +20,17 @@ def benchmarks(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_without_a_name_it_lists_the_benchmarks() -> None:
     done = benchmarks()
     assert done.returncode == 0
-    for name in ("slowdown", "read", "flush", "s3", "native", "gpu", "hook-cost", "crash-table"):
+    for name in (
+        "slowdown",
+        "read",
+        "flush",
+        "s3",
+        "native",
+        "gpu",
+        "hook-cost",
+        "operator-cost",
+        "crash-table",
+    ):
         assert name in done.stdout
 
 

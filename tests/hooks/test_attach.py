@@ -66,9 +66,11 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
     "plain": lambda model: model,
     "DataParallel": nn.DataParallel,
+    "torch.compile": lambda model: torch.compile(model, backend="eager"),
 }
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_the_first_step_is_recorded_under_the_names_of_the_model_inside(
     watch: Watch, read_run: ReadRun, wrapper: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,33 +12,10 @@ from torch._dynamo.utils import counters
 
 import tdcore as td
 
+from .compiling import EVERYTHING, Build, Forward, captured, eager, net, train, wrapped
 from .conftest import MakeHook, ReadRun
-from .models import Net
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
-
-EVERYTHING = ("weights", "gradients", "inputs", "outputs", "losses")
-Forward = Callable[[torch.Tensor], torch.Tensor]
-Build = Callable[[nn.Module, nn.Module], Forward]
-
-
-def train(forward: Forward, model: nn.Module, steps: int) -> list[torch.Tensor]:
-    """The losses of some steps on data that depend on the step alone."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = []
-    for step in range(steps):
-        generator = torch.Generator().manual_seed(step)
-        loss = forward(torch.randn(5, 4, generator=generator))
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.detach().clone())
-    return losses
-
-
-def wrapped(model: nn.Module, criterion: nn.Module, **options: Any) -> Forward:
-    faster = torch.compile(model, fullgraph=True, **{"backend": "aot_eager", **options})
-    return lambda x: criterion(faster(x), torch.zeros(5, 3))
 
 
 def in_place(model: nn.Module, criterion: nn.Module) -> Forward:
@@ -53,34 +29,6 @@ def in_a_function(model: nn.Module, criterion: nn.Module) -> Forward:
         return loss
 
     return torch.compile(forward, fullgraph=True, backend="aot_eager")
-
-
-def eager(model: nn.Module, criterion: nn.Module) -> Forward:
-    return lambda x: criterion(model(x), torch.zeros(5, 3))
-
-
-def net() -> Net:
-    torch.manual_seed(0)
-    return Net()
-
-
-def captured(make_hook: MakeHook, read_run: ReadRun, build: Build, folder: Any, when: str) -> tuple[Any, Any]:
-    """The run and the losses of a training of five steps, of which 0, 2 and 4 are saved."""
-    model, criterion = net(), nn.MSELoss()
-    hook = make_hook(
-        out_dir=folder, include_collections=EVERYTHING, save_config=td.SaveConfig(save_interval=2)
-    )
-    forward = build(model, criterion)
-    if when == "after":
-        with torch.no_grad():
-            forward(torch.zeros(5, 4))
-        forward(torch.zeros(5, 4))
-        counters.clear()
-    hook.register_module(model)
-    hook.register_loss(criterion)
-    losses = train(forward, model, 5)
-    assert not hook._faults
-    return read_run(hook), losses
 
 
 @pytest.fixture(scope="module")
@@ -131,23 +79,6 @@ def test_between_saved_steps_modules_carry_nothing_and_the_code_without_taps_run
     for module in (model.fc1, model.relu, model.fc2):
         assert not module._forward_hooks
         assert "forward" not in vars(module)
-
-
-@pytest.mark.supports("torch.compile, default", "values")
-@pytest.mark.supports("torch.compile, default", "breaks")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about its own code
-def test_inductor_keeps_every_capture_and_its_order(make_hook: MakeHook, read_run: ReadRun) -> None:
-    model = net()
-    hook = make_hook(include_collections=["outputs"])
-    forward = wrapped(model, nn.MSELoss(), backend="inductor")
-    hook.register_module(model)
-    x = torch.randn(5, 4)
-    expected = model.fc1(x).detach().numpy().copy()
-    forward(x).backward()
-    run = read_run(hook)
-    assert run.names(0) == ["fc1_output_0", "relu_output_0", "fc2_output_0", "Net_output_0"]
-    assert np.allclose(run.value("fc1_output_0", 0), expected, atol=1e-6)
-    assert np.allclose(run.value("relu_output_0", 0), np.maximum(expected, 0), atol=1e-6)
 
 
 def test_registering_what_torch_compile_gave_names_tensors_as_the_model_does(

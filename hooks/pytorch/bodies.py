@@ -1,0 +1,78 @@
+"""Bodies of operators: where compiled code can hold no call of ours, and what is said about it instead.
+
+torch.compile gives the body of cond(), checkpoint(), while_loop() and their like a graph of its own, which
+may change nothing outside of it; and vmap() and grad() have no rule for an operator that they do not know.
+A module that is called there runs as if it carried nothing. collections.json names it under
+"not_in_compiled_code", with the operator: this is asked while code is compiled, so it is there from the
+first step on that would have captured it.
+
+Threads: those that compile, which is where a model's forward runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tdcore.hooks.plan import NameTable
+from tdcore.hooks.pytorch.operator import observer_of
+
+__all__ = ["Untraced", "traceable", "untraced"]
+
+_RUNS_AGAIN = "tag_activation_checkpoint"  # its body may call us; it does so once more in backward
+_NO_REASON = "an operator with a body"
+_transforms: Callable[[], Any] | None = getattr(
+    getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None
+)
+
+
+class Untraced:
+    """What one model says about such modules. notes: of collections.json. names: told when they change."""
+
+    def __init__(self, notes: dict[str, Any], names: NameTable) -> None:
+        self._notes = notes
+        self._names = names
+
+    def tell(self, name: str, operator: str) -> None:
+        """A module is called in such a body."""
+        self._notes.setdefault("not_in_compiled_code", {})[name] = (
+            f"called inside of {operator} in code compiled by torch.compile, where nothing can be captured"
+        )
+        self._names.changed = True
+
+
+def traceable(twice: bool = False) -> bool:
+    """Asked while code is compiled: whether a call of ours may stand here. twice: also if it runs again."""
+    around = _around()
+    return not around or (twice and around == _RUNS_AGAIN)
+
+
+def untraced(label: str) -> bool:
+    """Asked while code is compiled, where it is not traceable(): tells the observer. label: its number.
+
+    As text, since that is a constant for the compiler; numbers may not be.
+    """
+    observer = observer_of(int(label))
+    if observer is not None:
+        observer.untraced(_around().removeprefix("tag_activation_") or _NO_REASON)
+    return False
+
+
+# The compiler calls them while it traces, and takes the answers for constants.
+traceable._dynamo_marked_constant = True  # type: ignore[attr-defined]
+untraced._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _around() -> str:
+    """The operator in whose body the compiler is, by name; empty outside of any."""
+    if _transforms is not None and _transforms() is not None:
+        return "a function transform (vmap, grad, ...)"
+    translator = getattr(sys.modules.get("torch._dynamo.symbolic_convert"), "InstructionTranslator", None)
+    tracer = translator.current_tx().output.current_tracer if translator is not None else None
+    if getattr(tracer, "parent", None) is None:
+        return ""
+    target = getattr(tracer, "source_target", None)
+    return str(getattr(target, "_name", None) or target or _NO_REASON)
