@@ -183,12 +183,14 @@ class Clock:
 
     def _schedule(self, mode: int) -> Schedule:
         """The collections that are saved, by when they are: mostly there is one answer for all."""
-        groups: dict[SaveConfigMode, tuple[str, ...]] = {}
-        for name in self.included:
-            when = self._when(name, ModeKeys(mode))
-            groups[when] = (*groups.get(when, ()), name)
-        found = self._schedules[mode] = list(groups.items())
-        return found
+        known = self._schedules.get(mode)
+        if known is None:
+            groups: dict[SaveConfigMode, tuple[str, ...]] = {}
+            for name in self.included:
+                when = self._when(name, ModeKeys(mode))
+                groups[when] = (*groups.get(when, ()), name)
+            known = self._schedules[mode] = list(groups.items())
+        return known
 
     def _when(self, name: str, mode: ModeKeys) -> SaveConfigMode:
         return (self._collections.get(name).save_config or self._config.save_config).get_save_config(mode)

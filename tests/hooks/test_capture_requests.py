@@ -139,7 +139,7 @@ def test_many_requests_make_steps_no_dearer(make_hook: MakeHook, monkeypatch: py
     for number in range(50):
         hook._names.intern(f"layer{number}.weight", TensorKind.WEIGHT, "")
     clock.begin(mode)
-    kinds_of_steps = len(clock._schedule(td.modes.TRAIN))
+    kinds_of_steps = len(clock._schedule(mode))
     looked: list[str] = []
     belongs = Collection.belongs
 
@@ -155,7 +155,7 @@ def test_many_requests_make_steps_no_dearer(make_hook: MakeHook, monkeypatch: py
         assert looked == [f"capture_more/{number}"] * 50
         for _ in range(3):
             clock.begin(mode)
-    assert len(clock._schedule(td.modes.TRAIN)) == kinds_of_steps
+    assert len(clock._schedule(mode)) == kinds_of_steps
 
 
 def test_a_pattern_is_a_name_and_is_never_matched(training: tuple[Hook, Steps]) -> None:
