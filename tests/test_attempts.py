@@ -74,6 +74,23 @@ def test_a_rank_whose_peers_look_gone_from_its_container_still_joins_them() -> N
     assert claims(sink, (0, 1), 2, pid=GONE) == [0, 0]
 
 
+def test_an_attempt_that_another_rank_begins_while_this_one_looks_is_joined() -> None:
+    class Behind(MemorySink):
+        """The first listing is that of a moment before the other rank's claim."""
+
+        looked = False
+
+        def list(self, prefix: str, after: str = "") -> Any:
+            if not self.looked:
+                self.looked = True
+                other = claims(self, (0,), 2)
+                assert other == [0]
+                return []
+            return super().list(prefix, after)
+
+    assert claims(Behind(), (1,), 2) == [0]
+
+
 @pytest.mark.supports("torchrun", "values")
 def test_jobs_that_the_launcher_tells_apart_do_not_share_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     sink = MemorySink()
