@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdcore.attempts import claim_attempt
@@ -37,6 +37,7 @@ def end(sink: Sink, attempt: int, ranks: Iterable[int]) -> None:
         sink.put(end_key(f"worker_{rank}", attempt), [b'{"clean": false}'])
 
 
+@settings(max_examples=30, deadline=None)
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5), data=st.data())
 def test_all_ranks_of_a_job_are_in_one_attempt_whatever_the_sizes_of_the_jobs_before(
     sizes: list[int], data: st.DataObject
