@@ -98,6 +98,8 @@ def claim_attempt(
     check_configuration(configuration)
     claims = _claims(sink)  # first: where listing is not allowed, a missing object cannot be told from it
     run = _read_run(sink, where)
+    if run and not {one["attempt"] for one in run["attempts"]} <= {number for number, _ in claims}:
+        claims = _claims(sink)  # a claim that was made since, or an entry without one
     attempt = _claim(sink, worker, entry, claims, run)
     run_id = _enter(sink, where)
     earlier = _read_collections(sink, where, collections_key(worker, workers))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdcore.attempts import claim_attempt
@@ -37,6 +37,7 @@ def end(sink: Sink, attempt: int, ranks: Iterable[int]) -> None:
         sink.put(end_key(f"worker_{rank}", attempt), [b'{"clean": false}'])
 
 
+@settings(max_examples=30, deadline=None)
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5), data=st.data())
 def test_all_ranks_of_a_job_are_in_one_attempt_whatever_the_sizes_of_the_jobs_before(
     sizes: list[int], data: st.DataObject
@@ -72,6 +73,23 @@ def test_a_slow_rank_joins_the_attempt_that_another_has_ended_and_followed_by_th
 def test_a_rank_whose_peers_look_gone_from_its_container_still_joins_them() -> None:
     sink = MemorySink()
     assert claims(sink, (0, 1), 2, pid=GONE) == [0, 0]
+
+
+def test_an_attempt_that_another_rank_begins_while_this_one_looks_is_joined() -> None:
+    class Behind(MemorySink):
+        """The first listing is that of a moment before the other rank's claim."""
+
+        looked = False
+
+        def list(self, prefix: str, after: str = "") -> Any:
+            if not self.looked:
+                self.looked = True
+                other = claims(self, (0,), 2)
+                assert other == [0]
+                return []
+            return super().list(prefix, after)
+
+    assert claims(Behind(), (1,), 2) == [0]
 
 
 @pytest.mark.supports("torchrun", "values")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import tdcore as td
 from tdcore.hooks.pytorch import Hook
 
 from .conftest import MakeHook, ReadRun
@@ -48,3 +49,19 @@ def test_parameters_are_captured_and_outputs_are_noted_as_missing_when_only_the_
     (note,) = run.trial.notes()["not_captured"]
     assert "register the nn.DataParallel" in note
     assert not hook._faults
+
+
+@pytest.mark.supports("DataParallel", "cost")
+def test_a_copy_s_forward_in_a_step_that_is_not_saved_captures_nothing_and_leaves_no_hook(
+    make_hook: MakeHook,
+) -> None:
+    hook, model = make_hook(save_all=True, save_config=td.SaveConfig(save_interval=10)), Net()
+    hook.register_module(model)
+    replicate(model)(torch.randn(5, 4))
+    replicate(model)(torch.randn(5, 4))
+    before = hook.counters().captures
+    replicate(model)(torch.randn(5, 4))
+    assert hook.global_step == 2
+    assert hook.counters().captures == before
+    assert not any(one._forward_hooks for one in model.modules())
+    assert not any(one._backward_hooks for one in model.parameters())

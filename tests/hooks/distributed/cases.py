@@ -119,16 +119,15 @@ def fsdp2_series(watch: Watch) -> Losses:
     return train_series(model, lambda step: batch(step, dist.get_rank()), fused=False)
 
 
+def _spread(_: nn.Module, inputs: Any, mesh: Any) -> Any:
+    return DTensor.from_local(inputs[0], mesh, [Replicate()])
+
+
 def tensor_parallel_series(watch: Watch) -> Losses:
     """An optimizer that unscales inside its step, and one layer that every rank has in full."""
     model, mesh = Net(8, 8), _mesh(4)
     _parallel(model, mesh)
-    distribute_module(
-        model.head,
-        mesh,
-        input_fn=lambda _, inputs, mesh: DTensor.from_local(inputs[0], mesh, [Replicate()]),
-        output_fn=lambda _, output, mesh: output.to_local(),
-    )
+    distribute_module(model.head, mesh, input_fn=_spread, output_fn=lambda _, output, mesh: output.to_local())
     watch(model)
     return train_series(model, batch, fused=True)
 
@@ -172,6 +171,18 @@ def fsdp2_over_tp(watch: Watch) -> Losses:
         optimizer.step()
         losses.append(loss.detach())
     return losses
+
+
+def fsdp2_over_tp_series(watch: Watch) -> Losses:
+    """What autograd gives gradients to are DTensors of FSDP2's own making."""
+    model, mesh = Net(8, 8), _mesh(2, 2)
+    _parallel(model, mesh["tp"])
+    parallelize_module(model, mesh["tp"], {"head": ColwiseParallel(output_layouts=Replicate())})
+    for module in (model.fc1, model.fc2, model):
+        fully_shard(module, mesh=mesh["dp"])
+    watch(model)
+    rank = mesh["dp"].get_local_rank()
+    return train_series(model, lambda step: batch(step, rank, ranks=2), fused=True)
 
 
 def dtensors(watch: Watch) -> Losses:
@@ -319,6 +330,7 @@ CASES: dict[str, tuple[Callable[[Watch], Losses], dict[str, Any]]] = {
     "fsdp2_first_rank": (fsdp2, {"include_workers": "one"}),
     "fsdp2_outlier": (fsdp2_outlier, {}),
     "fsdp2_series": (fsdp2_series, {"include_collections": SERIES}),
+    "fsdp2_over_tp_series": (fsdp2_over_tp_series, {"include_collections": SERIES}),
     "tensor_parallel_series": (tensor_parallel_series, {"include_collections": SERIES}),
     "fsdp2_some_ranks": (fsdp2, {"include_workers": [1, "worker_3"]}),
     "fsdp1": (fsdp1, {}),

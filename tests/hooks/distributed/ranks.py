@@ -26,7 +26,7 @@ from tdcore.hooks.pytorch import Hook
 
 from .cases import CASES
 
-__all__ = ["hook_options", "outcome"]
+__all__ = ["hook_options", "operations", "outcome"]
 
 WORLD = 4
 
@@ -55,9 +55,9 @@ def outcome(name: str, folder: Path | None) -> dict[str, Any]:
         hooks.append(hook)
         return hook
 
-    before = _operations()
+    before = operations()
     losses = case(watch)
-    after = _operations()
+    after = operations()
     for hook in hooks:
         hook.close()
     begun = sorted(count - before.get(group, 0) for group, count in after.items())
@@ -67,7 +67,7 @@ def outcome(name: str, folder: Path | None) -> dict[str, Any]:
     }
 
 
-def _operations() -> dict[str, int]:
+def operations() -> dict[str, int]:
     """How many collectives each process group has begun: the group counts itself, below all of Python."""
     groups: dict[Any, Any] = distributed_c10d._world.pg_map
     names = distributed_c10d._world.pg_names

@@ -97,11 +97,19 @@ def test_gradients_before_and_after_clipping_and_updates_are_those_of_wholes_und
     clipped_and_not(opened(job, "fsdp2_series"), series_twin(10, 7, fused=False))
 
 
-@pytest.mark.supports("tensor parallel", "values")
 @pytest.mark.supports("GradScaler", "values")
 @pytest.mark.supports("fused optimizer", "values")
-def test_parts_of_scaled_gradients_are_unscaled_under_tensor_parallelism(job: Path) -> None:
-    clipped_and_not(opened(job, "tensor_parallel_series"), series_twin(8, 8, fused=True))
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param("tensor_parallel_series", marks=pytest.mark.supports("tensor parallel", "values")),
+        pytest.param(
+            "fsdp2_over_tp_series", marks=pytest.mark.supports("FSDP2 over tensor parallel", "values")
+        ),
+    ],
+)
+def test_parts_of_scaled_gradients_are_unscaled_under_tensor_parallelism(job: Path, case: str) -> None:
+    clipped_and_not(opened(job, case), series_twin(8, 8, fused=True))
 
 
 @pytest.mark.supports("FSDP2", "values")

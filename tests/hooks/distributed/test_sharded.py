@@ -34,6 +34,7 @@ ROWS = {
     "fsdp2_first_rank": "FSDP2",
     "fsdp2_outlier": "FSDP2",
     "fsdp2_series": "FSDP2",
+    "fsdp2_over_tp_series": "FSDP2 over tensor parallel",
     "fsdp2_some_ranks": "FSDP2",
     "dtensors": "tensor parallel",
     "tensor_parallel_series": "tensor parallel",
@@ -68,6 +69,17 @@ def test_no_process_group_sees_one_operation_more_with_capture_on(
     assert any(outcomes[rank][case]["off"]["operations"] for rank in RANKS)  # the count does count
     for rank in RANKS:
         assert outcomes[rank][case]["on"]["operations"] == outcomes[rank][case]["off"]["operations"]
+
+
+@each_case(CASES, "breaks")
+def test_nothing_of_any_rank_s_hook_fails_or_is_dropped(job: Path, case: str) -> None:
+    folder = job / case
+    files = [folder / "collections.json", *folder.glob("collections/*.json")]
+    assert not any("faults" in json.loads(path.read_text())["attempts"]["0"] for path in files)
+    ends = [json.loads(path.read_text()) for path in folder.glob("end/*/*.json")]
+    assert [end["clean"] for end in ends] == [True] * len(Run(folder).attempt["workers"])
+    dropped = {why for end in ends for why, drop in end["drops"].items() if drop["tensors"]}
+    assert dropped <= {"no_storage"}  # outputs of collectives that nobody waited for: rows "skipped"
 
 
 @each_case(SPREAD, "values")

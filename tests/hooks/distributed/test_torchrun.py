@@ -37,10 +37,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.supports("torchrun", "losses")
-def test_losses_under_torchrun_are_the_same_with_capture_on_and_off(folder: Path) -> None:
+@pytest.mark.supports("torchrun", "cost")
+def test_losses_and_collectives_under_torchrun_are_the_same_with_capture_on_and_off(folder: Path) -> None:
     for rank in (0, 1):
         outcome = json.loads((folder / f"rank_{rank}.json").read_text())
         assert outcome["on"] == outcome["off"]
+        assert outcome["off"]["operations"] > 0  # the count does count
 
 
 @pytest.mark.supports("torchrun", "values")
