@@ -33,6 +33,7 @@ from tdcore.hooks import base
 from tdcore.hooks.pytorch.hook import Hook
 from tdcore.hooks.pytorch.living import living
 from tdcore.hooks.pytorch.optimizer import owned_by
+from tdcore.hooks.pytorch.scripting import leave_out_of_scripts
 from tdcore.hooks.pytorch.tap import graph_task
 
 __all__ = ["Attachment", "Sight"]
@@ -172,6 +173,7 @@ class Attachment:
             return
         hook = self._make_hook()
         try:
+            leave_out_of_scripts()
             self._register(hook, roots)
         except BaseException:
             hook.close()

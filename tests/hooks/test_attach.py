@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -234,3 +236,18 @@ def test_a_step_that_is_not_saved_costs_one_look_at_its_loss(watch: Watch) -> No
     assert sum(ours.values()) == 20  # __get__ and what it calls, once per backward
     spent = sum(count for name, count in counting.instructions.items() if name.startswith("attach.py"))
     assert spent <= 10 * 60, counting.where()
+
+
+def test_a_model_and_its_copy_become_scripts_while_they_are_recorded(watch: Watch) -> None:
+    watched = watch()
+    model = Net()
+    train(model, sgd(model), steps=1)
+    assert watched.hooks
+    hooks = dict(model._forward_pre_hooks)
+    x = torch.ones(2, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit.script is to go
+        scripted = [torch.jit.script(each) for each in (model, copy.deepcopy(model))]
+    assert dict(model._forward_pre_hooks) == hooks
+    assert all(torch.equal(each(x), model(x)) for each in scripted)
+    assert not any(each._forward_pre_hooks for each in scripted)
