@@ -41,7 +41,7 @@ Exit codes: 0 and others: those of the script. 2 also: wrong usage, and the scri
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command; ends as the script ends."""
-    options = _parser().parse_args(arguments)
+    options = _parsed(sys.argv[1:] if arguments is None else arguments)
     try:
         script = Script(options.target, options.arguments, module=options.module)
         config = _config(options)
@@ -104,7 +104,15 @@ def _explain(error: BaseException) -> str | None:
 
 def chosen_config(arguments: Sequence[str]) -> HookConfig:
     """What the command with these arguments captures. Raises ConfigError."""
-    return _config(_parser().parse_args(arguments))
+    return _config(_parsed(arguments))
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    options = _parser().parse_args(arguments)
+    rest = arguments[len(arguments) - len(options.arguments) - 1 :]
+    if rest[0] == "--":  # it followed the script, so it is the script's; argparse takes the first one away
+        options.arguments = list(rest)
+    return options
 
 
 def _config(options: argparse.Namespace) -> HookConfig:

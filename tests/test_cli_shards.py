@@ -63,3 +63,8 @@ def test_show_one_tensor_has_a_row_per_step_of_its_whole(tdcore: Command, tmp_pa
     assert "3 parts on 3 workers; statistics are those of the whole" in text
     rows_of_loss = tdcore("show", tmp_path, "loss", "--json").json["rows"]
     assert [row["worker"] for row in rows_of_loss] == ["worker_0", "worker_1", "worker_2"] * 2
+
+
+def test_show_says_whose_magnitudes_it_draws(tdcore: Command, tmp_path: Path) -> None:
+    assert "magnitudes at step 5, worker 2: " in tdcore("show", write(tmp_path), "loss").out
+    assert "magnitudes at step 5, workers 3: " in tdcore("show", tmp_path, "sharded").out

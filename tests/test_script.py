@@ -112,6 +112,12 @@ def test_a_module_finds_and_ends_as_without(folder: Path, name: str) -> None:
     assert alone[0] == 1
 
 
+@pytest.mark.parametrize("given", [["--", "end"], ["--"], ["end", "--", "-q"], ["-q", "--out", "x"]])
+def test_arguments_reach_the_script_as_they_are(folder: Path, given: list[str]) -> None:
+    (folder / "arguments.py").write_text("import sys; print(sys.argv)")
+    assert run(folder, "-m", "tdcore.run", "-q", "arguments.py", *given)[1] == f"{['arguments.py', *given]}\n"
+
+
 def test_a_syntax_error_reads_as_without(folder: Path) -> None:
     assert run(folder, "-m", "tdcore.cli", "run", "-q", "syntax.py") == run(folder, "syntax.py")
 

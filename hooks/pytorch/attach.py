@@ -33,6 +33,7 @@ from tdcore.hooks import base
 from tdcore.hooks.pytorch.hook import Hook
 from tdcore.hooks.pytorch.living import living
 from tdcore.hooks.pytorch.optimizer import owned_by
+from tdcore.hooks.pytorch.scripting import leave_out_of_scripts
 from tdcore.hooks.pytorch.tap import graph_task
 
 __all__ = ["Attachment", "Sight"]
@@ -172,6 +173,7 @@ class Attachment:
             return
         hook = self._make_hook()
         try:
+            leave_out_of_scripts()
             self._register(hook, roots)
         except BaseException:
             hook.close()
@@ -263,12 +265,19 @@ def _scaler_type() -> type[Any]:
 
 
 def _unscaled(root: torch.Tensor, scalers: Iterable[weakref.ref[Any]]) -> torch.Tensor:
-    """The loss as the script computed it: GradScaler.scale() multiplies it by a power of two."""
+    """The loss as the script computed it: GradScaler.scale() multiplies it by a power of two.
+
+    What autograd saved is asked for only where a scaler has scaled something: in activation checkpointing the
+    question alone computes the forward again.
+    """
+    known = (getattr(reference(), "_scale", None) for reference in scalers)
+    scales = [scale for scale in known if isinstance(scale, torch.Tensor)]
+    if not scales or root.grad_fn is None or root.grad_fn.name() != "MulBackward0":
+        return root
     factor = getattr(root.grad_fn, "_saved_other", None)
     if isinstance(factor, torch.Tensor) and factor.numel() == 1:
-        for reference in scalers:
-            scale = getattr(reference(), "_scale", None)
-            if isinstance(scale, torch.Tensor) and scale.data_ptr() == factor.data_ptr():
+        for scale in scales:
+            if scale.data_ptr() == factor.data_ptr():
                 with torch.no_grad():
                     return root.detach() / scale
     return root

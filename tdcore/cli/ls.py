@@ -142,15 +142,16 @@ def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
 
 
 def _print_runs(path: str, runs: list[dict[str, Any]]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=f"{len(runs)} runs in {shown_place(path)}", title_justify="left")
+    table = Table(title=f"{len(runs)} runs in {escape(shown_place(path))}", title_justify="left")
     for column in ("run", "status", "attempts", "steps", "rows", "payload", "drops", "findings"):
         table.add_column(column, justify="left" if column in ("run", "status") else "right", overflow="fold")
     for run in runs:
         dropped = sum(drop["tensors"] for drop in run["drops"].values())
         table.add_row(
-            shown_place(run["run"]), _status(run), str(len(run["attempts"])), f"{run['steps']:,}",
+            escape(shown_place(run["run"])), _status(run), str(len(run["attempts"])), f"{run['steps']:,}",
             f"{run['rows']:,}", human_bytes(run["payload_bytes"]), f"{dropped:,}", f"{run['findings']:,}",
         )  # fmt: skip
     console().print(table)
@@ -164,7 +165,7 @@ def _print_run(run: dict[str, Any]) -> None:
     steps = (
         f"{run['first_step']}..{run['last_step']}, {run['steps']:,} saved" if run["steps"] else "none saved"
     )
-    out.print(f"[bold]{shown_place(run['run'])}[/]  {_status(run)}")
+    out.print(f"[bold]{escape(shown_place(run['run']))}[/]  {_status(run)}")
     out.print(
         f"steps {steps}; modes {', '.join(run['modes']) or '-'}; workers {', '.join(run['workers']) or '-'}"
     )
@@ -175,12 +176,13 @@ def _print_run(run: dict[str, Any]) -> None:
         out.print(_attempt_line(attempt))
     for reason, drop in sorted(run["drops"].items()):
         what = f"{drop['tensors']:,} tensors ({human_bytes(drop['bytes'])})"
-        out.print(f"[yellow]not kept as asked: {what}: {reason}[/]")
+        out.print(f"[yellow]not kept as asked: {what}: {escape(reason)}[/]")
     for missing in run["missing"]:
         out.print(f"[yellow]{escape(_missing_text(missing))}[/]")
     if run["collections"]:
         out.print(
-            "collections: " + ", ".join(f"{c['collection']} ({c['tensors']})" for c in run["collections"])
+            "collections: "
+            + ", ".join(f"{escape(c['collection'])} ({c['tensors']})" for c in run["collections"])
         )
     table = Table()
     for column in ("tensor", "kind", "dtype", "steps", "values", "notes"):
@@ -192,11 +194,13 @@ def _print_run(run: dict[str, Any]) -> None:
         text = f"{span[0]}..{span[1]} ({tensor['steps']:,})" if tensor["steps"] > 1 else steps_text(span[:1])
         values = human_bytes(tensor["payload_bytes"]) if tensor["payload_bytes"] else "statistics"
         notes = ", ".join(filter(None, (tensor["sharding"], tensor["notes"])))
-        table.add_row(tensor["tensor"], tensor["kind"], tensor["dtype"] or "-", text, values, notes)
+        table.add_row(escape(tensor["tensor"]), tensor["kind"], tensor["dtype"] or "-", text, values, notes)
     out.print(table)
 
 
 def _attempt_line(attempt: dict[str, Any]) -> str:
+    from rich.markup import escape
+
     started = attempt["started_ns"]
     when = (
         datetime.fromtimestamp(started / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -206,8 +210,8 @@ def _attempt_line(attempt: dict[str, Any]) -> str:
     if not attempt["ended"]:
         how = "no end yet"
     else:
-        how = "ended clean" if attempt["clean"] else f"[yellow]ended unclean: {attempt['reason']}[/]"
-    return f"attempt {attempt['attempt']}: {attempt['framework'] or '?'}, started {when}, {how}"
+        how = "ended clean" if attempt["clean"] else f"[yellow]ended unclean: {escape(attempt['reason'])}[/]"
+    return f"attempt {attempt['attempt']}: {escape(str(attempt['framework'] or '?'))}, started {when}, {how}"
 
 
 def _missing_text(missing: dict[str, Any]) -> str:

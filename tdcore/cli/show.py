@@ -74,6 +74,7 @@ def _chosen(trial: Trial, tensor: str | None) -> list[str]:
 
 
 def _show_all(trial: Trial, names: list[str], step: int | None, stat: str, json_output: bool) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     rows = _by_name(trial.stats(names, steps=step, merged=True))
@@ -96,7 +97,7 @@ def _show_all(trial: Trial, names: list[str], step: int | None, stat: str, json_
         return
     out = console()
     shown = ("mean", "std", "abs_mean", "abs_max") if out.width >= _WIDE else ("abs_mean", "abs_max")
-    table = Table(title=f"{trial.path}: last saved step of each tensor", title_justify="left")
+    table = Table(title=f"{escape(trial.path)}: last saved step of each tensor", title_justify="left")
     table.add_column("tensor", overflow="fold", min_width=24)
     for column in ("kind", "step", *shown, "nan/inf"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -105,7 +106,7 @@ def _show_all(trial: Trial, names: list[str], step: int | None, stat: str, json_
         numbers = entry["last"]
         bad = (numbers["nan_count"] or 0) + (numbers["inf_count"] or 0)
         table.add_row(
-            entry["tensor"], entry["kind"], str(entry["steps"][-1]),
+            escape(entry["tensor"]), entry["kind"], str(entry["steps"][-1]),
             *(number(numbers[each], 3) for each in shown),
             f"[red]{bad:,}[/]" if bad else "0", sparkline(entry["history"], 18),
         )  # fmt: skip
@@ -113,6 +114,7 @@ def _show_all(trial: Trial, names: list[str], step: int | None, stat: str, json_
 
 
 def _show_one(trial: Trial, name: str, step: int | None, stat: str, last: int, json_output: bool) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     sharding = sharding_texts(trial, [name]).get(name)
@@ -126,18 +128,22 @@ def _show_one(trial: Trial, name: str, step: int | None, stat: str, last: int, j
             for row in rows
         ]  # fmt: skip
         drawn = {"step": histogram["step"], "log2": _bins(histogram)} if histogram else None
-        told = {"run": trial.path, "tensor": name, "sharding": sharding}
-        print_json({**told, "rows": entries, "histogram": drawn})
+        head = {"run": trial.path, "tensor": name, "sharding": sharding}
+        print_json({**head, "rows": entries, "histogram": drawn})
         return
     out = console()
     with_statistics = [row for row in rows if row["count"] is not None]
     shape = with_statistics[-1]["shape"] if with_statistics else None
     dtype = with_statistics[-1]["dtype"] if with_statistics else None
-    out.print(f"[bold]{name}[/]  {rows[-1]['kind']}  {dtype or '-'} {shape if shape is not None else ''}")
+    out.print(
+        f"[bold]{escape(name)}[/]  {rows[-1]['kind']}  {dtype or '-'} {shape if shape is not None else ''}"
+    )
     if sharding is not None:
         out.print(f"{sharding}; statistics are those of the whole")
     out.print(f"{stat} over {len(rows)} rows: {sparkline([_numbers(row)[stat] for row in rows], 60)}")
-    several_workers = sharding is not None or len({row[who] for row in rows}) > 1
+    told = [key for key in (who, "call") if len({row[key] for row in rows}) > 1]  # else the same for all
+    if sharding is not None and who not in told:
+        told.insert(0, who)
     table = Table(
         title=f"last {min(last, len(rows))} of {len(rows)}" if len(rows) > last else None,
         title_justify="left",
@@ -145,18 +151,19 @@ def _show_one(trial: Trial, name: str, step: int | None, stat: str, last: int, j
     columns = ["mean", "std", "abs_mean", "min", "max", "l2", "zero_percent", "nan_count", "inf_count"]
     if out.width < _WIDE:
         columns = ["mean", "abs_mean", "min", "max", "nan_count", "inf_count"]
-    for column in ["step", "mode", *([who] if several_workers else []), *columns, "status"]:
+    for column in ["step", "mode", *told, *columns, "status"]:
         table.add_column(
             column.replace("_percent", " %").replace("_count", ""), justify="right", no_wrap=True
         )
     for row in rows[-last:]:
         numbers = _numbers(row)
-        status = row["status"] + (f" ({row['reason']})" if row["reason"] else "")
-        worker = [str(row[who])] if several_workers else []
-        table.add_row(str(row["step"]), row["mode"], *worker, *(number(numbers[c]) for c in columns), status)
+        status = row["status"] + (f" ({escape(row['reason'])})" if row["reason"] else "")
+        place = (str(row[key]) for key in told)
+        table.add_row(str(row["step"]), row["mode"], *place, *(number(numbers[c]) for c in columns), status)
     out.print(table)
     if histogram is not None:
-        out.print(f"magnitudes at step {histogram['step']}: how many values lie in each power of two")
+        which = "".join(f", {key} {str(histogram[key]).removeprefix('worker_')}" for key in told)
+        out.print(f"magnitudes at step {histogram['step']}{which}: how many values lie in each power of two")
         for label, count, bar in _bars(_bins(histogram), _numbers(histogram)["zero_count"] or 0):
             out.print(f"{label:>16} {count:>12,} {bar}")
 

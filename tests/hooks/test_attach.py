@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+import tdcore as td
 from tdcore.hooks.pytorch import Hook
 from tdcore.hooks.pytorch.attach import Attachment
 from tests.gates.counting import Counting
@@ -236,3 +240,45 @@ def test_a_step_that_is_not_saved_costs_one_look_at_its_loss(watch: Watch) -> No
     assert sum(ours.values()) == 20  # __get__ and what it calls, once per backward
     spent = sum(count for name, count in counting.instructions.items() if name.startswith("attach.py"))
     assert spent <= 10 * 60, counting.where()
+
+
+def test_a_model_and_its_copy_become_scripts_while_they_are_recorded(watch: Watch) -> None:
+    watched = watch()
+    model = Net()
+    train(model, sgd(model), steps=1)
+    assert watched.hooks
+    hooks = dict(model._forward_pre_hooks)
+    x = torch.ones(2, 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit.script is to go
+        scripted = [torch.jit.script(each) for each in (model, copy.deepcopy(model))]
+    assert dict(model._forward_pre_hooks) == hooks
+    assert all(torch.equal(each(x), model(x)) for each in scripted)
+    assert not any(each._forward_pre_hooks for each in scripted)
+
+
+class Counted(nn.Module):
+    """A loss that ends in a multiplication, and how often it was computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        loss: torch.Tensor = self.net(x).square().mean() * weight
+        return loss
+
+
+def test_a_loss_that_is_checkpointed_is_not_computed_once_more(watch: Watch) -> None:
+    watched = watch(save_config=td.SaveConfig(save_interval=1))
+    model = Counted()
+    optimizer = sgd(model)
+    for _ in range(2):
+        loss = checkpoint(model, torch.ones(2, 4), torch.tensor(2.0), use_reentrant=False)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert watched.hooks
+    assert model.calls == 4  # each forward, and once more in its backward
