@@ -23,7 +23,7 @@ Keeps no model, parameter or gradient alive.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -59,6 +59,7 @@ from tdcore.layout import TensorKind
 
 __all__ = ["ParameterCapture"]
 
+_NOTHING: Mapping[int, Any] = {}
 _GRADIENT, _REQUIRES_GRAD = attrgetter("grad"), attrgetter("requires_grad")
 _KINDS = (
     TensorKind.WEIGHT,
@@ -91,7 +92,7 @@ class ParameterCapture:
         self._name = name
         self.owed: Owed | None = None
         self.scalers = scalers or Scalers()  # those of the process: all roots share them
-        say = noting(notes, warn)
+        say = self._say = noting(notes, warn)
         self.updates = Updates(recorder, fault, say)
         self.backward = BackwardTaps(recorder, self.scalers, fault, say)
         self.inside_step = False  # an optimizer is running a closure
@@ -210,6 +211,11 @@ class ParameterCapture:
         rest = [position for position in range(len(parameters)) if position not in owed.done]
         weights: list[int] = [] if owed.weights_done else rest
         gradients = [position for position in rest if parameters[position].requires_grad]
+        scales = _NOTHING
+        if owed.scalers:
+            optimizers = [optimizer for _, optimizer in self._optimizers.alive()]
+            scales = self.scalers.left_scaled(owed.scalers, optimizers, parameters, gradients, self._say)
+            gradients = [position for position in gradients if position in scales]
         selection = select(self.view, owed.plan, weights, gradients)
         skipped = [
             rows
@@ -217,7 +223,7 @@ class ParameterCapture:
             if self._numbers.is_first(optimizer, owed.stamp, "scale")
             for rows in scaler.rows(optimizer, known.prefix, owed.plan)
         ]
-        self._take(owed.stamp, owed.plan, parameters, selection, None, skipped)
+        self._take(owed.stamp, owed.plan, parameters, selection, scales, skipped)
         self.arrivals.stop()
         if not (owed.done or owed.scalers):
             self.scalers.look(again=True)
@@ -273,7 +279,8 @@ class ParameterCapture:
         divisor, rows = self.scalers.at_step(optimizer, known.prefix, owed.plan)
         if rows and not self._numbers.is_first(optimizer, owed.stamp, "scale"):
             rows = []
-        self._take(owed.stamp, owed.plan, parameters, payment.selection, divisor, extra + rows)
+        scales = dict.fromkeys(payment.positions, divisor) if divisor is not None else {}
+        self._take(owed.stamp, owed.plan, parameters, payment.selection, scales, extra + rows)
         if asks(owed.plan):
             self.updates.prepare(owed, self.view, optimizer, parameters)
         owed.stepped.append(known)
@@ -364,18 +371,18 @@ class ParameterCapture:
         plan: Plan,
         parameters: list[nn.Parameter],
         selection: Selection,
-        divisor: torch.Tensor | None = None,
+        scales: Mapping[int, Any] = _NOTHING,
         extra: Iterable[Rows] = (),
     ) -> None:
-        """The one native call. divisor: what gradients are still multiplied by."""
+        """The one native call. scales: by position, what a gradient is still multiplied by, if anything."""
         selection = in_order(self.view, plan, selection, self.arrivals.sorted(selection.gradients))
         at = parameters.__getitem__
         tensors: list[Any] = list(map(at, selection.weights))
         own = list(map(at, selection.gradients))
         gradients = in_place(list(map(_GRADIENT, own)), own)
+        if scales:
+            gradients = unscaled(gradients, map(scales.get, selection.gradients))
         beside = sparse_rows(plan, self.view, selection.gradients, gradients)
-        if divisor is not None:
-            gradients = unscaled(gradients, divisor)
         tensors += gradients
         batch = selection.batch
         for values, more in (*extra, *beside):
