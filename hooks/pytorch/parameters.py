@@ -9,7 +9,7 @@ accumulation the newest saved step is paid, under its own number.
     closure (LBFGS)         weights likewise, gradients when the step returns
     no optimizer at all     said once; gradients are read when the next forward starts
     eval, no_grad           weights when the forward ends, no gradients
-    step skipped            (gradients gone at the next forward) rows without value: "absent"; when a
+    no backward             (or gradients gone at the next forward) rows without value: "absent"; when a
                             gradient scaler skipped it, "optimizer/found_inf" is 1 beside them (scaler.py)
     parameter unused        no gradient: a row "absent", which is not zero
     frozen parameter        no gradient row at all; listed under "frozen" in collections.json
@@ -189,6 +189,7 @@ class ParameterCapture:
             and not owed.done
             and not self._skipped(owed, parameters)
             and any(parameter.grad is not None for parameter in parameters)
+            and not self.arrivals.none_came(parameters)
         ):
             if not self._optimizers.any_alive:
                 self._optimizers.search(parameters)
@@ -211,9 +212,8 @@ class ParameterCapture:
         rest = [position for position in range(len(parameters)) if position not in owed.done]
         weights: list[int] = [] if owed.weights_done else rest
         gradients = [position for position in rest if parameters[position].requires_grad]
-        scales = _NOTHING
+        scales, optimizers = _NOTHING, [optimizer for _, optimizer in self._optimizers.alive()]
         if owed.scalers:
-            optimizers = [optimizer for _, optimizer in self._optimizers.alive()]
             scales = self.scalers.left_scaled(owed.scalers, optimizers, parameters, gradients, self._say)
             gradients = [position for position in gradients if position in scales]
         selection = select(self.view, owed.plan, weights, gradients)
@@ -223,7 +223,8 @@ class ParameterCapture:
             if self._numbers.is_first(optimizer, owed.stamp, "scale")
             for rows in scaler.rows(optimizer, known.prefix, owed.plan)
         ]
-        self._take(owed.stamp, owed.plan, parameters, selection, scales, skipped)
+        came = not self.arrivals.none_came(parameters)
+        self._take(owed.stamp, owed.plan, parameters, selection, scales, skipped, came=came)
         self.arrivals.stop()
         if not (owed.done or owed.scalers):
             self.scalers.look(again=True)
@@ -373,13 +374,14 @@ class ParameterCapture:
         selection: Selection,
         scales: Mapping[int, Any] = _NOTHING,
         extra: Iterable[Rows] = (),
+        came: bool = True,
     ) -> None:
-        """The one native call. scales: by position, what a gradient is still multiplied by, if anything."""
+        """The one native call. scales: what gradients are multiplied by. came: else they are old ones."""
         selection = in_order(self.view, plan, selection, self.arrivals.sorted(selection.gradients))
         at = parameters.__getitem__
         tensors: list[Any] = list(map(at, selection.weights))
         own = list(map(at, selection.gradients))
-        gradients = in_place(list(map(_GRADIENT, own)), own)
+        gradients = in_place(list(map(_GRADIENT, own)) if came else [None] * len(own), own)
         if scales:
             gradients = unscaled(gradients, map(scales.get, selection.gradients))
         beside = sparse_rows(plan, self.view, selection.gradients, gradients)
