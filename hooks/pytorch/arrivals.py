@@ -115,6 +115,15 @@ class Arrivals:
         self._off = True
         self.stop()
 
+    def none_came(self, parameters: Sequence[torch.Tensor]) -> bool:
+        """Whether no backward has run since start(), as far as that is known: all that train are watched.
+
+        Where none ever came (FSDP, the first step that is saved) it is not known.
+        """
+        if self.order or not self._watched or self._known is None:
+            return False
+        return len(self._watched) == sum(parameter.requires_grad for parameter in parameters)
+
     def sorted(self, positions: Sequence[int]) -> tuple[int, ...] | None:
         """Where in `positions` the first to come is, the second, ...; None: as they are, nothing was noted.
 

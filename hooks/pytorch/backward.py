@@ -30,6 +30,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from functools import partial
+from itertools import repeat
 from time import perf_counter_ns
 from typing import Any
 
@@ -210,7 +211,7 @@ class _Watch:
             self._warn(_SEVERAL)
             return
         if scales:
-            gradients = unscaled(gradients, scales[0])
+            gradients = unscaled(gradients, repeat(scales[0]))
         self._recorder.capture(gradients, Batch(wants), self._stamp, call)
 
     def _guarded(self, call: Callable[..., None], *arguments: Any) -> None:

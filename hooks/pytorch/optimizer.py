@@ -7,7 +7,7 @@ Keeps no optimizer alive.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, compress
 from operator import itemgetter
 from typing import Any
@@ -23,6 +23,8 @@ from tdcore.hooks.pytorch.sharded import Part, part_of
 from tdcore.layout import TensorKind
 
 __all__ = ["Known", "Numbers", "Optimizers", "hyperparameter_values", "owned_by", "state_values", "unscaled"]
+
+_DIVISIBLE = (torch.strided, torch.sparse_coo)
 
 
 _PARAMETERS = itemgetter("params")
@@ -170,22 +172,25 @@ def hyperparameter_values(optimizer: Optimizer, prefix: str, plan: Plan) -> tupl
     return values, Batch(wants)
 
 
-def unscaled(gradients: Sequence[Any], scale: torch.Tensor) -> list[Any]:
-    """Gradients as the optimizer will use them. Scales are powers of two, so the division is exact."""
+def unscaled(gradients: Sequence[Any], scales: Iterable[Any]) -> list[Any]:
+    """Gradients as the optimizer will use them. scales: by what each is multiplied; None: by nothing.
+
+    Scales are powers of two, so the division is exact.
+    """
     with torch.no_grad():
         return [
             gradient
-            if gradient is None or gradient.layout is not torch.strided
+            if gradient is None or scale is None
             else gradient / scale
-            if type(gradient) is torch.Tensor
+            if type(gradient) is torch.Tensor and gradient.layout in _DIVISIBLE
             else _part_unscaled(part_of(gradient), scale)
-            for gradient in gradients
+            for gradient, scale in zip(gradients, scales, strict=False)
         ]
 
 
 def _part_unscaled(part: Part, scale: torch.Tensor) -> Part:
     """Of a tensor that is spread over ranks: an operator on the whole might communicate."""
-    own = type(part.tensor) is torch.Tensor
+    own = type(part.tensor) is torch.Tensor and part.tensor.layout in _DIVISIBLE
     return part._replace(tensor=part.tensor / scale) if own else part
 
 

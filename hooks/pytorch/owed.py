@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, NamedTuple
+
+from torch import nn
+from torch.optim import Optimizer
 
 from tdcore.hooks.clock import Stamp
 from tdcore.hooks.plan import Plan
-from tdcore.hooks.pytorch.optimizer import Known
+from tdcore.hooks.pytorch.model import ModelView
+from tdcore.hooks.pytorch.optimizer import Known, Optimizers, owned_by
 from tdcore.hooks.pytorch.scaler import ScaleRecord
-from tdcore.hooks.pytorch.selection import Selection
+from tdcore.hooks.pytorch.selection import Selection, select
 from tdcore.hooks.pytorch.series import asks
 from tdcore.layout import TensorKind
 
-__all__ = ["Asked", "Memo", "Owed", "Payment", "asked"]
+__all__ = ["Asked", "Memo", "Owed", "Payment", "asked", "payment_of"]
 
+_REQUIRES_GRAD = attrgetter("requires_grad")
 _KINDS = (
     TensorKind.WEIGHT,
     TensorKind.BIAS,
@@ -80,3 +86,55 @@ class Owed:
         self.weights_done = weights_done
         self.stepped: list[Known] = []  # optimizers that did
         self.scalers: list[ScaleRecord] = []
+
+
+def payment_of(
+    owed: Owed,
+    view: ModelView,
+    optimizers: Optimizers,
+    known: Known,
+    optimizer: Optimizer,
+    parameters: list[nn.Parameter],
+) -> Payment:
+    """What this optimizer's step pays for. Remembered: a usual step asks the same as the one before."""
+    ids = view.ids
+    owned = list(map(id, owned_by(optimizer)))
+    trainable = list(map(_REQUIRES_GRAD, parameters))
+    question = (owed.plan, view, owed.weights_done, owed.done, owned, ids, trainable)
+    memo: Memo | None = known.memo
+    if (
+        memo is not None
+        and memo.question == question  # plans and views are equal only when they are the same
+        and (
+            not memo.foreign
+            or memo.about_others == _about_others(optimizers, known, memo.foreign, parameters)
+        )
+    ):
+        return memo.payment
+    mine = set(owned)
+    foreign = [position for position, identity in enumerate(ids) if identity not in mine]
+    about_others = others, has_gradient = _about_others(optimizers, known, foreign, parameters)
+    left = {
+        position
+        for position, has in zip(foreign, has_gradient, strict=True)
+        if ids[position] in others or (trainable[position] and not has)
+    }
+    positions = [
+        position for position in range(len(ids)) if position not in owed.done and position not in left
+    ]
+    gradients = [position for position in positions if trainable[position]]
+    selection = select(view, owed.plan, [] if owed.weights_done else positions, gradients)
+    names = [view.parameters[position].name for position in positions]
+    payment = Payment(selection, positions, names, frozenset(positions))
+    known.memo = Memo(question, foreign, about_others, payment)
+    return payment
+
+
+def _about_others(
+    optimizers: Optimizers, known: Known, foreign: list[int], parameters: list[nn.Parameter]
+) -> tuple[set[int], list[bool]]:
+    """Ids of what other optimizers own, and which parameters that are not of this one have gradients."""
+    if not foreign:
+        return set(), []
+    has_gradient = [parameters[position].grad is not None for position in foreign]
+    return optimizers.owned_by_others(known), has_gradient

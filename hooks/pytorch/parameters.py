@@ -9,7 +9,7 @@ accumulation the newest saved step is paid, under its own number.
     closure (LBFGS)         weights likewise, gradients when the step returns
     no optimizer at all     said once; gradients are read when the next forward starts
     eval, no_grad           weights when the forward ends, no gradients
-    step skipped            (gradients gone at the next forward) rows without value: "absent"; when a
+    no backward             (or gradients gone at the next forward) rows without value: "absent"; when a
                             gradient scaler skipped it, "optimizer/found_inf" is 1 beside them (scaler.py)
     parameter unused        no gradient: a row "absent", which is not zero
     frozen parameter        no gradient row at all; listed under "frozen" in collections.json
@@ -23,7 +23,7 @@ Keeps no model, parameter or gradient alive.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import repeat
 from operator import attrgetter
 from typing import Any
@@ -42,11 +42,10 @@ from tdcore.hooks.pytorch.optimizer import (
     Numbers,
     Optimizers,
     hyperparameter_values,
-    owned_by,
     state_values,
     unscaled,
 )
-from tdcore.hooks.pytorch.owed import Asked, Memo, Owed, Payment, asked
+from tdcore.hooks.pytorch.owed import Asked, Owed, Payment, asked, payment_of
 from tdcore.hooks.pytorch.remarks import Remarks
 from tdcore.hooks.pytorch.scaler import Rows, ScaleRecord, Scalers
 from tdcore.hooks.pytorch.selection import Selection, awaited, in_order, select
@@ -59,6 +58,7 @@ from tdcore.hooks.recorder import Recorder
 
 __all__ = ["ParameterCapture"]
 
+_NOTHING: Mapping[int, Any] = {}
 _GRADIENT, _REQUIRES_GRAD = attrgetter("grad"), attrgetter("requires_grad")
 _DENSE = {torch.strided}
 _LAYOUT, _NONE = repeat("layout"), repeat(None)
@@ -86,7 +86,7 @@ class ParameterCapture:
         self._name = name
         self.owed: Owed | None = None
         self.scalers = scalers or Scalers()  # those of the process: all roots share them
-        say = noting(notes, warn)
+        say = self._say = noting(notes, warn)
         self.updates = Updates(recorder, fault, say)
         self.backward = BackwardTaps(recorder, self.scalers, fault, say)
         self.inside_step = False  # an optimizer is running a closure
@@ -188,6 +188,7 @@ class ParameterCapture:
             and not owed.done
             and not self._skipped(owed, parameters)
             and any(parameter.grad is not None for parameter in parameters)
+            and not self.arrivals.none_came(parameters)
         ):
             if not self._optimizers.any_alive:
                 self._optimizers.search(parameters)
@@ -210,6 +211,10 @@ class ParameterCapture:
         rest = [position for position in range(len(parameters)) if position not in owed.done]
         weights: list[int] = [] if owed.weights_done else rest
         gradients = [position for position in rest if parameters[position].requires_grad]
+        scales, optimizers = _NOTHING, [optimizer for _, optimizer in self._optimizers.alive()]
+        if owed.scalers:
+            scales = self.scalers.left_scaled(owed.scalers, optimizers, parameters, gradients, self._say)
+            gradients = [position for position in gradients if position in scales]
         selection = select(self.view, owed.plan, weights, gradients)
         skipped = [
             rows
@@ -217,7 +222,8 @@ class ParameterCapture:
             if self._numbers.is_first(optimizer, owed.stamp, "scale")
             for rows in scaler.rows(optimizer, known.prefix, owed.plan)
         ]
-        self._take(owed.stamp, owed.plan, parameters, selection, None, skipped)
+        came = not self.arrivals.none_came(parameters)
+        self._take(owed.stamp, owed.plan, parameters, selection, scales, skipped, came=came)
         self.arrivals.stop()
         if not (owed.done or owed.scalers):
             self.scalers.look(again=True)
@@ -275,13 +281,17 @@ class ParameterCapture:
         known = self._optimizers.meet(optimizer, parameters)
         if known is None:
             return
-        payment = self._payment(owed, known, optimizer, parameters)
+        memo = known.memo
+        payment = payment_of(owed, self.view, self._optimizers, known, optimizer, parameters)
+        if known.memo is not memo:
+            self._note_frozen(list(map(_REQUIRES_GRAD, parameters)))
         divisor, extra = self.scalers.at_step(optimizer, known, owed.plan)
         if extra and not self._numbers.is_first(optimizer, owed.stamp, "scale"):
             extra = []
         if owed.asked.state or owed.asked.numbers:
             extra = self._optimizer_values(owed, known, optimizer, payment, parameters) + extra
-        self._take(owed.stamp, owed.plan, parameters, payment.selection, divisor, extra)
+        scales = _NOTHING if divisor is None else dict.fromkeys(payment.positions, divisor)
+        self._take(owed.stamp, owed.plan, parameters, payment.selection, scales, extra)
         if owed.asked.series:
             self.updates.prepare(owed, self.view, optimizer, parameters)
         done = owed.done | payment.paid if owed.done else payment.paid
@@ -307,49 +317,6 @@ class ParameterCapture:
             if known not in owed.stepped and scaler.skipped(optimizer)
         ]
 
-    def _payment(
-        self, owed: Owed, known: Known, optimizer: Optimizer, parameters: list[nn.Parameter]
-    ) -> Payment:
-        """What this optimizer's step pays for. Remembered: a usual step asks the same as the one before."""
-        ids = self.view.ids
-        owned = list(map(id, owned_by(optimizer)))
-        trainable = list(map(_REQUIRES_GRAD, parameters))
-        question = (owed.plan, self.view, owed.weights_done, owed.done, owned, ids, trainable)
-        memo: Memo | None = known.memo
-        if (
-            memo is not None
-            and memo.question == question  # plans and views are equal only when they are the same
-            and (not memo.foreign or memo.about_others == self._about_others(known, memo.foreign, parameters))
-        ):
-            return memo.payment
-        mine = set(owned)
-        foreign = [position for position, identity in enumerate(ids) if identity not in mine]
-        about_others = others, has_gradient = self._about_others(known, foreign, parameters)
-        left = {
-            position
-            for position, has in zip(foreign, has_gradient, strict=True)
-            if ids[position] in others or (trainable[position] and not has)
-        }
-        positions = [
-            position for position in range(len(ids)) if position not in owed.done and position not in left
-        ]
-        gradients = [position for position in positions if trainable[position]]
-        selection = select(self.view, owed.plan, [] if owed.weights_done else positions, gradients)
-        names = [self.view.parameters[position].name for position in positions]
-        payment = Payment(selection, positions, names, frozenset(positions))
-        known.memo = Memo(question, foreign, about_others, payment)
-        self._note_frozen(trainable)
-        return payment
-
-    def _about_others(
-        self, known: Known, foreign: list[int], parameters: list[nn.Parameter]
-    ) -> tuple[set[int], list[bool]]:
-        """Ids of what other optimizers own, and which parameters that are not of this one have gradients."""
-        if not foreign:
-            return set(), []
-        has_gradient = [parameters[position].grad is not None for position in foreign]
-        return self._optimizers.owned_by_others(known), has_gradient
-
     def _optimizer_values(
         self, owed: Owed, known: Known, optimizer: Optimizer, payment: Payment, parameters: list[nn.Parameter]
     ) -> list[Rows]:
@@ -373,21 +340,22 @@ class ParameterCapture:
         plan: Plan,
         parameters: list[nn.Parameter],
         selection: Selection,
-        divisor: torch.Tensor | None = None,
+        scales: Mapping[int, Any] = _NOTHING,
         extra: Iterable[Rows] = (),
+        came: bool = True,
     ) -> None:
-        """The one native call. divisor: what gradients are still multiplied by."""
+        """The one native call. scales: what gradients are multiplied by. came: else they are old ones."""
         if self.arrivals.order:
             selection = in_order(self.view, plan, selection, self.arrivals.sorted(selection.gradients))
         at = parameters.__getitem__
         tensors: list[Any] = list(map(at, selection.weights))
         own = list(map(at, selection.gradients))
-        gradients: list[Any] = list(map(_GRADIENT, own))
+        gradients: list[Any] = list(map(_GRADIENT, own)) if came else [None] * len(own)
         if not _DENSE.issuperset(map(getattr, gradients, _LAYOUT, _NONE)):
             gradients = in_place(gradients, own)
             extra = [*extra, *sparse_rows(plan, self.view, selection.gradients, gradients)]
-        if divisor is not None:
-            gradients = unscaled(gradients, divisor)
+        if scales:
+            gradients = unscaled(gradients, map(scales.get, selection.gradients))
         tensors += gradients
         batch = selection.batch
         for values, more in extra:

@@ -5,6 +5,8 @@ when a saved step had no gradients and no scaler is known. One that is made late
 is asked without waiting for a device:
 
     the scale       a copy of the scaler's own tensor
+    still scaled    gradients whose optimizer does not step (the other of two, half a window at the end) are
+                    divided by the scale that the step began with, unless the record below says "unscaled"
     step skipped    a scaler keeps, until its update(), what became of each optimizer; whoever holds that
                     record still has it afterwards. "Stepped", without a step that was seen: it found Inf.
 
@@ -17,21 +19,26 @@ optimizer alive; the records are kept from a saved step's start until it is paid
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from tdcore.hooks.plan import Batch, Plan
 from tdcore.hooks.pytorch.living import living
-from tdcore.hooks.pytorch.optimizer import Known
+from tdcore.hooks.pytorch.optimizer import Known, owned_by
 from tdcore.layout import TensorKind
 
 __all__ = ["GRAD_SCALER", "Rows", "ScaleRecord", "Scalers"]
 
 _LOOKS = 3
+_SEVERAL = (
+    "several gradient scalers are in use: gradients whose optimizer does not step are not captured, "
+    "because it is not known by which scale they are multiplied"
+)
 GRAD_SCALER: type = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
 
 Rows = tuple[list[Any], Batch]
@@ -40,17 +47,34 @@ Rows = tuple[list[Any], Batch]
 class ScaleRecord:
     """One scaler as a step that is saved begins."""
 
-    __slots__ = ("scale", "states")
+    __slots__ = ("_scaler", "scale", "states")
 
     def __init__(self, scaler: Any) -> None:
+        self._scaler = weakref.ref(scaler)
         scale = _scale(scaler)
         self.scale = scale.clone() if scale is not None else getattr(scaler, "_init_scale", None)
         self.states: Mapping[int, Mapping[str, Any]] = getattr(scaler, "_per_optimizer_states", {})
 
     def skipped(self, optimizer: Optimizer) -> bool:
         """Of an optimizer that has not stepped: whether that is because the scaler found Inf or NaN."""
-        stage = self.states[id(optimizer)].get("stage") if id(optimizer) in self.states else None
-        return getattr(stage, "name", None) == "STEPPED"
+        return self.knows(optimizer) and self._stage(optimizer) == "STEPPED"
+
+    def knows(self, optimizer: Optimizer) -> bool:
+        """Whether the scaler has looked at the gradients of the optimizer since."""
+        return id(optimizer) in self.states
+
+    @property
+    def used(self) -> bool:
+        """Whether it has scaled a loss, as far as it tells."""
+        scaler = self._scaler()
+        return isinstance(self.scale, torch.Tensor) or (scaler is not None and _scale(scaler) is not None)
+
+    def left_on(self, optimizer: Optimizer) -> Any:
+        """By what the gradients of an optimizer that it knows are still multiplied; None: by nothing."""
+        return None if self._stage(optimizer) in ("UNSCALED", "STEPPED") else self.scale
+
+    def _stage(self, optimizer: Optimizer) -> str | None:
+        return getattr(self.states[id(optimizer)].get("stage"), "name", None)
 
     def rows(self, optimizer: Optimizer, prefix: str, plan: Plan) -> list[Rows]:
         """What to write of a step that was skipped."""
@@ -63,6 +87,7 @@ class Scalers:
     def __init__(self) -> None:
         self._known: list[weakref.ref[Any]] = []
         self._looks = 0
+        self._without: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # those that step without a scaler
 
     def look(self, *, again: bool = False) -> None:
         """Looks through all objects if it never did, or (again) up to three times while none is known."""
@@ -103,11 +128,43 @@ class Scalers:
         if not self._known and pending is None and found_inf is None:
             return None, []  # no scaler anywhere
         scale = divisor = pending if isinstance(pending, torch.Tensor) else None
+        if self._known:
+            self._without.add(optimizer)
         for scaler in self.alive if self._known else ():
             if id(optimizer) in getattr(scaler, "_per_optimizer_states", ()):
+                self._without.discard(optimizer)
                 scale = scale if scale is not None else _scale(scaler)
                 found_inf = found_inf if found_inf is not None else 0.0
         return divisor, _rows(optimizer, known.prefix, plan, scale, found_inf)
+
+    def left_scaled(
+        self,
+        records: list[ScaleRecord],
+        optimizers: list[Optimizer],
+        parameters: list[nn.Parameter],
+        positions: list[int],
+        say: Callable[[str], None],
+    ) -> dict[int, Any]:
+        """By what gradients are still multiplied whose optimizer has not stepped; None: by nothing.
+
+        records: of the step. positions: in parameters. One is left out, and that said, where several
+        scalers may have scaled it. An optimizer that is used to step without a scaler has none.
+        """
+        told: dict[int, Any] = {}  # by id of the parameter
+        for optimizer in optimizers:
+            knowing = next((record for record in records if record.knows(optimizer)), None)
+            if knowing is not None:
+                told |= dict.fromkeys(map(id, owned_by(optimizer)), knowing.left_on(optimizer))
+            elif optimizer in self._without:
+                told = dict.fromkeys(map(id, owned_by(optimizer))) | told
+        used = [record.scale for record in records if record.used]
+        usual = used[0] if used else None
+        scales = {position: told.get(id(parameters[position]), usual) for position in positions}
+        unknown = [position for position in positions if id(parameters[position]) not in told]
+        if len(used) > 1 and unknown:
+            say(_SEVERAL)
+            scales = {position: scale for position, scale in scales.items() if position not in unknown}
+        return scales
 
 
 def _scale(scaler: Any) -> torch.Tensor | None:

@@ -38,7 +38,8 @@ def asks(plan: Plan) -> bool:
 
 def chosen(plan: Plan, view: ModelView, series: str) -> dict[int, Want]:
     """How to capture the series, by position of the parameter; nothing for those that are not asked for."""
-    known = plan.cache.get(series)
+    key = series, view.root_name
+    known = plan.cache.get(key)
     if known is not None and known[0] is view:
         answer: dict[int, Want] = known[1]
         return answer
@@ -50,7 +51,7 @@ def chosen(plan: Plan, view: ModelView, series: str) -> dict[int, Want]:
             want = plan.want(name, TensorKind.CUSTOM, origin)
             if want is not None:
                 found[position] = want
-    plan.cache[series] = (view, found)
+    plan.cache[key] = (view, found)
     return found
 
 

@@ -102,6 +102,40 @@ def test_a_gradient_that_was_set_to_zero_is_a_value_and_one_set_to_none_is_absen
     assert set_to_none or not run.value(GRADIENT, 1).any()
 
 
+@pytest.mark.parametrize("saved", [[0, 2], [0, 1, 2, 3, 4]])
+@pytest.mark.supports("gradient accumulation", "values")
+def test_a_step_without_a_backward_has_weights_and_no_gradient_of_another_step(
+    make_hook: MakeHook, read_run: ReadRun, saved: list[int]
+) -> None:
+    def training(hook: Hook | None, record: Record) -> None:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if hook is not None:
+            hook.register_module(model)
+        for step in range(5):
+            record.note("Net_fc1.weight", step, model.fc1.weight)
+            loss = model(torch.randn(5, 4)).square().mean()
+            record.losses.append(loss.detach())
+            if step != 2:
+                optimizer.zero_grad()
+                loss.backward()
+                record.note("gradient/Net_fc1.weight", step, model.fc1.weight.grad)
+                optimizer.step()
+
+    hook = make_hook(
+        include_collections=["weights", "gradients"], save_config=td.SaveConfig(save_steps=saved, end_step=0)
+    )
+    reference = run_twins(training, hook)
+    run = read_run(hook)
+    assert run.steps("gradient/Net_fc1.weight") == run.steps("Net_fc1.weight") == saved
+    assert all((row["status"] == "absent") == (row["step"] == 2) for row in run.of("gradient/Net_fc1.weight"))
+    for step in saved:
+        assert np.array_equal(run.value("Net_fc1.weight", step), reference.of("Net_fc1.weight")[step])
+        if step != 2:
+            own = reference.of("gradient/Net_fc1.weight")[step]
+            assert np.array_equal(run.value("gradient/Net_fc1.weight", step), own)
+
+
 @pytest.mark.supports("optimizer with a closure", "values")
 @pytest.mark.supports("optimizer with a closure", "losses")
 def test_a_closure_optimizer_trains_the_same_and_gives_its_last_gradients(

@@ -197,6 +197,45 @@ def test_gradients_of_optimizers_that_were_not_seen_yet_are_unscaled(
         assert np.array_equal(run.value(f"gradient/Net_{name}", 0), gradient.numpy())
 
 
+def in_turn(hook: Hook | None, record: Record) -> None:
+    """Two optimizers that step in turn, under one scaler; at the last step neither does."""
+    model = Net()
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (model.fc1, model.fc2)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    if hook is not None:
+        hook.register_module(model)
+    for step in range(6):
+        loss = model(torch.randn(5, 4)).square().mean()
+        model.zero_grad()
+        for (name, _), gradient in zip(
+            model.named_parameters(),
+            torch.autograd.grad(loss, list(model.parameters()), retain_graph=True),
+            strict=True,
+        ):
+            if step >= 4:
+                record.note(f"gradient/Net_{name}", step, gradient)
+        scaler.scale(loss).backward()
+        if step == 4:
+            scaler.unscale_(optimizers[1])
+        if step < 5:
+            scaler.step(optimizers[step % 2])
+            scaler.update()
+        record.losses.append(loss.detach())
+        if hook is not None and step == 5:
+            hook.close()
+
+
+@pytest.mark.supports("GradScaler", "values")
+@pytest.mark.supports("several optimizers", "values")
+def test_gradients_whose_optimizer_does_not_step_are_unscaled_too(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    hook = make_hook(include_collections=BOTH, save_config=td.SaveConfig(save_steps=[4, 5], end_step=0))
+    reference = run_twins(in_turn, hook)
+    run = read_run(hook)
+    check_values(run, reference)
+
+
 @pytest.mark.supports("GradScaler", "values")
 def test_a_scaler_that_is_made_late_can_be_registered(make_hook: MakeHook, read_run: ReadRun) -> None:
     hook, model = make_hook(include_collections=BOTH), Net()
