@@ -4,20 +4,14 @@
     gradient/<Root>_<parameter path>     gradient/Net_conv1.weight
     <module path>_output_<i>, _input_<i> conv1_output_0; the root itself goes by its class name: Net_output_0
 
-Outputs and inputs may be nested: elements of tuples and lists are numbered in order through all levels (an
-element that is no tensor takes a number too, so that names do not move when it is None), elements of
-mappings and dataclasses go by their key: "Net_output_logits", "Net_output_hidden.0". Ragged tensors
-(torch.nested) give two: "Net_output_0.values" and "Net_output_0.offsets" (".sizes" where the layout is not
-jagged). Nothing here keeps a
-model alive: parameters are read from the modules each time. Threads: pure functions of their arguments; the
-training thread changes models.
+What nested outputs are called says leaves.py. Nothing here keeps a model alive: parameters are read from the
+modules each time. Threads: pure functions of their arguments; the training thread changes models.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import accumulate, chain, compress, repeat
 from operator import attrgetter, is_
 from typing import Any, NamedTuple
@@ -35,13 +29,11 @@ from tdcore.hooks.pytorch.wrappers import (
 )
 from tdcore.layout import TensorKind
 
-__all__ = ["ModelView", "Module", "Parameter", "cuda_devices", "leaves"]
+__all__ = ["ModelView", "Module", "Parameter", "cuda_devices"]
 
 _call: Callable[[Any], Any] = weakref.ref.__call__
 _PARAMETERS, _MODULES = attrgetter("_parameters"), attrgetter("_modules")
 _GONE = type(None)
-_MAX_DEPTH = 8
-_MAX_LEAVES = 1024
 
 
 class Parameter(NamedTuple):
@@ -243,51 +235,3 @@ def cuda_devices(model: nn.Module) -> set[int]:
     found = {one.device.index for one in model.parameters() if one.device.type == "cuda"}
     usable = found and torch.version.cuda is not None and not torch.cuda.is_current_stream_capturing()
     return found if usable else set()
-
-
-def leaves(value: object) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in an output or input, each with the end of its name. See the module's text."""
-    if isinstance(value, torch.Tensor):
-        yield from _parts("0", value)
-        return
-    budget = [0, _MAX_LEAVES]  # next number, leaves left
-    yield from _leaves(value, "", budget, _MAX_DEPTH)
-
-
-def _leaves(value: object, path: str, budget: list[int], depth: int) -> Iterator[tuple[str, torch.Tensor]]:
-    if isinstance(value, (tuple, list, Mapping)) or dataclasses.is_dataclass(value):
-        if depth > 0:
-            for key, item in _items(value):
-                end = f"{path}.{key}" if path else ("" if isinstance(key, int) else key)
-                yield from _leaves(item, end, budget, depth - 1)
-        return
-    end = path or str(budget[0])
-    if not path:
-        budget[0] += 1
-    budget[1] -= 1
-    if isinstance(value, torch.Tensor) and budget[1] >= 0:
-        yield from _parts(end, value)
-
-
-def _parts(end: str, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-    """A ragged tensor is its values in a row and what tells them apart: offsets, or sizes."""
-    if not tensor.is_nested:
-        return [(end, tensor)]
-    whole: Any = tensor.detach()
-    try:
-        if whole.layout is torch.jagged:
-            if whole.lengths() is None:  # else there are holes between the values
-                return [(f"{end}.values", whole.values()), (f"{end}.offsets", whole.offsets())]
-        elif whole.is_contiguous():
-            return [(f"{end}.values", whole.values()), (f"{end}.sizes", whole._nested_tensor_size())]
-    except (AttributeError, RuntimeError):  # another torch: counted as a tensor without storage
-        pass
-    return [(end, tensor)]
-
-
-def _items(value: Any) -> Iterator[tuple[int | str, object]]:
-    if isinstance(value, Mapping):
-        return ((str(key), item) for key, item in value.items())
-    if isinstance(value, (tuple, list)):
-        return iter(enumerate(value))
-    return ((field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value))

@@ -28,7 +28,8 @@ from torch.utils.hooks import RemovableHandle
 from tdcore.hooks.clock import Stamp
 from tdcore.hooks.plan import Batch, Plan, Want
 from tdcore.hooks.pytorch.compiled import compile_in_use
-from tdcore.hooks.pytorch.model import ModelView, Module, leaves
+from tdcore.hooks.pytorch.leaves import leaves
+from tdcore.hooks.pytorch.model import ModelView, Module
 from tdcore.hooks.pytorch.operator import is_compiling, never_trace, skip_frames
 from tdcore.hooks.pytorch.tap import Fault, InertInCopies, graph_task
 from tdcore.hooks.recorder import Recorder

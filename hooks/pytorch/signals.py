@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from tdcore.hooks.pytorch.bodies import Untraced, traceable, untraced
 from tdcore.hooks.pytorch.compiled_steps import begin_compiled_forward
-from tdcore.hooks.pytorch.model import leaves
+from tdcore.hooks.pytorch.leaves import leaves
 from tdcore.hooks.pytorch.operator import (
     is_compiling,
     never_trace,

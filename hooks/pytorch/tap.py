@@ -27,7 +27,8 @@ from torch import nn
 from tdcore.hooks.plan import Batch, Plan, Want
 from tdcore.hooks.pytorch.bodies import traceable, untraced
 from tdcore.hooks.pytorch.compiled import CompiledRoot, Site
-from tdcore.hooks.pytorch.model import Module, leaves
+from tdcore.hooks.pytorch.leaves import leaves
+from tdcore.hooks.pytorch.model import Module
 from tdcore.hooks.pytorch.operator import LEFT_OUT, is_compiling, number_of, observe, plain, skip_frames
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tdcore.config import SaveConfig
 
-from .conftest import MakeHook, ReadRun
+from .conftest import Captured, MakeHook, ReadRun
 from .models import Net, train
 
 
@@ -148,6 +149,31 @@ def test_a_container_that_holds_itself_does_not_hang(make_hook: MakeHook, read_r
     hook.register_module(model)
     model(torch.zeros(1))
     assert "Endless_output_0" in read_run(hook).names()
+
+
+def outputs_of(make_hook: MakeHook, read_run: ReadRun, output: Callable[[torch.Tensor], Any]) -> Captured:
+    class Gives(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return output(x)
+
+    hook, model = make_hook(include_collections=["outputs"]), Gives()
+    hook.register_module(model)
+    model(torch.ones(1))
+    return read_run(hook)
+
+
+def test_a_tensor_behind_a_million_numbers_is_captured(make_hook: MakeHook, read_run: ReadRun) -> None:
+    run = outputs_of(make_hook, read_run, lambda x: (list(range(1_000_000)), {"ids": ["a"] * 100_000}, x))
+    assert run.names() == ["Gives_output_1000000"]
+
+
+def test_what_is_beyond_the_most_parts_is_told_by_a_skipped_row(
+    make_hook: MakeHook, read_run: ReadRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tdcore.hooks.pytorch.leaves._MAX_PARTS", 3)
+    run = outputs_of(make_hook, read_run, lambda x: [x] * 5)
+    ends = {row["name"].removeprefix("Gives_output_"): row["status"] for row in run.rows}
+    assert ends == {"0": "ok", "1": "ok", "2": "ok", "more": "skipped"}
 
 
 def test_inputs_are_those_before_the_module_changes_them(make_hook: MakeHook, read_run: ReadRun) -> None:

@@ -1,0 +1,98 @@
+"""The tensors in what a module gives or gets, and how their names end.
+
+Elements of tuples and lists are numbered in order through all levels (an element that is no tensor takes a
+number too, so that names do not move when it is None); elements of mappings and dataclasses go by their key:
+"Net_output_logits", "Net_output_hidden.0". Ragged tensors (torch.nested) give two: "Net_output_0.values" and
+"Net_output_0.offsets" (".sizes" where the layout is not jagged).
+
+Of more than 65,536 parts the first are looked at. The others are told by one more, which has no bytes and so
+gets a row with the status "skipped": "Net_output_more". Numbers and strings in a row cost next to nothing.
+Threads: pure functions of their arguments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+__all__ = ["leaves"]
+
+_MAX_DEPTH = 8
+_MAX_PARTS = 1 << 16
+_PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
+
+
+def leaves(value: object) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in an output or input, each with the end of its name."""
+    if isinstance(value, torch.Tensor):
+        yield from _parts("0", value)
+        return
+    budget = _Budget()
+    yield from _leaves(value, "", budget, _MAX_DEPTH)
+    if budget.parts <= 0:
+        yield "more", torch.empty(0, device="meta")
+
+
+class _Budget:
+    """number: of the next element that has no key. parts: how many may still be looked at."""
+
+    __slots__ = ("number", "parts")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.parts = _MAX_PARTS
+
+
+def _leaves(value: object, path: str, budget: _Budget, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, (tuple, list, Mapping)) or dataclasses.is_dataclass(value):
+        if depth > 0 and not _is_plain(value, path, budget):
+            for key, item in _items(value):
+                if budget.parts <= 0:
+                    return
+                end = f"{path}.{key}" if path else ("" if isinstance(key, int) else key)
+                yield from _leaves(item, end, budget, depth - 1)
+        return
+    end = path or str(budget.number)
+    if not path:
+        budget.number += 1
+    budget.parts -= 1
+    if isinstance(value, torch.Tensor):
+        yield from _parts(end, value)
+
+
+def _is_plain(value: Any, path: str, budget: _Budget) -> bool:
+    """Whether there are only numbers and strings, which are passed over, however many."""
+    if isinstance(value, Mapping):
+        return _PLAIN.issuperset(map(type, value.values()))
+    if not isinstance(value, (tuple, list)) or not _PLAIN.issuperset(map(type, value)):
+        return False
+    if not path:
+        budget.number += len(value)
+    return True
+
+
+def _parts(end: str, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """A ragged tensor is its values in a row and what tells them apart: offsets, or sizes."""
+    if not tensor.is_nested:
+        return [(end, tensor)]
+    whole: Any = tensor.detach()
+    try:
+        if whole.layout is torch.jagged:
+            if whole.lengths() is None:  # else there are holes between the values
+                return [(f"{end}.values", whole.values()), (f"{end}.offsets", whole.offsets())]
+        elif whole.is_contiguous():
+            return [(f"{end}.values", whole.values()), (f"{end}.sizes", whole._nested_tensor_size())]
+    except (AttributeError, RuntimeError):  # another torch: counted as a tensor without storage
+        pass
+    return [(end, tensor)]
+
+
+def _items(value: Any) -> Iterator[tuple[int | str, object]]:
+    if isinstance(value, Mapping):
+        return ((str(key), item) for key, item in value.items())
+    if isinstance(value, (tuple, list)):
+        return iter(enumerate(value))
+    return ((field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value))
