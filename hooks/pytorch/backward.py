@@ -192,8 +192,10 @@ class _Watch:
         task = graph_task()
         fired = self._fired.get(task)
         if fired is None:
-            fired = self._fired[task] = {}
-            _queue(partial(_queue, partial(self._guarded, self._end, task)))
+            mine: Fired = {}
+            fired = self._fired.setdefault(task, mine)  # another device's thread may come by
+            if fired is mine:
+                _queue(partial(_queue, partial(self._guarded, self._end, task)))
         fired[want.id] = held, want
 
     def _end(self, task: int) -> None:

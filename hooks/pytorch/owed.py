@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -17,9 +18,10 @@ from tdcore.hooks.pytorch.selection import Selection, select
 from tdcore.hooks.pytorch.series import asks
 from tdcore.layout import TensorKind
 
-__all__ = ["Asked", "Memo", "Owed", "Payment", "asked", "payment_of"]
+__all__ = ["Asked", "Memo", "Owed", "Payment", "asked", "payment_of", "versions_of"]
 
-_REQUIRES_GRAD = attrgetter("requires_grad")
+_REQUIRES_GRAD, _VERSION = attrgetter("requires_grad"), attrgetter("_version")
+_ADDRESS = torch.Tensor.data_ptr
 _KINDS = (
     TensorKind.WEIGHT,
     TensorKind.BIAS,
@@ -77,6 +79,7 @@ class Owed:
 
     watched = False  # the order of its gradients is being noted
     done: frozenset[int] = frozenset()  # positions paid for by an optimizer
+    versions: list[int] | None = None  # of the parameters, as its forward began; None: not known
 
     def __init__(self, stamp: Stamp, plan: Plan, asked: Asked, inside_step: bool, weights_done: bool) -> None:
         self.stamp = stamp
@@ -86,6 +89,14 @@ class Owed:
         self.weights_done = weights_done
         self.stepped: list[Known] = []  # optimizers that did
         self.scalers: list[ScaleRecord] = []
+
+
+def versions_of(parameters: list[nn.Parameter]) -> list[int] | None:
+    """Of all what changes in place add to, then where their values are. None: not known (inference)."""
+    try:
+        return [*map(_VERSION, parameters), *map(_ADDRESS, parameters)]
+    except RuntimeError:
+        return None
 
 
 def payment_of(

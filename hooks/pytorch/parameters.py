@@ -45,7 +45,7 @@ from tdcore.hooks.pytorch.optimizer import (
     state_values,
     unscaled,
 )
-from tdcore.hooks.pytorch.owed import Asked, Owed, Payment, asked, payment_of
+from tdcore.hooks.pytorch.owed import Asked, Owed, Payment, asked, payment_of, versions_of
 from tdcore.hooks.pytorch.remarks import Remarks
 from tdcore.hooks.pytorch.scaler import Rows, ScaleRecord, Scalers
 from tdcore.hooks.pytorch.selection import Selection, awaited, in_order, select
@@ -59,6 +59,10 @@ from tdcore.hooks.recorder import Recorder
 __all__ = ["ParameterCapture"]
 
 _NOTHING: Mapping[int, Any] = {}
+_CHANGED = (
+    "weights of one saved step are not captured: they were changed between its forward and the optimizer's "
+    "step; from then on weights are captured when the forward ends"
+)
 _GRADIENT, _REQUIRES_GRAD = attrgetter("grad"), attrgetter("requires_grad")
 _DENSE = {torch.strided}
 _LAYOUT, _NONE = repeat("layout"), repeat(None)
@@ -95,6 +99,7 @@ class ParameterCapture:
         self._remarks = Remarks(notes)
         self._warn = warn
         self._off = False
+        self._weights_first = False  # they are taken when the forward ends, not before the optimizer's step
         self._weights_due: tuple[Stamp, Plan] | None = None  # when the root's forward ends
         self._numbers = numbers or Numbers()
         self._optimizers = Optimizers(self._numbers)
@@ -114,7 +119,7 @@ class ParameterCapture:
             self._owe(stamp, plan, wanted, weights_done=not weights)
         if not weights:
             return
-        if not gradients or self.inside_step or not self._optimizers.any_alive:
+        if not gradients or self.inside_step or self._weights_first or not self._optimizers.any_alive:
             self._weights_due = (stamp, plan)
 
     @property
@@ -131,17 +136,21 @@ class ParameterCapture:
             self.arrivals.stop()  # positions are others now
             if self.owed is not None:
                 self.owed.done = frozenset()
-                self.owed.watched = False
+                self.owed.watched, self.owed.versions = False, None
         return self.view
 
     def watch_backward(self) -> None:
         """The root's forward begins in a saved step: the order in which gradients come is noted from here."""
         owed = self.owed
-        if owed is None or owed.watched or not owed.asked.gradients:
+        if owed is None or owed.watched:
             return
         owed.watched = True
         parameters = self._parameters()
-        if parameters is not None:
+        if parameters is None:
+            return
+        if not owed.weights_done:
+            owed.versions = versions_of(parameters)
+        if owed.asked.gradients:
             positions = awaited(self.view, owed.plan, parameters)
             self.arrivals.start(self.view.in_backward(parameters), positions, late=self.view.late)
 
@@ -208,6 +217,8 @@ class ParameterCapture:
         if owed is None or parameters is None:
             self.arrivals.stop()
             return
+        if owed.versions != versions_of(parameters):
+            self._look_for_changes(owed, parameters)
         rest = [position for position in range(len(parameters)) if position not in owed.done]
         weights: list[int] = [] if owed.weights_done else rest
         gradients = [position for position in rest if parameters[position].requires_grad]
@@ -281,6 +292,8 @@ class ParameterCapture:
         known = self._optimizers.meet(optimizer, parameters)
         if known is None:
             return
+        if owed.versions != versions_of(parameters):
+            self._look_for_changes(owed, parameters)
         memo = known.memo
         payment = payment_of(owed, self.view, self._optimizers, known, optimizer, parameters)
         if known.memo is not memo:
@@ -303,6 +316,17 @@ class ParameterCapture:
         self.arrivals.stop()
         if self.backward.attached:
             self.backward.paid()
+
+    def _look_for_changes(self, owed: Owed, parameters: list[nn.Parameter]) -> None:
+        """Weights that something else has changed since the forward are no longer those that it saw."""
+        before, now = owed.versions, versions_of(parameters)
+        if before is None or now is None or owed.weights_done:
+            return
+        pairs = enumerate(zip(before, now, strict=True))
+        changed = {place % len(parameters) for place, (was, has) in pairs if was != has}
+        if not owed.done.issuperset(changed):
+            owed.weights_done = self._weights_first = True
+            self._say(_CHANGED)
 
     def _skipped(
         self, owed: Owed, parameters: list[nn.Parameter]

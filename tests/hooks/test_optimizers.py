@@ -345,3 +345,41 @@ def test_scale_state_and_gradients_of_a_step_are_one_native_call(make_hook: Make
         scaler.update()
         calls.append(hook.counters().captures)
     assert calls == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("saved", [1, 3])
+def test_weights_that_a_script_changes_before_the_step_are_those_that_the_forward_saw(
+    make_hook: MakeHook, read_run: ReadRun, saved: int
+) -> None:
+    def training(
+        hook: Hook | None, record: Record
+    ) -> None:  # sharpness-aware: climbs, then steps from where it was
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if hook is not None:
+            hook.register_module(model)
+        for step in range(12):
+            note_all(record, step, model, "weights")
+            loss = model(torch.randn(5, 4)).square().mean()
+            loss.backward()
+            if step % 2 == 0:
+                before = [parameter.detach().clone() for parameter in model.parameters()]
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter.add_(parameter.grad, alpha=0.5)  # type: ignore[arg-type]
+            else:
+                for parameter, old in zip(model.parameters(), before, strict=True):
+                    parameter.data = old
+                optimizer.step()
+            optimizer.zero_grad()
+            record.losses.append(loss.detach())
+
+    hook = make_hook(include_collections=BOTH, save_config=td.SaveConfig(save_interval=saved))
+    reference = run_twins(training, hook)
+    run = read_run(hook)
+    found = {row["step"] for row in run.of(WEIGHT)}
+    for step in found:
+        assert np.array_equal(run.value(WEIGHT, step), reference.values[WEIGHT, step]), step
+    missing = set(range(0, 12, saved)) - found
+    assert len(missing) == 1
+    assert any("one saved step" in note for note in run.trial.notes()["not_captured"])
