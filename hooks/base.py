@@ -27,6 +27,7 @@ from tdcore.hooks.capture_requests import CaptureRequests
 from tdcore.hooks.clock import Clock
 from tdcore.hooks.devices import device_notes, device_reports, say_refusals
 from tdcore.hooks.dry_ring import DryRing
+from tdcore.hooks.notes import Notes
 from tdcore.hooks.plan import NameTable, Plan
 from tdcore.hooks.recorder import Recorder, array_product
 from tdcore.hooks.resume import Resumable
@@ -67,7 +68,6 @@ class BaseHook(Resumable):
         self._stop_seen: StopRequest | None = None
         self._mode = 0  # ModeKeys value, 0 while it follows the model
         self._faults: dict[str, str] = {}
-        self._notes: dict[str, Any] = {}  # beside the collections in collections.json
         self._warn = Warner()
         self._unmarked = True  # something was captured, or may be, since the last mark
         workers = expected_workers(config.include_workers, world_size, self._warn)
@@ -91,6 +91,7 @@ class BaseHook(Resumable):
         self._asked: Callable[[], bool] = self._ring.was_asked  # True: see _check_control()
         self._collections = CollectionManager()
         self._names = NameTable(self._ring, self._collections)
+        self._notes = Notes(self._names)
         self._clock = Clock(config, self._collections, self._names, self._warn)
         self._requests = CaptureRequests(self._collections, self._clock, self._names, self._notes)
         self._recorder = Recorder(self._ring, self._clock.now, self._product)
@@ -268,7 +269,6 @@ class BaseHook(Resumable):
             return
         self._faults[part] = f"{type(error).__name__}: {error}"
         self._notes["faults"] = self._faults
-        self._names.changed = True
         self._switch_off(part)
         _log.warning("tdcore: %s is switched off after an error; the training goes on", part, exc_info=error)
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from tdcore.hooks.plan import NameTable
 from tdcore.hooks.pytorch.operator import observer_of
 
 __all__ = ["Untraced", "traceable", "untraced"]
@@ -30,18 +29,15 @@ _transforms: Callable[[], Any] | None = getattr(
 
 
 class Untraced:
-    """What one model says about such modules. notes: of collections.json. names: told when they change."""
+    """What one model says about such modules. notes: of collections.json."""
 
-    def __init__(self, notes: dict[str, Any], names: NameTable) -> None:
+    def __init__(self, notes: dict[str, Any]) -> None:
         self._notes = notes
-        self._names = names
 
     def tell(self, name: str, operator: str) -> None:
         """A module is called in such a body."""
-        self._notes.setdefault("not_in_compiled_code", {})[name] = (
-            f"called inside of {operator} in code compiled by torch.compile, where nothing can be captured"
-        )
-        self._names.changed = True
+        why = f"called inside of {operator} in code compiled by torch.compile, where nothing can be captured"
+        self._notes["not_in_compiled_code"] = self._notes.get("not_in_compiled_code", {}) | {name: why}
 
 
 def traceable(twice: bool = False) -> bool:

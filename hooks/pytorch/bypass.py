@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from tdcore.hooks.plan import NameTable, Plan
+from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.compiled import compile_in_use
 from tdcore.hooks.pytorch.model import ModelView
 from tdcore.hooks.pytorch.remarks import Remarks
@@ -48,16 +48,15 @@ def refuses_hooks(module: nn.Module) -> bool:
 
 
 class Bypass:
-    """What one model's taps miss. notes: of collections.json. names: told when the notes change.
+    """What one model's taps miss. notes: of collections.json.
 
     layers: the fused layers of `view`, each with the names of its modules, its own among them.
     """
 
-    def __init__(self, notes: dict[str, Any], names: NameTable) -> None:
+    def __init__(self, notes: dict[str, Any]) -> None:
         self.spared: set[str] = set()  # names of modules that were left alone at least once
         self.resting: frozenset[str] = frozenset()  # of those that are left alone now
         self._remarks = Remarks(notes)
-        self._names = names
         self._seen: Choice | None = None  # whose taps are in _waiting, or were called
         self._waiting: dict[str, str] = {}  # key under which calls are counted -> name: not called so far
         self._called: set[str] = set()
@@ -137,8 +136,7 @@ class Bypass:
         }
 
     def _tell(self, what: str, found: dict[str, str]) -> None:
-        if self._remarks.say(what, found, even_empty=True):
-            self._names.changed = True
+        self._remarks.say(what, found, even_empty=True)
 
     def shy(self) -> set[str]:
         """Names of all modules that must not carry hooks in one mode or the other."""

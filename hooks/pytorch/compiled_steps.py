@@ -116,7 +116,6 @@ def note_missed(hook: Hook) -> None:
     """A step is saved whose forward runs without taps."""
     hook._compiled.missed += 1
     hook._notes["compiled"] = {"steps_without_activations": hook._compiled.missed}
-    hook._names.changed = True
     hook._warn(
         "activations of a first step are missing: torch.compile was called after register_module(), or the "
         "step is the first in its mode; the next ones will be there (collections.json counts: 'compiled')"

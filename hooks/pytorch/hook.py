@@ -144,7 +144,6 @@ class Hook(BaseHook):
             weakref.WeakMethod(self._end_forward),
             self._warn,
             self._notes,
-            self._names,
             self._compiled,
         )
         self._further = Roots()

@@ -19,7 +19,6 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from tdcore.hooks.plan import NameTable
 from tdcore.hooks.pytorch.model import ModelView
 from tdcore.hooks.pytorch.operator import is_compiling, skip_frames
 from tdcore.hooks.pytorch.remarks import Remarks
@@ -49,13 +48,12 @@ skip_frames(Noting.__call__)
 
 
 class Recompute:
-    """What one model computes again. notes: of collections.json. names: told when the notes change."""
+    """What one model computes again. notes: of collections.json."""
 
-    def __init__(self, notes: dict[str, Any], names: NameTable) -> None:
+    def __init__(self, notes: dict[str, Any]) -> None:
         self.watching = False
         self.known: ModelView | None = None  # the model that was looked at
         self._remarks = Remarks(notes)
-        self._names = names
         self._key = RemovableHandle(OrderedDict()).id  # unique among all hooks of the process
         self._seen: set[str] = set()
         self._attached: list[dict[Any, Any]] = []
@@ -86,5 +84,4 @@ class Recompute:
         for hooks in self._attached:
             hooks.pop(self._key, None)
         self._attached.clear()
-        if self._remarks.say("recomputed", sorted(self._seen)):
-            self._names.changed = True
+        self._remarks.say("recomputed", sorted(self._seen))

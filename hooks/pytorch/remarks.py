@@ -33,6 +33,7 @@ class Remarks:
                 key: one for key, one in said.items() if key not in (before or {})
             } | found
         else:
-            self._notes[heading] = [one for one in said if one not in (before or [])] + found
+            gone = frozenset(before or ())
+            self._notes[heading] = [one for one in said if one not in gone] + found
         self._said[heading] = found
         return True

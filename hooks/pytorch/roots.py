@@ -72,7 +72,6 @@ class Further:
             weakref.WeakMethod(self._end_forward),
             hook._warn,
             hook._notes,
-            hook._names,
             self._compiled,
         )
 

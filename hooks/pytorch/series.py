@@ -59,9 +59,9 @@ def noting(notes: dict[str, Any], warn: Callable[[str], None]) -> Callable[[str]
     """Says once, and notes, what is not captured. notes: of collections.json."""
 
     def say(message: str) -> None:
-        noted = notes.setdefault("not_captured", [])
+        noted = notes.get("not_captured", [])
         if message not in noted:
-            noted.append(message)
+            notes["not_captured"] = [*noted, message]
         warn(message)
 
     return say

@@ -88,14 +88,12 @@ class Parts:
         self._note_group(root if ddp is None else ddp)
         if view.flat and "flat_parameters" not in self._notes:
             self._notes["flat_parameters"] = _FLAT
-            self._names.changed = True
 
     def _note_group(self, module: nn.Module) -> None:
         """Copies on some ranks only: another group may train other values under the same names."""
         ranks = ddp_ranks(module)
         if ranks is not None and self._notes.get("copied_over") != ranks:
             self._notes["copied_over"] = ranks
-            self._names.changed = True
 
     def __call__(
         self, tensors: list[Any], batch: Batch, when: tuple[int, int, int, int]

@@ -99,7 +99,7 @@ class StepSignal(InertInCopies):
         """Code is compiled in which the forward cannot be seen to begin: it starts no step."""
         parameters = self.watched._parameters
         if parameters is not None:
-            Untraced(self.hook._notes, self.hook._names).tell(parameters.view.root_name, operator)
+            Untraced(self.hook._notes).tell(parameters.view.root_name, operator)
 
 
 skip_frames(StepSignal.__call__)

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from tdcore.hooks.plan import NameTable, Plan
+from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.bodies import Untraced
 from tdcore.hooks.pytorch.bypass import Bypass
 from tdcore.hooks.pytorch.compiled import CompiledRoot, SecondVariant, Sites
@@ -91,14 +91,13 @@ class Taps:
         end: weakref.WeakMethod[Callable[[], None]],
         warn: Callable[[str], None],
         notes: dict[str, Any],
-        names: NameTable,
         compiled: CompiledRoot,
     ) -> None:
         self._off = False
-        self._bypass = Bypass(notes, names)
+        self._bypass = Bypass(notes)
         self._compiled = compiled
         self._output_gradients = OutputGradients(recorder, fault, notes)
-        self._recompute = Recompute(notes, names)
+        self._recompute = Recompute(notes)
         self.unsettled = False  # settle() has something to do
         self.left_on = False  # taps may be on when a step begins
         self._now: tuple[Choice, ModelView] | None = None  # on the modules while the root's forward runs
@@ -110,7 +109,7 @@ class Taps:
         self._key, self._end_key, self._loss_key = (RemovableHandle(OrderedDict()).id for _ in range(3))
         keys = self._key, self._end_key, self._loss_key
         self._unhook, self._unhook_end, self._unhook_loss = (methodcaller("pop", key, None) for key in keys)
-        self._sites = Sites(Untraced(notes, names))
+        self._sites = Sites(Untraced(notes))
         self._variant, self._losses_variant = SecondVariant(), SecondVariant()
         self._attached: Attached = []
         self.end_attached: Attached = []  # not empty: the root tells when it ends

@@ -181,7 +181,7 @@ def _read_collections(sink: Sink, key: str) -> dict[int, dict[str, Mapping[str, 
 def read_notes(sink: Sink) -> dict[int, dict[str, Any]]:
     """What the workers' files of collections say beside these: attempt -> heading -> what was noted.
 
-    Of several workers that noted something under one heading, the first.
+    Lists that several workers noted under one heading are joined; of anything else it is the first's.
     """
     found: dict[int, dict[str, Any]] = {}
     for key in _collection_keys(sink):
@@ -190,12 +190,21 @@ def read_notes(sink: Sink) -> dict[int, dict[str, Any]]:
         except SinkKeyError:
             continue
         for number, entry in attempts.items() if isinstance(attempts, dict) else ():
-            if number.isascii() and number.isdigit() and isinstance(entry, dict):
+            if number.isascii() and number.isdigit() and len(number) < 10 and isinstance(entry, dict):
                 notes = found.setdefault(int(number), {})
-                for heading, said in entry.items():
-                    if heading != "collections":
-                        notes.setdefault(heading, said)
+                for heading in entry.keys() - {"collections"}:
+                    notes[heading] = _joined(notes.get(heading), entry[heading])
     return found
+
+
+def _joined(first: Any, said: Any) -> Any:
+    """What two workers noted under one heading."""
+    if first is None:
+        return said
+    if not isinstance(first, list) or not isinstance(said, list):
+        return first
+    known = {str(one) for one in first}
+    return first + [one for one in said if str(one) not in known]
 
 
 def _collection_keys(sink: Sink) -> list[str]:
