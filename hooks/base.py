@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -356,6 +357,7 @@ def hook_config(
     return HookConfig(out_dir=os.fspath(out_dir), save_config=when, **settings)
 
 
+_LONGEST_ERROR = 500  # characters
 _ALL_HOOKS: weakref.WeakSet[BaseHook] = weakref.WeakSet()
 
 
@@ -366,7 +368,10 @@ def _retire_in_child() -> None:
 
 def _close_at_exit() -> None:
     """Before the sessions close themselves: what a last step still owes, and the newest collections."""
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)  # what ended the program
     for hook in list(_ALL_HOOKS):
+        if error is not None:
+            hook._notes["exception"] = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
         hook._end_capture()
 
 

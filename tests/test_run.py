@@ -76,6 +76,7 @@ def losses(text: str, word: str) -> list[float]:
 
 @pytest.mark.supports("tdcore run, plain loop", "values")
 @pytest.mark.supports("tdcore run, plain loop", "losses")
+@pytest.mark.supports("tdcore run, plain loop", "breaks")
 def test_a_plain_loop_is_recorded_and_prints_the_same(tmp_path: Path) -> None:
     script = SCRIPTS / "plain.py"
     plain = python(script, "--steps", 11, cwd=tmp_path)
@@ -90,6 +91,7 @@ def test_a_plain_loop_is_recorded_and_prints_the_same(tmp_path: Path) -> None:
     assert [float(loss.value(step)) for step in (0, 5, 10)] == [printed[step] for step in (0, 5, 10)]
     assert trial.tensor("gradient/Net_fc1.weight").steps() == [0, 5, 10]
     assert trial.stats("^Net_fc1.weight$").num_rows == 3
+    assert "exception" not in trial.notes()
 
 
 @pytest.mark.supports("tdcore run, timm-style loop", "values")
@@ -149,6 +151,7 @@ def test_ranks_of_torchrun_are_recorded_each_by_its_number(tmp_path: Path) -> No
     assert "Sequential_0.weight" in trial.tensor_names()
 
 
+@pytest.mark.supports("tdcore run, plain loop", "breaks")
 def test_a_place_that_cannot_be_written_does_not_stop_the_script(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     script = SCRIPTS / "plain.py"
@@ -185,3 +188,6 @@ def test_a_training_that_is_asked_to_stop_ends_with_a_line_and_1(tmp_path: Path)
     ran = python("-m", "tdcore.run", "-q", "stopped.py", cwd=tmp_path)
     assert (ran.code, ran.out) == (1, "the script cleans up\n")
     assert re.fullmatch(r"tdcore run: the training was stopped: .*that is enough.*\n", ran.err)
+    noted = td.create_trial(str(tmp_path / "runs" / "stopped")).notes()["exception"]
+    assert noted.startswith("StopTraining: ")
+    assert "that is enough" in noted

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tdcore.cli.notes import note_lines
 from tdcore.cli.output import console, human_bytes, print_json, steps_text
 from tdcore.cli.sharding import sharding_texts
 from tdcore.sinks import shown_place
@@ -88,6 +89,7 @@ def _summary(trial: Trial) -> dict[str, Any]:
         "lost_rows": len(trial.gaps) > 0,
         "missing": [asdict(missing) for missing in trial.missing()],
         "findings": len(trial.findings()),
+        "notes": trial.notes(),
     }
 
 
@@ -103,6 +105,7 @@ def _attempt(trial: Trial, number: int, ends: Any) -> dict[str, Any]:
         "ended": len(mine) > 0,
         "clean": all(end.clean for end in mine) if mine else None,
         "reason": "; ".join(sorted({str(end.document.get("reason", "")) for end in mine})),
+        "exception": trial.notes(number).get("exception"),
     }
 
 
@@ -179,6 +182,8 @@ def _print_run(run: dict[str, Any]) -> None:
         out.print(f"[yellow]not kept as asked: {what}: {escape(reason)}[/]")
     for missing in run["missing"]:
         out.print(f"[yellow]{escape(_missing_text(missing))}[/]")
+    for line in note_lines(run["notes"]):
+        out.print(escape(line))
     if run["collections"]:
         out.print(
             "collections: "
@@ -209,6 +214,8 @@ def _attempt_line(attempt: dict[str, Any]) -> str:
     )
     if not attempt["ended"]:
         how = "no end yet"
+    elif attempt["clean"] and attempt["exception"]:
+        how = f"[yellow]ended by {escape(str(attempt['exception']))}[/], its record is whole"
     else:
         how = "ended clean" if attempt["clean"] else f"[yellow]ended unclean: {escape(attempt['reason'])}[/]"
     return f"attempt {attempt['attempt']}: {escape(str(attempt['framework'] or '?'))}, started {when}, {how}"

@@ -1,0 +1,32 @@
+"""What a hook noted about a run, as lines: what was not captured and why, what is frozen, what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+__all__ = ["note_lines"]
+
+_SHOWN = 4  # of many entries under one heading
+_ELSEWHERE = {"exception"}  # stands with the attempt
+_SENTENCES = {"not_captured", "capture_requests"}  # each a line
+
+
+def note_lines(notes: Mapping[str, Any]) -> Iterator[str]:
+    """A line or more for each heading; long lists are cut, Trial.notes() has all."""
+    for heading, said in sorted(notes.items()):
+        what = heading.replace("_", " ")
+        entries = _entries(said)
+        if heading in _ELSEWHERE or not entries:
+            continue
+        if heading in _SENTENCES:
+            yield from (f"{what}: {entry}" for entry in entries)
+        else:
+            more = [f"... ({len(entries):,} in all)"] if len(entries) > _SHOWN else []
+            yield f"{what}: {', '.join([*entries[:_SHOWN], *more])}"
+
+
+def _entries(said: Any) -> list[str]:
+    if isinstance(said, Mapping):
+        return [f"{name} ({why})" if isinstance(why, (str, int)) else str(name) for name, why in said.items()]
+    return [str(one) for one in said] if isinstance(said, list) else [str(said)]
