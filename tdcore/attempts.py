@@ -155,9 +155,12 @@ def _is_over(sink: Sink, worker: str, number: int, claim: Mapping[str, Any]) -> 
     host, pid, started_ns = (claim.get(name) for name in ("host", "pid", "started_ns"))
     if not (isinstance(host, str) and isinstance(pid, int) and isinstance(started_ns, int)):
         return False
-    if process_is_gone(host, pid, started_ns) is not True:
+    gone = process_is_gone(host, pid, started_ns)
+    if gone is False:
         return False
-    return time.time_ns() - started_ns > _START_NS or bool(_said(sink, end_key(worker, number)))
+    late = time.time_ns() - started_ns > _START_NS
+    ended = bool(_said(sink, end_key(worker, number)))
+    return late or ended if gone else late and ended  # of another machine: not known, so both
 
 
 def _enter(sink: Sink, where: str) -> str:

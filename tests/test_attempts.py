@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -73,6 +74,21 @@ def test_a_slow_rank_joins_the_attempt_that_another_has_ended_and_followed_by_th
 def test_a_rank_whose_peers_look_gone_from_its_container_still_joins_them() -> None:
     sink = MemorySink()
     assert claims(sink, (0, 1), 2, pid=GONE) == [0, 0]
+
+
+def test_a_rank_of_another_machine_does_not_join_an_attempt_that_ended_long_ago(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sink = MemorySink()
+    now = time.time_ns
+    monkeypatch.setattr("socket.gethostname", lambda: "node-a")
+    monkeypatch.setattr("time.time_ns", lambda: now() - 86_400 * 10**9)
+    assert claims(sink, (0,), 2) == [0]  # the other rank died before its hook
+    end(sink, 0, (0,))
+    monkeypatch.setattr("time.time_ns", now)
+    assert claims(sink, (0,), 2, pid=GONE) == [1]
+    monkeypatch.setattr("socket.gethostname", lambda: "node-b")
+    assert claims(sink, (1,), 2) == [1]
 
 
 def test_an_attempt_that_another_rank_begins_while_this_one_looks_is_joined() -> None:

@@ -312,10 +312,12 @@ def test_trainer_and_flusher_killed_while_the_bucket_is_away_leave_a_spool_to_up
     trainer.wait_for_steps(10)
     stub.set(refuse=True)
     wait_until(lambda: any(map(holds_rows, spools.rglob("objects/0*"))), "rows are in the spool")
+    flushers = flushers_of(url)
     trainer.process.kill()
-    for process in flushers_of(url):
+    for process in flushers:
         process.kill()
     trainer.wait()
+    psutil.wait_procs(flushers)  # the spool is locked until they have gone
     stub.set(refuse=False)
     done = subprocess.run(
         [sys.executable, "-m", "tdcore.cli", "upload", str(spools), "--json"], capture_output=True, text=True

@@ -35,6 +35,7 @@ class Asked(NamedTuple):
     """Whether a plan may take any of these. anything: of the parameters, or of their optimizers."""
 
     anything: bool
+    weights: bool
     gradients: bool
     state: bool
     numbers: bool
@@ -48,6 +49,7 @@ def asked(plan: Plan) -> Asked:
         may = plan.may_take
         known = plan.cache["asked"] = Asked(
             anything=any(map(may, _KINDS)) or asks(plan),
+            weights=may(TensorKind.WEIGHT) or may(TensorKind.BIAS),
             gradients=may(TensorKind.GRADIENT),
             state=may(TensorKind.OPTIMIZER_STATE),
             numbers=may(TensorKind.HYPERPARAMETER),
@@ -86,7 +88,7 @@ class Owed:
         self.plan = plan
         self.asked = asked
         self.inside_step = inside_step  # its forward ran in the closure of an optimizer
-        self.weights_done = weights_done
+        self.weights_done = weights_done or not asked.weights
         self.stepped: list[Known] = []  # optimizers that did
         self.scalers: list[ScaleRecord] = []
 
@@ -95,7 +97,7 @@ def versions_of(parameters: list[nn.Parameter]) -> list[int] | None:
     """Of all what changes in place add to, then where their values are. None: not known (inference)."""
     try:
         return [*map(_VERSION, parameters), *map(_ADDRESS, parameters)]
-    except RuntimeError:
+    except (RuntimeError, ValueError):  # ValueError: lazy ones, before their first forward
         return None
 
 

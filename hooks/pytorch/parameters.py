@@ -60,8 +60,8 @@ __all__ = ["ParameterCapture"]
 
 _NOTHING: Mapping[int, Any] = {}
 _CHANGED = (
-    "weights of one saved step are not captured: they were changed between its forward and the optimizer's "
-    "step; from then on weights are captured when the forward ends"
+    "weights of one saved step are not captured: something else than the optimizer's step changed them after "
+    "its forward began; from then on weights are captured when the forward ends"
 )
 _GRADIENT, _REQUIRES_GRAD = attrgetter("grad"), attrgetter("requires_grad")
 _DENSE = {torch.strided}
@@ -100,6 +100,7 @@ class ParameterCapture:
         self._warn = warn
         self._off = False
         self._weights_first = False  # they are taken when the forward ends, not before the optimizer's step
+        self.due_after_forward = False  # end_forward() has something to do
         self._weights_due: tuple[Stamp, Plan] | None = None  # when the root's forward ends
         self._numbers = numbers or Numbers()
         self._optimizers = Optimizers(self._numbers)
@@ -121,11 +122,7 @@ class ParameterCapture:
             return
         if not gradients or self.inside_step or self._weights_first or not self._optimizers.any_alive:
             self._weights_due = (stamp, plan)
-
-    @property
-    def due_after_forward(self) -> bool:
-        """Whether anything is to be done when the root's forward ends."""
-        return self._weights_due is not None or (self.view.late and self.owed is not None)
+            self.due_after_forward = True
 
     def current_view(self) -> ModelView:
         """The names of the model's parts as it is now; reads the structure anew when it changed."""
@@ -153,9 +150,12 @@ class ParameterCapture:
         if owed.asked.gradients:
             positions = awaited(self.view, owed.plan, parameters)
             self.arrivals.start(self.view.in_backward(parameters), positions, late=self.view.late)
+            if self.view.late:
+                self.due_after_forward = True
 
     def end_forward(self) -> None:
         """The root's forward has ended."""
+        self.due_after_forward = False
         if self.owed is not None and self.view.late:
             self._watch_again(self.owed)
         if self._weights_due is None:
@@ -247,6 +247,7 @@ class ParameterCapture:
         """Captures nothing from now on; still tells names and which optimizers are the model's."""
         self._off = True
         self.owed = self._weights_due = None
+        self.due_after_forward = False
         self.arrivals.stop()
         self.backward.switch_off()
         self.updates.switch_off()
@@ -318,7 +319,7 @@ class ParameterCapture:
             self.backward.paid()
 
     def _look_for_changes(self, owed: Owed, parameters: list[nn.Parameter]) -> None:
-        """Weights that something else has changed since the forward are no longer those that it saw."""
+        """Weights that something has changed since the forward began may not be those that it saw."""
         before, now = owed.versions, versions_of(parameters)
         if before is None or now is None or owed.weights_done:
             return

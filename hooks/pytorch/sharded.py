@@ -92,8 +92,8 @@ class Parts:
     def _note_group(self, module: nn.Module) -> None:
         """Copies on some ranks only: another group may train other values under the same names."""
         ranks = ddp_ranks(module)
-        if ranks is not None and self._notes.get("copied_over") != ranks:
-            self._notes["copied_over"] = ranks
+        if ranks is not None and self._notes.get("copied_over") != [ranks]:
+            self._notes["copied_over"] = [ranks]  # a list of groups: other workers' are joined to it
 
     def __call__(
         self, tensors: list[Any], batch: Batch, when: tuple[int, int, int, int]

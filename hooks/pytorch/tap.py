@@ -145,6 +145,11 @@ class Tap(InertInCopies):
         self._ids: Any = None  # of _single, for the short way
         self._flags = b""
 
+    @property
+    def called(self) -> bool:
+        """Whether it has seen a value."""
+        return bool(self._batches)
+
     def __call__(self, module: nn.Module, args: tuple[object, ...], last: Any) -> None:
         """A module was called, or is about to be. last: its output, or keyword arguments. Never raises."""
         if is_compiling():
@@ -158,6 +163,7 @@ class Tap(InertInCopies):
                 value = (*args, last) if last else args[0] if len(args) == 1 else args
             if (
                 type(value) is self._short
+                and not value.is_nested  # type: ignore[attr-defined]  # it is a tensor
                 and self.module() is module  # and not a replica of it
                 and graph_task() == -1  # type: ignore[misc]  # _short is not set where there is none
             ):
@@ -183,7 +189,8 @@ class Tap(InertInCopies):
         call = self._recorder.now.next_call(self._prefix)
         if isinstance(value, tuple) and len(value) == 1:
             value = value[0]
-        if type(value) is torch.Tensor and self._single is not None and "_is_replica" not in vars(module):
+        plain = type(value) is torch.Tensor and not value.is_nested
+        if plain and self._single is not None and "_is_replica" not in vars(module):
             self._recorder.capture([value], self._single, None, call)
             return
         found = list(leaves(value))

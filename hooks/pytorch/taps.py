@@ -191,7 +191,13 @@ class Taps:
         self.detach()
         if now is not None and not self._off:
             choice, view = now
-            if self._recompute.known is not view and self._recompute.watch(view, self._bypass.shy):
+            recompute = self._recompute
+            # Compiled code asks for no hook, and one more would make another variant of it.
+            if (
+                recompute.known is not view
+                and not self._compiled.met
+                and recompute.watch(view, self._bypass.shy)
+            ):
                 self.unsettled = True
             self._bypass.forward_ended(choice, view, self._recorder.now.calls)
 
@@ -231,7 +237,7 @@ class Taps:
             return known[1]
         trial = plan.cache.pop(("trial", mode, view.root_name), None)
         if trial is not None and trial[0] is view:
-            useful = {tap.name for tap in trial[1].taps if tap.useful} | self._bypass.spared
+            useful = {tap.name for tap in trial[1].taps if tap.useful or not tap.called} | self._bypass.spared
             choice: Choice = trial[1].only(lambda tap: tap.name in useful)
         elif _waits_for_names(plan, view):
             choice = self._choose(view, plan, everything=True)

@@ -181,7 +181,7 @@ def _read_collections(sink: Sink, key: str) -> dict[int, dict[str, Mapping[str, 
 def read_notes(sink: Sink) -> dict[int, dict[str, Any]]:
     """What the workers' files of collections say beside these: attempt -> heading -> what was noted.
 
-    Lists that several workers noted under one heading are joined; of anything else it is the first's.
+    What several workers noted under one heading is joined; of one thing that two speak of, the first counts.
     """
     found: dict[int, dict[str, Any]] = {}
     for key in _collection_keys(sink):
@@ -201,6 +201,8 @@ def _joined(first: Any, said: Any) -> Any:
     """What two workers noted under one heading."""
     if first is None:
         return said
+    if isinstance(first, dict) and isinstance(said, dict):
+        return {**said, **first}
     if not isinstance(first, list) or not isinstance(said, list):
         return first
     known = {str(one) for one in first}

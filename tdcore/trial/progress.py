@@ -177,9 +177,9 @@ class Progress:
             return self._bound_without_rows(attempt, worker)
         if frontier.step < furthest and self._is_given_up(attempt, worker, frontier):
             return int(_ALWAYS)
-        if self._settled(frontier):
-            return frontier.step + 1
         whole = self._index.whole_step(worker, attempt)
+        if self._settled(frontier):
+            return max(frontier.step, -1 if whole is None else whole) + 1
         return frontier.step if whole is None else whole + 1
 
     def _bound_without_rows(self, attempt: int, worker: str) -> int:

@@ -222,8 +222,16 @@ class Whole:
         """Raises where a worker's part is missing: its summand would be missing from the sum in silence."""
         progress = self._saved.reader.progress
         there = {share.worker for share in self.shares}
-        away = [shard.worker for shard in self._elsewhere() if shard.worker not in there]
         attempt = int(self._saved.reader.index.column("attempt")[self.shares[0].rows[0]])
+        members = progress.workers(attempt)
+        away = [
+            shard.worker
+            for shard in self._elsewhere()
+            if shard.worker not in there and shard.worker in members
+        ]
+        step = int(self._saved.reader.index.column("step")[self.shares[0].rows[0]])
+        if attempt == progress.latest_attempt:
+            away += sorted(set(progress.waiting_for(attempt, step)) - there - set(away), key=worker_order)
         unsaved = progress.world_size(attempt) - len(progress.workers(attempt))
         if away or unsaved > 0:
             who = _listed(away) if away else f"{unsaved} of {progress.world_size(attempt)} workers"

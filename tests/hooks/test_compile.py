@@ -66,6 +66,18 @@ def test_compiled_models_give_the_rows_and_values_of_eager_ones(
         assert torch.equal(one, two)
 
 
+@pytest.mark.supports("torch.compile, fullgraph", "breaks")
+def test_steps_that_save_nothing_share_one_variant_also_in_a_row(make_hook: MakeHook) -> None:
+    model, criterion = net(), nn.MSELoss()
+    hook = make_hook(save_all=True, save_config=td.SaveConfig(save_interval=3))
+    forward = in_a_function(model, criterion)
+    hook.register_module(model)
+    hook.register_loss(criterion)
+    train(forward, model, 8)
+    assert not hook._faults
+    assert counters["stats"]["unique_graphs"] <= 2
+
+
 @pytest.mark.supports("torch.compile, fullgraph", "cost")
 def test_between_saved_steps_modules_carry_nothing_and_the_code_without_taps_runs(
     make_hook: MakeHook,

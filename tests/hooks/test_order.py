@@ -196,3 +196,13 @@ def test_losses_are_the_same_bits_with_the_order_noted(make_hook: MakeHook) -> N
         optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
         losses.append(torch.stack(train(model, optimizer, steps=6)))
     assert torch.equal(losses[0], losses[1])
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+def test_lazy_parameters_switch_nothing_off(make_hook: MakeHook) -> None:
+    hook = make_hook(include_collections=["weights", "gradients"])
+    model = nn.Sequential(nn.LazyLinear(3), nn.ReLU(), nn.Linear(3, 2))
+    hook.register_module(model)
+    for _ in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+    assert not hook._faults

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -174,6 +175,46 @@ def test_what_is_beyond_the_most_parts_is_told_by_a_skipped_row(
     run = outputs_of(make_hook, read_run, lambda x: [x] * 5)
     ends = {row["name"].removeprefix("Gives_output_"): row["status"] for row in run.rows}
     assert ends == {"0": "ok", "1": "ok", "2": "ok", "more": "skipped"}
+
+
+def test_a_nested_tensor_after_a_plain_one_is_told_apart(make_hook: MakeHook, read_run: ReadRun) -> None:
+    class Gives(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 1
+
+    hook, model = make_hook(include_collections=["outputs"]), Gives()
+    hook.register_module(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
+    for x in (torch.ones(2), torch.ones(2), nested, torch.ones(2)):
+        model(x)
+    run = read_run(hook)
+    assert run.steps("Gives_output_0") == [0, 1, 3]
+    assert run.steps("Gives_output_0.values") == [2]
+
+
+def test_a_module_that_is_first_called_later_is_captured_from_then_on(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    class Head(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return {"logits": x * 2}
+
+    class Warms(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.ready = Head(), False
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.head(x) if self.ready else x
+
+    hook, model = make_hook(include_regex="head_output_logits"), Warms()
+    hook.register_module(model)
+    for step in range(4):
+        model.ready = step >= 1
+        model(torch.ones(2))
+    assert read_run(hook).steps("head_output_logits") == [1, 2, 3]
 
 
 def test_inputs_are_those_before_the_module_changes_them(make_hook: MakeHook, read_run: ReadRun) -> None:

@@ -242,6 +242,29 @@ def test_partial_value_that_lacks_a_worker_is_refused(tmp_path: Path) -> None:
     assert "what 3 of 4 workers gave" in str(refused(tensor(tmp_path / "job")))
 
 
+def test_partial_value_is_not_reduced_before_all_have_written_theirs(tmp_path: Path) -> None:
+    first, second = workers(tmp_path, 2)
+    first.add("w", W, step=0, shard=place(W.shape, [0, 0], "sum"))
+    first.flush()
+    assert "what worker_1 gave to it was not saved" in str(refused(tensor(tmp_path)))
+    second.add("w", W, step=0, shard=place(W.shape, [0, 0], "sum"))
+    second.flush()
+    for run in (first, second):
+        run.end()
+    assert tensor(tmp_path).value(0).tolist() == (2 * W).tolist()
+
+
+def test_partial_value_of_a_job_with_fewer_ranks_than_before_is_whole(tmp_path: Path) -> None:
+    for attempt, size in enumerate((3, 2)):
+        for rank in range(size):
+            run = RunWriter(tmp_path, worker=f"worker_{rank}", attempt=attempt, world_size=size)
+            run.add("w", W, step=attempt, shard=place(W.shape, [0, 0], "sum"))
+            run.flush()
+            run.end()
+    assert tensor(tmp_path).value(0).tolist() == (3 * W).tolist()
+    assert tensor(tmp_path).value(1).tolist() == (2 * W).tolist()
+
+
 def test_copies_of_a_partial_value_do_not_count_again(tmp_path: Path) -> None:
     for rank, run in enumerate(workers(tmp_path, 4)):
         partial = "sum" if rank < 2 else "copy of sum"

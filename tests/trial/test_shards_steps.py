@@ -74,6 +74,23 @@ def test_worker_that_only_says_that_steps_are_over_holds_nothing_back(tmp_path: 
     assert create_trial(tmp_path).steps() == [0]
 
 
+def test_worker_that_saves_seldom_and_says_that_steps_are_over_stays_where_it_said(tmp_path: Path) -> None:
+    often, seldom = (RunWriter(tmp_path, worker=name, world_size=2, workers=NAMES[:2]) for name in NAMES[:2])
+    save(seldom, 0)
+    trial = create_trial(tmp_path)
+    clock = Clock(trial)
+    save(often, *range(10))
+    for run in (often, seldom):
+        run.mark_step_end(8)
+        run.flush()
+    trial.refresh()
+    assert trial.steps() == list(range(9))
+    clock.now += 6
+    assert trial.steps() == list(range(10))[: len(trial.steps())]
+    assert len(trial.steps()) >= 9
+    assert trial.waiting_for(8) == []
+
+
 def test_workers_that_are_not_included_are_not_waited_for(tmp_path: Path) -> None:
     save(RunWriter(tmp_path, world_size=8, workers=NAMES[:1]), 0, 1)
     assert create_trial(tmp_path).steps() == [0]

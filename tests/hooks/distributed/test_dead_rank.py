@@ -36,7 +36,7 @@ def test_steps_that_a_killed_rank_will_not_have_are_complete_without_it(folder: 
     trial = td.create_trial(str(run), settle=timedelta(seconds=0.2))
     wait_until(lambda: trial.steps(show_incomplete_steps=True) == list(range(6)), "the first rank is done")
     wait_until(lambda: trial.steps() == [0, 1, 2], "the second rank stops")
-    assert trial.waiting_for(5) == ["worker_1"]
+    wait_until(lambda: trial.waiting_for(5) == ["worker_1"], "the first rank has done its last step")
     os.kill(json.loads((run / "attempts" / "0000-worker_1.json").read_text())["pid"], signal.SIGKILL)
     wait_until(lambda: trial.steps() == list(range(6)), "the second rank is given up")
     assert trial.waiting_for(5) == []

@@ -245,4 +245,4 @@ def test_groups_with_models_of_their_own_keep_their_values_and_say_who_shares_th
         np.testing.assert_array_equal(values[rank], expected + np.float32(rank // 2))
     for file, ranks in (("collections.json", [0, 1]), ("collections/worker_3.json", [2, 3])):
         notes = json.loads((run.path / file).read_text())["attempts"]["0"]
-        assert notes["copied_over"] == ranks
+        assert notes["copied_over"] == [ranks]
