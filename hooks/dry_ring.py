@@ -37,7 +37,7 @@ class DryRing:
         for tensor, flag in zip(tensors, flags, strict=True):
             if tensor is not None:
                 self._tensors += 1
-                self._bytes += int(tensor.nbytes) if flag & PAYLOAD else 0
+                self._bytes += _bytes_of(tensor) if flag & PAYLOAD else 0
         return 0
 
     def mark_step_end(self, step: int) -> bool:
@@ -63,3 +63,10 @@ class DryRing:
     def counters(self) -> Counters:
         """What a run would have kept."""
         return Counters(captures=self._captures, tensors=self._tensors, payload_bytes=self._bytes)
+
+
+def _bytes_of(tensor: Any) -> int:
+    try:
+        return int(tensor.nbytes)
+    except RuntimeError:  # a sparse tensor, which a ring skips
+        return 0

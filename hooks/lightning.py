@@ -26,7 +26,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from tdcore.hooks.pytorch.hook import Hook
-from tdcore.hooks.pytorch.training import Training
+from tdcore.hooks.pytorch.training import Training, one_step
 from tdcore.modes import ModeKeys
 
 __all__ = ["HookCallback"]
@@ -47,7 +47,7 @@ class HookCallback(Callback):  # type: ignore[misc]  # the library is not instal
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Makes the hook, registers the module and its optimizers, and goes on where a checkpoint was."""
-        self.on_train_end(trainer, pl_module)
+        self._wrapped.close()
         processes, resumed = trainer.world_size, self._resumed
         hook = self._training.begin(pl_module, trainer.optimizers, processes=processes, resumed=resumed)
         self._resumed = None
@@ -89,13 +89,8 @@ def _as_step(
     hook: Hook, module: Any, mode: ModeKeys, inner: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
     """Calls the strategy's own method as one step of the hook."""
-    hook.set_mode(mode)
-    hook.step()
-    hook._on_forward(module, (), {})  # the batch may never pass through the module's own forward
-    try:
+    with one_step(hook, module, mode):  # the batch may never pass through the module's own forward
         return inner(*args, **kwargs)
-    finally:
-        hook._end_forward()
 
 
 def _replace(owner: Any, name: str, value: object, undo: ExitStack) -> None:

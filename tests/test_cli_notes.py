@@ -33,9 +33,9 @@ def test_ls_tells_what_was_noted_and_cuts_long_lists(tdcore: Command, tmp_path: 
     run.put("collections.json", {"format": 1, "attempts": {"0": notes}})
     lines = tdcore("ls", tmp_path).out.splitlines()
     assert any("ended by ValueError: no [luck], its record is whole" in line for line in lines)
-    start = lines.index("aliases: Net_a.weight")
+    start = lines.index("aliases: Net_a.weight (Net_b.weight)")
     assert lines[start : start + 5] == [
-        "aliases: Net_a.weight",
+        "aliases: Net_a.weight (Net_b.weight)",
         "frozen: Net_fc0.weight, Net_fc1.weight, Net_fc2.weight, Net_fc3.weight, ... (6 in all)",
         "never called: spare (its parent does not call it)",
         "not captured: update_ratio is not captured",

@@ -33,6 +33,7 @@ from tdcore.hooks import base
 from tdcore.hooks.pytorch.hook import Hook
 from tdcore.hooks.pytorch.living import living
 from tdcore.hooks.pytorch.optimizer import owned_by
+from tdcore.hooks.pytorch.scaler import GRAD_SCALER
 from tdcore.hooks.pytorch.scripting import leave_out_of_scripts
 from tdcore.hooks.pytorch.tap import graph_task
 
@@ -178,7 +179,7 @@ class Attachment:
         except BaseException:
             hook.close()
             raise
-        self._scalers = [weakref.ref(scaler) for scaler in living(_scaler_type())]
+        self._scalers = [weakref.ref(scaler) for scaler in living(GRAD_SCALER)]
         self._hook = weakref.ref(hook)
 
     def _register(self, hook: Hook, roots: list[nn.Module]) -> None:
@@ -255,13 +256,6 @@ def _roots_of(held: set[int], beside: nn.Module | None = None) -> list[nn.Module
     inner = {id(child) for module in holding for child in module.modules() if child is not module}
     tops = (_unwrapped(module) for module in holding if id(module) not in inner)
     return list({id(top): top for top in tops}.values())
-
-
-def _scaler_type() -> type[Any]:
-    from torch.cuda.amp.grad_scaler import GradScaler  # where every version since 1.6 has it
-
-    kind: type[Any] = getattr(torch.amp, "GradScaler", GradScaler)
-    return kind
 
 
 def _unscaled(root: torch.Tensor, scalers: Iterable[weakref.ref[Any]]) -> torch.Tensor:

@@ -60,7 +60,7 @@ class OutputGradients:
         if self.off:
             return
         self.detach()
-        if compile_in_use():
+        if compile_in_use() and "output_gradients" not in self._notes:
             self._notes["output_gradients"] = _COMPILED
         for watch in self._watches(view, plan):
             module: Any = watch.module.module()

@@ -83,7 +83,7 @@ class ParameterCapture:
         fault: Fault,
         *,
         name: str | None = None,
-        numbers: Numbers | None = None,
+        numbers: Numbers,
         scalers: Scalers | None = None,
     ) -> None:
         self.view = ModelView(root, name)
@@ -102,7 +102,7 @@ class ParameterCapture:
         self._weights_first = False  # they are taken when the forward ends, not before the optimizer's step
         self.due_after_forward = False  # end_forward() has something to do
         self._weights_due: tuple[Stamp, Plan] | None = None  # when the root's forward ends
-        self._numbers = numbers or Numbers()
+        self._numbers = numbers
         self._optimizers = Optimizers(self._numbers)
         self.arrivals = Arrivals()
         self._note_aliases()
@@ -137,7 +137,7 @@ class ParameterCapture:
         return self.view
 
     def watch_backward(self) -> None:
-        """The root's forward begins in a saved step: the order in which gradients come is noted from here."""
+        """The root's forward begins in a saved step: what changes weights, and which gradient comes when."""
         owed = self.owed
         if owed is None or owed.watched:
             return
@@ -376,11 +376,11 @@ class ParameterCapture:
         tensors: list[Any] = list(map(at, selection.weights))
         own = list(map(at, selection.gradients))
         gradients: list[Any] = list(map(_GRADIENT, own)) if came else [None] * len(own)
+        if scales:
+            gradients = unscaled(gradients, map(scales.get, selection.gradients))
         if not _DENSE.issuperset(map(getattr, gradients, _LAYOUT, _NONE)):
             gradients = in_place(gradients, own)
             extra = [*extra, *sparse_rows(plan, self.view, selection.gradients, gradients)]
-        if scales:
-            gradients = unscaled(gradients, map(scales.get, selection.gradients))
         tensors += gradients
         batch = selection.batch
         for values, more in extra:

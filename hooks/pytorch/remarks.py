@@ -19,14 +19,14 @@ class Remarks:
         self._notes = notes
         self._said: dict[str, Any] = {}
 
-    def say(self, heading: str, found: _Found, *, even_empty: bool = False) -> bool:
-        """Puts it in the place of what this model said before. Whether that changed anything.
+    def say(self, heading: str, found: _Found, *, even_empty: bool = False) -> None:
+        """Puts it in the place of what this model said before.
 
         An empty answer makes no heading, unless even_empty.
         """
         before = self._said.get(heading)
         if found == before or (not found and before is None and not even_empty):
-            return False
+            return
         said = self._notes.get(heading, type(found)())
         if isinstance(found, dict):
             self._notes[heading] = {
@@ -36,4 +36,3 @@ class Remarks:
             gone = frozenset(before or ())
             self._notes[heading] = [one for one in said if one not in gone] + found
         self._said[heading] = found
-        return True

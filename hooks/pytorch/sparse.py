@@ -29,7 +29,7 @@ _DENSE = {torch.strided, None}
 
 
 def sparse_rows(
-    plan: Plan, view: ModelView, positions: list[int], gradients: Sequence[torch.Tensor | None]
+    plan: Plan, view: ModelView, positions: list[int], gradients: Sequence[Any]
 ) -> list[tuple[list[Any], Batch]]:
     """What is captured beside the sparse ones of the gradients. positions: in the view's parameters."""
     if _DENSE.issuperset(map(getattr, gradients, repeat("layout"), repeat(None))):
@@ -37,7 +37,7 @@ def sparse_rows(
     tensors: list[Any] = []
     wants: list[Want] = []
     for position, gradient in zip(positions, gradients, strict=True):
-        if gradient is None or gradient.layout is not torch.sparse_coo or gradient.device.type != "cpu":
+        if getattr(gradient, "layout", None) is not torch.sparse_coo or gradient.device.type != "cpu":
             continue
         name, _, origin = view.parameters[position]
         values = plan.want(f"gradient/{name}/values", TensorKind.GRADIENT, origin)

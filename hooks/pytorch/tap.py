@@ -64,7 +64,7 @@ class EndTap(InertInCopies):
 
     __slots__ = ("end", "who")
 
-    def __init__(self, end: weakref.WeakMethod[Callable[[], None]]) -> None:
+    def __init__(self, end: Callable[[], Callable[[], None] | None]) -> None:
         self.end = end
         self.who = number_of(self)
 
@@ -144,6 +144,10 @@ class Tap(InertInCopies):
         self._short: type | None = None  # what may take the short way: a plain tensor, or still nothing
         self._ids: Any = None  # of _single, for the short way
         self._flags = b""
+
+    def begin_anew(self) -> None:
+        """The call that was is none."""
+        self._recorder.now.calls[self._prefix] = 0
 
     @property
     def called(self) -> bool:

@@ -104,7 +104,7 @@ class Taps:
         self._warn = warn
         self._recorder = recorder
         self._fault_ref = fault
-        self._end = EndTap(end)
+        self.end_tap = EndTap(end)
         # Ids of hooks are unique in the process; a module can carry one of each of these.
         self._key, self._end_key, self._loss_key = (RemovableHandle(OrderedDict()).id for _ in range(3))
         keys = self._key, self._end_key, self._loss_key
@@ -170,7 +170,7 @@ class Taps:
                 hooks: dict[Any, Any] = root._forward_hooks
                 always: dict[Any, Any] = root._forward_hooks_always_called
                 self.end_attached = [hooks, always]
-                hooks[self._end_key] = self._end
+                hooks[self._end_key] = self.end_tap
                 always[self._end_key] = True
         except BaseException:
             self.detach()
@@ -179,9 +179,14 @@ class Taps:
         if choice.own is not None and arguments is not None:
             choice.own(root, *arguments)
 
+    @property
+    def own(self) -> Tap | None:
+        """What takes the root's input in the running step."""
+        return self._now[0].own if self._now is not None else None
+
     def take_own(self, values: list[torch.Tensor], ends: str) -> None:
         """Captures the root's input, which compiled code brings."""
-        own = self._now[0].own if self._now is not None else None
+        own = self.own
         if own is not None and ends:
             own.take(values, ends)
 

@@ -8,16 +8,18 @@ Threads: the training thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
 from tdcore.hooks.pytorch.hook import Hook
+from tdcore.modes import ModeKeys
 from tdcore.session import StopRequest
 
-__all__ = ["Training"]
+__all__ = ["Training", "one_step"]
 
 
 class Training:
@@ -69,3 +71,31 @@ class Training:
         asked = self._options.get("on_stop")
         if asked is not None:
             asked(request)
+
+
+@contextmanager
+def one_step(hook: Hook, module: nn.Module, mode: ModeKeys) -> Iterator[None]:
+    """A step that a trainer makes around the module's own forward, which may be called in it or not."""
+    hook.set_mode(mode)
+    hook.step()
+    hook._on_forward(module, (), {})
+    taps, own = hook._taps, hook._taps.own
+    if own is not None:
+        own.begin_anew()
+
+    def within(called: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object] | None) -> None:
+        if called is module and own is not None:
+            own(called, args, kwargs)
+
+    hook._on_forward = within  # type: ignore[method-assign,assignment]  # for this hook and this step
+    end, taps.end_tap.end = taps.end_tap.end, _nobody
+    try:
+        yield
+    finally:
+        del hook._on_forward
+        taps.end_tap.end = end
+        hook._end_forward()
+
+
+def _nobody() -> None:
+    """In the place of a reference to who is told that the forward ended."""

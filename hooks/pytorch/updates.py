@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,9 +28,10 @@ from torch.optim import Optimizer
 
 from tdcore import _core
 from tdcore.hooks.clock import Stamp
-from tdcore.hooks.plan import Batch, Plan, Want
+from tdcore.hooks.plan import Batch, Want
 from tdcore.hooks.pytorch.model import ModelView
 from tdcore.hooks.pytorch.optimizer import owned_by
+from tdcore.hooks.pytorch.owed import Owed
 from tdcore.hooks.pytorch.series import RATIO, UPDATE, chosen
 from tdcore.hooks.pytorch.sharded import Part, part_of
 from tdcore.hooks.pytorch.tap import Fault
@@ -71,14 +72,6 @@ class Pending(NamedTuple):
     weights: list[Watched]
 
 
-class Debt(Protocol):
-    """A saved step that an optimizer pays for: parameters.Owed."""
-
-    stamp: Stamp
-    plan: Plan
-    inside_step: bool
-
-
 class Updates:
     """Weight updates of one model. fault: BaseHook._fault. warn: says once what is not captured."""
 
@@ -91,7 +84,7 @@ class Updates:
         self._expected: tuple[weakref.ref[Optimizer], int] | None = None
 
     def prepare(
-        self, owed: Debt, view: ModelView, optimizer: Optimizer, parameters: list[nn.Parameter]
+        self, owed: Owed, view: ModelView, optimizer: Optimizer, parameters: list[nn.Parameter]
     ) -> None:
         """The optimizer pays for the step: it is about to change the weights, or its closure is done."""
         pending = self.pending.get(id(optimizer))
@@ -106,7 +99,7 @@ class Updates:
         """The optimizer is about to call its closure."""
         self._expected = weakref.ref(optimizer), self._recorder.now.step + 1
 
-    def evaluated(self, owed: Debt, view: ModelView, parameters: list[nn.Parameter]) -> None:
+    def evaluated(self, owed: Owed, view: ModelView, parameters: list[nn.Parameter]) -> None:
         """A closure evaluates the model, in a saved step."""
         reference, first = self._expected or (None, -1)
         optimizer = reference() if reference is not None else None
@@ -125,7 +118,7 @@ class Updates:
         self.pending.clear()
 
     def _copy(
-        self, owed: Debt, view: ModelView, optimizer: Optimizer, parameters: list[nn.Parameter]
+        self, owed: Owed, view: ModelView, optimizer: Optimizer, parameters: list[nn.Parameter]
     ) -> None:
         updates, ratios = chosen(owed.plan, view, UPDATE), chosen(owed.plan, view, RATIO)
         if not (updates or ratios):

@@ -28,5 +28,10 @@ def note_lines(notes: Mapping[str, Any]) -> Iterator[str]:
 
 def _entries(said: Any) -> list[str]:
     if isinstance(said, Mapping):
-        return [f"{name} ({why})" if isinstance(why, (str, int)) else str(name) for name, why in said.items()]
+        return [_entry(str(name), why) for name, why in said.items()]
     return [str(one) for one in said] if isinstance(said, list) else [str(said)]
+
+
+def _entry(name: str, why: Any) -> str:
+    text = ", ".join(map(str, why)) if isinstance(why, list) else why
+    return f"{name} ({text})" if isinstance(text, (str, int)) else name

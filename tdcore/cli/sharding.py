@@ -36,8 +36,10 @@ def sharding_texts(trial: Trial, regex_or_names: str | Iterable[str] | None) -> 
 
 def _text(parts: list[tuple[str, str | None, bool]]) -> str:
     """parts: of each worker the place, the reduction, and whether it is the whole."""
+    from tdcore.trial.boxes import COPY_OF
+
     workers = f"{len(parts)} worker" + ("" if len(parts) == 1 else "s")
-    partial = next((partial for _, partial, _ in parts if partial), None)
+    partial = next((partial.removeprefix(COPY_OF) for _, partial, _ in parts if partial), None)
     if partial is not None:
         return f"{partial} over {workers}"
     if all(is_whole for _, _, is_whole in parts):

@@ -192,7 +192,7 @@ def read_notes(sink: Sink) -> dict[int, dict[str, Any]]:
         for number, entry in attempts.items() if isinstance(attempts, dict) else ():
             if number.isascii() and number.isdigit() and len(number) < 10 and isinstance(entry, dict):
                 notes = found.setdefault(int(number), {})
-                for heading in entry.keys() - {"collections"}:
+                for heading in sorted(entry.keys() - {"collections"}):
                     notes[heading] = _joined(notes.get(heading), entry[heading])
     return found
 

@@ -194,6 +194,7 @@ class Whole:
     def _elsewhere(self) -> list[Shard]:
         """The part of each worker as it last said it, at whatever step."""
         index, rows = self._saved.reader.index, self._saved.rows()
+        rows = rows[index.wide("shape", rows).is_valid().to_numpy()]  # an absent value says of no place
         workers = index.column("worker")[rows]
         last = [int(rows[workers == code].max()) for code in np.unique(workers).tolist()]
         found = _parts(self._saved, np.array(last, dtype=np.int64), self.what)

@@ -172,3 +172,40 @@ def test_an_exception_in_the_training_closes_the_run(tmp_path: Path) -> None:
     with pytest.raises(ArithmeticError):
         fit(tmp_path / "out", HookCallback(tmp_path / "run", **OPTIONS), Breaks())
     assert td.create_trial(str(tmp_path / "run")).ends()["worker_0", 0].clean
+
+
+class CallsItself(Classifier):
+    """Calls its own forward, and more after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.net(x)
+        return found
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.head(self(batch[0])), batch[1])
+
+
+def test_what_follows_the_modules_own_forward_is_part_of_the_step(tmp_path: Path) -> None:
+    callback = HookCallback(tmp_path / "run", **{**OPTIONS, "include_collections": ["inputs", "outputs"]})
+    trainer = pl.Trainer(
+        max_steps=2,
+        callbacks=[callback],
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    module = CallsItself()
+    module.on_before_optimizer_step = lambda optimizer: None  # type: ignore[method-assign]
+    rows: Any = [(torch.randn(4), torch.tensor(number % 3)) for number in range(8)]
+    trainer.fit(module, DataLoader[Any](rows, batch_size=2))
+    trial = td.create_trial(str(tmp_path / "run"))
+    for name in ("CallsItself_input_0", "net.0_output_0", "net_output_0", "head_output_0"):
+        assert trial.tensor(name).steps() == [0, 1], name
+        assert trial.tensor(name).value(0, call=0).shape[0] == 2
+    assert not trial.notes().get("never_called")

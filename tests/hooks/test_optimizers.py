@@ -299,6 +299,15 @@ def test_a_sparse_gradient_is_skipped_by_name_and_its_values_stand_beside_it(
     np.testing.assert_allclose(norms, dense, rtol=1e-12)
 
 
+def test_a_dry_run_goes_over_sparse_gradients(make_hook: MakeHook) -> None:
+    hook, model = make_hook(save_all=True, dry_run=True), nn.Sequential(nn.Embedding(8, 3, sparse=True))
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.tensor([2])).sum().backward()
+    optimizer.step()
+    assert not hook._faults
+
+
 @pytest.mark.supports("EMA copies", "values")
 @pytest.mark.supports("EMA copies", "losses")
 def test_an_averaged_copy_is_neither_captured_nor_counted(make_hook: MakeHook, read_run: ReadRun) -> None:

@@ -236,6 +236,18 @@ def test_gradients_whose_optimizer_does_not_step_are_unscaled_too(
     check_values(run, reference)
 
 
+def test_the_rows_of_a_sparse_gradient_that_is_left_scaled_are_unscaled(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    hook, model = make_hook(save_all=True), torch.nn.Sequential(torch.nn.Embedding(8, 3, sparse=True))
+    hook.register_module(model)
+    hook.register_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(model(torch.tensor([2])).sum()).backward()
+    run = read_run(hook)
+    assert np.array_equal(run.value("gradient/Sequential_0.weight/values", 0), np.ones((1, 3)))
+
+
 @pytest.mark.supports("GradScaler", "values")
 def test_a_scaler_that_is_made_late_can_be_registered(make_hook: MakeHook, read_run: ReadRun) -> None:
     hook, model = make_hook(include_collections=BOTH), Net()

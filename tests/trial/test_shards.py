@@ -254,6 +254,18 @@ def test_partial_value_is_not_reduced_before_all_have_written_theirs(tmp_path: P
     assert tensor(tmp_path).value(0).tolist() == (2 * W).tolist()
 
 
+def test_partial_value_lacks_a_worker_also_when_its_last_row_is_absent(tmp_path: Path) -> None:
+    first, second = workers(tmp_path, 2)
+    for step in range(3):
+        first.add("w", W, step=step, shard=place(W.shape, [0, 0], "sum"))
+    second.add("w", W, step=0, shard=place(W.shape, [0, 0], "sum"))
+    second.add("w", None, step=2, status="absent", shard=place(W.shape, [0, 0], "sum"))
+    for run in (first, second):
+        run.flush()
+        run.end()
+    assert "what worker_1 gave to it was not saved" in str(refused(tensor(tmp_path), 1))
+
+
 def test_partial_value_of_a_job_with_fewer_ranks_than_before_is_whole(tmp_path: Path) -> None:
     for attempt, size in enumerate((3, 2)):
         for rank in range(size):
