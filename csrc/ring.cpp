@@ -225,14 +225,15 @@ std::optional<std::uint32_t> Ring::intern(std::string_view name, std::uint32_t k
 }
 
 std::uint32_t Ring::next_seq(std::int64_t step, std::uint32_t entries) noexcept {
-  const std::uint64_t tag = static_cast<std::uint64_t>(step)
-                            << 32;  // the low half of the step tells neighbours apart
-  std::uint64_t word = sequence_.load(std::memory_order_relaxed);
+  const auto number = static_cast<std::uint64_t>(step);
+  const std::uint64_t tag = number << 32;  // the low half of the number: steps that share a word differ in it
+  std::atomic<std::uint64_t>& sequence = sequences_[number % sequences_.size()];
+  std::uint64_t word = sequence.load(std::memory_order_relaxed);
   for (;;) {
     const bool same_step = (word & ~std::uint64_t{0xffffffff}) == tag;
     const std::uint32_t first = same_step ? static_cast<std::uint32_t>(word) : 0;
     const std::uint64_t next = tag | static_cast<std::uint32_t>(first + entries);
-    if (sequence_.compare_exchange_weak(word, next, std::memory_order_relaxed)) return first;
+    if (sequence.compare_exchange_weak(word, next, std::memory_order_relaxed)) return first;
   }
 }
 

@@ -62,6 +62,7 @@
 //    uncommitted record.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -161,7 +162,8 @@ class Ring {
                                                     std::string_view origin,
                                                     std::string_view shard = {}) noexcept;
 
-  /// First of `entries` numbers in the order of execution within `step`; starts at 0 when the step changes.
+  /// First of `entries` numbers in the order of execution within `step`, from 0 on. Steps may alternate: a
+  /// step goes on counting as long as no step 64, 128, ... numbers away from it was given numbers in between.
   [[nodiscard]] std::uint32_t next_seq(std::int64_t step, std::uint32_t entries) noexcept;
 
   void count_drop(DropReason reason, std::uint64_t tensors, std::uint64_t bytes) noexcept;
@@ -250,8 +252,9 @@ class Ring {
   std::atomic<bool> closed_{
       false};  // seq_cst with users_: either close() sees a user or the user sees closed_
   mutable std::atomic<std::uint32_t> users_{0};  // calls and reservations in flight
-  std::atomic<std::uint64_t> sequence_{
-      0};  // [step:32 | next seq:32], compare-and-swap, relaxed: orders nothing
+  // Word step % 64: [step:32 | next seq:32]. Each pairs with the compare-and-swaps of other producers of its
+  // step, relaxed: atomicity alone keeps the numbers apart, and a number orders nothing.
+  std::array<std::atomic<std::uint64_t>, 64> sequences_{};
   std::atomic<std::uint64_t> gave_up_at_{
       ~std::uint64_t{0}};  // H when a wait last timed out; relaxed, a hint between producers
 };

@@ -269,6 +269,34 @@ void tables() {
     REQUIRE(ring.next_seq(1, 3) == 0 && ring.next_seq(1, 2) == 3 && ring.next_seq(2, 1) == 0 &&
             ring.next_seq(2, 1) == 1);
   });
+  it("a step that is resumed goes on counting, with up to 63 steps in between", [] {
+    Ring ring(config());
+    REQUIRE(ring.next_seq(10, 3) == 0);
+    for (std::int64_t step = 11; step < 74; ++step) REQUIRE(ring.next_seq(step, 2) == 0);
+    REQUIRE(ring.next_seq(10, 1) == 3 && ring.next_seq(73, 1) == 2);
+  });
+  it("steps of threads that alternate are numbered without doubles", [] {
+    constexpr std::uint32_t kCalls = 2000;
+    Ring ring(config());
+    std::vector<std::vector<std::uint32_t>> firsts(4);
+    std::vector<std::thread> threads;
+    for (std::vector<std::uint32_t>& mine : firsts) {
+      threads.emplace_back([&] {
+        for (std::uint32_t call = 0; call < kCalls; ++call) {
+          mine.push_back(ring.next_seq(10, 1));
+          (void)ring.next_seq(11 + call % 2, 1);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    std::vector<bool> given(firsts.size() * kCalls);
+    for (const std::vector<std::uint32_t>& mine : firsts) {
+      for (const std::uint32_t first : mine) {
+        REQUIRE(first < given.size() && !given[first]);
+        given[first] = true;
+      }
+    }
+  });
 }
 
 }  // namespace
