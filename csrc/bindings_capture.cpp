@@ -70,10 +70,12 @@ std::uint64_t plan(Lease& lease, std::size_t count, const Numbers& names, const 
   for (std::size_t i = 0; i < count; ++i) {
     Request& request = lease->requests[i];
     std::memcpy(&request.name, names.at(i * sizeof(request.name)), sizeof(request.name));
-    request.flags = static_cast<std::uint8_t>(*flags.at(i));
+    const auto flag_byte = static_cast<std::uint8_t>(*flags.at(i));
+    request.flags = flag_byte & (kWantPayload | kWantStats);
     PyObject* object = lease->reader.held(i);
     if (object == Py_None) {
       request.status = EntryStatus::kAbsent;
+      request.absent = absent_reason(flag_byte);
       continue;
     }
     request.reason = lease->reader.read(object, request.tensor);
@@ -173,8 +175,9 @@ constexpr const char* kCaptureDoc = R"(Captures a list of tensors into the ring,
 tensors: objects with values: torch tensors (parameters, with or without gradient history), NumPy arrays, CuPy arrays,
 anything with __dlpack__, numbers; in host memory, or on a CUDA device where the ring has a lane for it. Any strides. None
 means that there is no value (a parameter without gradient): a row "absent". names: one uint32 per tensor, from intern()
-(0xFFFFFFFF: the table was full). flags: one uint8 per tensor: 1 save the values, 2 compute statistics, 3 both. mode: 1
-train, 2 eval, 3 predict, 4 global. What lies on a device is read there later, behind what its stream does now.
+(0xFFFFFFFF: the table was full). flags: one uint8 per tensor: 1 save the values, 2 compute statistics, 3 both. The upper
+four bits of a flag hold a key of ABSENT_REASONS, or 0; they are used where the tensor is None. mode: 1 train, 2 eval, 3
+predict, 4 global. What lies on a device is read there later, behind what its stream does now.
 Returns the number of tensors that were not kept as asked; each is counted in counters() with a reason.
 Never raises for a bad tensor. TypeError or ValueError when the lists do not fit together. In a forked child, and
 after close(), it returns 0 and does nothing. Thread-safe; releases the GIL for 256 KiB or more and while it waits

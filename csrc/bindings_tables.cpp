@@ -1,4 +1,4 @@
-// Tables of words and columns (DROP_REASONS, DTYPES, ROW_DTYPE), and write_file().
+// Tables of words and columns (DROP_REASONS, ABSENT_REASONS, DTYPES, ROW_DTYPE), and write_file().
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
@@ -126,6 +126,14 @@ py::dict drop_reasons() {
   return result;
 }
 
+py::dict absent_reasons() {
+  py::dict result;
+  for (unsigned code = 1; code < static_cast<unsigned>(AbsentReason::kCount); ++code) {
+    result[py::int_(code)] = absent_reason_name(static_cast<AbsentReason>(code));
+  }
+  return result;
+}
+
 py::dict dtypes() {
   py::dict result;
   for (unsigned code = 1; code < static_cast<unsigned>(Dtype::kCount); ++code) {
@@ -146,6 +154,7 @@ void bind_tables(py::module_& module);
 
 void bind_tables(py::module_& module) {
   module.attr("DROP_REASONS") = drop_reasons();
+  module.attr("ABSENT_REASONS") = absent_reasons();
   module.attr("DTYPES") = dtypes();
   module.attr("ROW_DTYPE") = row_dtype(module.attr("STATS_DTYPE"));
   module.attr("NO_PAYLOAD") = kNoPayload;

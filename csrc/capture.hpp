@@ -30,11 +30,12 @@ inline constexpr std::uint32_t kNoName = 0xFFFFFFFF;
 
 /// One tensor of a capture call.
 struct Request {
-  TensorView tensor;                      // read only with kOk; must have passed check_view()
-  std::uint32_t name = kNoName;           // id in the table of names
-  std::uint8_t flags = 0;                 // CaptureFlags; none: a row with dtype and shape alone
-  EntryStatus status = EntryStatus::kOk;  // kAbsent: there is no value
-  DropReason reason = DropReason::kNone;  // with kSkipped
+  TensorView tensor;                          // read only with kOk; must have passed check_view()
+  std::uint32_t name = kNoName;               // id in the table of names
+  std::uint8_t flags = 0;                     // CaptureFlags; none: a row with dtype and shape alone
+  EntryStatus status = EntryStatus::kOk;      // kAbsent: there is no value
+  DropReason reason = DropReason::kNone;      // with kSkipped
+  AbsentReason absent = AbsentReason::kNone;  // with kAbsent
 };
 
 /// Where in the training the values belong; the same for all tensors of a call.

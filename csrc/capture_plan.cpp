@@ -300,7 +300,11 @@ void CapturePlan::write_entry(const Item& item, std::uint32_t seq, bool stats_fo
   entry.dtype = view.dtype;
   entry.ndim = static_cast<std::uint8_t>(view.ndim);
   entry.status = item.status;
-  entry.reason = item.reason;
+  if (item.status == EntryStatus::kAbsent) {
+    entry.absent = item.request->absent;
+  } else {
+    entry.reason = item.reason;
+  }
   entry.has_stats = item.stats ? 1 : 0;
 }
 

@@ -8,6 +8,11 @@ namespace {
 
 bool has_payload(const Entry& entry) noexcept { return entry.payload_offset != kNoPayload; }
 
+bool reason_is_known(const Entry& entry) noexcept {
+  return entry.status == EntryStatus::kAbsent ? entry.absent < AbsentReason::kCount
+                                              : entry.reason < DropReason::kCount;
+}
+
 /// True when the payload has as many elements as the entry says, and the shape agrees with a whole tensor's.
 bool sizes_agree(const Entry& entry) noexcept {
   const std::size_t size = dtype_bytes(entry.dtype);
@@ -28,7 +33,7 @@ bool sizes_agree(const Entry& entry) noexcept {
 /// `payload_end` is the end of the payload before it: payloads of a batch lie in the order of its entries.
 bool entry_is_sound(const Entry& entry, const BatchHeader& header, std::uint64_t& payload_end) noexcept {
   if (entry.ndim > kMaxDims || entry.dtype >= Dtype::kCount || entry.status > EntryStatus::kSkipped ||
-      entry.reason >= DropReason::kCount || entry.parts == 0) {
+      !reason_is_known(entry) || entry.parts == 0) {
     return false;
   }
   if (!has_payload(entry)) return entry.payload_bytes == 0;

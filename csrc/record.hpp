@@ -58,10 +58,22 @@ enum class DropReason : std::uint8_t {
   kCount = 15,
 };
 
+/// Why a tensor had no value. The names that users see are in absent_reason_name(); append only.
+enum class AbsentReason : std::uint8_t {
+  kNone = 0,           // the producer gave no reason
+  kNoBackward = 1,     // no backward reached the parameter in this step
+  kNotStepped = 2,     // the optimizer of the parameter did not step in this step
+  kCleared = 3,        // the gradient was cleared before it was used
+  kAccumulated = 4,    // a later step has the gradient: no optimizer stepped before the next saved step
+  kScalerSkipped = 5,  // the gradient scaler held the optimizer back
+  kUnknown = 6,        // a code that this version does not define
+  kCount = 7,
+};
+
 /// What a row says about its tensor.
 enum class EntryStatus : std::uint8_t {
   kOk = 0,
-  kAbsent = 1,   // there was no value: a parameter without gradient. Not zero, not an error.
+  kAbsent = 1,   // there was no value: a parameter without gradient. `absent` has the reason. Not an error.
   kSkipped = 2,  // not captured; `reason` says why
 };
 
@@ -99,7 +111,10 @@ struct Entry {
   Dtype dtype;
   std::uint8_t ndim;
   EntryStatus status;
-  DropReason reason;  // with kSkipped; kDegraded with kOk when the payload was left out
+  union {                 // one byte, read according to `status`
+    DropReason reason;    // with kSkipped; kDegraded with kOk when the payload was left out
+    AbsentReason absent;  // with kAbsent
+  };
   std::uint8_t has_stats;
   std::uint8_t padding[7];
 };
@@ -123,10 +138,18 @@ constexpr BatchHeader marker_header(std::int64_t step, std::int64_t time_ns) noe
 }
 static_assert(std::is_trivially_copyable_v<Entry> && sizeof(Entry) % 8 == 0);
 
-/// Bits of the per-tensor flags that a capture call takes.
+/// Bits of the per-tensor flags that a capture call takes. The upper four bits hold an AbsentReason, which is
+/// used only for a tensor without a value.
 enum CaptureFlags : std::uint8_t {
   kWantPayload = 1,
   kWantStats = 2,
 };
+inline constexpr unsigned kAbsentReasonShift = 4;
+
+/// The absent reason in a byte of flags; kUnknown for a code that is not defined.
+constexpr AbsentReason absent_reason(std::uint8_t flags) noexcept {
+  const auto reason = static_cast<AbsentReason>(flags >> kAbsentReasonShift);
+  return reason < AbsentReason::kCount ? reason : AbsentReason::kUnknown;
+}
 
 }  // namespace tdcore

@@ -17,6 +17,14 @@ constexpr const char* drop_reason_name(DropReason reason) noexcept {
   return reason < DropReason::kCount ? kNames[static_cast<std::size_t>(reason)] : nullptr;
 }
 
+/// "no_backward", ...; nullptr for kNone and numbers out of range.
+constexpr const char* absent_reason_name(AbsentReason reason) noexcept {
+  constexpr const char* kNames[] = {nullptr,       "no_backward",    "not_stepped", "cleared",
+                                    "accumulated", "scaler_skipped", "unknown"};
+  static_assert(sizeof(kNames) / sizeof(kNames[0]) == static_cast<std::size_t>(AbsentReason::kCount));
+  return reason < AbsentReason::kCount ? kNames[static_cast<std::size_t>(reason)] : nullptr;
+}
+
 /// The safetensors name of an element type ("C128" is ours); nullptr for kUnknown and numbers out of range.
 constexpr const char* dtype_name(Dtype dtype) noexcept {
   constexpr const char* kNames[] = {nullptr, "BOOL", "U8",      "I8",      "U16", "I16",

@@ -5,7 +5,7 @@ tdcore's native core: statistics, the ring between trainer and flusher, capture 
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['Consumer', 'DROP_REASONS', 'DTYPES', 'Drained', 'LOG2_MIN', 'NO_PAYLOAD', 'ROW_DTYPE', 'Ring', 'STATS_DTYPE', 'SimulatedDevice', 'compile_kernels', 'crc32c', 'crc32c_many', 'cuda_report', 'simd_level', 'simulate_device', 'stats', 'write_file']
+__all__: list[str] = ['ABSENT_REASONS', 'Consumer', 'DROP_REASONS', 'DTYPES', 'Drained', 'LOG2_MIN', 'NO_PAYLOAD', 'ROW_DTYPE', 'Ring', 'STATS_DTYPE', 'SimulatedDevice', 'compile_kernels', 'crc32c', 'crc32c_many', 'cuda_report', 'simd_level', 'simulate_device', 'stats', 'write_file']
 class Ring:
     """
     The trainer's side of the ring that a flusher reads through a file descriptor.
@@ -28,8 +28,9 @@ class Ring:
         tensors: objects with values: torch tensors (parameters, with or without gradient history), NumPy arrays, CuPy arrays,
         anything with __dlpack__, numbers; in host memory, or on a CUDA device where the ring has a lane for it. Any strides. None
         means that there is no value (a parameter without gradient): a row "absent". names: one uint32 per tensor, from intern()
-        (0xFFFFFFFF: the table was full). flags: one uint8 per tensor: 1 save the values, 2 compute statistics, 3 both. mode: 1
-        train, 2 eval, 3 predict, 4 global. What lies on a device is read there later, behind what its stream does now.
+        (0xFFFFFFFF: the table was full). flags: one uint8 per tensor: 1 save the values, 2 compute statistics, 3 both. The upper
+        four bits of a flag hold a key of ABSENT_REASONS, or 0; they are used where the tensor is None. mode: 1 train, 2 eval, 3
+        predict, 4 global. What lies on a device is read there later, behind what its stream does now.
         Returns the number of tensors that were not kept as asked; each is counted in counters() with a reason.
         Never raises for a bad tensor. TypeError or ValueError when the lists do not fit together. In a forked child, and
         after close(), it returns 0 and does nothing. Thread-safe; releases the GIL for 256 KiB or more and while it waits
@@ -372,6 +373,7 @@ def write_file(path: typing.Any, parts: collections.abc.Sequence[typing.Any], *,
     direct: try O_DIRECT; buffers that lie on pages (4096) are not copied. sync: fdatasync before returning. Without the GIL.
     Raises OSError (FileExistsError, ...) with path; then no file is left. Renaming, and syncing the folder, are the caller's.
     """
+ABSENT_REASONS: dict[typing.Any, typing.Any] = {1: 'no_backward', 2: 'not_stepped', 3: 'cleared', 4: 'accumulated', 5: 'scaler_skipped', 6: 'unknown'}
 DROP_REASONS: dict[typing.Any, typing.Any] = {1: 'ring_full', 2: 'too_large', 3: 'unsupported_dtype', 4: 'sparse', 5: 'no_storage', 6: 'unreadable', 7: 'names_full', 8: 'degraded', 9: 'torn', 10: 'io_error', 11: 'unsupported_device', 12: 'graph_capture', 13: 'arena_full', 14: 'device_error'}
 DTYPES: dict[typing.Any, typing.Any] = {1: 'BOOL', 2: 'U8', 3: 'I8', 4: 'U16', 5: 'I16', 6: 'U32', 7: 'I32', 8: 'U64', 9: 'I64', 10: 'F16', 11: 'BF16', 12: 'F32', 13: 'F64', 14: 'F8_E4M3', 15: 'F8_E5M2', 16: 'C64', 17: 'C128'}
 LOG2_MIN: int = -40

@@ -152,6 +152,23 @@ def test_none_is_an_absent_row_and_no_loss(tap: Tap) -> None:
     assert tap.drops() == {}
 
 
+def test_an_absent_row_has_the_reason_in_the_upper_half_of_its_flags(tap: Tap) -> None:
+    assert _core.ABSENT_REASONS == {
+        1: "no_backward",
+        2: "not_stepped",
+        3: "cleared",
+        4: "accumulated",
+        5: "scaler_skipped",
+        6: "unknown",
+    }
+    flags = bytes([BOTH | code << 4 for code in (0, 1, 6, 15, 3)])
+    ids = np.array([tap.ring.intern(f"t{i}", 1) for i in range(5)], np.uint32)
+    assert tap.ring.capture([None, None, None, None, torch.ones(1)], ids, flags, 1, 1, 1) == 0
+    rows = tap.take().rows
+    assert rows["status"].tolist() == [ABSENT] * 4 + [OK]
+    assert rows["reason"].tolist() == [0, 1, 6, 6, 0]  # not defined: unknown; of a tensor: not used
+
+
 def test_flags_are_per_tensor(tap: Tap) -> None:
     ids = np.array([tap.ring.intern(f"t{i}", 1) for i in range(4)], np.uint32)
     tensors = [torch.ones(2)] * 4
@@ -174,6 +191,12 @@ def test_rows_say_when_and_in_what_order(tap: Tap) -> None:
     assert rows["mode_step"].tolist() == [7] * 4 + [8] * 2
     assert rows["name"].tolist() == ids.tolist() * 3
     assert rows["stats"]["max"].tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_step_that_is_resumed_goes_on_with_its_order(tap: Tap) -> None:
+    for step in (10, 11, 12, 10, 12):
+        tap.capture([1, 2], step=step)
+    assert tap.take().rows["seq"].tolist() == [0, 1, 0, 1, 0, 1, 2, 3, 2, 3]
 
 
 def test_a_tensor_without_a_name_is_counted_and_has_no_row(tap: Tap) -> None:

@@ -42,8 +42,10 @@ _ROW_FORMAT: Any = _core.ROW_DTYPE  # NumPy's dict form
 _ROW_DTYPE: np.dtype[np.void] = np.dtype(_ROW_FORMAT)
 _NO_PAYLOAD = np.uint64(2**64 - 1)
 _OK = 0
-_LOST = STATUSES.index("lost")
+_ABSENT, _LOST = STATUSES.index("absent"), STATUSES.index("lost")
 IO_ERROR = next(code for code, name in _core.DROP_REASONS.items() if name == "io_error")
+_OF_ABSENT = 256  # added to the codes of ABSENT_REASONS, so that one column holds both kinds of reasons
+_REASONS = {**_core.DROP_REASONS, **{_OF_ABSENT + code: name for code, name in _core.ABSENT_REASONS.items()}}
 _UNKNOWN_DTYPE = 0
 _DICTIONARY_COLUMNS = [
     *("attempt", "worker", "ticket", "mode", "mode_step", "step", "name", "kind", "origin", "call", "dtype"),
@@ -168,6 +170,7 @@ def build_table(
     count = len(rows)
     payload = has_payload(rows)
     status, reason = rows["status"].astype(np.int32), rows["reason"].astype(np.int32)
+    reason[(status == _ABSENT) & (reason != 0)] += _OF_ABSENT
     if lost:
         status, reason = np.where(payload, _LOST, status), np.where(payload, IO_ERROR, reason)
     saved = payload if segment is not None else np.zeros(count, dtype=bool)
@@ -181,7 +184,7 @@ def build_table(
         ),
         "shape": _shapes(rows),
         "status": _coded(status, lambda code: STATUSES[code]),
-        "reason": _coded(reason, lambda code: _core.DROP_REASONS.get(code, f"unknown_{code}"), null=0),
+        "reason": _coded(reason, lambda code: _REASONS.get(code, f"unknown_{code}"), null=0),
         "segment": _words(np.where(saved, 0, -1).astype(np.int32), [segment] if segment else []),
         "offset": _nullable(rows["segment_offset"], saved, np.int64),
         "nbytes": _nullable(rows["payload_bytes"], saved, np.int64),

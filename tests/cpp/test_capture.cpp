@@ -84,18 +84,21 @@ void tensors_of_a_call_share_one_record_in_order() {
   const Floats a({3, 4});
   const Floats b({5});
   const Floats empty({0, 7});
-  const Request requests[] = {
-      request(a.view(), kBoth, 1),
-      request(b.view(), kWantStats, 2),
-      {.tensor = {}, .name = 3, .flags = kBoth, .status = EntryStatus::kAbsent, .reason = DropReason::kNone},
-      {.tensor = {},
-       .name = 4,
-       .flags = kBoth,
-       .status = EntryStatus::kSkipped,
-       .reason = DropReason::kSparse},
-      request(empty.view(), kBoth, 5),
-      request(b.view(), kWantPayload, 6),
-      request(a.view(), 0, 7)};
+  const Request requests[] = {request(a.view(), kBoth, 1),
+                              request(b.view(), kWantStats, 2),
+                              {.tensor = {},
+                               .name = 3,
+                               .flags = kBoth,
+                               .status = EntryStatus::kAbsent,
+                               .absent = AbsentReason::kNotStepped},
+                              {.tensor = {},
+                               .name = 4,
+                               .flags = kBoth,
+                               .status = EntryStatus::kSkipped,
+                               .reason = DropReason::kSparse},
+                              request(empty.view(), kBoth, 5),
+                              request(b.view(), kWantPayload, 6),
+                              request(a.view(), 0, 7)};
   const CaptureResult result = capture(ring, requests, {.step = 9, .mode_step = 8, .mode = 2, .call = 4});
   check(result.kept == 5 && result.not_kept == 1 && result.payload_bytes == 12 * 4 + 5 * 4,
         "result of a mixed call");
@@ -118,8 +121,9 @@ void tensors_of_a_call_share_one_record_in_order() {
         "statistics come with the payload");
   check(drained.rows[1].entry.payload_offset == kNoPayload && drained.rows[1].entry.stats.mean == 2,
         "statistics alone");
-  check(drained.rows[2].entry.status == EntryStatus::kAbsent && drained.rows[2].entry.has_stats == 0,
-        "an absent row");
+  check(drained.rows[2].entry.status == EntryStatus::kAbsent &&
+            drained.rows[2].entry.absent == AbsentReason::kNotStepped && drained.rows[2].entry.has_stats == 0,
+        "an absent row with its reason");
   check(drained.rows[3].entry.status == EntryStatus::kSkipped &&
             drained.rows[3].entry.reason == DropReason::kSparse,
         "a skipped row");

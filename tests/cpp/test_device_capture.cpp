@@ -67,6 +67,15 @@ void values_and_rows() {
                                  empty.request(kAll, 5), a.request(0, 6), scalar.request(kAll, 7),
                                  a.request(kAll, kNoName)}));
   });
+  it("an absent row of a device has its reason", [] {
+    const Tensor a(Dtype::kF32, {3, 4});
+    Request absent = without_value(EntryStatus::kAbsent, DropReason::kNone, 2);
+    absent.absent = AbsentReason::kCleared;
+    Rig rig;
+    (void)rig.capture({a.request(kAll, 1), absent});
+    const Drained drained = rig.drain_all();
+    REQUIRE(drained.rows.size() == 2 && drained.rows[1].entry.absent == AbsentReason::kCleared);
+  });
   it("a call without any work for the device is a record all the same", [] {
     const Tensor empty(Dtype::kI32, {0});
     REQUIRE(agrees_with_the_cpu(

@@ -165,6 +165,9 @@ void draining() {
         [](BatchHeader&, Entry& entry) { entry.dtype = Dtype::kUnknown; },
         [](BatchHeader&, Entry& entry) { entry.status = static_cast<EntryStatus>(9); },
         [](BatchHeader&, Entry& entry) { entry.reason = DropReason::kCount; },
+        [](BatchHeader&, Entry& entry) {
+          entry.status = EntryStatus::kAbsent, entry.absent = AbsentReason::kCount;
+        },
         [](BatchHeader&, Entry& entry) { entry.parts = 0; },
         [](BatchHeader&, Entry& entry) { entry.parts = 2, entry.part = 2; },
     };

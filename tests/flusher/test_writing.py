@@ -86,6 +86,16 @@ def test_an_absent_value_has_neither_shape_nor_statistics(trainer: Trainer, sink
         assert row[column] is None, column
 
 
+def test_an_absent_row_is_stored_with_its_reason(trainer: Trainer, sink: MemorySink) -> None:
+    ring = trainer.ring
+    names = np.array([ring.intern(f"gradient/{at}", 2) for at in range(4)], dtype=np.uint32)
+    ring.capture([None, None, None, object()], names, bytes([3, 3 | 2 << 4, 3 | 5 << 4, 3]), 1, 1, 1)
+    flush_all(trainer, sink)
+    table = read_index(sink)
+    assert table.column("status").to_pylist() == ["absent", "absent", "absent", "skipped"]
+    assert table.column("reason").to_pylist() == [None, "not_stepped", "scaler_skipped", "unreadable"]
+
+
 def test_a_tensor_without_finite_values_has_an_empty_histogram(trainer: Trainer, sink: MemorySink) -> None:
     trainer.capture(
         0, {"w": np.array([np.nan, np.inf], dtype=np.float32), "zero": np.zeros(3, dtype=np.float32)}
