@@ -120,7 +120,7 @@ def _show_one(trial: Trial, name: str, step: int | None, stat: str, last: int, j
     sharding = sharding_texts(trial, [name]).get(name)
     who = "worker" if sharding is None else "workers"
     rows = trial.stats([name], merged=sharding is not None).to_pylist()
-    histogram = _histogram_row(rows, step, name)
+    histogram = _histogram_row(trial, rows, step, name)
     if json_output:
         entries = [
             {"step": row["step"], "mode": row["mode"], who: row[who], "call": row["call"],
@@ -195,13 +195,16 @@ def _numbers(row: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _histogram_row(rows: list[dict[str, Any]], step: int | None, name: str) -> dict[str, Any] | None:
+def _histogram_row(
+    trial: Trial, rows: list[dict[str, Any]], step: int | None, name: str
+) -> dict[str, Any] | None:
     there = [row for row in rows if row["count"] is not None and (step is None or row["step"] == step)]
     if step is not None and not there:
         steps = sorted({row["step"] for row in rows if row["count"] is not None})
         near = min(steps, key=lambda other: abs(other - step)) if steps else None
         raise TensorUnavailable(
-            f"{name!r} has no statistics at step {step}" + (f"; the nearest is {near}" if steps else "")
+            f"{name!r} has no statistics at step {step}: {trial.why_absent(name, step)}"
+            + (f"; the nearest is {near}" if steps else "")
         )
     return there[-1] if there else None
 

@@ -21,6 +21,7 @@ from tdcore.modes import ModeKeys
 from tdcore.trial.captures import resolve
 from tdcore.trial.index import Rows
 from tdcore.trial.merged import merged_table
+from tdcore.trial.notes import absent_text
 from tdcore.trial.reductions import from_statistics
 from tdcore.trial.statistics import stats_table
 from tdcore.trial.steps import StepState
@@ -126,31 +127,31 @@ class Saved:
             raise self.unavailable(rows, step)
 
     def unavailable(self, rows: Rows, step: int) -> TensorUnavailableForStep:
-        """Why the values of a capture are not there, in words."""
+        """The error for a capture whose values are not there."""
+        kind, text = self.why_unavailable(rows)
+        has_statistics = self.statistics(rows) is not None
+        hint = "; its statistics were saved: use reduction_value() or stats()" if has_statistics else ""
+        return TensorUnavailableForStep(
+            f"{self.at(step)} {text}{hint}", reason=kind, has_statistics=has_statistics
+        )
+
+    def why_unavailable(self, rows: Rows) -> tuple[str, str]:
+        """Why the values of a capture are not there: a word for programs, and a predicate of the tensor."""
         index = self.reader.index
         there = [int(part) for part in index.column("part")[rows]]
         parts = int(index.column("parts")[rows[0]])
         reasons = [reason for reason in index.wide("reason", rows).to_pylist() if reason]
         because = f" ({reasons[0]})" if reasons else ""
         statuses = [index.text("status", row) for row in rows.tolist()]
-        has_statistics = self.statistics(rows) is not None
-        hint = "; its statistics were saved: use reduction_value() or stats()" if has_statistics else ""
         if len(rows) != parts:
-            kind, text = "incomplete", f"has {len(there)} of {parts} parts ({str(there[:10])[1:-1]})"
-        elif "skipped" in statuses:
-            kind, text = "skipped", f"was not captured{because}"
-        elif "absent" in statuses:
-            kind, text = (
-                "absent",
-                f"had no value at this step{because}: a parameter without gradient, for example",
-            )
-        elif "lost" in statuses:
-            kind, text = "lost", f"was captured, but its values were lost{because}"
-        else:
-            kind, text = "stats_only", f"was saved without its values{because}"
-        return TensorUnavailableForStep(
-            f"{self.at(step)} {text}{hint}", reason=kind, has_statistics=has_statistics
-        )
+            return "incomplete", f"has {len(there)} of {parts} parts ({str(there[:10])[1:-1]})"
+        if "skipped" in statuses:
+            return "skipped", f"was not captured{because}"
+        if "absent" in statuses:
+            return "absent", f"had no value at this step: {absent_text(reasons[0] if reasons else None)}"
+        if "lost" in statuses:
+            return "lost", f"was captured, but its values were lost{because}"
+        return "stats_only", f"was saved without its values{because}"
 
     def statistics(self, rows: Rows) -> dict[str, Any] | None:
         """The statistics of a capture, None where there are none."""

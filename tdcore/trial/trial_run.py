@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tdcore.errors import InvalidCollection
+from tdcore.modes import ModeKeys
+from tdcore.trial.absence import why_no_value
 from tdcore.trial.collections import SavedCollection
 from tdcore.trial.documents import Attempt, RunEnd, read_collections, read_findings, read_notes
 from tdcore.trial.index import Hole, Index
@@ -125,8 +127,30 @@ class TrialRun:
         number = max(found, default=-1) if wanted is None else wanted
         return found.get(number, {})
 
-    def why_absent(self, tensor_name: str) -> str:
-        """ ": " and the reason that the hook gave why nothing of the tensor was saved; empty when none."""
+    def why_absent(
+        self,
+        tensor_name: str,
+        step: int | None = None,
+        mode: ModeKeys = ModeKeys.GLOBAL,
+        worker: str | None = None,
+    ) -> str:
+        """The reason why a tensor has no value at a step, in words; empty when it has one.
+
+        Without a step: ": " and the reason that the hook gave why nothing of the tensor was saved; empty when
+        it gave none.
+
+        Args:
+            tensor_name: a name that the run has, or lacks.
+            step: of the mode; global with ModeKeys.GLOBAL.
+            mode: of the step.
+            worker: the one whose value is missing; None: the first that saved something.
+
+        Raises:
+            InvalidWorker: with a step, for a worker that the run lacks.
+        """
+        if step is not None:
+            self._reader.auto_refresh()
+            return why_no_value(self._reader, self.notes(), tensor_name, step, mode, worker)
         why = why_absent(self.notes(), tensor_name)
         return f": {why}" if why else ""
 

@@ -1,0 +1,84 @@
+"""Why a tensor has no value at a step, in words.
+
+Threads: as Trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tdcore.errors import TensorUnavailableForStep
+from tdcore.modes import ModeKeys
+from tdcore.trial.index import Rows
+from tdcore.trial.notes import absent_text, why_absent
+from tdcore.trial.saved import Saved
+from tdcore.trial.steps import StepState
+
+if TYPE_CHECKING:
+    from tdcore.trial.reader import Reader
+
+__all__ = ["why_no_value"]
+
+_MOST_STEPS = 10  # that a text lists
+
+
+def why_no_value(
+    reader: Reader,
+    notes: Mapping[str, Any],
+    name: str,
+    step: int,
+    mode: ModeKeys = ModeKeys.GLOBAL,
+    worker: str | None = None,
+) -> str:
+    """The reason why the tensor has no value at the step; empty when it has one.
+
+    Args:
+        reader: of the run, as it was last read.
+        notes: those of the hook.
+        name: of the tensor.
+        step: of the mode; global with ModeKeys.GLOBAL.
+        mode: of the step.
+        worker: None for the first worker that saved something.
+
+    Raises:
+        InvalidWorker: the run has no worker of this name.
+    """
+    saved = Saved(reader, name)
+    if worker is not None:
+        saved.check_worker(worker)
+    if len(_of_worker(reader, reader.view.at_step(saved.rows(), step, mode.name), worker)) == 0:
+        return why_absent(notes, name) or _not_saved(saved, step, mode, worker)
+    rows = saved.capture(step, mode, worker, None)
+    try:
+        saved.check_present(rows, step)
+    except TensorUnavailableForStep as error:
+        kind, text = saved.why_unavailable(rows)
+        if kind == "absent":
+            (reason, *_) = reader.index.wide("reason", rows[:1]).to_pylist()
+            return absent_text(reason) if reason else why_absent(notes, name) or f"it {text}"
+        hint = ": its statistics were saved" if error.has_statistics else ""
+        return f"it {text}{hint}"
+    return ""
+
+
+def _of_worker(reader: Reader, rows: Rows, worker: str | None) -> Rows:
+    if worker is None:
+        return rows
+    code = reader.index.vocabularies["worker"].code(worker)
+    found: Rows = rows[reader.index.column("worker")[rows] == code]
+    return found
+
+
+def _not_saved(saved: Saved, step: int, mode: ModeKeys, worker: str | None) -> str:
+    reader = saved.reader
+    by = f" by {worker}" if worker else ""
+    text = f"not saved{by} at this step"
+    if reader.state(step, mode) is StepState.NOT_YET_AVAILABLE:
+        text += f", which is not complete yet (last: {reader.last_step(mode)})"
+    steps = reader.steps_of(_of_worker(reader, reader.saved(saved.rows()), worker), mode)
+    if not steps:
+        return f"{text}, nor at any other step"
+    near = sorted(sorted(steps, key=lambda each: abs(each - step))[:_MOST_STEPS])
+    which = "it was saved at" if len(near) == len(steps) else f"of its {len(steps):,} steps the nearest are"
+    return f"{text}; {which} {', '.join(map(str, near))}"
