@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tdcore.cli.gaps import missing_lines
 from tdcore.cli.notes import note_lines
 from tdcore.cli.output import console, human_bytes, print_json, steps_text
 from tdcore.cli.sharding import sharding_texts
 from tdcore.sinks import shown_place
 
 if TYPE_CHECKING:
-    from tdcore.trial import Trial
+    from tdcore.trial import Gap, Trial
 
 __all__ = ["command"]
 
@@ -55,29 +56,36 @@ def command(
         return
     with closing(create_trial(path)) as trial:
         summary = {**_summary(trial), "collections": _collections(trial), "tensors": _tensors(trial, regex)}
+        lost = list(missing_lines(trial.missing()))
     if json_output:
         print_json(summary)
     else:
-        _print_run(summary)
+        _print_run(summary, lost)
 
 
 def _summary(trial: Trial) -> dict[str, Any]:
     import pyarrow.compute as pc
 
     rows = trial.rows(columns=["name", "nbytes"])
-    ends = trial.ends()
+    ends, gaps = trial.ends(), trial.gaps
     drops: dict[str, dict[str, int]] = {}
     for end in ends.values():
         for reason, drop in dict(end.document.get("drops") or {}).items():
             total = drops.setdefault(reason, {"tensors": 0, "bytes": 0})
             for unit in total:
                 total[unit] += int(drop.get(unit, 0))
+    counted = set(drops)
+    for gap in gaps:
+        if gap.reason not in counted and gap.tensors is not None:  # what io_error counts is among the drops
+            total = drops.setdefault(gap.reason, {"tensors": 0, "bytes": 0})
+            total["tensors"] += gap.tensors
+            total["bytes"] += gap.bytes or 0
     steps = trial.steps(show_incomplete_steps=True)
     return {
         "run": trial.path,
         "run_id": trial.run_id,
         "status": trial.status,
-        "attempts": [_attempt(trial, number, ends) for number in trial.attempts],
+        "attempts": [_attempt(trial, number, ends, gaps) for number in trial.attempts],
         "workers": trial.workers(),
         "modes": [mode.name for mode in trial.modes()],
         "first_step": steps[0] if steps else None,
@@ -86,14 +94,15 @@ def _summary(trial: Trial) -> dict[str, Any]:
         "rows": rows.num_rows,
         "payload_bytes": pc.sum(rows.column("nbytes")).as_py() or 0,
         "drops": drops,
-        "lost_rows": len(trial.gaps) > 0,
+        "lost_rows": any(not gap.statistics_kept for gap in gaps),
+        "gaps": [asdict(gap) for gap in gaps],
         "missing": [asdict(missing) for missing in trial.missing()],
         "findings": len(trial.findings()),
         "notes": trial.notes(),
     }
 
 
-def _attempt(trial: Trial, number: int, ends: Any) -> dict[str, Any]:
+def _attempt(trial: Trial, number: int, ends: Any, gaps: list[Gap]) -> dict[str, Any]:
     info = trial.attempt_info(number)
     mine = [end for (_, attempt), end in ends.items() if attempt == number]
     return {
@@ -106,6 +115,7 @@ def _attempt(trial: Trial, number: int, ends: Any) -> dict[str, Any]:
         "clean": all(end.clean for end in mine) if mine else None,
         "reason": "; ".join(sorted({str(end.document.get("reason", "")) for end in mine})),
         "exception": trial.notes(number).get("exception"),
+        "gaps": sum(gap.attempt == number for gap in gaps),
     }
 
 
@@ -160,7 +170,8 @@ def _print_runs(path: str, runs: list[dict[str, Any]]) -> None:
     console().print(table)
 
 
-def _print_run(run: dict[str, Any]) -> None:
+def _print_run(run: dict[str, Any], lost: list[str]) -> None:
+    """lost: a line for each thing that is missing."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -180,8 +191,8 @@ def _print_run(run: dict[str, Any]) -> None:
     for reason, drop in sorted(run["drops"].items()):
         what = f"{drop['tensors']:,} tensors ({human_bytes(drop['bytes'])})"
         out.print(f"[yellow]not kept as asked: {what}: {escape(reason)}[/]")
-    for missing in run["missing"]:
-        out.print(f"[yellow]{escape(_missing_text(missing))}[/]")
+    for line in lost:
+        out.print(f"[yellow]{escape(line)}[/]")
     for line in note_lines(run["notes"]):
         out.print(escape(line))
     if run["collections"]:
@@ -214,18 +225,15 @@ def _attempt_line(attempt: dict[str, Any]) -> str:
     )
     if not attempt["ended"]:
         how = "no end yet"
-    elif attempt["clean"] and attempt["exception"]:
-        how = f"[yellow]ended by {escape(str(attempt['exception']))}[/], its record is whole"
+    elif attempt["clean"]:
+        by = f"[yellow]ended by {escape(str(attempt['exception']))}[/]" if attempt["exception"] else ""
+        if attempt["gaps"]:
+            how = f"{by or 'closed'}, [yellow]but its record has gaps[/]"
+        else:
+            how = f"{by}, its record is whole" if by else "ended clean"
     else:
-        how = "ended clean" if attempt["clean"] else f"[yellow]ended unclean: {escape(attempt['reason'])}[/]"
+        how = f"[yellow]ended unclean: {escape(attempt['reason'])}[/]"
     return f"attempt {attempt['attempt']}: {escape(str(attempt['framework'] or '?'))}, started {when}, {how}"
-
-
-def _missing_text(missing: dict[str, Any]) -> str:
-    who = f"{missing['worker']} of attempt {missing['attempt']}"
-    if missing["what"] == "rows":
-        return f"rows of {who} are missing from the index: {missing['advice']}"
-    return f"{who} has not ended, and nothing has come of it for a while: {missing['advice']}"
 
 
 def _status(run: dict[str, Any]) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from contextlib import closing
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tdcore.cli.gaps import missing_lines
 from tdcore.cli.output import console, number, print_json, sparkline
 from tdcore.cli.sharding import sharding_texts
 from tdcore.errors import ConfigError, TensorUnavailable
@@ -53,6 +55,9 @@ def command(
 
     with closing(create_trial(run)) as trial:
         names = _chosen(trial, tensor)
+        if not json_output:
+            for line in missing_lines(trial.missing()):
+                console().print(line, style="yellow", markup=False)
         if tensor is not None and len(names) == 1:
             _show_one(trial, names[0], step, stat, last, json_output)
         else:
@@ -93,7 +98,8 @@ def _show_all(trial: Trial, names: list[str], step: int | None, stat: str, json_
             }
         )
     if json_output:
-        print_json({"run": trial.path, "stat": stat, "tensors": found})
+        gaps = [asdict(gap) for gap in trial.gaps]
+        print_json({"run": trial.path, "stat": stat, "gaps": gaps, "tensors": found})
         return
     out = console()
     shown = ("mean", "std", "abs_mean", "abs_max") if out.width >= _WIDE else ("abs_mean", "abs_max")
@@ -128,7 +134,8 @@ def _show_one(trial: Trial, name: str, step: int | None, stat: str, last: int, j
             for row in rows
         ]  # fmt: skip
         drawn = {"step": histogram["step"], "log2": _bins(histogram)} if histogram else None
-        head = {"run": trial.path, "tensor": name, "sharding": sharding}
+        gaps = [asdict(gap) for gap in trial.gaps]
+        head = {"run": trial.path, "tensor": name, "gaps": gaps, "sharding": sharding}
         print_json({**head, "rows": entries, "histogram": drawn})
         return
     out = console()

@@ -62,9 +62,9 @@ class Backlog:
             gaps, records = [*last.summary.gaps, gap], records + last.summary.records
         self.append(self._gap_file(place, gaps, records))
 
-    def prepend_gap(self, place: FileRange, gap: Gap) -> None:
+    def prepend_gaps(self, place: FileRange, gaps: list[Gap]) -> None:
         """The files of these tickets, which come before all that is waiting, are gone."""
-        item = self._gap_file(place, [gap], place.last - place.first + 1)
+        item = self._gap_file(place, gaps, place.last - place.first + 1)
         self._items.appendleft(item)
         self._bytes += item.size
 

@@ -79,17 +79,23 @@ class Ledger:
             self._journal.replace(new.range, new.size, new.summary)
         self.changes += 1
 
-    def forget(self) -> Gap:
-        """Everything on disk was removed by somebody. Returns what it was, as a gap."""
+    def forget(self) -> list[Gap]:
+        """Everything on disk was removed. Returns the gaps that take its place: those without rows that it had,
+        and one for its rows.
+        """
         total = self.totals()
         self.entries.clear()
-        return Gap(
-            first_step=None,
-            last_step=total.last_step,
-            tensors=total.rows,
-            bytes=total.payload_bytes,
-            reason="gone",
-        )
+        gaps = [gap for gap in total.gaps if not gap.statistics_kept]
+        if total.rows:
+            gone = Gap(
+                first_step=None,
+                last_step=total.last_step,
+                tensors=total.rows,
+                bytes=total.payload_bytes,
+                reason="gone",
+            )
+            gaps.append(gone)
+        return gaps
 
     def totals(self) -> IndexSummary:
         """Sums over all live index files."""

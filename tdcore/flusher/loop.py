@@ -268,8 +268,8 @@ class Flusher:
         if not self._ledger.entries:
             return
         covered = self._ledger.covered
-        gap = self._ledger.forget()
-        self._backlog.prepend_gap(FileRange(self._worker, self._attempt, 0, covered), gap)
+        gaps = self._ledger.forget()
+        self._backlog.prepend_gaps(FileRange(self._worker, self._attempt, 0, covered), gaps)
         if self._compactor is not None:
             self._compactor.forget()
 

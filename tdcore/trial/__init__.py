@@ -3,6 +3,7 @@
 from tdcore.trial.boxes import Shard
 from tdcore.trial.collections import SavedCollection
 from tdcore.trial.documents import Attempt, RunEnd
+from tdcore.trial.gaps import Gap
 from tdcore.trial.index import Hole, Index
 from tdcore.trial.missing import Missing
 from tdcore.trial.opening import create_trial
@@ -13,6 +14,7 @@ from tdcore.trial.trial import Trial
 
 __all__ = [
     "Attempt",
+    "Gap",
     "Hole",
     "Index",
     "Missing",

@@ -32,6 +32,7 @@ from tdcore.errors import RunCorrupt, SinkKeyError
 from tdcore.sinks.base import announce
 from tdcore.trial.chunk import Chunk, gather
 from tdcore.trial.columns import Growing
+from tdcore.trial.gaps import FileGaps, file_gaps
 from tdcore.trial.index_file import NARROW, WORDS, open_chunks
 from tdcore.trial.intervals import Intervals
 from tdcore.trial.listing import Home, Listing
@@ -70,6 +71,7 @@ class Index:
         self, sink: Sink, root: Path | None = None, *, wait: Callable[[float], None] = time.sleep
     ) -> None:
         self.vocabularies = Vocabularies()
+        self.file_gaps = FileGaps()
         self._sink = sink
         self._root = root
         self._wait = wait
@@ -210,12 +212,16 @@ class Index:
             if home in stopped:
                 continue
             try:
-                chunks, arrays, whole = open_chunks(self._sink, self._root, file, wanted, self.vocabularies)
+                chunks, arrays, metadata = open_chunks(
+                    self._sink, self._root, file, wanted, self.vocabularies
+                )
             except SinkKeyError:
                 complete = False
                 stopped.add(home)
                 continue
             found.append((chunks, arrays))
+            self.file_gaps.add(file, file_gaps(file, metadata))
+            whole = layout.whole_step(metadata)
             if whole is not None:
                 self._whole[home] = max(whole, self._whole.get(home, whole))
             if wanted == [(file.first, file.last)]:

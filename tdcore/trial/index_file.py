@@ -109,9 +109,8 @@ def open_chunks(
     file: layout.FileRange,
     wanted: Sequence[tuple[int, int]],
     vocabularies: Vocabularies,
-) -> tuple[list[Chunk], dict[str, npt.NDArray[Any]], int | None]:
-    """Reads the narrow columns of one index file: its rows as chunks, the arrays by name, and the highest
-    step that it says is over (None: it does not say).
+) -> tuple[list[Chunk], dict[str, npt.NDArray[Any]], dict[bytes, bytes] | None]:
+    """Reads the narrow columns of one index file: its rows as chunks, the arrays by name, and its metadata.
 
     root: the run's folder where it is local. wanted: ranges of tickets to keep, sorted, inclusive; rows of
     other tickets are left out. Raises SinkKeyError when the file is gone, RunCorrupt when it is not what it
@@ -127,9 +126,9 @@ def open_chunks(
     for first, last in wanted:
         keep |= (tickets >= first) & (tickets <= last)
     pieces = _pieces(parquet, source, key)
-    whole = layout.whole_step(parquet.metadata.metadata)
+    metadata: dict[bytes, bytes] | None = parquet.metadata.metadata
     if keep.all():
-        return [_chunk(piece, None) for piece in pieces], arrays, whole
+        return [_chunk(piece, None) for piece in pieces], arrays, metadata
     chunks = []
     for piece in pieces:
         rows = np.flatnonzero(keep[piece.first : piece.first + piece.rows])
@@ -138,7 +137,7 @@ def open_chunks(
         chunks.append(_chunk(piece, rows))
         if 2 * len(rows) < piece.rows:
             chunks[-1].wide(WIDE)  # a few rows must not keep a large file
-    return chunks, {name: array[keep] for name, array in arrays.items()}, whole
+    return chunks, {name: array[keep] for name, array in arrays.items()}, metadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

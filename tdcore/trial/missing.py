@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tdcore.processes import process_is_gone
 from tdcore.trial.documents import claimed_process
+from tdcore.trial.gaps import Gap, all_gaps
 
 if TYPE_CHECKING:
     from tdcore.trial.index import Hole, Index
@@ -17,20 +18,28 @@ if TYPE_CHECKING:
 __all__ = ["Missing", "find_missing"]
 
 
+_OF_GAPS = {
+    "gone": "the folder of the run was removed while the run was written: restore its files from a copy",
+    "io_error": "the place of the run refused them: check its free space and permissions before the next run",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
     """what: "rows", when tickets first..last (inclusive) are in no index file although later ones are;
     "end", when a worker was not heard of for a while and has not said that it ended: rows from ticket `first`
-    on may exist. Of earlier attempts that is said of workers with a spool, which may hold them. advice: one
-    sentence.
+    on may exist. Of earlier attempts that is said of workers with a spool, which may hold them. "gap", when
+    the writer of the run has counted tensors that were captured and are not in it: `gap` has the numbers.
+    advice: one sentence.
     """
 
     worker: str
     attempt: int
-    what: Literal["rows", "end"]
+    what: Literal["rows", "end", "gap"]
     first: int | None
     last: int | None
     advice: str
+    gap: Gap | None = None
 
 
 def find_missing(index: Index, progress: Progress) -> list[Missing]:
@@ -41,6 +50,7 @@ def find_missing(index: Index, progress: Progress) -> list[Missing]:
     holes, silent = index.holes, progress.silent()
     claims = progress.claims([*((hole.worker, hole.attempt) for hole in holes), *silent])
     found = [_rows(hole, claims[hole.worker, hole.attempt]) for hole in holes]
+    found += [_counted(gap) for gap in all_gaps(index, progress.ends) if gap.reason != "no_index_file"]
     latest = progress.latest_attempt
     for worker, attempt in silent:
         said = claims[worker, attempt]
@@ -70,6 +80,13 @@ def _rows(hole: Hole, claim: Mapping[str, Any]) -> Missing:
         first=hole.first,
         last=hole.last,
         advice=_upload(claim) or "an index file was lost or deleted: restore it from a copy",
+    )
+
+
+def _counted(gap: Gap) -> Missing:
+    advice = _OF_GAPS.get(gap.reason, f"the writer of the run gave the reason {gap.reason!r}")
+    return Missing(
+        worker=gap.worker, attempt=gap.attempt, what="gap", first=None, last=None, advice=advice, gap=gap
     )
 
 

@@ -14,7 +14,8 @@ from tdcore.modes import ModeKeys
 from tdcore.trial.absence import why_no_value
 from tdcore.trial.collections import SavedCollection
 from tdcore.trial.documents import Attempt, RunEnd, read_collections, read_findings, read_notes
-from tdcore.trial.index import Hole, Index
+from tdcore.trial.gaps import Gap, all_gaps
+from tdcore.trial.index import Index
 from tdcore.trial.missing import Missing, find_missing
 from tdcore.trial.notes import why_absent
 from tdcore.trial.reader import Reader
@@ -91,13 +92,17 @@ class TrialRun:
         return dict(self._reader.progress.ends)
 
     @property
-    def gaps(self) -> list[Hole]:
-        """Rows that are missing from the index: tickets that no file covers although later ones are there."""
+    def gaps(self) -> list[Gap]:
+        """Tensors that were captured and are not in the run, by attempt and worker.
+
+        As the writer counted them, and tickets that no index file covers although later ones are there.
+        """
         self._reader.auto_refresh()
-        return self._reader.index.holes
+        return all_gaps(self._reader.index, self._reader.progress.ends)
 
     def missing(self) -> list[Missing]:
-        """What should be there and is not: rows between others, and ends of workers that have gone silent.
+        """What should be there and is not: rows between others, tensors that the writer counted as lost, and
+        ends of workers that have gone silent.
 
         Of a run whose job ended while its bucket was away, this names the host and the spool folder that hold
         the rest. Empty while all is well. Reads a small file per worker concerned, once.

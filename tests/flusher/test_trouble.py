@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from tdcore.flusher import FlusherOptions
 from tdcore.layout import COLLECTIONS_KEY, RUN_KEY, data_prefix
 from tdcore.sinks import LocalSink, MemorySink, SinkError
+from tdcore.trial import create_trial
 from tests.flushing import (
     MIB,
     QUICK,
@@ -267,3 +269,40 @@ def test_options_are_checked_and_survive_json() -> None:
         FlusherOptions(merge_fan_in=1)
     with pytest.raises(ValueError, match="segment_bytes"):
         FlusherOptions(segment_bytes=0)
+
+
+def test_a_reader_sees_a_gap_while_the_run_goes_on(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    trainer, sink = Trainer(), LocalSink(root)
+    entry = {"attempt": 0, "started_ns": time.time_ns(), "host": "test", "pid": 0}
+    sink.put(RUN_KEY, [json.dumps({"format": 1, "run_id": "0", "attempts": [entry]}).encode()])
+    flusher = FlusherThread(trainer, LocalSink(root))
+    trainer.capture(0, weights(0))
+    wait_until(lambda: trainer.pending() == 0)
+    shutil.rmtree(root)
+    trainer.capture(1, weights(1))
+    wait_until(lambda: trainer.pending() == 0)
+    trial = create_trial(root)
+    (gap,) = trial.gaps
+    assert (gap.reason, gap.tensors, gap.last_step) == ("gone", 3, 0)
+    trainer.ring.set_closing()
+    assert flusher.join()
+    assert trial.gaps == [gap]  # once, although the end names it, too
+
+
+def test_a_folder_that_is_removed_twice_leaves_both_gaps(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    trainer = Trainer()
+    flusher = FlusherThread(trainer, LocalSink(root))
+    for step in range(2):
+        trainer.capture(step, weights(step))
+        wait_until(lambda: trainer.pending() == 0)
+        shutil.rmtree(root)
+    trainer.capture(2, weights(2))
+    trainer.ring.set_closing()
+    assert flusher.join()
+    gaps = read_end(LocalSink(root))["gaps"]
+    assert [(gap["tensors"], gap["last_step"], gap["reason"]) for gap in gaps] == [
+        (3, 0, "gone"),
+        (3, 1, "gone"),
+    ]

@@ -1,0 +1,34 @@
+"""Tensors that were captured and are not in a run, as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from tdcore.cli.output import human_bytes
+
+if TYPE_CHECKING:
+    from tdcore.trial import Missing
+
+__all__ = ["missing_lines"]
+
+
+def missing_lines(missing: Iterable[Missing]) -> Iterator[str]:
+    """A line for each."""
+    for each in missing:
+        who = f"{each.worker} of attempt {each.attempt}"
+        if each.gap is not None:
+            gap = each.gap
+            which = "of unknown steps"
+            if gap.last_step is not None:
+                first = "up to step " if gap.first_step is None else f"of steps {gap.first_step}.."
+                which = f"{first}{gap.last_step}"
+            tensors = "tensors" if gap.tensors is None else f"{gap.tensors:,} tensors"
+            size = "" if gap.bytes is None else f" ({human_bytes(gap.bytes)})"
+            kept = "; their statistics are" if gap.statistics_kept else ""
+            what = "values of " if gap.statistics_kept else ""
+            yield f"{what}{tensors}{size} {which} of {who} are not in the run{kept}: {each.advice}"
+        elif each.what == "rows":
+            yield f"rows of {who} are missing from the index: {each.advice}"
+        else:
+            yield f"{who} has not ended, and nothing has come of it for a while: {each.advice}"
