@@ -172,8 +172,8 @@ class Tensor:
         return sorted((texts[code] for code in codes), key=worker_order)
 
     def prev_steps(self, step: int, n: int | None, mode: ModeKeys = ModeKeys.GLOBAL) -> list[int]:
-        """The last n steps before `step` at which it was saved, sorted. n None: all of them."""
-        steps = [each for each in self.steps(mode) if each < step]
+        """The last n steps up to `step`, this one included, at which it was saved, sorted. n None: all."""
+        steps = [each for each in self.steps(mode) if each <= step]
         return steps if n is None else steps[max(0, len(steps) - n) :]
 
     def shape(

@@ -86,14 +86,14 @@ def test_steps_and_modes(run: RunWriter) -> None:
             question()
 
 
-def test_previous_steps_are_those_before(run: RunWriter) -> None:
+def test_previous_steps_are_those_up_to_the_step(run: RunWriter) -> None:
     save(run, 0, 10, 20, 30)
     run.end()
     tensor = create_trial(run.root).tensor("x")
-    assert tensor.prev_steps(20, 2) == [0, 10]
+    assert tensor.prev_steps(20, 2) == [10, 20]
     assert tensor.prev_steps(25, 2) == [10, 20]
-    assert tensor.prev_steps(30, None) == [0, 10, 20]
-    assert tensor.prev_steps(0, 3) == []
+    assert tensor.prev_steps(20, None) == [0, 10, 20]
+    assert tensor.prev_steps(0, 3) == [0]
     assert tensor.prev_steps(30, 0) == []
 
 
