@@ -313,10 +313,11 @@ class BaseHook(Resumable):
             included = collection.name in self._clock.included
             if included or collection.seen:
                 reduction = collection.reduction_config or self.config.reduction_config
+                when = (collection.save_config or self.config.save_config).completed(self.config.save_config)
                 entries[collection.name] = {
                     "include_regex": collection.include_regex,
                     "tensor_names": sorted(collection.seen),
-                    "save_config": (collection.save_config or self.config.save_config).to_json_dict(),
+                    "save_config": when.to_json_dict(),
                     "reduction_config": reduction.to_json_dict() if reduction else None,
                     "included": included,
                 }

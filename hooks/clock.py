@@ -193,7 +193,8 @@ class Clock:
         return known
 
     def _when(self, name: str, mode: ModeKeys) -> SaveConfigMode:
-        return (self._collections.get(name).save_config or self._config.save_config).get_save_config(mode)
+        when = self._collections.get(name).save_config
+        return (when and when.own(mode)) or self._config.save_config.get_save_config(mode)
 
     def _refresh(self) -> None:
         """Collections changed, or this is the first step."""

@@ -49,7 +49,7 @@ def _saved_anyway(config: HookConfig) -> dict[str, CollectionConfig]:
         before = found[each.name]
         found[each.name] = replace(
             each,
-            save_config=each.save_config or before.save_config,
+            save_config=(each.save_config or config.save_config).completed(config.save_config),
             reduction_config=each.reduction_config or before.reduction_config,
         )
     return found

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tdcore.collection import CollectionConfig, CollectionManager
+from tdcore.errors import ConfigError
 from tdcore.layout import TensorKind
 from tdcore.rules.need import Need
 
@@ -163,9 +164,14 @@ def _texts(entry: Mapping[str, Any], field: str) -> list[str]:
 
 def _kinds(name: str, patterns: Iterable[str], of_modules: Iterable[str]) -> frozenset[str] | None:
     """Kinds of tensors that a collection can hold; None, any, where it goes by names not all known."""
-    patterns = [*patterns, *of_modules]
-    built_in = CollectionManager().get(name)
-    own = set(built_in.include_regex)
-    if set(patterns) - own or not built_in.selects:
+    collection = CollectionManager().get(name)
+    if list(of_modules):
         return None
-    return frozenset(kind.label for kind in TensorKind if built_in.may_take(kind))
+    if list(patterns):
+        try:
+            collection.include_regex = list(patterns)
+        except ConfigError:
+            return None
+    if collection.is_filled or not collection.selects:
+        return None
+    return frozenset(kind.label for kind in TensorKind if collection.may_take(kind))

@@ -6,11 +6,12 @@ one that the collection holds by nature (a loss is in "losses" whatever it is ca
 before the training and may be changed while it runs: a hook sees the change at its next step. Not
 thread-safe: change them from the training thread.
 
-Built in: all, default (include_regex of the hook), weights, biases, gradients, losses, inputs, outputs,
-output_gradients, scalars, custom (empty until filled), optimizer_variables, hyperparameters, and what costs
-extra work, so that only those who name it get it: backward_gradients, microbatch_gradients, weight_updates,
-update_ratios. Gradients of outputs, too, are captured only where they are asked for: "all" leaves them out,
-and a pattern selects them when it says "output_gradient".
+Built in: all, default (include_regex of the hook), weights (all parameters that are not biases), biases,
+gradients, losses, inputs, outputs, output_gradients, scalars, custom (empty until filled),
+optimizer_variables, hyperparameters, and what costs extra work, so that only those who name it get it:
+backward_gradients, microbatch_gradients, weight_updates, update_ratios. Gradients of outputs, too, are
+captured only where they are asked for: "all" leaves them out, and a pattern selects them when it says
+"output_gradient". OLDER_REGEX has the older library's patterns of weights and biases, which go by name.
 """
 
 from __future__ import annotations
@@ -21,70 +22,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tdcore.built_in_collections import BUILT_IN, OLDER_REGEX, ON_REQUEST, PARAMETERS, CollectionKeys, Kinds
 from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode, patterns
 from tdcore.errors import InvalidCollectionConfiguration
 from tdcore.layout import TensorKind
 from tdcore.modes import ModeKeys
+from tdcore.pattern_list import PatternList
 
-__all__ = ["Collection", "CollectionConfig", "CollectionKeys", "CollectionManager", "ModuleTensors"]
+__all__ = [
+    "OLDER_REGEX",
+    "Collection",
+    "CollectionConfig",
+    "CollectionKeys",
+    "CollectionManager",
+    "ModuleTensors",
+]
 
-
-class CollectionKeys:
-    """Names of the built-in collections, and of those that other frameworks fill."""
-
-    ALL = "all"
-    DEFAULT = "default"
-    WEIGHTS = "weights"
-    BIASES = "biases"
-    GRADIENTS = "gradients"
-    LOSSES = "losses"
-    INPUTS = "inputs"
-    OUTPUTS = "outputs"
-    OUTPUT_GRADIENTS = "output_gradients"
-    SCALARS = "scalars"
-    CUSTOM = "custom"
-    OPTIMIZER_VARIABLES = "optimizer_variables"
-    HYPERPARAMETERS = "hyperparameters"
-    BACKWARD_GRADIENTS = "backward_gradients"
-    MICROBATCH_GRADIENTS = "microbatch_gradients"
-    WEIGHT_UPDATES = "weight_updates"
-    UPDATE_RATIOS = "update_ratios"
-    METRICS = "metrics"
-    PREDICTIONS = "predictions"
-    LABELS = "labels"
-    FEATURE_IMPORTANCE = "feature_importance"
-    AVERAGE_SHAP = "average_shap"
-    FULL_SHAP = "full_shap"
-    TREES = "trees"
-
-
-# name -> patterns, kinds that belong by nature, kinds that a pattern may select (None: all). Without the
-# last, "weights" would take "optimizer/exp_avg/Net_fc.weight" and the output of a module "weight_net".
-_PARAMETERS = frozenset({TensorKind.WEIGHT, TensorKind.BIAS})
-_RESULTS = frozenset({TensorKind.OUTPUT, TensorKind.LOSS, TensorKind.CUSTOM})
-_NO_KINDS: frozenset[TensorKind] = frozenset()
-_EXTRA = frozenset({TensorKind.CUSTOM})
 _OF_MODULES = frozenset({TensorKind.INPUT, TensorKind.OUTPUT})
-_ON_REQUEST = TensorKind.OUTPUT_GRADIENT  # "all" leaves it out; patterns of the user must say its word
-_BUILT_IN: dict[str, tuple[tuple[str, ...], frozenset[TensorKind], frozenset[TensorKind] | None]] = {
-    CollectionKeys.ALL: ((".*",), _NO_KINDS, frozenset(TensorKind) - {_ON_REQUEST}),
-    CollectionKeys.DEFAULT: ((), _NO_KINDS, None),
-    CollectionKeys.WEIGHTS: (("^(?!gradient).*weight",), _NO_KINDS, _PARAMETERS),
-    CollectionKeys.BIASES: (("^(?!gradient).*bias",), _NO_KINDS, _PARAMETERS),
-    CollectionKeys.GRADIENTS: (("^gradient",), _NO_KINDS, frozenset({TensorKind.GRADIENT})),
-    CollectionKeys.LOSSES: (("[Ll]oss_(?!input).*output",), frozenset({TensorKind.LOSS}), _RESULTS),
-    CollectionKeys.INPUTS: (("_input_",), _NO_KINDS, frozenset({TensorKind.INPUT})),
-    CollectionKeys.OUTPUTS: (("_output_",), _NO_KINDS, frozenset({TensorKind.OUTPUT})),
-    CollectionKeys.OUTPUT_GRADIENTS: (("^output_gradient/",), _NO_KINDS, frozenset({_ON_REQUEST})),
-    CollectionKeys.SCALARS: ((), frozenset({TensorKind.SCALAR}), None),
-    CollectionKeys.CUSTOM: ((), _NO_KINDS, None),
-    CollectionKeys.OPTIMIZER_VARIABLES: ((), frozenset({TensorKind.OPTIMIZER_STATE}), None),
-    CollectionKeys.HYPERPARAMETERS: ((), frozenset({TensorKind.HYPERPARAMETER}), None),
-    CollectionKeys.BACKWARD_GRADIENTS: (("^backward_gradient/",), _NO_KINDS, _EXTRA),
-    CollectionKeys.MICROBATCH_GRADIENTS: (("^microbatch_gradient/",), _NO_KINDS, _EXTRA),
-    CollectionKeys.WEIGHT_UPDATES: (("^weight_update/",), _NO_KINDS, _EXTRA),
-    CollectionKeys.UPDATE_RATIOS: (("^update_ratio/",), _NO_KINDS, _EXTRA),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +117,9 @@ class Collection:
         self.name = name
         self.version = Version()  # the manager's, once it belongs to one
         self.seen: set[str] = set()  # names of captured tensors that belong here; filled by the hook
-        self._built_in: list[re.Pattern[str]] = []  # select kinds in _kinds only
-        self._kinds: frozenset[TensorKind] | None = None
-        self._by_nature: frozenset[TensorKind] = _NO_KINDS
+        self._own: Mapping[str, Kinds | None] = {}  # patterns with a meaning here: the kinds that they select
+        self._built_in: dict[re.Pattern[str], Kinds | None] = {}  # those of _own that are in use
+        self._by_nature: Kinds = frozenset()
         self._patterns: list[re.Pattern[str]] = []  # the user's, select any kind
         self._module_patterns: list[re.Pattern[str]] = []
         self._names: set[str] = set()
@@ -180,26 +134,42 @@ class Collection:
     @classmethod
     def built_in(cls, name: str) -> Collection:
         """The built-in collection of that name."""
-        regexes, by_nature, kinds = _BUILT_IN[name]
+        regexes, by_nature, kinds = BUILT_IN[name]
         collection = cls(name)
-        collection._built_in = [re.compile(pattern) for pattern in regexes]
-        collection._by_nature, collection._kinds = by_nature, kinds
+        collection._own = dict.fromkeys(regexes, kinds)
+        if name in OLDER_REGEX:
+            collection._own[OLDER_REGEX[name]] = PARAMETERS
+        collection.include(regexes)
+        collection._by_nature = by_nature
         return collection
 
     @property
     def include_regex(self) -> list[str]:
-        """The patterns. Setting them replaces the built-in ones too; include() adds."""
-        return [pattern.pattern for pattern in self._built_in + self._patterns]
+        """The patterns, in a list whose changes take effect here. include() adds, setting replaces.
+
+        A pattern that a built-in collection came with selects the kinds of this collection only, also when it
+        is set again: ".*" in "weights" selects weights.
+        """
+        texts = [pattern.pattern for pattern in (*self._built_in, *self._patterns)]
+        return PatternList(texts, self._replace_regex)
 
     @include_regex.setter
     def include_regex(self, regexes: str | Iterable[str]) -> None:
-        self._built_in, self._patterns = [], []
-        self.version.value += 1
-        self.include(regexes)
+        self._replace_regex(regexes)
+
+    def _replace_regex(self, regexes: str | Iterable[str]) -> None:
+        checked = patterns("include_regex", regexes)
+        self._built_in, self._patterns = {}, []
+        self.include(checked)
 
     def include(self, regexes: str | Iterable[str]) -> None:
         """Adds patterns, matched with re.search against tensor names."""
-        self._patterns += [re.compile(pattern) for pattern in patterns("include_regex", regexes)]
+        for text in patterns("include_regex", regexes):
+            pattern = re.compile(text)
+            if text in self._own:
+                self._built_in[pattern] = self._own[text]
+            else:
+                self._patterns.append(pattern)
         self.version.value += 1
 
     @property
@@ -310,22 +280,23 @@ class Collection:
             return True
         if kind in _OF_MODULES and any(p.search(f"{origin}_{kind.label}") for p in self._module_patterns):
             return True
-        if self._kinds is not None and kind not in self._kinds:
-            return False
-        return any(pattern.search(name) for pattern in self._built_in)
+        return any(
+            (kinds is None or kind in kinds) and pattern.search(name)
+            for pattern, kinds in self._built_in.items()
+        )
 
     def may_take(self, kind: TensorKind) -> bool:
         """False when no tensor of the kind can belong here, whatever its name."""
-        filled = self._patterns_for(kind) or self._names if kind is _ON_REQUEST else self.is_filled
+        filled = self._patterns_for(kind) or self._names if kind is ON_REQUEST else self.is_filled
         if filled or kind in self._by_nature:
             return True
-        return bool(self._built_in) and (self._kinds is None or kind in self._kinds)
+        return any(kinds is None or kind in kinds for kinds in self._built_in.values())
 
     def _patterns_for(self, kind: TensorKind) -> list[re.Pattern[str]]:
         """The user's patterns that may select the kind."""
-        if kind is not _ON_REQUEST:
+        if kind is not ON_REQUEST:
             return self._patterns
-        return [pattern for pattern in self._patterns if _ON_REQUEST.label in pattern.pattern]
+        return [pattern for pattern in self._patterns if ON_REQUEST.label in pattern.pattern]
 
     def configure(self, config: CollectionConfig) -> None:
         """Takes over settings; patterns and names are added to those it has."""
@@ -348,7 +319,7 @@ class CollectionManager:
     def __init__(self) -> None:
         self.version = Version()
         self._collections: dict[str, Collection] = {}
-        for name in _BUILT_IN:
+        for name in BUILT_IN:
             self._adopt(Collection.built_in(name))
 
     def __iter__(self) -> Iterator[Collection]:

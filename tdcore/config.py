@@ -97,6 +97,9 @@ class SaveConfig:
     save_steps: Sequence[int] = ()
     mode_save_configs: Mapping[ModeKeys, SaveConfigMode] = field(default_factory=dict)
     _rest: SaveConfigMode = field(init=False, repr=False, compare=False)
+    _partial: bool = field(
+        init=False, repr=False, default=False
+    )  # says nothing of modes that it does not name
 
     def __post_init__(self) -> None:
         rest = SaveConfigMode(
@@ -114,23 +117,37 @@ class SaveConfig:
         """The settings that hold in the mode."""
         return self.mode_save_configs.get(mode, self._rest)
 
+    def own(self, mode: ModeKeys) -> SaveConfigMode | None:
+        """The settings that it has for the mode; None where it came as a dict that does not name the mode."""
+        return self.mode_save_configs.get(mode, None if self._partial else self._rest)
+
+    def completed(self, other: SaveConfig) -> SaveConfig:
+        """The same, with the settings of `other` in the modes for which it has none."""
+        if not self._partial:
+            return self
+        modes = {mode: self.own(mode) or other.get_save_config(mode) for mode in ModeKeys}
+        return SaveConfig(mode_save_configs=modes)
+
     def should_save_step(self, mode: ModeKeys, step: int) -> bool:
         """Whether the step of the mode (counted per mode, from 0) is saved."""
         return self.get_save_config(mode).should_save_step(step)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Mode name -> settings, for every mode."""
-        return {mode.name: self.get_save_config(mode).to_json_dict() for mode in ModeKeys}
+        """Mode name -> settings, for every mode that it has settings for."""
+        found = {mode.name: self.own(mode) for mode in ModeKeys}
+        return {name: own.to_json_dict() for name, own in found.items() if own is not None}
 
     @classmethod
     def parse(cls, value: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode]) -> SaveConfig:
-        """A SaveConfig from any of the forms that the API takes."""
+        """A SaveConfig from any of the forms that the API takes. One from a dict may leave modes open."""
         if isinstance(value, SaveConfig):
             return value
         if isinstance(value, SaveConfigMode):
             return cls(mode_save_configs=dict.fromkeys(ModeKeys, value))
         if isinstance(value, Mapping):
-            return cls(mode_save_configs=value)
+            found = cls(mode_save_configs=value)
+            object.__setattr__(found, "_partial", True)
+            return found
         raise ConfigError(
             f"save_config must be a SaveConfig or a dict of modes to SaveConfigMode, "
             f"got {type(value).__name__}"
@@ -208,7 +225,8 @@ class HookConfig:
             raise ConfigError(
                 f"reduction_config must be a ReductionConfig, got {type(self.reduction_config).__name__}"
             )
-        object.__setattr__(self, "save_config", SaveConfig.parse(self.save_config))
+        when = SaveConfig.parse(self.save_config).completed(SaveConfig())
+        object.__setattr__(self, "save_config", when)
         object.__setattr__(self, "include_workers", parse_workers(self.include_workers))
         object.__setattr__(self, "include_regex", patterns("include_regex", self.include_regex))
         object.__setattr__(

@@ -132,11 +132,12 @@ def _collection_parameters(config: CollectionConfig) -> dict[str, Any]:
 
 def _save_parameters(config: SaveConfig) -> Iterable[tuple[str, Any]]:
     default = SaveConfig()
-    yield "save_interval", config.save_interval
-    for name in SETTINGS:
-        if name != "save_interval" and getattr(config, name) != getattr(default, name):
-            value = getattr(config, name)
-            yield name, list(value) if name == "save_steps" else value
+    if all(config.own(mode) is not None for mode in ModeKeys):
+        yield "save_interval", config.save_interval
+        for name in SETTINGS:
+            if name != "save_interval" and getattr(config, name) != getattr(default, name):
+                value = getattr(config, name)
+                yield name, list(value) if name == "save_steps" else value
     for mode, when in config.mode_save_configs.items():
         for name, value in when.to_json_dict().items():
             yield f"{mode.name.lower()}.{name}", value

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 
 import pytest
 
-from tdcore.collection import Collection, CollectionConfig, CollectionManager
+from tdcore.collection import OLDER_REGEX, Collection, CollectionConfig, CollectionManager
 from tdcore.config import ReductionConfig, SaveConfig
 from tdcore.errors import ConfigError, InvalidCollectionConfiguration
 from tdcore.layout import TensorKind
@@ -34,7 +35,11 @@ def homes(name: str, kind: TensorKind) -> set[str]:
         ("scalar/accuracy", TensorKind.SCALAR, {"scalars"}),
         ("optimizer/exp_avg/Net_conv1.weight", TensorKind.OPTIMIZER_STATE, {"optimizer_variables"}),
         ("optimizer/group_0/lr", TensorKind.HYPERPARAMETER, {"hyperparameters"}),
-        ("Net_cls_token", TensorKind.WEIGHT, set()),
+        ("Net_cls_token", TensorKind.WEIGHT, {"weights"}),
+        ("Net_dense.kernel", TensorKind.WEIGHT, {"weights"}),
+        ("Net_norm.gamma", TensorKind.WEIGHT, {"weights"}),
+        ("Net_attention.in_proj", TensorKind.WEIGHT, {"weights"}),
+        ("Net_weight_bias", TensorKind.BIAS, {"biases"}),
     ],
 )
 def test_a_tensor_belongs_to_the_built_in_collections_of_its_name_and_kind(
@@ -55,6 +60,60 @@ def test_setting_the_patterns_replaces_the_built_in_ones() -> None:
     weights.include_regex = ["fc2"]
     assert not weights.belongs("Net_fc1.weight", TensorKind.WEIGHT)
     assert weights.include_regex == ["fc2"]
+
+
+@pytest.mark.parametrize("name", ["weights", "biases"])
+def test_the_older_patterns_select_parameters_by_name(name: str) -> None:
+    collection = CollectionManager().get(name)
+    collection.include_regex = [OLDER_REGEX[name]]
+    assert collection.include_regex == [OLDER_REGEX[name]]
+    word = {"weights": "weight", "biases": "bias"}[name]
+    assert collection.belongs(f"Net_fc.{word}", TensorKind.WEIGHT)
+    assert collection.belongs(f"Net_fc.{word}", TensorKind.BIAS)
+    assert not collection.belongs("Net_cls_token", TensorKind.WEIGHT)
+    assert not collection.belongs(f"optimizer/exp_avg/Net_fc.{word}", TensorKind.OPTIMIZER_STATE)
+    assert not collection.belongs(f"{word}_net_output_0", TensorKind.OUTPUT)
+
+
+def test_patterns_that_are_set_next_to_the_built_in_ones_add_to_them() -> None:
+    weights = CollectionManager().get("weights")
+    weights.include_regex = [*weights.include_regex, "relu"]
+    assert weights.belongs("Net_cls_token", TensorKind.WEIGHT)
+    assert weights.belongs("relu_output_0", TensorKind.OUTPUT)
+    assert not weights.belongs("tanh_output_0", TensorKind.OUTPUT)
+
+
+def test_the_list_of_patterns_may_be_changed_in_place() -> None:
+    manager = CollectionManager()
+    mine = manager.get("mine")
+    regexes = mine.include_regex
+
+    def selected() -> list[str]:
+        return [name for name in ("a", "b", "c", "d") if mine.belongs(name, TensorKind.CUSTOM)]
+
+    before = manager.version.value
+    regexes.append("^a")
+    assert manager.version.value > before
+    assert selected() == ["a"]
+    regexes.extend(["^b", "^c"])
+    mine.include_regex += ["^d"]
+    assert selected() == ["a", "b", "c", "d"]
+    regexes = mine.include_regex
+    regexes.remove("^a")
+    assert regexes.pop() == "^d"
+    assert (selected(), regexes) == (["b", "c"], ["^b", "^c"])
+    regexes[0] = "^a"
+    del regexes[1]
+    regexes.insert(0, "^d")
+    assert (selected(), mine.include_regex) == (["a", "d"], ["^d", "^a"])
+    with pytest.raises(ConfigError, match="not a regular expression"):
+        regexes.append("(")
+    assert regexes == ["^d", "^a"]
+    copied = copy.deepcopy(regexes)
+    copied.append("^c")
+    assert (type(copied), selected()) == (list, ["a", "d"])
+    regexes.clear()
+    assert selected() == []
 
 
 def test_a_collection_takes_inputs_or_outputs_by_the_class_of_their_module() -> None:

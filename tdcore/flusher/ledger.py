@@ -80,8 +80,8 @@ class Ledger:
         self.changes += 1
 
     def forget(self) -> list[Gap]:
-        """Everything on disk was removed. Returns the gaps that take its place: those without rows that it had,
-        and one for its rows.
+        """Forgets all files, which were removed. Returns the gaps that take their place: those without rows
+        that they had, and one for their rows.
         """
         total = self.totals()
         self.entries.clear()

@@ -53,19 +53,14 @@ class SavedCollection:
     def matcher(self) -> Collection:
         """The same collection as hooks have it: `belongs(name, kind)` tells what is part of it.
 
-        A built-in collection whose patterns were not changed takes only the kinds of tensors that it is
-        made for.
+        The patterns of a built-in collection select only the kinds of tensors that it is made for.
         """
         from tdcore.collection import Collection, CollectionManager
 
         manager = CollectionManager()
         collection = manager.get(self.name) if self.name else Collection("unnamed")
         if list(self.include_regex) != collection.include_regex:
-            extra = [pattern for pattern in self.include_regex if pattern not in collection.include_regex]
-            if set(collection.include_regex) <= set(self.include_regex):
-                collection.include(extra)
-            else:
-                collection.include_regex = list(self.include_regex)
+            collection.include_regex = list(self.include_regex)
         collection.tensor_names = self.tensor_names
         return collection
 

@@ -111,6 +111,21 @@ def test_a_hook_is_made_from_the_older_json(tmp_path: Path, monkeypatch: pytest.
     assert run.tensor("relu_output_0").steps() == [0, 3]
 
 
+@pytest.mark.xfail(strict=True, reason="hook.py")
+def test_a_subclass_of_the_hook_made_from_json_runs_its_own_init(tmp_path: Path) -> None:
+    class Mine(Hook):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.added = self.add_collection(td.CollectionConfig(name="mine", include_regex="relu_output"))
+
+    document = {"LocalPath": str(tmp_path / "run"), "HookParameters": {"save_interval": "3"}}
+    (tmp_path / "hook.json").write_text(json.dumps(document))
+    with Mine.create_from_json_file(tmp_path / "hook.json", flusher="thread") as hook:
+        assert isinstance(hook, Mine)
+        assert hook.added.name == "mine"
+        assert hook.config.save_config.save_interval == 3
+
+
 def test_the_collections_of_the_run_list_their_tensors_and_settings(
     make_hook: MakeHook, read_run: ReadRun
 ) -> None:
@@ -121,7 +136,7 @@ def test_the_collections_of_the_run_list_their_tensors_and_settings(
     document = json.loads((Path(hook.out_dir) / "collections.json").read_text())
     weights = document["attempts"]["0"]["collections"]["weights"]
     assert weights["tensor_names"] == ["Net_fc1.weight", "Net_fc2.weight"]
-    assert weights["include_regex"] == ["^(?!gradient).*weight"]
+    assert weights["include_regex"] == [".*"]
     assert weights["save_config"]["TRAIN"]["save_interval"] == 3
     assert weights["included"] is True
 

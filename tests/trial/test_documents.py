@@ -150,12 +150,13 @@ def test_collections_select_tensors_by_pattern_and_by_name(run: RunWriter) -> No
         trial.tensor_names(collection="weights")
 
 
-def test_built_in_collection_takes_only_its_kind_of_tensor(run: RunWriter) -> None:
+@pytest.mark.parametrize("pattern", ["^(?!gradient).*weight", ".*"])
+def test_built_in_collection_takes_only_its_kind_of_tensor(run: RunWriter, pattern: str) -> None:
     run.add("Net_fc.weight", ONE, step=0, kind="weight")
     run.add("optimizer/exp_avg/Net_fc.weight", ONE, step=0, kind="optimizer_state")
     run.add("weight_net_output_0", ONE, step=0, kind="output")
     run.flush()
-    collections(run, weights={"include_regex": ["^(?!gradient).*weight"], "tensor_names": []})
+    collections(run, weights={"include_regex": [pattern], "tensor_names": []})
     assert create_trial(run.root).tensor_names(collection="weights") == ["Net_fc.weight"]
 
 
