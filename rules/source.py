@@ -2,6 +2,8 @@
 
 A source hands out each captured tensor once, and only when its step is complete for its worker
 (rules/completeness.py). So a rule does not judge half a step, and live and offline runs judge the same rows.
+The column `step` holds common steps (tdcore/trial/common_steps.py), as far as they are known by then: the
+number of a step can be too low when the first worker is behind and still evaluates. The mode step is final.
 Threads: a source belongs to one engine.
 """
 
@@ -161,6 +163,7 @@ class RunSource:
         whole = self._completeness.position()
         return {
             "run_id": self._run_id, "tickets": done, "first_attempt": self._first_attempt, "whole": whole,
+            "numbering": index.common.saved(),
         }  # fmt: skip
 
     def resume(self, position: Mapping[str, Any]) -> None:
@@ -172,6 +175,7 @@ class RunSource:
         self._first_attempt = position["first_attempt"]
         for (worker, attempt), ranges in position["tickets"].items():
             self._index.skip(worker, attempt, ranges)
+        self._index.common.restore(position.get("numbering", {}))
         self._completeness.resume(position["whole"])
 
     def next(self, columns: Sequence[str], *, everything: bool = False) -> Batch:
