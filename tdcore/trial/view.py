@@ -44,7 +44,7 @@ class View:
         self._steps = np.empty(0, dtype=np.int64)
         self._step_rows = np.empty(0, dtype=np.int64)  # a row of each step, with its mode
         self._mode_rows = np.empty(0, dtype=np.int64)  # a row of each step of each mode
-        self._hidden = np.empty(0, dtype=np.int64)  # those of them that a global step does not mean
+        self._hidden: dict[int, Rows] = {}  # mode code -> sorted numbers that do not mean a step of this mode
         self._revision = 0  # of the numbering
         self._order = np.empty(0, dtype=np.int64)  # rows sorted by name, up to _ordered
         self._order_names = np.empty(0, dtype=np.int32)
@@ -157,22 +157,17 @@ class View:
 
     def meant(self, rows: Rows) -> Rows:
         """Those of `rows` that their global step means: see the module's text."""
-        if not len(self._hidden):
-            return rows
         index = self._index
-        steps, modes = index.column("step"), index.column("mode")
-        hidden = np.isin(steps[rows], steps[self._hidden])
-        some = rows[hidden]
-        pairs = set(zip(steps[self._hidden].tolist(), modes[self._hidden].tolist(), strict=True))
-        hidden[hidden] = [
-            pair in pairs for pair in zip(steps[some].tolist(), modes[some].tolist(), strict=True)
-        ]
-        found: Rows = rows[~hidden]
-        return found
+        for mode, hidden in self._hidden.items():
+            steps = index.column("step")[rows]
+            places = np.minimum(np.searchsorted(hidden, steps), len(hidden) - 1)
+            rows = rows[(hidden[places] != steps) | (index.column("mode")[rows] != mode)]
+        return rows
 
     def _forget(self) -> None:
         self._visible = Growing("?")
-        self._steps = self._step_rows = self._mode_rows = self._hidden = np.empty(0, dtype=np.int64)
+        self._steps = self._step_rows = self._mode_rows = np.empty(0, dtype=np.int64)
+        self._hidden = {}
 
     def _add_steps(self, rows: Rows) -> None:
         """Takes new shown rows into the steps.
@@ -199,7 +194,8 @@ class View:
         self._steps = steps[order[first]]
         speaker = order[first][np.cumsum(first) - 1]  # of each row, in this order
         hidden = (ranks[order] > ranks[speaker]) & (is_global[order] == is_global[speaker])
-        self._hidden = self._mode_rows[order[hidden]]
+        modes, steps = index.column("mode")[self._mode_rows[order[hidden]]], steps[order[hidden]]
+        self._hidden = {mode: steps[modes == mode] for mode in distinct(modes)}
 
     def _ranks(self, rows: Rows) -> npt.NDArray[np.int64]:
         """The place of each row's worker among all workers."""
