@@ -50,6 +50,7 @@ _NO_ROWS: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
 class Batch:
     """Captured tensors of steps that are complete, one row each, in order of steps within each worker.
 
+    table: has a column `own_step`, too, where workers count their steps differently (Columns.own_steps).
     payload: reads the values of one row. ended: (attempt, worker) pairs that get no more rows after these.
     """
 
@@ -201,6 +202,9 @@ class RunSource:
             self._collections = _collections(self.sink)
             self._members = _members(self._collections)
         table = stats_table(index, captures, columns)
+        if index.common.differs:
+            own = index.own_steps[captures.first_rows]
+            table = table.append_column("own_step", pa.array(own))
         self._seen, self._waiting = len(index), rows[~complete]  # last: what raises leaves them for later
         return Batch(table=table, payload=lambda row: self._payload(captures, row), ended=self._ended())
 

@@ -116,6 +116,11 @@ class CommonSteps:
         return self._restored or len(self._workers) > 1
 
     @property
+    def differs(self) -> bool:
+        """Whether the common step of some row is not its worker's own."""
+        return self._steps is not None
+
+    @property
     def array(self) -> Ints:
         """The common step of each row; a view, valid until the next `update`."""
         return (self._columns["step"] if self._steps is None else self._steps).array

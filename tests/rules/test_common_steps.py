@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tdcore.rules import invoke_rule, run
 from tdcore.rules.legacy import LegacyRule, Rule
-from tdcore.rules.source import RunSource
+from tdcore.rules.measures.phases import PhaseCutter
+from tdcore.rules.measures.series import mixed_series
+from tdcore.rules.source import COLUMNS, RunSource
+from tdcore.rules.window import Columns, Window
 from tdcore.trial import create_trial
 from tests.trial.clocks import evaluating, ranks
 
@@ -95,3 +99,21 @@ def test_steps_are_complete_for_a_worker_by_its_own_numbers(tmp_path: Path) -> N
         worker: max(row["step"] for row in table.to_pylist() if row["worker"] == worker) for worker in BOTH
     }
     assert newest == {"worker_0": 5, "worker_1": 5}
+
+
+def test_losses_of_a_worker_are_in_its_own_order(tmp_path: Path) -> None:
+    """The evaluations of rank 1 have one step more than those of rank 0, so their numbers are later ones."""
+    for rank, steps in zip(ranks(tmp_path), (2, 3), strict=True):
+        for _ in range(3):
+            rank.train(3)
+            rank.evaluate(steps)
+        rank.end()
+    window = Window(columns=Columns(RunSource(tmp_path).next(COLUMNS).table), memory={})
+    rows = np.flatnonzero(window.named(["^x$"]))
+    for (_, worker, _), points, is_eval in mixed_series(window, rows):
+        evaluated = 2 if worker == "worker_0" else 3
+        phases = PhaseCutter().take(points, is_eval)
+        assert [(phase.is_eval, phase.count) for phase in phases] == [
+            (False, 3), (True, evaluated), (False, 3), (True, evaluated), (False, 3),
+        ]  # fmt: skip
+        assert [phase.step for phase in phases if not phase.is_eval] == [2, 7, 12]
