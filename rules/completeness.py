@@ -10,7 +10,8 @@ may come after rows of later steps that were on the host. A step is complete for
   a very long pause is judged all the same.
 
 Where a worker says nothing of steps (what wrote the run is no hook), its rows come in order: there a row of a
-later step completes a step, too. Threads: belongs to one source.
+later step completes a step, too. Here each worker's steps have its own
+numbers. Threads: belongs to one source.
 """
 
 from __future__ import annotations
@@ -46,9 +47,8 @@ class Completeness:
         """Where waiting and then fresh rows are of complete steps. fresh: those that have just come."""
         rows, now = np.concatenate([waiting, fresh]), self._clock()
         texts = index.texts("worker")
-        attempt, worker, step = (
-            index.column(name)[rows].astype(np.int64) for name in ("attempt", "worker", "step")
-        )
+        attempt, worker = (index.column(name)[rows].astype(np.int64) for name in ("attempt", "worker"))
+        step = index.own_steps[rows]
         complete = np.zeros(len(rows), dtype=np.bool_)
         pairs = attempt * len(texts) + worker
         for pair in np.unique(pairs).tolist():

@@ -34,6 +34,7 @@ from tdcore.errors import (
     UnsupportedFeature,
 )
 from tdcore.rules.base import Finding
+from tdcore.rules.measures.series import groups
 from tdcore.rules.need import Need
 
 if TYPE_CHECKING:
@@ -202,20 +203,36 @@ class LegacyRule:
 
 
 def _complete_steps(window: Window) -> list[tuple[tuple[int, str, str, int], int]]:
-    """((attempt, worker, mode, mode_step), global step) of steps that all workers have completed, sorted."""
+    """((attempt, worker, mode, mode_step), global step) of steps that all workers have completed, sorted.
+
+    Global steps are those of the first worker by rank: the steps of a mode that it does not have do not show
+    how far another worker is. A row of a step that was returned before is not a new step.
+    """
     columns, memory = window.columns, window.memory
     waiting: dict[int, tuple[int, str, str, int]] = memory.setdefault("waiting", {})
-    newest: dict[tuple[int, str], int] = memory.setdefault("newest", {})
+    newest: dict[tuple[int, str], dict[str, int]] = memory.setdefault("newest", {})
+    judged: dict[int, int] = memory.setdefault("judged", {})  # attempt -> the last step that was returned
     steps, attempts, mode_steps = columns.ints("step"), columns.ints("attempt"), columns.ints("mode_step")
-    workers, names = columns.codes("worker")
-    for code in np.unique(attempts * len(names) + workers).tolist():
-        attempt, worker = divmod(code, len(names))
-        pair = (attempt, names[worker] or "")
-        mine = steps[(attempts == attempt) & (workers == worker)]
-        newest[pair] = max(newest.get(pair, -1), int(mine.max()))
+    everything = np.arange(len(window), dtype=np.int64)
+    for attempt, worker, mode, group in groups(columns, everything, "attempt", "worker", "mode"):
+        of_mode = newest.setdefault((attempt, worker), {})
+        of_mode[mode] = max(of_mode.get(mode, -1), int(steps[group].max()))
     for step, row in zip(*(found.tolist() for found in np.unique(steps, return_index=True)), strict=True):
-        worker_name, mode = columns.text("worker", row), columns.text("mode", row)
-        waiting.setdefault(step, (int(attempts[row]), worker_name, mode, int(mode_steps[row])))
-    going_on = [step for pair, step in newest.items() if pair not in window.ended]
+        attempt, worker, mode = int(attempts[row]), columns.text("worker", row), columns.text("mode", row)
+        if step > judged.get(attempt, -1):
+            waiting.setdefault(step, (attempt, worker, mode, int(mode_steps[row])))
+    going_on = [_reached(newest, pair) for pair in newest if pair not in window.ended]
     ready = sorted(step for step in waiting if not going_on or step <= min(going_on))
+    for step in ready:
+        attempt = waiting[step][0]
+        judged[attempt] = max(step, judged.get(attempt, -1))
     return [(waiting.pop(step), step) for step in ready]
+
+
+def _reached(newest: Mapping[tuple[int, str], Mapping[str, int]], pair: tuple[int, str]) -> int:
+    """The highest global step of a worker, in the modes that the first worker of the attempt has."""
+    from tdcore.trial.worker_order import first_worker
+
+    first = newest[pair[0], first_worker(worker for attempt, worker in newest if attempt == pair[0])]
+    shared = [step for mode, step in newest[pair].items() if mode in first]
+    return max(shared or newest[pair].values())

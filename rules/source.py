@@ -2,6 +2,8 @@
 
 A source hands out each captured tensor once, and only when its step is complete for its worker
 (rules/completeness.py). So a rule does not judge half a step, and live and offline runs judge the same rows.
+The column `step` holds common steps (tdcore/trial/common_steps.py), as far as they are known by then: the
+number of a step can be too low when the first worker is behind and still evaluates. The mode step is final.
 Threads: a source belongs to one engine.
 """
 
@@ -48,6 +50,7 @@ _NO_ROWS: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
 class Batch:
     """Captured tensors of steps that are complete, one row each, in order of steps within each worker.
 
+    table: has a column `own_step`, too, where workers count their steps differently (Columns.own_steps).
     payload: reads the values of one row. ended: (attempt, worker) pairs that get no more rows after these.
     """
 
@@ -161,6 +164,7 @@ class RunSource:
         whole = self._completeness.position()
         return {
             "run_id": self._run_id, "tickets": done, "first_attempt": self._first_attempt, "whole": whole,
+            "numbering": index.common.saved(),
         }  # fmt: skip
 
     def resume(self, position: Mapping[str, Any]) -> None:
@@ -172,6 +176,7 @@ class RunSource:
         self._first_attempt = position["first_attempt"]
         for (worker, attempt), ranges in position["tickets"].items():
             self._index.skip(worker, attempt, ranges)
+        self._index.common.restore(position.get("numbering", {}))
         self._completeness.resume(position["whole"])
 
     def next(self, columns: Sequence[str], *, everything: bool = False) -> Batch:
@@ -197,6 +202,9 @@ class RunSource:
             self._collections = _collections(self.sink)
             self._members = _members(self._collections)
         table = stats_table(index, captures, columns)
+        if index.common.differs:
+            own = index.own_steps[captures.first_rows]
+            table = table.append_column("own_step", pa.array(own))
         self._seen, self._waiting = len(index), rows[~complete]  # last: what raises leaves them for later
         return Batch(table=table, payload=lambda row: self._payload(captures, row), ended=self._ended())
 

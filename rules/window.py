@@ -78,6 +78,15 @@ class Columns:
             self._cache[key] = np.asarray(column.to_numpy(), dtype=np.int64)
         return self._cache[key]
 
+    @property
+    def own_steps(self) -> Ints:
+        """Global steps as each worker counts its own: what comes later on a worker has a higher number.
+
+        The column `step` has the numbers of the first worker by rank instead, which may have another order
+        than the steps of another worker.
+        """
+        return self.ints("own_step" if "own_step" in self.table.column_names else "step")
+
     def present(self, name: str) -> Mask:
         """Where a column is not null."""
         key = "p:" + name

@@ -417,6 +417,16 @@ def test_a_session_imports_neither_a_framework_nor_pyarrow(tmp_path: Path) -> No
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
+def test_rows_of_an_earlier_step_do_not_set_the_progress_back(make_session: MakeSession) -> None:
+    session = make_session(flusher="thread")
+    tap, tensors = Tap(session), next(training(1))[1]
+    tap(11, tensors)
+    wait_until(lambda: session.progress().rows == len(NAMES), "step 11 was written")
+    tap(10, tensors)
+    wait_until(lambda: session.progress().rows == 2 * len(NAMES), "step 10 was written")
+    assert session.progress().last_step == 11
+
+
 def test_the_flusher_holds_none_of_the_trainers_files_open(tmp_path: Path, make_session: MakeSession) -> None:
     with (tmp_path / "precious").open("w") as file:
         os.set_inheritable(file.fileno(), True)

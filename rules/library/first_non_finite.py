@@ -120,7 +120,7 @@ class FirstNonFinite:
     def _follow(self, window: Window, story: Story, rows: Ints, bad: Mask) -> Iterator[Finding]:
         """The saved steps of one worker, up to the first that is reported."""
         if bad.any() or story.held is not None:
-            steps = window.columns.ints("step")[rows]
+            steps = window.columns.own_steps[rows]
             other = ~window.kind("gradient", "output_gradient", "optimizer_state")[rows]
             for step in np.unique(steps).tolist():
                 at = np.flatnonzero(bad & (steps == step))
@@ -138,7 +138,7 @@ class FirstNonFinite:
     def _finding(self, window: Window, story: Story, rows: Ints, bad: Mask, at: Ints) -> Finding:
         """About the first of the bad rows of a step. at: their positions in rows, in order."""
         columns = window.columns
-        steps = columns.ints("step")[rows]
+        steps = columns.own_steps[rows]
         row, step = int(rows[at[0]]), int(steps[at[0]])
         before = Story(sizes=dict(story.sizes))
         before.remember(window, rows[~bad & (steps < step)], self.history)
@@ -186,7 +186,7 @@ class Story:
         """Takes in the sizes of sound tensors."""
         largest = window.columns.floats("abs_max")
         for name, group in groups(window.columns, rows, "name"):
-            steps = window.columns.ints("step")[group]
+            steps = window.columns.own_steps[group]
             starts = np.flatnonzero(np.append(True, steps[1:] != steps[:-1]))  # a step may hold several calls
             newest = np.maximum.reduceat(largest[group], starts)[-history:].tolist()
             self.sizes[name] = [*self.sizes.get(name, []), *newest][-history:]
@@ -204,7 +204,7 @@ def _as_made(window: Window, rows: Ints) -> Ints:
     """Rows in the order in which their values came to be: weights are older than what a forward makes."""
     columns = window.columns
     older = 2 * window.kind("optimizer_state")[rows] + window.kind("weight", "bias")[rows]
-    return rows[np.lexsort((columns.ints("seq")[rows], -older.astype(np.int8), columns.ints("step")[rows]))]
+    return rows[np.lexsort((columns.ints("seq")[rows], -older.astype(np.int8), columns.own_steps[rows]))]
 
 
 def _grown(window: Window, rows: Ints, before: Story) -> dict[str, float | int | str]:

@@ -27,7 +27,7 @@ class Phase:
     """
 
     is_eval: bool
-    offset: int  # step - mode_step
+    offset: int  # the worker's own global step - mode_step
     first: float
     step: int = 0
     mode_step: int = 0
@@ -62,21 +62,21 @@ class PhaseCutter:
     """Cuts a series into phases as it comes in; keeps the one that is still open."""
 
     open: Phase | None = None
-    newest: int = -1  # global step of the last value taken in
+    newest: int = -1  # global step of the last value taken in, as the worker counts its own
 
     def take(self, points: Points, is_eval: Mask) -> list[Phase]:
         """The phases that these points end: a phase ends when another one begins.
 
         A point that came late, for a step already taken in, changes nothing.
         """
-        late = int(np.searchsorted(points.step, self.newest, side="right"))
+        late = int(np.searchsorted(points.own_step, self.newest, side="right"))
         points, is_eval = points.after(int(points.unit[late - 1])) if late else points, is_eval[late:]
-        if not points.step.size:
+        if not points.own_step.size:
             return []
-        self.newest = int(points.step[-1])
+        self.newest = int(points.own_step[-1])
         ended: list[Phase] = []
-        for rows in _cuts(points.step - points.mode_step, is_eval):
-            offset = int(points.step[rows.start] - points.mode_step[rows.start])
+        for rows in _cuts(points.own_step - points.mode_step, is_eval):
+            offset = int(points.own_step[rows.start] - points.mode_step[rows.start])
             kind = bool(is_eval[rows.start])
             if self.open is None or (self.open.offset, self.open.is_eval) != (offset, kind):
                 ended += self.end()
@@ -94,7 +94,8 @@ def as_points(phases: list[Phase]) -> Points:
     """One point per phase: its mean, at its last step, by the step of its mode."""
     unit = np.array([phase.mode_step for phase in phases], dtype=np.int64)
     step = np.array([phase.step for phase in phases], dtype=np.int64)
-    return Points(unit=unit, step=step, mode_step=unit, value=np.array([phase.mean for phase in phases]))
+    value = np.array([phase.mean for phase in phases])
+    return Points(unit=unit, step=step, own_step=step, mode_step=unit, value=value)
 
 
 def _cuts(offset: npt.NDArray[np.int64], is_eval: Mask) -> list[slice]:

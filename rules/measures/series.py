@@ -19,10 +19,15 @@ __all__ = ["NO_POINTS", "Points", "dense", "group_codes", "groups", "mixed_serie
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Points:
-    """Values of one loss in one mode, ascending: unit = step of the mode (or global), one value each."""
+    """Values of one loss in one mode, ascending: one value per unit.
+
+    unit: step of the mode; of several modes together `own_step`, the global step as the worker counts.
+    step: the global step of the first worker by rank.
+    """
 
     unit: npt.NDArray[np.int64]
     step: npt.NDArray[np.int64]
+    own_step: npt.NDArray[np.int64]
     mode_step: npt.NDArray[np.int64]
     value: npt.NDArray[np.float64]
 
@@ -32,6 +37,7 @@ class Points:
         return Points(
             unit=self.unit[start:],
             step=self.step[start:],
+            own_step=self.own_step[start:],
             mode_step=self.mode_step[start:],
             value=self.value[start:],
         )
@@ -41,6 +47,7 @@ class Points:
         return Points(
             unit=self.unit[positions],
             step=self.step[positions],
+            own_step=self.own_step[positions],
             mode_step=self.mode_step[positions],
             value=self.value[positions],
         )
@@ -50,6 +57,7 @@ class Points:
         return Points(
             unit=np.concatenate([self.unit, later.unit]),
             step=np.concatenate([self.step, later.step]),
+            own_step=np.concatenate([self.own_step, later.own_step]),
             mode_step=np.concatenate([self.mode_step, later.mode_step]),
             value=np.concatenate([self.value, later.value]),
         )
@@ -57,7 +65,7 @@ class Points:
 
 _NUMBERS = frozenset({"attempt", "step", "mode_step", "call"})  # the other columns are texts
 _NONE = np.empty(0, dtype=np.int64)
-NO_POINTS = Points(unit=_NONE, step=_NONE, mode_step=_NONE, value=np.empty(0))
+NO_POINTS = Points(unit=_NONE, step=_NONE, own_step=_NONE, mode_step=_NONE, value=np.empty(0))
 
 
 def scalars(window: Window, wanted: Mask, what: str = "loss") -> Mask:
@@ -108,15 +116,20 @@ def _points(
 ) -> tuple[Points, npt.NDArray[np.int64]]:
     """The rows as points, one per unit, and the position in `group` of the last row of each."""
     step, mode_step = columns.ints("step")[group], columns.ints("mode_step")[group]
-    unit = step if by_step else mode_step
+    own_step = columns.own_steps[group]
+    unit = own_step if by_step else mode_step
     value = columns.floats("mean")[group]
     if np.all(unit[1:] > unit[:-1]):
-        return Points(unit=unit, step=step, mode_step=mode_step, value=value), np.arange(unit.size)
+        points = Points(unit=unit, step=step, own_step=own_step, mode_step=mode_step, value=value)
+        return points, np.arange(unit.size)
     distinct, inverse, counts = np.unique(unit, return_inverse=True, return_counts=True)
     value = np.bincount(inverse, weights=value) / counts
     last = np.zeros(distinct.size, dtype=np.int64)
     last[inverse] = np.arange(unit.size)
-    return Points(unit=distinct, step=step[last], mode_step=mode_step[last], value=value), last
+    points = Points(
+        unit=distinct, step=step[last], own_step=own_step[last], mode_step=mode_step[last], value=value
+    )
+    return points, last
 
 
 def groups(columns: Columns, rows: npt.NDArray[np.int64], *names: str) -> Iterator[tuple[Any, ...]]:

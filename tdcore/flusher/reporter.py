@@ -25,6 +25,7 @@ class Reporter:
         self._heartbeat = heartbeat
         self._beat_at = 0.0
         self._trouble = ""  # as last told
+        self._highest_step = -1
 
     def beat(self, now: float, trouble: str) -> None:
         """A sign of life, when it is time. trouble: why data is kept back, "" when it is not."""
@@ -48,5 +49,8 @@ class Reporter:
         )
 
     def _last_step(self) -> int:
+        """The highest step so far: a later file may hold rows of an earlier step, or none."""
         newest = self._ledger.entries[-1].summary if self._ledger.entries else None
-        return newest.last_step if newest is not None else -1
+        if newest is not None:
+            self._highest_step = max(self._highest_step, newest.last_step)
+        return self._highest_step

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Growing", "distinct"]
+__all__ = ["Growing", "distinct", "starts_of"]
 
 
 class Growing:
@@ -45,3 +45,12 @@ def distinct(values: npt.NDArray[np.integer]) -> list[int]:
     if len(values) == 0 or (values == values[0]).all():
         return [int(value) for value in values[:1]]
     return [int(value) for value in np.unique(values).tolist()]
+
+
+def starts_of(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Where at least one of these columns of equal length differs from the row before; True at the first."""
+    starts = np.zeros(len(columns[0]), dtype=np.bool_)
+    starts[:1] = True
+    for column in columns:
+        starts[1:] |= column[1:] != column[:-1]
+    return starts

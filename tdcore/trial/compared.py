@@ -14,7 +14,7 @@ import pyarrow as pa
 from tdcore import layout
 from tdcore.errors import ConfigError
 from tdcore.trial.statistics import DERIVED
-from tdcore.trial.view import worker_order
+from tdcore.trial.worker_order import worker_order
 
 __all__ = ["compared"]
 

@@ -12,7 +12,8 @@ merged: Index lists again too. listing.py says how few requests that takes where
 
 Nothing is locked and nothing is written. Threads: one reader, one thread. Rows are numbered from 0 in the
 order in which they were read; the narrow columns (index_file.NARROW) are NumPy arrays over all rows, the
-others are read when needed.
+others are read when needed. The column `step` holds common steps (common_steps.py): workers of one run that
+number their steps differently are translated to the numbers of the first worker by rank.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tdcore.errors import RunCorrupt, SinkKeyError
 from tdcore.sinks.base import announce
 from tdcore.trial.chunk import Chunk, gather
 from tdcore.trial.columns import Growing
+from tdcore.trial.common_steps import CommonSteps
 from tdcore.trial.gaps import FileGaps, file_gaps
 from tdcore.trial.index_file import NARROW, WORDS, open_chunks
 from tdcore.trial.intervals import Intervals
@@ -76,6 +78,7 @@ class Index:
         self._root = root
         self._wait = wait
         self._columns = {name: Growing(kind) for name, kind in NARROW.items()}
+        self.common = CommonSteps(self._columns, self.vocabularies)
         self._chunks: list[Chunk] = []
         self._starts: list[int] = []  # first row of each chunk
         self._read: dict[tuple[str, int], Intervals] = {}
@@ -161,11 +164,16 @@ class Index:
         self._listing.expect(homes, ended)
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A narrow column over all rows; texts are codes of `vocabularies[name]`.
+        """A narrow column over all rows; texts are codes of `vocabularies[name]`; steps are common steps.
 
         A view: valid until `advance`.
         """
-        return self._columns[name].array
+        return self.common.array if name == "step" else self._columns[name].array
+
+    @property
+    def own_steps(self) -> npt.NDArray[np.int64]:
+        """The global step of each row as its worker counts. A view, as of `column`."""
+        return self._columns["step"].array
 
     def texts(self, name: str) -> list[str]:
         """The distinct texts of a narrow column; a code is a position in this list."""
@@ -269,6 +277,7 @@ class Index:
             self._chunks.append(chunk)
             self._starts.append(self._rows)
             self._rows += chunk.rows
+        self.common.update()
 
     def _join_small(self) -> None:
         """Joins runs of small chunks at the end: their number grows with the logarithm of the polls."""
@@ -349,7 +358,7 @@ class Index:
     # Columns. -------------------------------------------------------------------------------------
 
     def _narrow_arrow(self, name: str, rows: Rows) -> pa.Array:
-        values = self._columns[name].array[rows]
+        values = self.column(name)[rows]
         if name in WORDS:
             return self.vocabularies[name].to_arrow(values)
         kind = layout.index_schema().field(name).type

@@ -25,7 +25,7 @@ from tdcore.trial.boxes import Box, Cover, Shard, shard_of
 from tdcore.trial.captures import Captures
 from tdcore.trial.index import Index
 from tdcore.trial.statistics import DERIVED, STATS_COLUMNS, derived_columns, merged_columns, stats_table
-from tdcore.trial.view import worker_order
+from tdcore.trial.worker_order import worker_order
 
 __all__ = ["MERGED_COLUMNS", "checked_columns", "merged_table"]
 

@@ -3,10 +3,14 @@
 A step is complete for a worker when the worker has said that it is over, has ended, or has added nothing for
 a while (`settle`): a step's tensors reach the index in pieces, those of devices later than others, and no row
 says "that was the last one". Of a worker that says nothing of steps, what wrote the run being no hook, a step
-is complete when it has saved something of a later one.
+is complete when it has saved something of a later one. Rows of a step that its worker has not marked as over
+may come after rows of later steps.
 
 A step is complete when it is so for every worker that is expected: those that run.json names, and those that
-have shown themselves. Not waited for is a worker
+have shown themselves. Each worker counts its own global steps, so a step of several workers is identified by
+(attempt, mode, mode step): see common_steps.py. A worker that has not saved a step has passed it when it has
+finished a later step of the mode, or a step of another mode that is later in the common numbering. Not waited
+for is a worker
 - whose attempt has ended: it left an end file, after all its rows;
 - that fell behind the others and of which nothing has come for ten times `settle`, when its process is known
   to be gone, or for a minute (or ten times `settle`, if that is longer) when its machine is another one;
@@ -25,6 +29,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from tdcore import layout
 from tdcore.errors import SinkKeyError
@@ -43,7 +48,7 @@ from tdcore.trial.documents import (
     read_run,
 )
 from tdcore.trial.fetch import fetch_all
-from tdcore.trial.index import Index
+from tdcore.trial.index import Index, Rows
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
@@ -51,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "RunStatus"]
 
 RunStatus = Literal["running", "ended", "died"]
+Mask = npt.NDArray[np.bool_]
 
 _CLAIM = re.compile(r"attempts/(\d{4,8})-([A-Za-z0-9][A-Za-z0-9_.-]{0,127})\.json", re.ASCII)
 _FAR_SECONDS = 60.0  # of silence: longer than clocks of two machines differ
@@ -61,7 +67,7 @@ _PATIENCE = (
 
 
 class _Frontier:
-    """The last step of one worker in one attempt, and when something of it last arrived."""
+    """The last step of one worker in one attempt, as it counts itself, and when its rows last arrived."""
 
     __slots__ = ("arrived", "saved_ns", "step")
 
@@ -114,7 +120,7 @@ class Progress:
         if known == self._seen:
             return
         attempts, workers = index.column("attempt")[known:], index.column("worker")[known:]
-        steps, times = index.column("step")[known:], index.column("time_ns")[known:]
+        steps, times = index.own_steps[known:], index.column("time_ns")[known:]
         texts, now = index.texts("worker"), self._clock()
         pairs = distinct(attempts.astype(np.int64) * len(texts) + workers)
         for attempt, worker in (divmod(pair, len(texts)) for pair in pairs):
@@ -125,7 +131,7 @@ class Progress:
             if before is None or step >= before.step:
                 self._frontiers[place] = _Frontier(step, now, saved_ns)
             else:
-                before.arrived = now
+                before.arrived, before.saved_ns = now, max(saved_ns, before.saved_ns)
 
     @property
     def latest_attempt(self) -> int:
@@ -149,33 +155,66 @@ class Progress:
         entry = self._entry(attempt)
         return 1 if entry is None else entry.world_size
 
-    def complete_before(self, attempt: int) -> int:
-        """Global steps below this one are complete in the attempt."""
-        if attempt < self.latest_attempt or self.status != "running":
-            return int(_ALWAYS)
-        return min(self._bounds(attempt).values(), default=int(_ALWAYS))
+    def complete(self, rows: Rows) -> Mask:
+        """Which of these rows of the index are of complete steps."""
+        index, latest = self._index, self.latest_attempt
+        done: Mask = index.column("attempt")[rows] < latest
+        bounds = {} if self.status != "running" else self._bounds(latest)
+        if not bounds:
+            done[:] = True
+        elif not index.common.several:
+            done |= index.own_steps[rows] < min(bounds.values())
+        else:
+            ends = np.full(len(index.texts("mode")), _ALWAYS)
+            for worker, bound in bounds.items():
+                for mode, end in self._finished(latest, worker, bound).items():
+                    ends[mode] = min(end, ends[mode])
+            done |= index.column("mode_step")[rows] < ends[index.column("mode")[rows]]
+        return done
 
-    def waiting_for(self, attempt: int, step: int) -> list[str]:
-        """The workers that may still add to a global step of the attempt."""
-        if self.complete_before(attempt) > step:
+    def waiting_for(self, attempt: int, step: int, row: int | None = None) -> list[str]:
+        """The workers that may still add to a step of the attempt.
+
+        step: its common step. row: of the index, any of the step; None when nothing of the step was read.
+        """
+        if attempt < self.latest_attempt or self.status != "running":
             return []
-        return [worker for worker, bound in self._bounds(attempt).items() if bound <= step]
+        common, bounds = self._index.common, self._bounds(attempt)
+        if row is None or not common.several:
+            return [worker for worker, own in bounds.items() if common.bound(attempt, worker, own) <= step]
+        mode, mode_step = (int(self._index.column(name)[row]) for name in ("mode", "mode_step"))
+        return [
+            worker
+            for worker, own in bounds.items()
+            if self._finished(attempt, worker, own).get(mode, _ALWAYS) <= mode_step
+        ]
+
+    def _finished(self, attempt: int, worker: str, bound: int) -> dict[int, int]:
+        """mode code -> mode steps below this one are complete for the worker; see CommonSteps.finished."""
+        return {} if bound >= _ALWAYS else self._index.common.finished(attempt, worker, bound)
 
     def _bounds(self, attempt: int) -> dict[str, int]:
-        """For each worker, the global step below which all are complete."""
+        """For each worker, the global step, as it counts itself, below which all are complete."""
         entry = self._entry(attempt)
         expected = self.workers(attempt) | set(() if entry is None else entry.workers)
-        steps = [frontier.step for (number, _), frontier in self._frontiers.items() if number == attempt]
-        furthest = max(steps, default=-1)
-        return {worker: self._bound(attempt, worker, furthest) for worker in sorted(expected)}
+        reached = {
+            worker: self._index.common.bound(attempt, worker, frontier.step + 1)
+            for (number, worker), frontier in self._frontiers.items()
+            if number == attempt
+        }
+        furthest = max(reached.values(), default=0)
+        return {
+            worker: self._bound(attempt, worker, behind=reached.get(worker, 0) < furthest)
+            for worker in sorted(expected)
+        }
 
-    def _bound(self, attempt: int, worker: str, furthest: int) -> int:
+    def _bound(self, attempt: int, worker: str, *, behind: bool) -> int:
         if (worker, attempt) in self.ends:
             return int(_ALWAYS)
         frontier = self._frontiers.get((attempt, worker))
         if frontier is None:
             return self._bound_without_rows(attempt, worker)
-        if frontier.step < furthest and self._is_given_up(attempt, worker, frontier):
+        if behind and self._is_given_up(attempt, worker, frontier):
             return int(_ALWAYS)
         whole = self._index.whole_step(worker, attempt)
         if self._settled(frontier):

@@ -24,7 +24,8 @@ from tdcore.trial.place import pause
 from tdcore.trial.progress import Progress
 from tdcore.trial.statistics import stats_table
 from tdcore.trial.steps import StepState
-from tdcore.trial.view import View, worker_order
+from tdcore.trial.view import View
+from tdcore.trial.worker_order import worker_order
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
@@ -83,22 +84,19 @@ class Reader:
 
     def complete(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Which of these rows are of steps that no worker will add to."""
-        latest = self.progress.latest_attempt
-        done = self.index.column("attempt")[rows] < latest
-        done |= self.index.column("step")[rows] < self.progress.complete_before(latest)
-        return done
+        return self.progress.complete(rows)
 
     def steps_of(self, rows: Rows, mode: ModeKeys) -> list[int]:
         """Distinct steps of these rows, sorted: global ones, or mode steps of the rows of that mode."""
         index = self.index
         if mode is ModeKeys.GLOBAL:
-            return [int(step) for step in np.unique(index.column("step")[rows]).tolist()]
+            return [int(step) for step in np.unique(index.column("step")[self.view.meant(rows)]).tolist()]
         rows = rows[index.column("mode")[rows] == index.vocabularies["mode"].code(mode.name)]
         return [int(step) for step in np.unique(index.column("mode_step")[rows]).tolist()]
 
     def steps(self, mode: ModeKeys, *, incomplete: bool) -> list[int]:
         """Steps with anything saved; those that may still grow only with incomplete=True."""
-        rows = self.view.step_rows
+        rows = self.view.mode_rows
         return self.steps_of(rows if incomplete else rows[self.complete(rows)], mode)
 
     def last_step(self, mode: ModeKeys) -> int | None:
@@ -107,12 +105,14 @@ class Reader:
 
     def state(self, step: int, mode: ModeKeys) -> StepState:
         """What is known of a step, from what was read."""
-        rows = self.view.step_rows
+        rows = self.view.mode_rows
         done = rows[self.complete(rows)]
         if len(self.view.at_step(done, step, mode.name)):
             return StepState.AVAILABLE
         if self.progress.status != "running":
             return StepState.UNAVAILABLE
+        if len(self.view.at_step(rows, step, mode.name)):
+            return StepState.NOT_YET_AVAILABLE
         last = max(self.steps_of(done, mode), default=-1)
         return StepState.NOT_YET_AVAILABLE if step > last else StepState.UNAVAILABLE
 
@@ -148,6 +148,7 @@ class Reader:
         if steps is not None:
             of_mode = mode is not None and mode is not ModeKeys.GLOBAL
             rows = rows[_in_steps(index.column("mode_step" if of_mode else "step")[rows], steps)]
+            rows = rows if of_mode else self.view.meant(rows)
         if kinds is not None:
             vocabulary = index.vocabularies["kind"]
             codes = [vocabulary.code(kind.lower()) for kind in kinds]

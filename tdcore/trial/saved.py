@@ -26,7 +26,7 @@ from tdcore.trial.reductions import from_statistics
 from tdcore.trial.statistics import stats_table
 from tdcore.trial.steps import StepState
 from tdcore.trial.values import read_values
-from tdcore.trial.view import worker_order
+from tdcore.trial.worker_order import worker_order
 
 if TYPE_CHECKING:
     from tdcore.trial.reader import Reader
@@ -183,7 +183,7 @@ class Saved:
             return None
         found = reader.view.rows_of(code)
         found = found[index.column("kind")[found] == index.vocabularies["kind"].code("reduction")]
-        for column in ("step", "worker", "call", "attempt"):
+        for column in ("step", "mode", "worker", "call", "attempt"):
             found = found[index.column(column)[found] == index.column(column)[rows[0]]]
         if len(found) == 0:
             return None

@@ -1,7 +1,8 @@
 """Tensor: one name of a run, and its values at all steps.
 
-Names and meanings are those of the older library's Tensor. Steps are global unless a mode is given. A tensor
-that is sharded over workers is one tensor unless a worker is named. Threads: as Trial.
+Names and meanings are those of the older library's Tensor. Steps are global unless a mode is given. A global
+step is that of the first worker by rank; rows of the other workers are found by its mode and mode step. A
+tensor that is sharded over workers is one tensor unless a worker is named. Threads: as Trial.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from tdcore.trial.on_device import checked_device, on_device
 from tdcore.trial.reductions import REDUCTIONS, checked_name, from_statistics, from_values
 from tdcore.trial.saved import Saved
 from tdcore.trial.values import read_singles
-from tdcore.trial.view import worker_order
 from tdcore.trial.whole import Whole
+from tdcore.trial.worker_order import worker_order
 
 if TYPE_CHECKING:
     from tdcore.trial.reader import Reader
@@ -146,6 +147,8 @@ class Tensor:
             rows = rows[index.column("worker")[rows] == index.vocabularies["worker"].code(worker)]
         if mode is not ModeKeys.GLOBAL:
             rows = rows[index.column("mode")[rows] == index.vocabularies["mode"].code(mode.name)]
+        else:
+            rows = reader.view.meant(rows)
         of_row = index.column("step" if mode is ModeKeys.GLOBAL else "mode_step")[rows]
         order = np.argsort(of_row, kind="stable")
         rows, of_row = rows[order], of_row[order]

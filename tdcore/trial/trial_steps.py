@@ -14,7 +14,7 @@ from tdcore.errors import NoMoreData, StepUnavailable, WaitTimeout
 from tdcore.modes import ModeKeys
 from tdcore.trial.steps import StepState
 from tdcore.trial.trial_run import TrialRun
-from tdcore.trial.view import worker_order
+from tdcore.trial.worker_order import worker_order
 
 __all__ = ["TrialSteps"]
 
@@ -25,7 +25,9 @@ class TrialSteps(TrialRun):
     def steps(self, mode: ModeKeys = ModeKeys.GLOBAL, show_incomplete_steps: bool = False) -> list[int]:
         """Steps with anything saved, sorted: global ones, or those of the mode.
 
-        show_incomplete_steps: also those that some worker may still add to.
+        Rows of several workers belong to one step when attempt, mode and mode step agree. Its global step is
+        that of the first worker by rank; the other workers' own numbers may differ. show_incomplete_steps:
+        also those that some worker may still add to; the global step of these may still change.
         """
         self._reader.auto_refresh()
         return self._reader.steps(mode, incomplete=show_incomplete_steps)
@@ -34,11 +36,14 @@ class TrialSteps(TrialRun):
         """Modes in which anything was saved."""
         self._reader.auto_refresh()
         index = self._reader.index
-        codes = np.unique(index.column("mode")[self._reader.view.step_rows]).tolist()
+        codes = np.unique(index.column("mode")[self._reader.view.mode_rows]).tolist()
         return sorted((ModeKeys[index.texts("mode")[code]] for code in codes), key=lambda mode: mode.value)
 
     def mode(self, global_step: int) -> ModeKeys:
-        """Mode of a global step. Raises StepUnavailable when nothing of it was saved so far."""
+        """Mode of a global step, of the first worker by rank that has the number.
+
+        Raises StepUnavailable when nothing of it was saved so far.
+        """
         row = self._row_of(global_step)
         return ModeKeys[self._reader.index.text("mode", row) or "GLOBAL"]
 
@@ -47,10 +52,13 @@ class TrialSteps(TrialRun):
         return int(self._reader.index.column("mode_step")[self._row_of(global_step)])
 
     def global_step(self, mode: ModeKeys, mode_step: int) -> int:
-        """Global step of a step of a mode; the last of several with that number. Raises StepUnavailable."""
+        """Global step of a step of a mode, as the first worker by rank that has the mode counts.
+
+        The last of several with that number. Raises StepUnavailable.
+        """
         self._reader.auto_refresh()
         view = self._reader.view
-        rows = view.at_step(view.step_rows, mode_step, mode.name)
+        rows = view.at_step(view.mode_rows, mode_step, mode.name)
         if len(rows) == 0:
             raise StepUnavailable(f"run {self.name!r} has nothing of step {mode_step} of mode {mode.name}")
         return int(self._reader.index.column("step")[rows].max())
@@ -68,8 +76,12 @@ class TrialSteps(TrialRun):
         process is gone, or silent for a minute on another machine.
         """
         self._reader.auto_refresh()
-        progress = self._reader.progress
-        return sorted(progress.waiting_for(progress.latest_attempt, step), key=worker_order)
+        progress, view = self._reader.progress, self._reader.view
+        at, latest = view.position(step), progress.latest_attempt
+        row = int(view.step_rows[at]) if at >= 0 else None
+        if row is not None and int(self._reader.index.column("attempt")[row]) != latest:
+            row = None  # of an attempt that will get no more rows
+        return sorted(progress.waiting_for(latest, step, row), key=worker_order)
 
     def has_passed_step(self, step: int, mode: ModeKeys = ModeKeys.GLOBAL) -> StepState:
         """AVAILABLE: saved and complete. NOT_YET_AVAILABLE: it may still come. UNAVAILABLE: it will not."""

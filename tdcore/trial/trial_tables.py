@@ -92,7 +92,7 @@ class TrialTables(TrialRun):
     ) -> pa.Table:
         """Rows of the index as they are stored, one per part, with its columns or those named.
 
-        Filters as in stats().
+        Except for `step`: the global step of the first worker by rank, see steps(). Filters as in stats().
         """
         rows = self._selected(regex_or_names, steps, mode, kinds, workers, attempt)
         return self._reader.index.table(rows, columns)
@@ -100,8 +100,10 @@ class TrialTables(TrialRun):
     def next_complete(self) -> pa.Table:
         """As stats(), for the rows of steps that became complete since the last call: every row comes once.
 
-        For those who follow a run. Of a name that is saved again at a step after that step was given out,
-        the new row comes too.
+        For programs that follow a run. A step has its final number (column `step`, see Trial.steps) when it
+        is complete: numbers that were returned stay. There are two exceptions: a worker that was taken for
+        dead comes back, and the first worker begins a mode that only others had until then. Of a name that is
+        saved again at a step after that step was returned, the new row comes too.
         """
         reader = self._reader
         reader.auto_refresh()

@@ -2,8 +2,14 @@
 
 Attempts: a run that was started again keeps what every attempt saved. The view shows one history: from the
 first step that an attempt saved, that attempt replaces all earlier ones (crash at 212, resumed at 200:
-0..199 of the first, 200.. of the second). A number for `attempt` shows that attempt alone. Everything here
-follows the index as it grows: `update` looks at new rows only. Threads: belongs to one Trial.
+0..199 of the first, 200.. of the second). A number for `attempt` shows that attempt alone.
+
+Workers: steps are common steps (common_steps.py). A worker may still have steps with the number of another
+step of a worker before it: only rank 1 evaluates, and rank 0 trains on. A global step then means the step of
+the first worker by rank that has the number; the other step is found by its mode and mode step.
+
+Everything here follows the index as it grows: `update` looks at new rows only, unless rows that were read
+before have other numbers now. Threads: belongs to one Trial.
 """
 
 from __future__ import annotations
@@ -15,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.errors import ConfigError
-from tdcore.trial.columns import Growing, distinct
+from tdcore.trial.columns import Growing, distinct, starts_of
 from tdcore.trial.index import Index, Rows
+from tdcore.trial.worker_order import worker_order
 
-__all__ = ["View", "as_list", "patterns", "worker_order"]
+__all__ = ["View", "as_list", "patterns"]
 
 Mask = npt.NDArray[np.bool_]
 _NO_LIMIT = np.iinfo(np.int64).max
@@ -35,7 +42,10 @@ class View:
         self._first_steps: dict[int, int] = {}  # of each attempt that has rows
         self._visible = Growing("?")
         self._steps = np.empty(0, dtype=np.int64)
-        self._step_rows = np.empty(0, dtype=np.int64)  # a row of each step, which tells its mode
+        self._step_rows = np.empty(0, dtype=np.int64)  # a row of each step, with its mode
+        self._mode_rows = np.empty(0, dtype=np.int64)  # a row of each step of each mode
+        self._hidden: dict[int, Rows] = {}  # mode code -> sorted numbers that do not mean a step of this mode
+        self._revision = 0  # of the numbering
         self._order = np.empty(0, dtype=np.int64)  # rows sorted by name, up to _ordered
         self._order_names = np.empty(0, dtype=np.int32)
         self._ordered = 0
@@ -60,11 +70,26 @@ class View:
         """For each of `steps`, one of its rows: its mode and mode step are those of the step."""
         return self._step_rows
 
+    @property
+    def mode_rows(self) -> Rows:
+        """One row of each step of each mode, also of those that no global step means."""
+        if len(self._mode_rows) == len(self._step_rows):
+            return self._mode_rows
+        modes, code = self._index.column("mode"), self._index.vocabularies["mode"].code("GLOBAL")
+        steps = self._index.column("step")[self._mode_rows]
+        speaker = self._step_rows[np.searchsorted(self._steps, steps)]
+        found: Rows = self._mode_rows[(modes[self._mode_rows] != code) | (modes[speaker] == code)]
+        return found
+
     def update(self) -> None:
         """Takes in the rows that the index has got since the last call."""
         index, known = self._index, len(self._visible.array)
         if len(index) == known:
             return
+        if index.common.revision != self._revision:
+            self._revision, known = index.common.revision, 0
+            self._first_steps = {}
+            self._forget()
         attempts, steps = index.column("attempt")[known:], index.column("step")[known:]
         changed = False
         for attempt in distinct(attempts):
@@ -73,8 +98,8 @@ class View:
                 changed = changed or any(other < attempt for other in self._first_steps)
                 self._first_steps[attempt] = first
         if changed:  # rows that were shown are now replaced
-            self._visible, known = Growing("?"), 0
-            self._steps = self._step_rows = np.empty(0, dtype=np.int64)
+            known = 0
+            self._forget()
         self._visible.extend(self.shown(np.arange(known, len(index), dtype=np.int64), self._attempt))
         self._add_steps(known + np.flatnonzero(self._visible.array[known:]))
 
@@ -119,8 +144,7 @@ class View:
     def at_step(self, rows: Rows, step: int, mode: str) -> Rows:
         """Those of `rows` at a step: of the mode, or global when the mode is GLOBAL."""
         if mode == "GLOBAL":
-            at_step: Rows = rows[self._index.column("step")[rows] == step]
-            return at_step
+            return self.meant(rows[self._index.column("step")[rows] == step])
         code = self._index.vocabularies["mode"].code(mode)
         chosen = (self._index.column("mode")[rows] == code) & (self._index.column("mode_step")[rows] == step)
         of_mode: Rows = rows[chosen]
@@ -131,35 +155,58 @@ class View:
         at = int(np.searchsorted(self._steps, step))
         return at if at < len(self._steps) and int(self._steps[at]) == step else -1
 
-    def _add_steps(self, rows: Rows) -> None:
-        """Takes new shown rows into `steps`.
+    def meant(self, rows: Rows) -> Rows:
+        """Those of `rows` that their global step means: see the module's text."""
+        index = self._index
+        for mode, hidden in self._hidden.items():
+            steps = index.column("step")[rows]
+            places = np.minimum(np.searchsorted(hidden, steps), len(hidden) - 1)
+            rows = rows[(hidden[places] != steps) | (index.column("mode")[rows] != mode)]
+        return rows
 
-        A row of a proper mode speaks for its step before one of GLOBAL.
+    def _forget(self) -> None:
+        self._visible = Growing("?")
+        self._steps = self._step_rows = self._mode_rows = np.empty(0, dtype=np.int64)
+        self._hidden = {}
+
+    def _add_steps(self, rows: Rows) -> None:
+        """Takes new shown rows into the steps.
+
+        A number that several steps have means the step of the first worker by rank. Of the rows of a step,
+        one of a proper mode stands for it before one of GLOBAL.
         """
         if len(rows) == 0:
             return
         index = self._index
-        steps, is_global = (
-            index.column("step"),
-            index.column("mode") == index.vocabularies["mode"].code("GLOBAL"),
-        )
-        new = np.ones(len(rows), dtype=np.bool_)  # of neighbours that say the same, the first stands for all
-        new[1:] = (steps[rows[1:]] != steps[rows[:-1]]) | (is_global[rows[1:]] != is_global[rows[:-1]])
-        candidates = np.concatenate([self._step_rows, rows[new]])
-        order = np.lexsort([candidates, is_global[candidates], steps[candidates]])
-        candidates = candidates[order]
-        first = np.ones(len(candidates), dtype=np.bool_)
-        first[1:] = steps[candidates][1:] != steps[candidates][:-1]
-        self._step_rows = candidates[first]
-        self._steps = steps[self._step_rows]
+        names = ("step", "mode", "worker")[: 2 + index.common.several]
+        new = starts_of(*(index.column(name)[rows] for name in names))  # the first of equal neighbours
+        candidates = np.concatenate([self._mode_rows, rows[new]])
+        steps, modes = index.column("step")[candidates], index.column("mode")[candidates]
+        ranks = self._ranks(candidates)
+        order = np.lexsort([candidates, ranks, modes, steps])
+        first = starts_of(steps[order], modes[order])
+        keep = order[first]
+        is_global = modes[keep] == index.vocabularies["mode"].code("GLOBAL")
+        self._mode_rows, steps, ranks = candidates[keep], steps[keep], ranks[keep]
+        order = np.lexsort([ranks, is_global, steps])
+        first = starts_of(steps[order])
+        self._step_rows = self._mode_rows[order[first]]
+        self._steps = steps[order[first]]
+        speaker = order[first][np.cumsum(first) - 1]  # of each row, in this order
+        hidden = (ranks[order] > ranks[speaker]) & (is_global[order] == is_global[speaker])
+        modes, steps = index.column("mode")[self._mode_rows[order[hidden]]], steps[order[hidden]]
+        self._hidden = {mode: steps[modes == mode] for mode in distinct(modes)}
 
-
-def worker_order(worker: str) -> tuple[str, int, str]:
-    """Sort key that puts worker_2 before worker_10."""
-    head, _, tail = worker.rpartition("_")
-    return (
-        (head, int(tail), "") if tail.isascii() and tail.isdigit() and len(tail) < 10 else (worker, -1, tail)
-    )
+    def _ranks(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """The place of each row's worker among all workers."""
+        index = self._index
+        if not index.common.several:
+            return np.zeros(len(rows), dtype=np.int64)
+        texts = index.texts("worker")
+        places = np.empty(len(texts), dtype=np.int64)
+        places[sorted(range(len(texts)), key=lambda code: worker_order(texts[code]))] = np.arange(len(texts))
+        found: npt.NDArray[np.int64] = places[index.column("worker")[rows]]
+        return found
 
 
 def as_list(value: str | Iterable[str] | None) -> list[str] | None:

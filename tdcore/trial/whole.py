@@ -21,7 +21,7 @@ from tdcore.trial.boxes import COPY_OF, Box, Cover, Shard, box_text, common, sha
 from tdcore.trial.captures import resolve
 from tdcore.trial.index import Rows
 from tdcore.trial.saved import Saved
-from tdcore.trial.view import worker_order
+from tdcore.trial.worker_order import worker_order
 
 __all__ = ["Share", "Whole"]
 
@@ -230,9 +230,10 @@ class Whole:
             for shard in self._elsewhere()
             if shard.worker not in there and shard.worker in members
         ]
-        step = int(self._saved.reader.index.column("step")[self.shares[0].rows[0]])
+        row = int(self.shares[0].rows[0])
         if attempt == progress.latest_attempt:
-            away += sorted(set(progress.waiting_for(attempt, step)) - there - set(away), key=worker_order)
+            waited = set(progress.waiting_for(attempt, self.step, row))
+            away += sorted(waited - there - set(away), key=worker_order)
         unsaved = progress.world_size(attempt) - len(progress.workers(attempt))
         if away or unsaved > 0:
             who = _listed(away) if away else f"{unsaved} of {progress.world_size(attempt)} workers"

@@ -23,7 +23,7 @@ def points(*phases: tuple[str, list[float]], every: int = 1) -> tuple[Points, Ma
             step += every
             steps[mode] += every
     step_, mode_step, value_, is_eval = (np.array(each) for each in zip(*rows, strict=True))
-    return Points(unit=step_, step=step_, mode_step=mode_step, value=value_), is_eval
+    return Points(unit=step_, step=step_, own_step=step_, mode_step=mode_step, value=value_), is_eval
 
 
 def ends(phases: list[Phase]) -> list[tuple[bool, int, float]]:

@@ -64,7 +64,8 @@ def test_dataclasses_of_rules_come_back_without_their_init() -> None:
         rule="R", code="TDC1", step=1, mode="TRAIN", mode_step=1, worker="worker_0", attempt=0, tensor="w",
         numbers={"mean": np.float64(2.0), "kind": "x"}, why="why", do="do",
     )  # fmt: skip
-    points = Points(unit=np.arange(2), step=np.arange(2), mode_step=np.arange(2), value=np.ones(2))
+    two = np.arange(2)
+    points = Points(unit=two, step=two, own_step=two, mode_step=two, value=np.ones(2))
     coverage = Coverage(judged=3, missing={"why": 2})
     back = load(dump([finding, points, coverage]))
     assert back[0] == finding

@@ -1,0 +1,306 @@
+"""CommonSteps: one numbering of global steps for all workers of a run.
+
+Ranks that train together number their steps alike within a mode (`mode_step`), but not over all modes: when
+only rank 0 evaluates, its global steps are ahead of those of the other ranks from then on. A reader therefore
+identifies a step by (attempt, mode, mode_step). The *common step* of a row is the global step that the first
+worker by rank that has rows of this attempt and mode gives to that (mode, mode_step). Where that worker saved
+other steps of the mode only, its number follows from them: within a phase of a training the global step and
+the mode step advance together. A run of one worker has nothing to translate, and costs nothing here.
+
+The common step of a row can change while the first worker is behind: it may still evaluate before the step
+that the others already have. It is final when the first worker has reached the mode step, so it is final for
+complete steps (`finished`), and only these are handed out to readers that follow a run. There are two
+exceptions: a worker that was taken for dead comes back, and the first worker begins a mode that only others
+had until then. `revision` increases when rows that were read before have other numbers.
+
+Threads: belongs to one Index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.trial.columns import Growing, starts_of
+from tdcore.trial.vocabulary import Vocabularies
+from tdcore.trial.worker_order import first_worker
+
+__all__ = ["CommonSteps", "StepNumbers"]
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Saved: TypeAlias = "dict[tuple[int, str, str], tuple[list[int], list[int]]]"
+
+_FARTHEST = 1 << 62  # step numbers that stand for "all" are cut to this, so that sums do not overflow
+
+
+class StepNumbers:
+    """The global steps that one worker gives to the mode steps of one mode, in one attempt.
+
+    Only the ends of stretches over which the difference of both is constant are stored.
+    """
+
+    __slots__ = ("_mode_steps", "_offsets")
+
+    def __init__(self) -> None:
+        self._mode_steps: Ints = np.empty(0, dtype=np.int64)
+        self._offsets: Ints = np.empty(0, dtype=np.int64)
+
+    def add(self, mode_steps: Ints, steps: Ints) -> None:
+        """Adds pairs of a mode step and its global step. Of two numbers of a mode step the larger counts."""
+        known = np.concatenate([self._mode_steps, mode_steps])
+        offsets = np.concatenate([self._offsets, steps - mode_steps])
+        order = np.lexsort([offsets, known])
+        known, offsets = known[order], offsets[order]
+        changes = offsets[1:] != offsets[:-1]
+        ends = np.ones(len(known), dtype=np.bool_)
+        ends[1:-1] = changes[:-1] | changes[1:]
+        self._mode_steps, self._offsets = known[ends], offsets[ends]
+
+    def at(self, mode_steps: Ints) -> Ints:
+        """The global steps of these mode steps, also where they were not saved."""
+        places = np.searchsorted(self._mode_steps, mode_steps, side="right") - 1
+        found: Ints = mode_steps + self._offsets[np.maximum(places, 0)]
+        return found
+
+    def step(self, mode_step: int) -> int:
+        """The global step of one mode step."""
+        return int(self.at(np.array([mode_step], dtype=np.int64))[0])
+
+    @property
+    def first(self) -> int:
+        """The lowest mode step that was saved."""
+        return int(self._mode_steps[0])
+
+    @property
+    def last(self) -> int:
+        """The highest mode step that was saved."""
+        return int(self._mode_steps[-1])
+
+    @property
+    def highest_step(self) -> int:
+        """The highest global step that was saved."""
+        return int((self._mode_steps + self._offsets).max())
+
+    def first_from(self, step: int) -> int:
+        """The lowest mode step up to `last` with this global step or a higher one; last + 1 if none has."""
+        step = max(-_FARTHEST, min(step, _FARTHEST))
+        ends = np.append(self._mode_steps[1:], self._mode_steps[-1:] + 1)
+        lowest = np.maximum(self._mode_steps, step - self._offsets)
+        there = lowest[lowest < ends]
+        return int(there.min()) if len(there) else self.last + 1
+
+    def saved(self) -> tuple[list[int], list[int]]:
+        """Plain values, for `restore`."""
+        return self._mode_steps.tolist(), (self._mode_steps + self._offsets).tolist()
+
+
+class CommonSteps:
+    """columns: the narrow columns of the index. vocabularies: of the index. `update` follows the columns."""
+
+    def __init__(self, columns: Mapping[str, Growing], vocabularies: Vocabularies) -> None:
+        self.revision = 0
+        self._columns = columns
+        self._workers = vocabularies["worker"]
+        self._modes = vocabularies["mode"]
+        self._numbers: dict[int, dict[int, dict[str, StepNumbers]]] = {}  # attempt -> mode code -> worker
+        self._steps: Growing | None = None  # None: the common step of every row is its worker's own
+        self._seen = 0
+        self._restored = False
+
+    @property
+    def several(self) -> bool:
+        """Whether the run has more than one worker, as far as was read. The methods below are for these."""
+        return self._restored or len(self._workers) > 1
+
+    @property
+    def differs(self) -> bool:
+        """Whether the common step of some row is not its worker's own."""
+        return self._steps is not None
+
+    @property
+    def array(self) -> Ints:
+        """The common step of each row; a view, valid until the next `update`."""
+        return (self._columns["step"] if self._steps is None else self._steps).array
+
+    def update(self) -> None:
+        """Takes in the rows that the columns have got since the last call."""
+        if self.several:
+            self._take_in()
+
+    # State of a reader that does not read all rows again. -----------------------------------------
+
+    def saved(self) -> Saved:
+        """(attempt, worker, mode) -> mode steps, and global steps of them, that define the numbering."""
+        self._take_in()
+        return {
+            (attempt, worker, self._modes.texts[mode]): numbers.saved()
+            for attempt, of_mode in self._numbers.items()
+            for mode, of_worker in of_mode.items()
+            for worker, numbers in of_worker.items()
+        }
+
+    def restore(self, saved: Saved) -> None:
+        """Takes over what `saved` of another reader of the run returned. Before the first row is read."""
+        for (attempt, worker, mode), (mode_steps, steps) in saved.items():
+            (code,) = self._modes.codes([mode]).tolist()
+            pairs = np.array(mode_steps, dtype=np.int64), np.array(steps, dtype=np.int64)
+            self._of(attempt, code).setdefault(worker, StepNumbers()).add(*pairs)
+        self._restored = bool(saved)
+
+    # Which steps workers have finished. -----------------------------------------------------------
+
+    def bound(self, attempt: int, worker: str, own: int) -> int:
+        """The common step below which the worker has finished all, when it has finished its own below `own`.
+
+        Only modes that the first worker of the attempt has count: a worker that alone evaluates numbers its
+        evaluations as it likes.
+        """
+        modes = self._numbers.get(attempt, {})
+        owner = self._owner(attempt)
+        if worker == owner:
+            return own
+        shared = [(each[owner], each[worker]) for each in modes.values() if {owner, worker} <= each.keys()]
+        if not shared:
+            return own
+        finished: list[int] = []
+        begun: list[int] = []
+        for common, mine in shared:
+            open_step = mine.first_from(own)
+            if open_step > mine.first:
+                finished.append(common.step(min(open_step - 1, common.last)))
+            if open_step <= min(mine.last, common.last):
+                begun.append(common.step(open_step))
+        if begun:
+            return max([min(begun), *(step + 1 for step in finished)])
+        if not finished:
+            return min(common.step(mine.first) for common, mine in shared)
+        return max(finished) + 1 + self._not_saved(attempt, worker, own)
+
+    def finished(self, attempt: int, worker: str, own: int) -> dict[int, int]:
+        """mode code -> mode steps below this one are finished by the worker, for all modes of the attempt.
+
+        own: all its own global steps below this one are finished. A step that the worker has not saved is
+        finished when it has finished a later one of the mode, or one that is later in the common numbering.
+        """
+        modes = self._numbers.get(attempt, {})
+        owner = self._owner(attempt)
+        bound = self.bound(attempt, worker, own)
+        newest = max((each[worker].highest_step for each in modes.values() if worker in each), default=None)
+        found: dict[int, int] = {}
+        for mode, of_worker in modes.items():
+            giver = first_worker(of_worker)
+            numbers = of_worker[giver]
+            found[mode] = numbers.first_from(bound if giver == owner else self._as_own(attempt, giver, bound))
+            mine = of_worker.get(worker)
+            if mine is not None:
+                open_step = mine.first_from(own)
+                if open_step > mine.last and mine.highest_step == newest:
+                    open_step += self._not_saved(attempt, worker, own)
+                found[mode] = max(found[mode], open_step)
+        return found
+
+    def _not_saved(self, attempt: int, worker: str, own: int) -> int:
+        """How many own steps below `own` follow the last one that the worker saved."""
+        modes = self._numbers[attempt].values()
+        newest = max(each[worker].highest_step for each in modes if worker in each)
+        return max(0, min(own, _FARTHEST) - 1 - newest)
+
+    def _as_own(self, attempt: int, giver: str, bound: int) -> int:
+        """A bound in common steps as one in the steps of a worker that is not the first of the attempt.
+
+        Below it are the steps of that worker that come before the last common step below the bound.
+        """
+        owner = self._owner(attempt)
+        found: list[int] = []
+        for of_worker in self._numbers[attempt].values():
+            if {owner, giver} <= of_worker.keys():
+                common, mine = of_worker[owner], of_worker[giver]
+                reached = min(common.first_from(bound - 1), common.last)
+                found.append(mine.step(reached) if reached <= mine.last else _FARTHEST)
+        return max(found, default=bound)
+
+    def _owner(self, attempt: int) -> str:
+        """The first worker by rank of an attempt, "" without rows: common steps are its own, where it has the
+        mode.
+        """
+        workers = {worker for each in self._numbers.get(attempt, {}).values() for worker in each}
+        return first_worker(workers) if workers else ""
+
+    def _of(self, attempt: int, mode: int) -> dict[str, StepNumbers]:
+        return self._numbers.setdefault(attempt, {}).setdefault(mode, {})
+
+    # Following the columns. -----------------------------------------------------------------------
+
+    def _take_in(self) -> None:
+        first, self._seen = self._seen, len(self._columns["step"].array)
+        if first == self._seen:
+            return
+        rows = self._changes(first)
+        if self._add(rows) and first:
+            before = self.array
+            self._steps = None
+            self._translate(0, self._changes(0))
+            self.revision += not np.array_equal(before, self.array[: len(before)])
+        else:
+            self._translate(first, rows)
+
+    def _changes(self, first: int) -> Ints:
+        """Rows from `first` on that are of another worker or step than the row before them."""
+        names = ("step", "mode_step", "mode", "worker", "attempt")
+        return first + np.flatnonzero(starts_of(*(self._columns[name].array[first:] for name in names)))
+
+    def _groups(self, rows: Ints) -> Iterator[tuple[int, int, str, Ints]]:
+        """(attempt, mode code, worker, positions in `rows`) of each combination that occurs."""
+        attempt, mode, worker = (
+            self._columns[name].array[rows].astype(np.int64) for name in ("attempt", "mode", "worker")
+        )
+        order = np.lexsort([worker, mode, attempt])
+        starts = np.flatnonzero(starts_of(attempt[order], mode[order], worker[order]))
+        for group in np.split(order, starts[1:]):
+            at = int(group[0])
+            yield int(attempt[at]), int(mode[at]), self._workers.texts[int(worker[at])], group
+
+    def _add(self, rows: Ints) -> bool:
+        """Adds the pairs of steps in these rows. Whether rows before them may have other numbers now."""
+        mode_step, step = (self._columns[name].array[rows] for name in ("mode_step", "step"))
+        groups = list(self._groups(rows))
+        places = {(attempt, mode) for attempt, mode, _, _ in groups}
+        lasts = {
+            place: {worker: numbers.last for worker, numbers in self._of(*place).items()} for place in places
+        }
+        changed = False
+        for attempt, mode, worker, group in groups:
+            of_worker, last = self._of(attempt, mode), lasts[attempt, mode]
+            numbers = of_worker.setdefault(worker, StepNumbers())
+            if last and worker == first_worker(of_worker):
+                others = [each for name, each in last.items() if name != worker]
+                if worker not in last:
+                    changed = True
+                elif others:
+                    known = mode_step[group] <= max(others)
+                    changed = changed or not np.array_equal(
+                        numbers.at(mode_step[group][known]), step[group][known]
+                    )
+            numbers.add(mode_step[group], step[group])
+        return changed
+
+    def _translate(self, first: int, rows: Ints) -> None:
+        """Numbers the rows from `first` on. rows: of them, those at which something changes."""
+        own: Any = self._columns["step"].array
+        mode_step, step = (self._columns[name].array[rows] for name in ("mode_step", "step"))
+        shift = np.zeros(len(rows), dtype=np.int64)
+        for attempt, mode, worker, group in self._groups(rows):
+            of_worker = self._of(attempt, mode)
+            giver = first_worker(of_worker)
+            if worker != giver:
+                shift[group] = of_worker[giver].at(mode_step[group]) - step[group]
+        if self._steps is None:
+            if not shift.any():
+                return
+            self._steps = Growing("i8")
+            self._steps.extend(own[:first])
+        lengths = np.diff(np.append(rows, len(own)))
+        self._steps.extend(own[first:] + np.repeat(shift, lengths))
