@@ -207,6 +207,10 @@ class BaseHook(Resumable):
 
     # For the framework's hook ---------------------------------------------------------------------------
 
+    def _whole_steps(self) -> int:
+        """The last step of those that nothing more is captured for, as the next one begins."""
+        return self._clock.last
+
     def _finish(self) -> None:
         """Captures what a step still owes. Called once, before the end."""
 
@@ -233,11 +237,14 @@ class BaseHook(Resumable):
         return plan
 
     def _mark(self) -> None:
-        """The steps so far are whole: for those who follow the run (rules/completeness.py).
+        """Marks the steps that nothing more is captured for: for readers of the live run
+        (rules/completeness.py).
 
-        Before the first step: that they will be told. Without room in the ring, said when the next begins.
+        Before the first step the mark says that marks will follow. Without room in the ring the mark is
+        written when the next step begins.
         """
-        self._unmarked = not self._ring.mark_step_end(self._clock.now.step)
+        whole = self._whole_steps()
+        self._unmarked = not self._ring.mark_step_end(whole) or whole < self._clock.last
         if self._ring.device_refusals():
             say_refusals(self._ring, self._warn)
 
@@ -255,7 +262,7 @@ class BaseHook(Resumable):
         if self._on_stop is not None:
             self._on_stop(request)
             return
-        step, by = max(self._clock.now.step, 0), request.by or request.rule
+        step, by = max(self._clock.last, 0), request.by or request.rule
         raise StopTraining(request.reason, step=step, requested_by=by)
 
     def _guarded(self, part: str, call: Callable[..., object], *args: Any) -> None:

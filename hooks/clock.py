@@ -1,15 +1,17 @@
 """The step and mode clock of a hook: which step this is, and which collections it saves. Knows no framework.
 
 A step counts once over all modes and once within its mode; whether it is saved goes by the latter, as in the
-older library. A step that saves nothing costs some additions and comparisons.
-Threads: begin() by one thread at a time; the rest from any thread.
+older library. A step that saves nothing costs some additions and comparisons. Steps can interleave: a hook
+may leave a step, begin another one, and continue the first. Threads: begin() by one thread at a time; the
+rest from any thread.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from tdcore.collection import CollectionKeys, CollectionManager
@@ -17,7 +19,7 @@ from tdcore.config import HookConfig, SaveConfigMode
 from tdcore.hooks.plan import NameTable, Plan
 from tdcore.modes import ModeKeys
 
-__all__ = ["Clock", "Now", "Stamp"]
+__all__ = ["Clock", "Now", "Stamp", "StepContext"]
 
 _NEVER = sys.maxsize
 
@@ -30,6 +32,14 @@ class Stamp(NamedTuple):
     step: int
     mode: int
     mode_step: int
+
+
+class StepContext(NamedTuple):
+    """A step that can be continued after another one: numbers, plan, and how often names were captured."""
+
+    stamp: Stamp
+    plan: Plan | None
+    calls: defaultdict[str, int]
 
 
 class Now:
@@ -61,7 +71,9 @@ class Now:
         self._expected[name] = 0
 
     def forget_calls(self, *, saved: bool) -> None:
-        """A step begins, and whether it is saved."""
+        """A step begins, and whether it is saved. What came before the first step belongs to it."""
+        if self.step == self.first and self.calls:
+            return
         if saved:
             self.calls = self._expected.copy()
         elif self.calls:
@@ -81,6 +93,10 @@ class Clock:
         self.now = Now()
         self.mode_steps = [-1] * (len(ModeKeys) + 1)  # by ModeKeys value
         self.plan: Plan | None = None  # of the current step; None: it saves nothing
+        self.last = -1  # the highest global step that has begun
+        self.on_refresh: Callable[[], Callable[[], None] | None] = (
+            _nobody  # who is called when collections changed
+        )
         self.included: dict[str, None] = {}  # names of the collections that are saved; an ordered set
         self._config = config
         self._collections = collections
@@ -98,6 +114,10 @@ class Clock:
             self.included[name] = None
             self._version = -1
 
+    def refresh_next(self) -> None:
+        """The next step reads the collections anew."""
+        self._version = -1
+
     def set_first_mode(self, mode: int) -> None:
         """What is captured before the first step belongs to this mode."""
         if not self.begun:
@@ -107,11 +127,12 @@ class Clock:
     @property
     def begun(self) -> bool:
         """Whether a step of this attempt has begun."""
-        return self.now.step >= self.now.first
+        return self.last >= self.now.first
 
     def resume(self, step: int, mode_steps: Mapping[ModeKeys, int]) -> None:
         """Goes on after these steps of an earlier attempt. Before the first step."""
-        self.now.step, self.now.first = step, step + 1
+        self.now.step = self.last = step
+        self.now.first = step + 1
         for mode in ModeKeys:
             self.mode_steps[mode.value] = mode_steps.get(mode, -1)
         self.set_first_mode(self.now.mode)
@@ -121,7 +142,7 @@ class Clock:
         steps = self.mode_steps
         now = self.now
         mode_step = steps[mode] = steps[mode] + 1
-        now.step += 1
+        now.step = self.last = self.last + 1
         now.mode = mode
         now.mode_step = mode_step
         if self._collections.version.value != self._version:
@@ -135,12 +156,40 @@ class Clock:
         now.forget_calls(saved=plan is not None)
         return plan
 
+    def leave(self) -> StepContext:
+        """The current step, to be continued later. Another one begins or is continued next."""
+        now = self.now
+        context = StepContext(Stamp(now.step, now.mode, now.mode_step), self.plan, now.calls)
+        now.calls = defaultdict(int)
+        return context
+
+    @contextmanager
+    def during(self, context: StepContext) -> Iterator[None]:
+        """Makes another step the current one for a while: what is captured meanwhile belongs to it."""
+        current = self.leave()
+        self.continue_step(context)
+        try:
+            yield
+        finally:
+            self.continue_step(current)
+
+    def continue_step(self, context: StepContext) -> None:
+        """Makes an earlier step the current one again. Counts nothing."""
+        now = self.now
+        now.step, now.mode, now.mode_step = context.stamp
+        now.calls, self.plan = context.calls, context.plan
+
     def may_save_next(self) -> bool:
         """Whether the next step may be saved, if it is in a mode that there was already."""
         if self._collections.version.value != self._version:
             return True
-        met = [mode for mode, step in enumerate(self.mode_steps) if step >= 0]
-        return not met or any(self.mode_steps[mode] + 1 >= self._next_saved[mode] for mode in met)
+        met = False
+        for mode, step in enumerate(self.mode_steps):
+            if step >= 0:
+                met = True
+                if step + 1 >= self._next_saved[mode]:
+                    return True
+        return not met
 
     def plan_now(self) -> Plan:
         """A plan of what the current step saves, also when it saves nothing. Sees the newest collections."""
@@ -198,6 +247,9 @@ class Clock:
 
     def _refresh(self) -> None:
         """Collections changed, or this is the first step."""
+        changed = self.on_refresh()
+        if changed is not None:
+            changed()
         self._version = self._collections.version.value
         self._plans.clear()
         self._schedules.clear()
@@ -213,3 +265,7 @@ class Clock:
                 self._warn(
                     f"collection {name!r} is empty: give it patterns, get_collection({name!r}).include()"
                 )
+
+
+def _nobody() -> None:
+    return None

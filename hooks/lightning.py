@@ -26,7 +26,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from tdcore.hooks.pytorch.hook import Hook
-from tdcore.hooks.pytorch.training import Training, one_step
+from tdcore.hooks.pytorch.training import Training, one_step, replace
 from tdcore.modes import ModeKeys
 
 __all__ = ["HookCallback"]
@@ -53,7 +53,7 @@ class HookCallback(Callback):  # type: ignore[misc]  # the library is not instal
         self._resumed = None
         for name, mode in (("training_step", ModeKeys.TRAIN), ("validation_step", ModeKeys.EVAL)):
             inner = getattr(trainer.strategy, name)
-            _replace(trainer.strategy, name, partial(_as_step, hook, pl_module, mode, inner), self._wrapped)
+            replace(trainer.strategy, name, partial(_as_step, hook, pl_module, mode, inner), self._wrapped)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
         """Records the loss."""
@@ -91,13 +91,3 @@ def _as_step(
     """Calls the strategy's own method as one step of the hook."""
     with one_step(hook, module, mode):  # the batch may never pass through the module's own forward
         return inner(*args, **kwargs)
-
-
-def _replace(owner: Any, name: str, value: object, undo: ExitStack) -> None:
-    """Sets an attribute of one object, until `undo` is closed."""
-    own = vars(owner)
-    if name in own:
-        undo.callback(setattr, owner, name, own[name])
-    else:
-        undo.callback(own.pop, name, None)
-    setattr(owner, name, value)

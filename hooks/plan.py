@@ -20,6 +20,7 @@ __all__ = ["PAYLOAD", "STATISTICS", "Batch", "NameTable", "Plan", "Want"]
 
 PAYLOAD = 1  # CaptureFlags of csrc/record.hpp
 STATISTICS = 2
+_REASON_SHIFT = 4  # above the flags: why a tensor is absent
 _ID_BITS = 0xFFFFFFFF  # -1, "the table of names is full", becomes an id that the capture counts as such
 
 # One element each: the value costs nothing beside its statistics, and readers want it whatever was asked.
@@ -60,6 +61,14 @@ class Batch:
         """The same under other ids."""
         whole = Batch(())
         whole.ids, whole.flags, whole.products = ids, self.flags, self.products
+        return whole
+
+    def with_reasons(self, reasons: Sequence[int]) -> Batch:
+        """The same, with the reason (AbsentReason, csrc/record.hpp) of each tensor that is None; 0: none."""
+        whole = Batch(())
+        flags = zip(self.flags, reasons, strict=True)
+        whole.ids, whole.flags = self.ids, bytes(flag | reason << _REASON_SHIFT for flag, reason in flags)
+        whole.products = self.products
         return whole
 
     def followed_by(self, more: Batch) -> Batch:

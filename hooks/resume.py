@@ -33,7 +33,7 @@ class Resumable:
         """
         steps = self._clock.mode_steps
         return {
-            "step": self._clock.now.step,
+            "step": self._clock.last,
             "mode_steps": {mode.name: steps[mode.value] for mode in ModeKeys},
         }
 
@@ -45,7 +45,7 @@ class Resumable:
         step, mode_steps = _checked(state)
         if self._clock.begun:
             raise ConfigError(
-                f"load_state_dict() came after step {self._clock.now.step} had begun; "
+                f"load_state_dict() came after step {self._clock.last} had begun; "
                 "load the hook's state before the first forward"
             )
         self._clock.resume(step, mode_steps)

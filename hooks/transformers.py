@@ -4,26 +4,41 @@
 
     trainer = Trainer(model=model, args=args, callbacks=[HookCallback("runs/demo", save_all=True)])
 
-A run is one `trainer.train()`. A step is one forward, so with gradient accumulation several belong to one
-step of the trainer; evaluations within the training are steps of mode EVAL. A request to stop sets
-`control.should_training_stop`. The trainer's checkpoints carry how far steps are counted, and
-`train(resume_from_checkpoint=...)` goes on from there. Adds nothing that Hook cannot do.
+A run is one `trainer.train()`. A step is one step of the trainer: all micro-batches up to the optimizer's
+step. Evaluations within the training are steps of mode EVAL. A request to stop sets
+`control.should_training_stop`. The trainer's checkpoints contain the step numbers, and
+`train(resume_from_checkpoint=...)` continues them. Adds nothing that Hook cannot do.
+
+The loss is "loss_output_0", one call for each micro-batch: the value that the trainer passes to
+`accelerator.backward()`, whatever computed it (the model, `compute_loss`, a label smoother). The trainer has
+divided it for gradient accumulation by then; a gradient scaler has not multiplied it yet. No event of a
+callback receives this value, so `accelerator.backward` is wrapped while the training runs.
 """
 
 from __future__ import annotations
 
 import os
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from tdcore.hooks.pytorch.hook import Hook
-from tdcore.hooks.pytorch.training import Training
+from tdcore.hooks.pytorch.living import living
+from tdcore.hooks.pytorch.training import Training, replace
 
-__all__ = ["HookCallback"]
+__all__ = ["HookCallback", "continue_steps"]
 
 _STATE = "tdcore"  # our entry in what the trainer keeps for callbacks
+_NO_NUMBERS = (
+    "the Trainer resumed after its step {} from a checkpoint without step numbers of tdcore: "
+    "steps of this attempt count from 0"
+)
 
 
 class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not installed everywhere
@@ -31,6 +46,7 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
 
     def __init__(self, out_dir: str | os.PathLike[str], **options: Any) -> None:
         self._training = Training(out_dir, options)
+        self._wrapped = ExitStack()
 
     @property
     def hook(self) -> Hook | None:
@@ -50,7 +66,14 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
         assert model is not None, "the trainer always names its model"
         plain = getattr(optimizer, "optimizer", optimizer)  # not the wrapper that goes round it
         resumed = state.stateful_callbacks.get(_STATE)
-        self._training.begin(model, [plain], processes=args.world_size, resumed=resumed)
+        self._wrapped.close()
+        hook = self._training.begin(model, [plain], processes=args.world_size, resumed=resumed)
+        trainer = _trainer_of(self)
+        if trainer is None:
+            hook._warn("the Trainer of this callback was not found, so its losses are not recorded")
+            return
+        accelerator = trainer.accelerator
+        replace(accelerator, "backward", partial(_recorded, hook, accelerator.backward), self._wrapped)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> Any:
         """Keeps how far steps are counted for the next checkpoint; asks the trainer to stop, when asked."""
@@ -65,4 +88,59 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         """Closes the hook."""
+        self._wrapped.close()
         self._training.end()
+
+
+class StepNumbers(TrainerCallback):  # type: ignore[misc]  # the library is not installed everywhere
+    """Stores the step numbers of a hook in the trainer's state, a part of all its checkpoints."""
+
+    def __init__(self, hook: Hook) -> None:
+        self._hook = weakref.ref(hook)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Called before the trainer saves a checkpoint."""
+        hook = self._hook()
+        if hook is not None and not hook._off:
+            state.stateful_callbacks[_STATE] = hook.state_dict()
+
+    on_substep_end = on_step_end
+    on_evaluate = on_step_end
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TrainerCallback, ()  # copies and pickles of a trainer
+
+
+def continue_steps(hook: Hook, model: nn.Module) -> str | None:
+    """Continue the step numbers of the trainer's checkpoint, for a hook that `tdcore run` made.
+
+    Called before the first forward of the model. Does nothing without a trainer that trains the model.
+
+    Returns: A message where the trainer has resumed and its checkpoint has no step numbers.
+    """
+    for trainer in living(Trainer):
+        if getattr(trainer, "is_in_train", False) and any(part is model for part in trainer.model.modules()):
+            trainer.add_callback(StepNumbers(hook))
+            saved = trainer.state.stateful_callbacks.get(_STATE)
+            if saved:
+                hook.load_state_dict(saved)
+            elif trainer.state.global_step:
+                return _NO_NUMBERS.format(trainer.state.global_step)
+            return None
+    return None
+
+
+def _trainer_of(callback: TrainerCallback) -> Any:
+    """The trainer that calls this callback; None where it is not found."""
+    for trainer in living(Trainer):
+        handler = getattr(trainer, "callback_handler", None)
+        if any(one is callback for one in getattr(handler, "callbacks", ())):
+            return trainer
+    return None
+
+
+def _recorded(hook: Hook, backward: Callable[..., Any], loss: Any, *args: Any, **kwargs: Any) -> Any:
+    """Records the loss and calls the accelerator's own method."""
+    if isinstance(loss, torch.Tensor):
+        hook.record_tensor_value("loss", loss)
+    return backward(loss, *args, **kwargs)

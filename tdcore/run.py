@@ -78,7 +78,9 @@ class _Recording:
         """The script has ended, well or not."""
         found = self._attachment is not None and self._attachment.found
         if not found and not self._failed and not self._quiet and os.getpid() == self._pid:
-            _say("no training was seen: no optimizer held the parameters of a module that was called")
+            _say(
+                "no training was seen: no optimizer or backward() had parameters of a module that was called"
+            )
 
     def _hook(self) -> Any:
         from tdcore.hooks.pytorch.hook import Hook

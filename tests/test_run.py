@@ -105,11 +105,13 @@ def test_a_resumed_loop_with_scaler_averages_accumulation_and_workers_is_recorde
     assert (plain.code, ran.code) == (0, 0), ran.err
     assert ran.out == plain.out
     trial = td.create_trial(str(tmp_path / "run"))
-    assert trial.steps(mode=td.modes.TRAIN) == [0, 3, 6, 9, 12, 15]
+    assert trial.steps(mode=td.modes.TRAIN) == [0, 3, 6]
     loss = trial.tensor("loss_output_0")
     printed = losses(plain.out, "Loss:")  # before the scaler multiplied them by 1024
-    assert loss.steps() == [0, 3, 6, 9, 12, 15]
-    assert [float(loss.value(step)) for step in loss.steps()] == printed[::3]
+    assert len(printed) == 8 * 2  # 8 updates, each with the gradients of 2 forwards
+    assert loss.steps() == [0, 3, 6]
+    for step in loss.steps():
+        assert [float(loss.value(step, call=call)) for call in (0, 1)] == printed[2 * step : 2 * step + 2]
     assert "blocks.0.conv_output_0" in trial.tensor_names()
 
 
@@ -125,10 +127,43 @@ def test_a_script_with_the_trainer_of_transformers_is_recorded(tmp_path: Path) -
     assert len(exact(plain.out)) == 6 + 4
     assert "recording GPT2LMHeadModel to" in ran.err
     trial = td.create_trial(str(tmp_path / "runs" / "language_model"))
-    assert trial.tensor("loss_output_0").steps() == [0, 2, 4, 10, 12, 14]  # 6 steps, 4 to evaluate, 6 steps
-    assert trial.steps(mode=td.modes.TRAIN) == [0, 2, 4, 6, 8, 10]
+    loss = trial.tensor("loss_output_0")
+    assert loss.steps() == [0, 2, 8]  # 3 updates, 4 forwards of an evaluation, 3 updates
+    assert loss.steps(td.modes.TRAIN) == trial.steps(mode=td.modes.TRAIN) == [0, 2, 4]
+    for step in loss.steps():
+        assert loss.value(step, call=0) != loss.value(step, call=1)  # 2 forwards for an update
     assert "gradient/GPT2LMHeadModel_transformer.h.0.attn.c_attn.weight" in trial.tensor_names()
     assert trial.tensor("GPT2LMHeadModel_output_loss").value(0).shape == ()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+def test_a_trainer_that_resumes_goes_on_with_the_numbers_of_its_steps(tmp_path: Path) -> None:
+    script = SCRIPTS / "language_model.py"
+    run = ["-m", "tdcore.run", "--out", "run", "--save-interval", 1, script, "out", "--save", 4]
+    assert python(*run, cwd=tmp_path).code == 0
+    first = td.create_trial(str(tmp_path / "run"))
+    assert first.steps(mode=td.modes.TRAIN) == list(range(6))
+    again = python(*run, "--resume", "out/checkpoint-4", cwd=tmp_path)
+    assert again.code == 0, again.err
+    second = td.create_trial(str(tmp_path / "run"), attempt=1)
+    assert second.steps(mode=td.modes.TRAIN) == [4, 5]
+    rows = {row["mode_step"]: row["step"] for row in first.rows("^loss_output_0$").to_pylist()}
+    assert {row["step"] for row in second.rows("^loss_output_0$").to_pylist()} == {rows[4], rows[5]}
+    assert td.create_trial(str(tmp_path / "run")).steps(mode=td.modes.TRAIN) == list(range(6))
+    assert "not_resumed" not in second.notes()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+def test_a_trainer_that_resumes_from_a_checkpoint_without_numbers_has_a_note(tmp_path: Path) -> None:
+    script = SCRIPTS / "language_model.py"
+    assert python(script, "out", "--save", 4, cwd=tmp_path).code == 0
+    arguments = [script, "out", "--save", 4, "--resume", "out/checkpoint-4"]
+    ran = python("-m", "tdcore.run", "--out", "run", "--save-interval", 1, *arguments, cwd=tmp_path)
+    assert ran.code == 0, ran.err
+    trial = td.create_trial(str(tmp_path / "run"))
+    assert trial.steps(mode=td.modes.TRAIN) == [0, 1]
+    assert "after its step 4" in trial.notes()["not_resumed"]
+    assert "count from 0" in ran.err
 
 
 @pytest.mark.supports("torchrun", "values")

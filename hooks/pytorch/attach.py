@@ -4,8 +4,9 @@ The root is the first module that is called at the top (not inside another's for
 whose parameters an optimizer holds; DistributedDataParallel, torch.compile and the like are looked through.
 Roots of other optimizers (a GAN has several) are looked for among all modules at that moment. A root whose
 calls are not seen (a compiled training step) is found at its optimizer's first step, so its first step is
-missed. The loss is what the script calls backward() on: "loss_output_0", or its value before the scaling of a
-GradScaler.
+missed. As long as the process has no torch.optim optimizer, a module in training mode that a backward has
+reached is the root from its next call on, so its first step is missed, too. The loss is what the script calls
+backward() on: "loss_output_0", or its value before the scaling of a GradScaler.
 
 How: a `Sight` stands in for one method of a class and tells on whom it is looked up. It then hands out the
 method itself, so that nothing of ours is on the stack while the method runs: tracebacks, warnings, signatures
@@ -20,6 +21,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import FrameType, MethodType
 from typing import Any
 
@@ -35,6 +37,7 @@ from tdcore.hooks.pytorch.living import living
 from tdcore.hooks.pytorch.optimizer import owned_by
 from tdcore.hooks.pytorch.scaler import GRAD_SCALER
 from tdcore.hooks.pytorch.scripting import leave_out_of_scripts
+from tdcore.hooks.pytorch.signals import Evaluation
 from tdcore.hooks.pytorch.tap import graph_task
 
 __all__ = ["Attachment", "Sight"]
@@ -47,6 +50,7 @@ _WRAPPERS = {
     "OptimizedModule": "_orig_mod",
 }
 _SEARCHES = 16  # for optimizers at the first calls; then at every call whose number is a power of two
+_BACKWARDS = 16  # whose graph is searched, where the script has no optimizer
 _CALL_CODE = getattr(getattr(nn.Module, "_call_impl", None), "__code__", None)
 
 
@@ -75,6 +79,24 @@ class Sight:
             setattr(self._owner, self._name, self._method)
 
 
+class FirstEvaluation(Evaluation):
+    """Stands in for a closure as long as no training was found: the closure's forward may be the first."""
+
+    def __init__(
+        self, attachment: Attachment, optimizer: weakref.ref[Optimizer], closure: Callable[..., Any]
+    ) -> None:
+        super().__init__(attachment.hook, optimizer, closure)
+        self._attachment = attachment
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As the closure."""
+        self._attachment.inside = self._optimizer
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            self._attachment.inside = None
+
+
 class Attachment:
     """Looks for a training and attaches a hook to it, once.
 
@@ -85,6 +107,7 @@ class Attachment:
         self, make_hook: Callable[[], Hook], say: Callable[[str], None], warn: Callable[[str], None]
     ) -> None:
         self.found = False  # a training was found, whether it could be recorded or not
+        self.inside: weakref.ref[Optimizer] | None = None  # whose closure runs
         self._make_hook = make_hook
         self._say = say
         self._warn = warn
@@ -92,6 +115,12 @@ class Attachment:
         self._calls = 0
         self._stepped: list[weakref.ref[Optimizer]] = []
         self._scalers: list[weakref.ref[Any]] = []
+        self._not_called: list[weakref.ref[nn.Module]] = []  # roots of an optimizer that has stepped twice
+        # Parameters of called modules, by id, while there is no optimizer; those that a backward has reached.
+        self._uncertain: dict[int, weakref.ref[nn.Parameter]] = {}
+        self._reached: dict[int, weakref.ref[nn.Parameter]] = {}
+        self._backwards = 0  # whose graph was searched
+        self._has_optimizers = False  # the process had one
         self._hook: weakref.ref[Hook] | Callable[[], None] = lambda: None
         self._call = Sight(nn.Module, "__call__", self._on_call)
         self._backward = Sight(torch.Tensor, "backward", self._on_backward)
@@ -106,6 +135,10 @@ class Attachment:
         self._backward.close()
         self._step.remove()
 
+    def hook(self) -> Hook | None:
+        """The hook that was made, while it exists."""
+        return self._hook()
+
     # What PyTorch calls -----------------------------------------------------------------------------------
 
     def _on_call(self, module: nn.Module) -> None:
@@ -116,24 +149,40 @@ class Attachment:
         except Exception as error:
             self._give_up(error)
 
-    def _on_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        """An optimizer is about to step, and no root was found before: its next call, or this, tells."""
+    def _on_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An optimizer is about to step, and no root was found before: its next call, or this, tells.
+
+        Torch iterates over the hooks of optimizers now: none is added or removed until the next backward.
+        """
         try:
             if self.found:
-                return
+                return None
             again = any(known() is optimizer for known in self._stepped)
             self._stepped.append(weakref.ref(optimizer))
             if again:  # a whole step has passed
-                roots = _roots_of({id(parameter) for parameter in owned_by(optimizer)})
+                own = {id(one) for one in owned_by(optimizer)}
+                held = {id(one) for other in living(Optimizer) for one in owned_by(other)}
+                roots = _roots_of(own)
                 if roots:
-                    self._attach(roots)
+                    roots += _roots_of(held - own, beside=roots[0])
+                self._not_called = list(map(weakref.ref, {id(root): root for root in roots}.values()))
+            if not any(map(callable, (*args[1:], *kwargs.values()))):
+                return None
+            wrap = partial(FirstEvaluation, self, weakref.ref(optimizer))
+            rest = [wrap(value) if callable(value) else value for value in args[1:]]
+            return (args[0], *rest), {key: wrap(one) if callable(one) else one for key, one in kwargs.items()}
         except Exception as error:
-            self._give_up(error)
+            self._give_up(error, inside_step=True)
+        return None
 
     def _on_backward(self, root: torch.Tensor) -> None:
         """Backward is about to start at this tensor."""
         hook = self._hook()
-        if hook is None or hook._off or hook._clock.plan is None:
+        if self._not_called and not self.found:
+            self._attach_not_called()
+        if not self.found and self._uncertain and self._backwards < _BACKWARDS and not self._has_optimizers:
+            self._search_graph(root)
+        if hook is None or hook._off or not hook._saves_losses:
             return
         try:
             inside = graph_task is not None and graph_task() != -1
@@ -156,10 +205,47 @@ class Attachment:
             optimizers = living(Optimizer)
         held = {id(one) for optimizer in optimizers for one in owned_by(optimizer)}
         if parameters.isdisjoint(held):
-            return
+            if optimizers:
+                self._has_optimizers = True
+            held = self._reached_by_backward(module)
+            if parameters.isdisjoint(held):
+                return
         root = _unwrapped(module)
         others = held - {id(one) for one in root.parameters()}
         self._attach([root, *_roots_of(others, beside=root)])
+
+    def _reached_by_backward(self, module: nn.Module) -> set[int]:
+        """Ids of parameters that backwards have reached, where no optimizer exists; notes the module's."""
+        if self._has_optimizers or not module.training:
+            return set()
+        own = {id(one): weakref.ref(one) for one in module.parameters() if one.requires_grad}
+        reached = {key for key, known in self._reached.items() if known() is not None}
+        if reached.isdisjoint(own):
+            self._uncertain.update(own)
+        elif living(Optimizer):
+            self._has_optimizers = True
+            return set()
+        return reached
+
+    def _search_graph(self, root: torch.Tensor) -> None:
+        """A backward is about to start, and no optimizer is known: notes which parameters it reaches."""
+        try:
+            self._backwards += 1
+            if root.grad_fn is not None:
+                leaves = _leaves_of(root.grad_fn)
+                self._reached.update((key, one) for key, one in self._uncertain.items() if key in leaves)
+        except Exception as error:
+            self._give_up(error)
+
+    def _attach_not_called(self) -> None:
+        """A backward is about to start, and an optimizer has stepped twice whose model no call has shown."""
+        try:
+            roots = [root for root in (known() for known in self._not_called) if root is not None]
+            self._not_called = []
+            if roots:
+                self._attach(roots)
+        except Exception as error:
+            self._give_up(error)
 
     def _attach(self, roots: list[nn.Module]) -> None:
         with self._lock:
@@ -179,6 +265,8 @@ class Attachment:
         except BaseException:
             hook.close()
             raise
+        if self.inside is not None:
+            hook._inside, hook._attentive = self.inside, True
         self._scalers = [weakref.ref(scaler) for scaler in living(GRAD_SCALER)]
         self._hook = weakref.ref(hook)
 
@@ -192,7 +280,24 @@ class Attachment:
             else:
                 self._warn(f"{type(root).__name__} trains beside {names[0]}; it is not recorded")
         if not hook._off:
+            self._continue_steps(hook, first)
             self._say(f"recording {', '.join(names)} to {hook.out_dir}")
+
+    def _continue_steps(self, hook: Hook, root: nn.Module) -> None:
+        """Where the trainer of transformers has resumed from a checkpoint: the numbers go on from there."""
+        if "transformers.trainer" not in sys.modules:
+            return
+        try:
+            from tdcore.hooks.transformers import continue_steps
+
+            message = continue_steps(hook, root)
+        except Exception as error:
+            message = (
+                f"step numbers of the Trainer's checkpoint are not known: {type(error).__name__}: {error}"
+            )
+        if message is not None:
+            hook._notes["not_resumed"] = message
+            self._warn(message)
 
     @staticmethod
     def _joins(hook: Hook, root: nn.Module) -> bool:
@@ -202,11 +307,12 @@ class Attachment:
             return False
         return True
 
-    def _give_up(self, error: Exception) -> None:
-        """An error of our own: the script goes on without us."""
+    def _give_up(self, error: Exception, *, inside_step: bool = False) -> None:
+        """An error of our own: the script goes on without us. inside_step: hooks of optimizers stay."""
         self.found = True
         self._warn(f"nothing is recorded: {error}; the script goes on")
-        self.close()
+        if not inside_step:
+            self.close()
 
 
 def _at_top(frame: FrameType | None) -> bool:
@@ -236,6 +342,20 @@ def _unwrapped(module: nn.Module) -> nn.Module:
             break
         module = held
     return module
+
+
+def _leaves_of(node: Any) -> set[int]:
+    """Ids of the leaf tensors that a backward from this node of the graph reaches."""
+    found: set[int] = set()
+    seen, stack = {node}, [node]
+    while stack:
+        node = stack.pop()
+        found.add(id(getattr(node, "variable", None)))
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return found
 
 
 def _roots_of(held: set[int], beside: nn.Module | None = None) -> list[nn.Module]:

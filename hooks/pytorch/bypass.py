@@ -12,7 +12,7 @@ Threads: that of the training. Keeps no module alive.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -107,13 +107,16 @@ class Bypass:
         willing: Choice = known[2]
         return willing
 
-    def forward_ended(self, choice: Choice, view: ModelView, calls: Mapping[str, int]) -> None:
-        """A saved forward has ended. choice: what was tapped. calls: how often each was called."""
+    def forward_ended(self, choice: Choice, view: ModelView, calls: Mapping[str, int]) -> bool:
+        """A saved forward has ended, or its step. choice: the taps. calls: how often each was called.
+
+        Returns whether modules were called that no forward had called before.
+        """
         if choice is not self._seen:
             self._seen = choice
             self._waiting |= self._not_yet_called(choice)
         elif not self._waiting:
-            return
+            return False
         called = [key for key in self._waiting if calls.get(key)]
         for key in called:
             del self._waiting[key]
@@ -121,9 +124,15 @@ class Bypass:
         if called or self._told_view is not view or len(self._waiting) != self._told_count:
             self._told_view, self._told_count = view, len(self._waiting)
             reason = _NOT_CALLED_COMPILED if compile_in_use() else _NOT_CALLED
-            reasons = dict.fromkeys(self._waiting.values(), reason)
+            reasons = dict.fromkeys(_outermost(self._waiting.values()), reason)
             reasons |= dict.fromkeys(reasons.keys() & _read_by_attention(view), _READ_BY_ATTENTION)
             self._tell("never_called", reasons)
+        return bool(called)
+
+    @property
+    def some_waiting(self) -> bool:
+        """Whether modules carry taps that no forward has called so far."""
+        return bool(self._waiting)
 
     def _not_yet_called(self, choice: Choice) -> dict[str, str]:
         ends = [*((tap, "input") for tap in choice.before), *((tap, "output") for tap in choice.after)]
@@ -141,6 +150,18 @@ class Bypass:
     def shy(self) -> set[str]:
         """Names of all modules that must not carry hooks in one mode or the other."""
         return set().union(*(names for _, names in self.layers))
+
+
+def _outermost(names: Iterable[str]) -> list[str]:
+    """Without the modules that are inside of another one of them: what holds for it holds for them."""
+    found = set(names)
+    return [name for name in sorted(found) if found.isdisjoint(_enclosing(name))]
+
+
+def _enclosing(name: str) -> Iterator[str]:
+    """Names of the modules around a module."""
+    parts = name.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts)))
 
 
 def _fused_kernels_allowed() -> bool:

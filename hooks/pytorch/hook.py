@@ -6,9 +6,10 @@
     ... train as before ...
     hook.close()                       # or leave it to the end of the program
 
-A step is one forward of the registered module (until step() is called by hand). Until set_mode() is called
-the mode follows `model.training`: TRAIN or EVAL. (The older library says GLOBAL there.) On a step that
-saves nothing only one forward pre-hook and two optimizer hooks run, some hundred nanoseconds each.
+A step reaches from one update of the weights to the next (driver.py), until step() is called by hand. Until
+set_mode() is called the mode follows what runs: TRAIN, EVAL, or PREDICT. (The older library says GLOBAL
+there.) On a step that saves nothing only one forward pre-hook and two optimizer hooks run, some hundred
+nanoseconds each.
 
 Threads: set-up and close() in the training thread. Replicas may run forward in other threads. Never changes
 values, random numbers, grad mode, autocast or versions of tensors. Never keeps the model alive: the model
@@ -22,8 +23,8 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from contextvars import ContextVar
 from datetime import timedelta
-from time import perf_counter_ns
 from typing import Any, Literal
 
 import torch
@@ -35,21 +36,21 @@ from tdcore.config import HookConfig, ReductionConfig, SaveConfig, SaveConfigMod
 from tdcore.errors import ConfigError
 from tdcore.hook_json import load_hook_config
 from tdcore.hooks.base import BaseHook, hook_config
-from tdcore.hooks.devices import prepare_devices
-from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch import compiled_steps
 from tdcore.hooks.pytorch.compiled import CompiledRoot, compile_in_use
+from tdcore.hooks.pytorch.driver import TrainingDriver
 from tdcore.hooks.pytorch.job import came_too_early, place_in_job
-from tdcore.hooks.pytorch.model import cuda_devices
-from tdcore.hooks.pytorch.optimizer import Numbers
-from tdcore.hooks.pytorch.parameters import ParameterCapture
-from tdcore.hooks.pytorch.registration import check_loss, check_optimizer, check_scaler, root_of
-from tdcore.hooks.pytorch.replicas import Replicas
-from tdcore.hooks.pytorch.roots import Roots, switch_off
-from tdcore.hooks.pytorch.sharded import Parts
-from tdcore.hooks.pytorch.signals import StepSignal, optimizer_signals
-from tdcore.hooks.pytorch.tap import graph_task
-from tdcore.hooks.pytorch.taps import Arguments, Taps
+from tdcore.hooks.pytorch.pickling import leave_hooks_out_of_pickles
+from tdcore.hooks.pytorch.registration import (
+    check_clock,
+    check_loss,
+    check_optimizer,
+    check_scaler,
+    root_of,
+)
+from tdcore.hooks.pytorch.roots import Root, root_name
+from tdcore.hooks.pytorch.signals import optimizer_hooks
+from tdcore.hooks.pytorch.tap import Tap
 from tdcore.hooks.recorder import array_product
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, StopRequest
@@ -57,10 +58,12 @@ from tdcore.session import RingConfig, StopRequest
 __all__ = ["Hook", "create_from_json_file"]
 
 _TRAIN, _EVAL, _GLOBAL = ModeKeys.TRAIN.value, ModeKeys.EVAL.value, ModeKeys.GLOBAL.value
-_WITH_GRADIENTS = (_TRAIN, _GLOBAL)
+_given: ContextVar[HookConfig | None] = ContextVar(
+    "the configuration of the hook that is being made", default=None
+)
 
 
-class Hook(BaseHook):
+class Hook(TrainingDriver):
     """Captures one model's training. See the module's text; every argument is checked when it is given.
 
     out_dir: local folder or URL. A run that is there already gets a new attempt. dry_run: count, write
@@ -70,7 +73,8 @@ class Hook(BaseHook):
     included, but for "output_gradients". include_workers: "one" (rank 0), "all", or a list of ranks. ring,
     flusher, close_timeout: see tdcore.session.Session. on_stop: called once with a stop request, instead of
     raising StopTraining. rules: instances, classes or names of rules; what they need is captured too
-    (hooks/rules.py).
+    (hooks/rules.py). clock: what a step is: "update", from one update of the weights to the next
+    (docs/pytorch.md), or "forward", as in the older library: one forward of the first registered module.
     export_tensorboard, tensorboard_dir: refused until there is such an export.
     """
 
@@ -94,8 +98,9 @@ class Hook(BaseHook):
         close_timeout: timedelta = timedelta(seconds=30),
         on_stop: Callable[[StopRequest], None] | None = None,
         rules: Iterable[object] | str = (),
+        clock: Literal["update", "forward"] = "update",
     ) -> None:
-        config = hook_config(
+        config = _given.get() or hook_config(
             out_dir,
             export_tensorboard=export_tensorboard,
             tensorboard_dir=tensorboard_dir,
@@ -108,14 +113,20 @@ class Hook(BaseHook):
             include_workers=include_workers,
         )
         options = {"flusher": flusher, "close_timeout": close_timeout, "on_stop": on_stop, "rules": rules}
-        self._start(config, ring=ring, **options)
+        self._start(config, ring=ring, clock=clock, **options)
 
     @classmethod
     def from_config(cls, config: HookConfig, **options: Any) -> Hook:
-        """A hook from a checked configuration. options: the keyword-only arguments of Hook."""
-        hook = cls.__new__(cls)
-        hook._start(config, **options)
-        return hook
+        """A hook from a checked configuration. options: the keyword-only arguments of Hook.
+
+        Calls cls(config.out_dir, **options); the configuration replaces the other arguments that a subclass
+        hands on.
+        """
+        token = _given.set(config)
+        try:
+            return cls(config.out_dir, **options)
+        finally:
+            _given.reset(token)
 
     @classmethod
     def create_from_json_file(
@@ -130,93 +141,98 @@ class Hook(BaseHook):
     def __reduce__(self) -> tuple[Any, ...]:
         return _closed_hook, (self.config,)
 
-    def _start(self, config: HookConfig, **options: Any) -> None:
+    def _start(self, config: HookConfig, *, clock: str = "update", **options: Any) -> None:
+        check_clock(clock)
         self._place = rank, world_size = place_in_job()
         options |= {"rank": rank, "world_size": world_size}
         BaseHook.__init__(self, config, framework_version=str(torch.__version__), **options)
-        self._root: weakref.ref[nn.Module] | Callable[[], None] = lambda: None
-        self._parameters: ParameterCapture | None = None
-        self._compiled = CompiledRoot()
-        self._parts = self._recorder.parts = Parts(self._names, self._notes, self._recorder)
-        self._taps = Taps(
-            self._recorder,
-            weakref.WeakMethod(self._fault),
-            weakref.WeakMethod(self._end_forward),
-            self._warn,
-            self._notes,
-            self._compiled,
-        )
-        self._further = Roots()
-        self._numbers = Numbers()
-        self._by_hand = False  # step() was called: forwards no longer count
-        self._version = self._collections.version
-        self._resolved_version = -1
-        self._replicas = Replicas()
-        self._stack = ExitStack()
-        weakref.finalize(self, self._stack.close)
+        self._start_driver()
+        self._by_forward = clock == "forward"
 
     # What a script registers ------------------------------------------------------------------------------
 
     def register_module(self, module: nn.Module) -> None:
-        """Captures this model. The forward of the first one is the clock; further ones join (roots.py)."""
+        """Captures this model. Any number may be registered, in any order (names: roots.py)."""
         module = root_of(module)
-        root = self._root()
-        if root is module:
-            return
-        if self._off:
-            return
-        if root is not None:
-            self._further.add(self, module, self._stack)
-            self._resolved_version = -1
+        self._roots = [root for root in self._roots if root.reference() is not None]
+        if self._off or any(root.reference() is module for root in self._roots):
             return
         early = came_too_early(self._place)
         if early is not None:
             self._notes["place"] = early
             self._warn(early)
+        name = root_name(module, self._roots)
+        compiled = CompiledRoot() if self._roots else self._gate
+        compiled.met = compile_in_use()  # until it is called as it is
+        root = Root(self, module, name, compiled)
+        if type(self).forward_hook is not Hook.forward_hook:
+            root.taps.override = weakref.WeakMethod(self.forward_hook)
         with ExitStack() as stack:
-            parameters = ParameterCapture(
-                module,
-                self._recorder,
-                self._notes,
-                self._warn,
-                weakref.WeakMethod(self._fault),
-                numbers=self._numbers,
-            )
-            signal = StepSignal(self, self)
-            stack.callback(module.register_forward_pre_hook(signal, with_kwargs=True).remove)
-            before, after = optimizer_signals(weakref.ref(self))
-            stack.callback(register_optimizer_step_pre_hook(before).remove)
-            stack.callback(register_optimizer_step_post_hook(after).remove)
+            if not self._listens:
+                self._listens = True
+                before, after = optimizer_hooks(weakref.ref(self))
+                stack.callback(register_optimizer_step_pre_hook(before).remove)
+                stack.callback(register_optimizer_step_post_hook(after).remove)
+            self._roots.append(root)
+            root.put_on(self, stack)
             self._stack.enter_context(stack.pop_all())
-        self._parameters = parameters
-        self._root = weakref.ref(module)
+        leave_hooks_out_of_pickles()
+        self._foreign.clear()
+        self._clock.refresh_next()
         if compile_in_use():
-            self._guarded("activations", compiled_steps.compiled_before, self, module)
-        self._guarded("devices", prepare_devices, self._ring, cuda_devices(module), self._warn)
+            compiled_steps.arm(self, root)
 
     register_hook = register_module
 
     def register_loss(self, loss_module: nn.Module) -> None:
         """Captures what a loss module returns, as "<Class>_output_0" of the collection "losses"."""
         check_loss(loss_module)
-        self._taps.add_loss(loss_module)
+        self._losses.add(loss_module)
         if self._clock.plan is not None:
             self._guarded("losses", self._attach_losses, self._clock.plan)
-        elif self._compiled.met or compile_in_use():
+        elif self._gate.met or compile_in_use():
             compiled_steps.arm_losses(self)
+
+    def forward_hook(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        """Capture the outputs of one call of a module: for subclasses to override.
+
+        Called from the module's forward hook, for every module whose outputs are captured in a saved step;
+        not in compiled code, nor for a registered loss. An override may call super(), which captures outputs.
+        An exception is logged once, and never reaches the training. Without an override the capture does not
+        pass through this method.
+
+        Args:
+            module: The module that was called.
+            inputs: Its positional arguments, as a tuple.
+            outputs: What it returned. The values that super() gets are those that are recorded.
+        """
+        if self._off:
+            return
+        for root in self._roots:
+            tap = root.taps.output_tap(module)
+            if tap is not None:
+                Tap.__call__(tap, module, inputs, outputs)
+
+    def set_mode(self, mode: ModeKeys) -> None:
+        """Says what the following steps are. From the first call on the mode no longer follows what runs.
+
+        TRAIN, GLOBAL: every forward belongs to a training step. EVAL, PREDICT: none does.
+        """
+        BaseHook.set_mode(self, mode)
+        self._stop_following()
 
     def register_optimizer(self, optimizer: Optimizer) -> None:
         """Says plainly which optimizer the model has. Without this it is known from its first step on."""
         check_optimizer(optimizer)
         if self._off:
             return
-        if self._parameters is None:
+        if not self._roots:
             raise ConfigError("register_optimizer needs the model first: call register_module(model)")
-        owns = [one.register(optimizer) for one in (self._parameters, *self._further.parameters())]
-        if not any(owns):
+        if not self._owns(optimizer):
+            self._foreign.clear()
             raise ConfigError(
                 f"the {type(optimizer).__name__} holds no parameter of the registered "
-                f"{self._parameters.view.root_name}; give the optimizer of that model"
+                f"{self._roots[0].view.root_name}; give the optimizer of that model"
             )
 
     def register_scaler(self, scaler: object) -> None:
@@ -224,134 +240,34 @@ class Hook(BaseHook):
         check_scaler(scaler)
         if self._off:
             return
-        if self._parameters is None:
+        if not self._roots:
             raise ConfigError("register_scaler needs the model first: call register_module(model)")
-        self._parameters.scalers.add(scaler)
+        self._scalers.add(scaler)
+        self._busy = True
+
+    def record_tensor_value(self, tensor_name: str, tensor_value: Any) -> None:
+        """Records a functional loss as "<tensor_name>_output_0", when its collection is being saved.
+
+        A name with "loss" in it belongs to "losses"; any other needs a collection that matches it. A tensor
+        that requires gradients belongs to the open training step, also while an evaluation runs.
+        """
+        step = self._belongs_beneath(getattr(tensor_value, "requires_grad", False))
+        if step is not None:
+            with self._clock.during(step):
+                BaseHook.record_tensor_value(self, tensor_name, tensor_value)
+        else:
+            BaseHook.record_tensor_value(self, tensor_name, tensor_value)
 
     def step(self) -> None:
         """Starts the next step by hand; from the first call on forwards start none. Raises StopTraining."""
         if self._off:
             return
         self._by_hand = True
+        self._stop_following()
         self._check_control()
-        root = self._root()
-        self._guarded("steps", self._step_by_hand, root.training if root is not None else None)
-
-    # What PyTorch calls -----------------------------------------------------------------------------------
-
-    def _on_forward(
-        self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object] | None
-    ) -> None:
-        """The root's forward begins. kwargs: None when compiled code tells it."""
-        if self._off:
-            return
-        root = self._root()
-        if module is not root:
-            if root is not None and "_is_replica" in module.__dict__:
-                self._replicas.on_forward(self, module)
-            return
-        if graph_task is not None and graph_task() != -1:
-            return  # activation checkpointing computes the root again
-        if self._asked():
-            self._check_control()
-        start = perf_counter_ns()
-        if not self._by_hand:
-            try:
-                self._start_step(_TRAIN if module.training else _EVAL)
-            except Exception as error:
-                self._fault("steps", error)
-                return
-        if self._clock.plan is not None:
-            spent = self._recorder.spent_ns
-            try:
-                self._attach(module, self._clock.plan, (args, kwargs) if kwargs is not None else None)
-            except Exception as error:
-                self._fault("activations", error)
-            self._recorder.spent_ns = spent + perf_counter_ns() - start  # a tap in between has added its own
-
-    def _start_step(self, following: int) -> None:
-        parameters = self._parameters
-        if parameters is not None and parameters.owed is not None:
-            self._guarded("parameters", parameters.before_forward)
-        if self._further.some:
-            self._guarded("parameters", self._further.before_forward)
-        if self._taps.unsettled:
-            self._guarded("output gradients", self._taps.settle)
-        if self._version.value != self._resolved_version:
-            self._further.resolve_modules(self)
-            self._resolved_version = self._version.value
-        plan = self._begin_step(self._mode or following)
-        if plan is None:
-            if self._taps.left_on:
-                self._guarded("losses", compiled_steps.rest, self)
-            return
-        stamp = self._clock.now.stamp
-        if self._further.some:
-            self._guarded("activations", self._further.begin_step, self)
-        if self._taps.losses:
-            self._guarded("losses", self._attach_losses, plan)
-        if parameters is not None:
-            gradients = stamp.mode in _WITH_GRADIENTS and torch.is_grad_enabled()
-            parameters.start_step(stamp, plan, gradients=gradients)
-
-    def _step_by_hand(self, training: bool | None) -> None:
-        self._start_step(_GLOBAL if training is None else _TRAIN if training else _EVAL)
-        if self._compiled.met:
-            compiled_steps.arm(self)
-
-    def _attach(self, root: nn.Module, plan: Plan, arguments: Arguments | None) -> None:
-        parameters = self._parameters
-        if parameters is None or torch._C._get_tracing_state() is not None:
-            return
-        if arguments is None and not self._taps.is_on:
-            compiled_steps.note_missed(self)
-            return
-        view = parameters.current_view()
-        try:
-            parameters.watch_backward()
-        except Exception as error:
-            self._fault("gradient order", error)
-        if self._place[1] > 1:
-            self._parts.look_at(root, view)
-        also = compiled_steps.widest(self)
-        due = parameters.due_after_forward
-        self._taps.attach(root, view, plan, arguments, watch_end=due, also=also)
-
-    def _end_forward(self) -> None:
-        """The root's forward has ended."""
-        start = perf_counter_ns()
-        try:
-            self._taps.forward_ended()
-        except Exception as error:
-            self._fault("modules without calls", error)
-        if self._parts.unfinished.kept:
-            self._guarded("activations", self._parts.end_forward)
-        parameters = self._parameters
-        if parameters is not None and not self._off and parameters.due_after_forward:
-            self._guarded("parameters", parameters.end_forward)
-        if self._compiled.met:
-            compiled_steps.arm(self)
-        self._recorder.spent_ns += perf_counter_ns() - start
-
-    def _attach_losses(self, plan: Plan) -> None:
-        self._taps.attach_losses(plan, compiled_steps.widest(self))
-
-    def _before_optimizer(self, parameters: ParameterCapture, optimizer: Optimizer, closure: bool) -> None:
-        start = perf_counter_ns()
-        try:
-            parameters.before_step(optimizer, closure=closure)
-        except Exception as error:
-            self._fault("parameters", error)
-        self._recorder.spent_ns += perf_counter_ns() - start
-
-    def _after_optimizer(self, parameters: ParameterCapture, optimizer: Optimizer) -> None:
-        try:
-            mine = parameters.after_step(optimizer)
-        except Exception as error:
-            self._fault("parameters", error)
-            return
-        if mine:
-            self._check_control()
+        root = self._roots[0].reference() if self._roots else None
+        following = _GLOBAL if root is None else _TRAIN if root.training else _EVAL
+        self._guarded("steps", self._start_by_hand, self._mode or following)
 
     # What the base asks -----------------------------------------------------------------------------------
 
@@ -362,25 +278,6 @@ class Hook(BaseHook):
         with torch.no_grad():
             values = tensor.detach().to(torch.float64)
             return (values.abs() if product == "abs_prod" else values).prod()
-
-    def _finish(self) -> None:
-        if self._parameters is not None:
-            self._parameters.finish()
-        self._further.finish()
-        self._taps.settle()
-
-    def _detach(self) -> None:
-        self._further.detach()
-        self._taps.detach()
-        self._taps.detach_losses()
-        self._stack.close()
-
-    def _switch_off(self, part: str) -> None:
-        if part == "steps":
-            self._send_collections()  # the last there will be, with the fault
-            self._off = True
-        self._further.switch_off(part)
-        switch_off(part, self._taps, self._parameters)
 
 
 def create_from_json_file(json_file_path: str | os.PathLike[str] | None = None, **options: Any) -> Hook:

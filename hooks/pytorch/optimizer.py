@@ -31,14 +31,14 @@ _PARAMETERS = itemgetter("params")
 
 
 class Known:
-    """An optimizer that owns parameters of the model. memo: what a step of it was found to pay for."""
+    """An optimizer that owns parameters of the model. cached: what a step of it captures."""
 
-    __slots__ = ("index", "memo", "optimizer")
+    __slots__ = ("cached", "index", "optimizer")
 
     def __init__(self, optimizer: Optimizer, index: int) -> None:
         self.optimizer = weakref.ref(optimizer)
         self.index = index
-        self.memo: Any = None
+        self.cached: Any = None
 
     @property
     def prefix(self) -> str:
@@ -77,6 +77,7 @@ class Optimizers:
     def __init__(self, numbers: Numbers) -> None:
         self._known: dict[int, Known] = {}  # by id of the optimizer
         self._numbers = numbers
+        self.met = 0  # how many there were so far
         self._searched = False
         self._ownerless: set[int] = set()  # ids of parameters for which a search found no optimizer
 
@@ -94,6 +95,7 @@ class Optimizers:
         if not any(id(parameter) in owned for parameter in parameters):
             return None
         self._known = {key: one for key, one in self._known.items() if one.optimizer() is not None}
+        self.met += 1
         known = self._known[id(optimizer)] = Known(optimizer, self._numbers.of(optimizer))
         return known
 

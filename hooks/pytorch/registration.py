@@ -13,7 +13,7 @@ from tdcore.hooks.pytorch.bypass import refuses_hooks
 from tdcore.hooks.pytorch.compiled import original
 from tdcore.hooks.pytorch.scaler import GRAD_SCALER
 
-__all__ = ["check_loss", "check_optimizer", "check_scaler", "root_of"]
+__all__ = ["check_clock", "check_loss", "check_optimizer", "check_scaler", "root_of"]
 
 
 def root_of(module: object) -> nn.Module:
@@ -48,3 +48,9 @@ def check_scaler(scaler: object) -> None:
     """A scaler is torch's own."""
     if not isinstance(scaler, GRAD_SCALER):
         raise ConfigError(f"register_scaler needs a torch.amp.GradScaler, got {type(scaler).__name__}")
+
+
+def check_clock(clock: object) -> None:
+    """What a step is."""
+    if clock not in ("update", "forward"):
+        raise ConfigError(f'clock must be "update" or "forward", got {clock!r}')

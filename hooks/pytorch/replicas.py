@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from tdcore.hooks.pytorch.series import noting
-from tdcore.modes import ModeKeys
 
 if TYPE_CHECKING:
-    from tdcore.hooks.pytorch.hook import Hook
+    from tdcore.hooks.pytorch.driver import TrainingDriver
+    from tdcore.hooks.pytorch.roots import Root
 
 __all__ = ["Replicas"]
 
@@ -23,7 +23,6 @@ _INNER = (
     "outputs and inputs of modules are not captured, because replicas run the registered module: register "
     "the nn.DataParallel to capture them"
 )
-_TRAIN, _EVAL = ModeKeys.TRAIN.value, ModeKeys.EVAL.value
 
 
 class Replicas:
@@ -32,16 +31,21 @@ class Replicas:
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
-    def on_forward(self, hook: Hook, replica: nn.Module) -> None:
+    def on_forward(self, hook: TrainingDriver, root: Root, replica: nn.Module) -> None:
         """The forward of a copy begins."""
         held = (value for module in replica.modules() for value in module.__dict__.values())
         device = next((value.device for value in held if isinstance(value, torch.Tensor)), None)
-        if hook._by_hand or (device is not None and device.index):
+        if root.has_inner or hook._by_hand or (device is not None and device.index):
             return
         noting(hook._notes, hook._warn)(_INNER)
         with self._lock:
             hook._check_control()
-            hook._guarded("steps", hook._start_step, _TRAIN if replica.training else _EVAL)
-            if hook._clock.plan is not None and hook._parameters is not None:
-                hook._guarded("parameters", hook._parameters.current_view)
-                hook._guarded("parameters", hook._parameters.end_forward)
+            hook._guarded("steps", self._begin, hook, root, replica)
+
+    @staticmethod
+    def _begin(hook: TrainingDriver, root: Root, replica: nn.Module) -> None:
+        trains = hook._find_step(root, replica)
+        plan = hook._clock.plan
+        if plan is not None:
+            root.parameters.current_view()
+            root.parameters.begin_forward(hook._clock.now.stamp, plan, trains=trains)

@@ -1,8 +1,6 @@
-"""Roots: further models that one hook watches, beside the one whose forward is the clock.
+"""Root: one registered module, with what captures its weights, gradients and outputs.
 
-The first registered module is the clock. A further one (a discriminator, a teacher) never starts a step: what
-its forwards give, its weights and its gradients go under the step that is running, which its first forward
-there joins. Where networks take turns, hook.step() at the top of the loop says best what a step is.
+Any number of modules may be registered, in any order; all take part in the same steps (driver.py).
 
     first root      names as of a single one: conv1_output_0, Generator_conv1.weight
     further roots   Critic.conv1_output_0, Critic_conv1.weight; Critic_output_0 for itself; the second of one
@@ -14,49 +12,62 @@ Threads: the training thread. Keeps no model alive; ends with the model, or with
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from tdcore.hooks.clock import Stamp
 from tdcore.hooks.devices import prepare_devices
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.compiled import CompiledRoot, compile_in_use, hide
 from tdcore.hooks.pytorch.compiled_steps import note_missed, widest
+from tdcore.hooks.pytorch.entries import Entries
+from tdcore.hooks.pytorch.gradient_order import BackwardSentinel
 from tdcore.hooks.pytorch.model import ModelView, cuda_devices
 from tdcore.hooks.pytorch.parameters import ParameterCapture
-from tdcore.hooks.pytorch.signals import StepSignal, optimizer_signals
-from tdcore.hooks.pytorch.tap import graph_task
+from tdcore.hooks.pytorch.signals import ForwardPreHook
 from tdcore.hooks.pytorch.taps import Arguments, Taps
-from tdcore.modes import ModeKeys
+from tdcore.hooks.pytorch.update_signs import UpdateSigns
+from tdcore.hooks.pytorch.wrappers import class_name, innermost, wrapped_modules
 
 if TYPE_CHECKING:
-    from tdcore.hooks.pytorch.hook import Hook
+    from tdcore.hooks.pytorch.driver import TrainingDriver
+    from tdcore.hooks.pytorch.steps import Steps
 
-__all__ = ["Roots", "switch_off"]
-
-_WITH_GRADIENTS = (ModeKeys.TRAIN.value, ModeKeys.GLOBAL.value)
+__all__ = ["Root", "root_name"]
 
 
-class Further:
-    """A root that is not the clock. name: what it goes by.
+class Root:
+    """One registered module. name: what it goes by, where that is not its class (a further root).
 
-    Stands in for the hook where optimizers call it (signals.py).
+    compiled: whether its call is itself compiled. evaluated_with_grad: its last forward was in eval mode,
+    with gradients enabled. trained_in: the updates of the training step of its last training forward
+    (driver.py). trains_in_eval: an optimizer stepped after a forward in eval mode, so these train. unseen: an
+    optimizer stepped without a forward. by_itself: it is trained by its own forward. follows: so it is, and
+    steps and modes follow what runs. inner_expected: its forward runs, and has not come to the module inside
+    a wrapper (has_inner) yet. searched: its optimizers were looked for, among all objects.
     """
 
-    def __init__(self, hook: Hook, module: nn.Module, name: str) -> None:
-        self._root = weakref.ref(module)
-        self._compiled = CompiledRoot()
-        self._compiled.met = compile_in_use()  # until it is called as it is
+    def __init__(
+        self, hook: TrainingDriver, module: nn.Module, name: str | None, compiled: CompiledRoot
+    ) -> None:
+        self.reference = weakref.ref(module)
+        self.compiled = compiled
+        self.trains_in_eval = False
+        self.evaluated_with_grad = False
+        self.trained_in: set[int] | None = None
+        self.unseen = False
+        self.inner_expected = False
+        self._inner = list(map(weakref.ref, wrapped_modules(module)))
+        self.has_inner = bool(self._inner)
+        self.searched = False
+        self.follows = self.by_itself = False
         self._hook = weakref.ref(hook)
-        self._joined: tuple[Stamp, bool] | None = None  # last step it took part in, whether for gradients
-        self._parameters = ParameterCapture(
+        self.parameters = ParameterCapture(
             module,
             hook._recorder,
             hook._notes,
@@ -64,208 +75,198 @@ class Further:
             weakref.WeakMethod(hook._fault),
             name=name,
             numbers=hook._numbers,
-            scalers=hook._parameters.scalers if hook._parameters else None,
+            scalers=hook._scalers,
         )
-        self._taps = Taps(
+        self.taps = Taps(
             hook._recorder,
             weakref.WeakMethod(hook._fault),
             weakref.WeakMethod(self._end_forward),
             hook._warn,
             hook._notes,
-            self._compiled,
+            compiled,
         )
+        self.entries = Entries(hook, self)
+        self.sentinel = BackwardSentinel()
+        self.signs = UpdateSigns()
+        self._joined: tuple[Stamp, bool] | None = None  # last saved step with a forward of it; for training
+
+    def put_on(self, hook: TrainingDriver, stack: ExitStack) -> None:
+        """From now on its forwards are seen. stack: what ends that."""
+        module = self.reference()
+        if module is None:
+            return
+        for each in (module, *wrapped_modules(module)):  # a script may evaluate the module inside a wrapper
+            signal = ForwardPreHook(hook, self)
+            handle = each.register_forward_pre_hook(signal, with_kwargs=True)
+            stack.callback(handle.remove)
+            flags: Any = each._forward_pre_hooks_with_kwargs
+            flags[handle.id] = signal  # torch reads the keys only; pickles leave this value out (pickling.py)
+        if compile_in_use():
+            stack.callback(hide(module))
+            hook._guarded("activations", self.arm, hook)
+        else:
+            self.entries.put_on()
+        hook._guarded("devices", prepare_devices, hook._ring, cuda_devices(module), hook._warn)
+
+    def is_inner(self, module: nn.Module) -> bool:
+        """Whether it is inside of the root, which is a wrapper."""
+        return any(inner() is module for inner in self._inner)
+
+    @property
+    def has_no_training_forward(self) -> bool:
+        """Whether it had none since its optimizer stepped, as far as that is known."""
+        updates = self.trained_in
+        return updates is None or any(id(one) in updates for _, one in self.parameters.optimizers.alive())
 
     @property
     def view(self) -> ModelView:
         """Its names."""
-        return self._parameters.view
+        return self.parameters.view
 
-    @property
-    def _off(self) -> bool:
-        hook = self._hook()
-        return hook is None or hook._off
+    # Steps ------------------------------------------------------------------------------------------------
 
-    def _asked(self) -> bool:
-        return False  # the hook asks, at the same optimizer
-
-    def _on_forward(
-        self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object] | None
+    def join(
+        self,
+        hook: Steps,
+        module: nn.Module,
+        plan: Plan,
+        args: tuple[object, ...] | None,
+        kwargs: Mapping[str, object] | None,
+        *,
+        trains: bool,
     ) -> None:
-        """Its forward begins. kwargs: None when compiled code tells it."""
-        hook = self._hook()
-        if hook is None or hook._off or hook._clock.plan is None or module is not self._root():
+        """A forward of it begins in a saved step. module, args, kwargs: as TrainingDriver._on_forward()."""
+        root, stamp = self.reference(), hook._clock.now.stamp
+        if root is None or torch._C._get_tracing_state() is not None:
             return
-        if (graph_task is not None and graph_task() != -1) or torch._C._get_tracing_state() is not None:
+        compiled = args is not None and kwargs is None
+        if module is root:
+            self.compiled.met = compiled
+        if self._joined != (stamp, trains):
+            self._joined = stamp, trains
+            try:
+                self._begin_forward(hook, root, stamp, plan, trains)
+            except Exception as error:
+                hook._fault("parameters", error)
+        own = (args, kwargs) if args is not None and kwargs is not None else None
+        if self.taps.step == stamp and not compiled:
+            if own is not None:
+                self.taps.begin_call(module, own)
             return
-        start, spent = perf_counter_ns(), hook._recorder.spent_ns
-        hook._guarded("parameters", self._join, hook, module, hook._clock.plan)
-        arguments = (args, kwargs) if kwargs is not None else None
-        self._compiled.met = arguments is None
-        hook._guarded("activations", self._attach, hook, module, hook._clock.plan, arguments)
-        hook._recorder.spent_ns = spent + perf_counter_ns() - start
+        try:
+            self._attach(hook, root, plan, own, compiled)
+            if own is not None and module is not root:
+                self.taps.stand_in(module)
+        except Exception as error:
+            hook._fault("activations", error)
 
-    def _join(self, hook: Hook, module: nn.Module, plan: Plan) -> None:
-        """It takes part in the step that is running."""
-        stamp, parameters = hook._clock.now.stamp, self._parameters
-        gradients = stamp.mode in _WITH_GRADIENTS and torch.is_grad_enabled()
-        if gradients:  # a frozen one has no optimizer to pay for its weights: they are taken at once
-            gradients = any(parameter.requires_grad for parameter in module.parameters())
-        before = self._joined
-        if before is None or before[0] != stamp:
-            parameters.start_step(stamp, plan, gradients=gradients)
-        elif gradients and not before[1]:
-            parameters.start_step(stamp, plan, gradients=True, weights=False)
-        else:
-            gradients = before[1]
-        self._joined = stamp, gradients
+    def _begin_forward(self, hook: Steps, root: nn.Module, stamp: Stamp, plan: Plan, trains: bool) -> None:
+        if not trains or hook._begun_by is not self:  # else the step has just looked at it
+            self.parameters.current_view()
+        if hook._place[1] > 1:
+            hook._parts.look_at(root, self.view)
+        self.parameters.begin_forward(stamp, plan, trains=trains)
 
-    def _attach(self, hook: Hook, module: nn.Module, plan: Plan, arguments: Arguments | None) -> None:
-        view = self._parameters.current_view()
-        hook._guarded("gradient order", self._parameters.watch_backward)
-        if arguments is None and not self._taps.is_on:
+    def _attach(
+        self, hook: Steps, root: nn.Module, plan: Plan, arguments: Arguments | None, compiled: bool
+    ) -> None:
+        view = self.parameters.view
+        if compiled and not self.taps.is_on:
             note_missed(hook)
             return
-        due = self._parameters.due_after_forward
-        self._taps.attach(module, view, plan, arguments, watch_end=due, also=widest(hook))
+        due = self.parameters.due_after_forward
+        self.taps.attach(root, view, plan, arguments, watch_end=due, also=widest(hook))
 
-    def begin_step(self, hook: Hook) -> None:
-        """A step begins. Now it is known whether it is saved."""
-        if hook._clock.plan is None:
-            self._compiled.asleep = True
-            if self._taps.is_on:
-                self._taps.detach()
-        elif self._compiled.met and not self._taps.is_on:
-            self.arm(hook)
-
-    def arm(self, hook: Hook) -> None:
-        """The next forward may be compiled, and then its taps must be on before it.
+    def arm(self, hook: Steps) -> None:
+        """Its next forward may be compiled, and then its taps must be on before it.
 
         It may be one more of the running step, or of the next one: one function that is compiled may hold
         the calls of all roots.
         """
-        saved, root = hook._clock.plan is not None, self._root()
-        due = self._compiled.met and (saved or (not hook._by_hand and hook._clock.may_save_next()))
-        self._compiled.asleep = not due
+        root = self.reference()
+        due = self.compiled.met and hook._may_be_saved_next()
+        self.compiled.asleep = not due
         if due and root is not None:
-            hook._taps.left_on = True  # so that a step that is not saved takes them off
-            view, nothing = self._parameters.current_view(), hook._clock.plan_of(())
-            self._taps.attach(root, view, nothing, None, watch_end=True, also=widest(hook))
+            hook._armed = hook._busy = True
+            view, nothing = self.parameters.current_view(), hook._clock.plan_of(())
+            self.taps.attach(root, view, nothing, None, watch_end=True, also=widest(hook))
+            self.taps.step = None
+
+    def disarm(self) -> None:
+        """The next forward is not compiled, or not saved."""
+        if self.taps.step is None and self.taps.is_on:
+            self.compiled.asleep = True
+            self.taps.detach()
+
+    def rest(self) -> None:
+        """Another step than that which modules carry taps for is to be the current one."""
+        if self.taps.step is not None:  # else they are on for a forward that is compiled, see arm()
+            found = self.taps.end_step()
+            if found and self.by_itself and not self.compiled.met:
+                self.entries.found(self)
+
+    def forward_ended(self, keep: bool) -> None:
+        """Its forward has ended. keep: the script may call modules of it itself in the rest of the step."""
+        self.taps.forward_ended(
+            keep=keep and not self.compiled.met, always=self.entries.on or not self.follows
+        )
 
     def _end_forward(self) -> None:
         hook = self._hook()
-        if hook is None:
-            return
-        start = perf_counter_ns()
-        hook._guarded("modules without calls", self._taps.forward_ended)
-        if not hook._off:
-            hook._guarded("parameters", self._parameters.end_forward)
-            if self._compiled.met:
-                hook._guarded("activations", self.arm, hook)
-        hook._recorder.spent_ns += perf_counter_ns() - start
-
-    def _before_optimizer(self, parameters: ParameterCapture, optimizer: Optimizer, closure: bool) -> None:
-        hook = self._hook()
         if hook is not None:
-            hook._before_optimizer(parameters, optimizer, closure)
+            hook._end_forward(self)
 
-    def _after_optimizer(self, parameters: ParameterCapture, optimizer: Optimizer) -> None:
-        hook = self._hook()
-        if hook is not None:
-            hook._after_optimizer(parameters, optimizer)
+    def begin_training(self, stamp: Stamp, plan: Plan, inside: Optimizer | None) -> None:
+        """A saved training step begins."""
+        if self.parameters.pending is not None:
+            self.parameters.finish(accumulated=True)
+        self.parameters.begin_training(stamp, plan, inside)
 
+    def backward_ended(self) -> None:
+        """A backward has ended that reached a model whose updates no optimizer tells."""
+        self.signs.backward_ended(self.parameters.held() or [])
 
-class Roots:
-    """The further roots of one hook."""
-
-    def __init__(self) -> None:
-        self._further: list[Further] = []
-        self.some = False  # there are any
-
-    def add(self, hook: Hook, module: nn.Module, stack: ExitStack) -> None:
-        """Watches one more. stack: what takes it off again."""
-        if any(further._root() is module for further in self._further):
-            return
-        further = Further(hook, module, self._name(hook, module))
-        with ExitStack() as own:
-            signal = StepSignal(hook, further)
-            own.callback(module.register_forward_pre_hook(signal, with_kwargs=True).remove)
-            before, after = optimizer_signals(weakref.ref(further))
-            own.callback(register_optimizer_step_pre_hook(before).remove)
-            own.callback(register_optimizer_step_post_hook(after).remove)
-            stack.enter_context(own.pop_all())
-        self._further.append(further)
-        self.some = True
-        if compile_in_use():
-            stack.callback(hide(module))
-            hook._guarded("activations", further.arm, hook)
-        hook._guarded("devices", prepare_devices, hook._ring, cuda_devices(module), hook._warn)
-
-    def parameters(self) -> list[ParameterCapture]:
-        """Of each."""
-        return [further._parameters for further in self._further]
-
-    def resolve_modules(self, hook: Hook) -> None:
-        """Collections that name modules, of any root, get patterns for the names of their tensors."""
-        if hook._parameters is None:
-            return
-        views = [*(further.view for further in self._further), hook._parameters.view]
-        names = {id(module.module()): module.name for view in views for module in view.modules}
-        for collection in hook._collections:
-            collection.resolve_modules(lambda module: names.get(id(module)))
-
-    def before_forward(self) -> None:
-        """The clock's step begins: what they owe from an earlier one may have been skipped."""
-        for further in self._further:
-            if further._taps.unsettled:
-                further._taps.settle()
-            if further._parameters.owed is not None:
-                further._parameters.before_forward()
-
-    def begin_step(self, hook: Hook) -> None:
-        """The clock's step has begun."""
-        for further in self._further:
-            further.begin_step(hook)
-
-    def finish(self) -> None:
-        """Captures what they owe."""
-        for further in self._further:
-            further._parameters.finish()
-            further._taps.settle()
-
-    def detach(self) -> None:
-        """Takes their taps off."""
-        for further in self._further:
-            further._taps.detach()
+    def finish(self, accumulates: bool) -> None:
+        """The training step is over. accumulates: no optimizer has stepped yet, and gradients may be kept."""
+        if self.taps.unsettled:
+            self.taps.settle()
+        parameters = self.parameters
+        if parameters.pending is not None and not (accumulates and parameters.accumulates):
+            parameters.finish()
 
     def switch_off(self, part: str) -> None:
         """Stops the part of the hook that failed."""
-        for further in self._further:
-            switch_off(part, further._taps, further._parameters)
-
-    def _name(self, hook: Hook, module: nn.Module) -> str:
-        """A name that no root has, and that is no beginning of a name of the first root's modules."""
-        views = [parameters.view for parameters in [hook._parameters, *self.parameters()] if parameters]
-        taken = {view.root_name for view in views}
-        taken |= {one.name.split(".")[0] for view in views[:1] for one in view.modules}
-        name = base = type(module).__name__
-        number = 0
-        while name in taken:
-            number += 1
-            name = f"{base}_{number}"
-        return name
-
-
-def switch_off(part: str, taps: Taps, parameters: ParameterCapture | None) -> None:
-    """Stops one part of what watches a root."""
-    if part in ("activations", "losses"):
-        taps.switch_off()
-    elif part == "output gradients":
-        taps.switch_off_output_gradients()
-    elif part == "steps":
-        taps.detach()
-        taps.detach_losses()
-    if parameters is not None:
+        if part in ("activations", "losses"):
+            self.taps.switch_off()
+        elif part == "output gradients":
+            self.taps.switch_off_output_gradients()
+        elif part == "steps":
+            self.detach()
         if part in ("parameters", "steps"):
-            parameters.switch_off()
+            self.parameters.switch_off()
         elif part == "gradient order":
-            parameters.arrivals.switch_off()
+            self.parameters.order.switch_off()
+
+    def detach(self) -> None:
+        """Takes everything off the model but the pre-hooks."""
+        self.taps.detach()
+        self.entries.take_off()
+        self.sentinel.take_off()
+
+
+def root_name(module: nn.Module, roots: Iterable[Root]) -> str | None:
+    """A name that no root has, and that is no beginning of a name of the first root's modules.
+
+    None: the class, for the first one.
+    """
+    views = [root.view for root in roots]
+    if not views:
+        return None
+    taken = {view.root_name for view in views}
+    taken |= {one.name.split(".")[0] for one in views[0].modules}
+    name = base = class_name(innermost(module))
+    number = 0
+    while name in taken:
+        number += 1
+        name = f"{base}_{number}"
+    return name

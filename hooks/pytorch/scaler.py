@@ -85,7 +85,7 @@ class Scalers:
     """The enabled gradient scalers of this process."""
 
     def __init__(self) -> None:
-        self._known: list[weakref.ref[Any]] = []
+        self.found: list[weakref.ref[Any]] = []  # or registered
         self._looks = 0
         self._without: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # those that step without a scaler
 
@@ -95,29 +95,38 @@ class Scalers:
             return
         self._looks += 1
         found = list(map(weakref.ref, living(GRAD_SCALER)))
-        self._known = found or self._known
+        self.found = found or self.found
 
     def add(self, scaler: Any) -> None:
         """A scaler that the training says it has."""
         self._looks = max(self._looks, 1)
         if scaler not in self.alive:
-            self._known.append(weakref.ref(scaler))
+            self.found.append(weakref.ref(scaler))
+
+    def states(self) -> list[tuple[weakref.ref[Any], Mapping[int, Any]]]:
+        """What each keeps of its iteration, by id of the optimizer: another object after its update()."""
+        found: list[tuple[weakref.ref[Any], Mapping[int, Any]]] = []
+        for reference in self.found:
+            states = getattr(reference(), "_per_optimizer_states", None)
+            if states is not None:
+                found.append((reference, states))
+        return found
 
     @property
     def alive(self) -> list[Any]:
         """Those that still exist and scale."""
-        scalers = [reference() for reference in self._known]
+        scalers = [reference() for reference in self.found]
         return [scaler for scaler in scalers if scaler is not None and scaler.is_enabled()]
 
     def records(self) -> list[ScaleRecord]:
         """What will tell, later, what became of the step that begins now. Looks for them the first time."""
         if not self._looks:
             self.look()
-        return [ScaleRecord(scaler) for scaler in self.alive] if self._known else []
+        return [ScaleRecord(scaler) for scaler in self.alive] if self.found else []
 
     def in_use(self) -> list[torch.Tensor]:
         """Scales of those that have scaled a loss."""
-        scales = [_scale(scaler) for scaler in self.alive] if self._known else []
+        scales = [_scale(scaler) for scaler in self.alive] if self.found else []
         return [scale for scale in scales if scale is not None]
 
     def at_step(
@@ -125,12 +134,12 @@ class Scalers:
     ) -> tuple[torch.Tensor | None, list[Rows]]:
         """An optimizer is about to step: by what its gradients are still to be divided, and rows to write."""
         pending, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-        if not self._known and pending is None and found_inf is None:
+        if not self.found and pending is None and found_inf is None:
             return None, []  # no scaler anywhere
         scale = divisor = pending if isinstance(pending, torch.Tensor) else None
-        if self._known:
+        if self.found:
             self._without.add(optimizer)
-        for scaler in self.alive if self._known else ():
+        for scaler in self.alive if self.found else ():
             if id(optimizer) in getattr(scaler, "_per_optimizer_states", ()):
                 self._without.discard(optimizer)
                 scale = scale if scale is not None else _scale(scaler)

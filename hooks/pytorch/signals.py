@@ -1,4 +1,4 @@
-"""What sits on the root module and on all optimizers between steps, and calls the hook.
+"""The hooks that stay on between steps: pre-hooks of root modules, and hooks of all optimizers.
 
 Threads: those of the training, replicas' included. The module keeps the hook alive, the optimizers do not.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -27,56 +28,37 @@ from tdcore.hooks.pytorch.operator import (
 from tdcore.hooks.pytorch.tap import InertInCopies
 
 if TYPE_CHECKING:
-    from tdcore.hooks.pytorch.hook import Hook
-    from tdcore.hooks.pytorch.parameters import ParameterCapture
-    from tdcore.hooks.pytorch.roots import Further
+    from tdcore.hooks.pytorch.driver import TrainingDriver
+    from tdcore.hooks.pytorch.roots import Root
 
-__all__ = ["StepSignal", "optimizer_signals"]
+__all__ = ["Evaluation", "ForwardPreHook", "optimizer_hooks"]
 
 _GRAD, _NO_GRAD = "grad", "no grad"
 
 
-class Watcher(Protocol):
-    """What optimizers call: a hook, or one of its further roots."""
+class ForwardPreHook(InertInCopies):
+    """A forward pre-hook of a root, or of the module inside a wrapped root. Holds the hook: models keep it
+    alive.
 
-    @property
-    def _off(self) -> bool: ...
-
-    @property
-    def _parameters(self) -> ParameterCapture | None: ...
-
-    @property
-    def _asked(self) -> Callable[[], bool]: ...
-
-    def _before_optimizer(
-        self, parameters: ParameterCapture, optimizer: Optimizer, closure: bool, /
-    ) -> None: ...
-
-    def _after_optimizer(self, parameters: ParameterCapture, optimizer: Optimizer, /) -> None: ...
-
-
-class StepSignal(InertInCopies):
-    """A root's forward pre-hook. Holds the hook: each of its models keeps it alive.
-
-    watched: the hook itself where the root is the clock, or a further root. Where the call of the root is
-    compiled it leaves an operator that tells when the forward begins.
+    Where the call of the root is compiled it leaves an operator that tells when the forward begins.
     """
 
-    __slots__ = ("compiled", "hook", "label", "watched", "who")
+    __slots__ = ("compiled", "hook", "label", "root", "who")
 
-    def __init__(self, hook: Hook, watched: Hook | Further) -> None:
+    def __init__(self, hook: TrainingDriver, root: Root) -> None:
         self.hook = hook
-        self.watched = watched
-        self.compiled = watched._compiled
+        self.root = root
+        self.compiled = root.compiled
         self.who = number_of(self)
         self.label = str(int(self.who))
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """As a forward pre-hook."""
         if is_compiling():
-            self._trace((*args, kwargs) if kwargs else args)
+            if self.root.reference() is module:
+                self._trace((*args, kwargs) if kwargs else args)
             return
-        self.watched._on_forward(module, args, kwargs)
+        self.hook._on_forward(self.root, module, args, kwargs)
 
     def _trace(self, value: Any) -> None:
         if not traceable(True):
@@ -93,45 +75,65 @@ class StepSignal(InertInCopies):
         """As what compiled code calls when the root's forward begins. values: its input, with taps."""
         grad, taps, ends = what.partition("\n")
         with torch.set_grad_enabled(grad == _GRAD):  # compiled code runs with it switched off
-            begin_compiled_forward(self.hook, self.watched, (values, ends) if taps else None)
+            begin_compiled_forward(self.hook, self.root, (values, ends) if taps else None)
 
     def untraced(self, operator: str) -> None:
         """Code is compiled in which the forward cannot be seen to begin: it starts no step."""
-        parameters = self.watched._parameters
-        if parameters is not None:
-            Untraced(self.hook._notes).tell(parameters.view.root_name, operator)
+        Untraced(self.hook._notes).tell(self.root.view.root_name, operator)
 
 
-skip_frames(StepSignal.__call__)
+skip_frames(ForwardPreHook.__call__)
 
 
-def optimizer_signals(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., None], Callable[..., None]]:
+class Evaluation:
+    """Stands in for an optimizer's closure in steps that may be saved: the hook captures what a call left."""
+
+    def __init__(
+        self, hook: Callable[[], Any], optimizer: weakref.ref[Optimizer], closure: Callable[..., Any]
+    ) -> None:
+        self._hook = hook
+        self._optimizer = optimizer
+        self._closure = closure
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As the closure."""
+        result = self._closure(*args, **kwargs)
+        hook, optimizer = self._hook(), self._optimizer()
+        if hook is not None and optimizer is not None:
+            hook._after_evaluation(optimizer)
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._closure, name)
+
+
+def optimizer_hooks(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., Any], Callable[..., None]]:
     """Hooks for all optimizers of the process. They do not keep the hook alive."""
 
-    def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        hook: Watcher | None = hook_ref()
+    def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        hook: TrainingDriver | None = hook_ref()
         if hook is None or hook._off:
-            return
-        parameters = hook._parameters
-        if parameters is None:
-            return
-        if len(args) > 1 or kwargs:
-            closure = any(map(callable, (*args[1:], *kwargs.values())))
-            hook._before_optimizer(parameters, optimizer, closure)
-        elif parameters.owed is not None:
-            hook._before_optimizer(parameters, optimizer, False)
+            return None
+        if (len(args) > 1 or kwargs) and any(map(callable, (*args[1:], *kwargs.values()))):
+            wrap = partial(Evaluation, hook_ref, weakref.ref(optimizer))
+            return hook._before_closure(optimizer, args, kwargs, wrap)
+        if hook._attentive:
+            hook._before_optimizer(optimizer)
+        return None
 
     def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        hook: Watcher | None = hook_ref()
+        hook: TrainingDriver | None = hook_ref()
         if hook is None or hook._off:
             return
-        parameters = hook._parameters
-        if parameters is None:
-            return
-        parameters.inside_step = False
-        if parameters.owed is not None or parameters.updates.pending or hook._asked():
-            hook._after_optimizer(parameters, optimizer)
+        identity = id(optimizer)
+        if identity in hook._ours or hook._owns(optimizer):
+            updates = hook._updates
+            if identity in updates:
+                hook._stepped_again(optimizer)
+            updates.add(identity)
+        if hook._attentive:
+            hook._after_optimizer(optimizer)
 
-    never_trace(before, after)
-    skip_frames(before, after)
+    never_trace(before, after, Evaluation.__call__)
+    skip_frames(before, after, Evaluation.__call__)
     return before, after

@@ -33,11 +33,12 @@ from tdcore.hooks.pytorch.operator import LEFT_OUT, is_compiling, number_of, obs
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 
-__all__ = ["EndTap", "InertInCopies", "Tap", "graph_task", "prefix_of"]
+__all__ = ["EndTap", "InertInCopies", "OverriddenTap", "Override", "Tap", "graph_task", "prefix_of"]
 
 # The running backward of this thread, -1 when there is none. None where torch does not tell.
 graph_task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
 
+Override = weakref.WeakMethod[Callable[[nn.Module, Any, Any], object]]  # forward_hook() of a subclass of Hook
 Fault = weakref.WeakMethod[Callable[[str, Exception], None]]  # BaseHook._fault
 
 
@@ -100,15 +101,17 @@ class Tap(InertInCopies):
         "_fault",
         "_flags",
         "_ids",
-        "_is_input",
-        "_is_root",
+        "_in_place",
         "_kind",
+        "_passes_by",
         "_plan",
         "_prefix",
         "_recorder",
         "_short",
         "_single",
         "gate",
+        "is_input",
+        "is_root",
         "module",
         "name",
         "origin",
@@ -132,8 +135,8 @@ class Tap(InertInCopies):
         self.gate = gate
         self.site = site
         self.useful = False
-        self._is_input = kind is TensorKind.INPUT
-        self._is_root = is_root
+        self.is_input = kind is TensorKind.INPUT
+        self.is_root = is_root
         self._kind = kind
         self._plan = plan
         self._prefix = prefix_of(module, kind)
@@ -144,26 +147,38 @@ class Tap(InertInCopies):
         self._short: type | None = None  # what may take the short way: a plain tensor, or still nothing
         self._ids: Any = None  # of _single, for the short way
         self._flags = b""
+        self._passes_by = False
+        self._in_place: type | None = None
 
-    def begin_anew(self) -> None:
-        """The call that was is none."""
-        self._recorder.now.calls[self._prefix] = 0
+    def failed(self, error: Exception) -> None:
+        """An error of our own."""
+        fault = self._fault()
+        if fault is not None:
+            fault("activations", error)
 
     @property
     def called(self) -> bool:
         """Whether it has seen a value."""
         return bool(self._batches)
 
-    def __call__(self, module: nn.Module, args: tuple[object, ...], last: Any) -> None:
-        """A module was called, or is about to be. last: its output, or keyword arguments. Never raises."""
+    def pass_by(self) -> None:
+        """The next call is none: torch had this tap in hand when another one took its place."""
+        self._in_place = self._short
+        self._short, self._passes_by = None, True
+
+    def __call__(self, module: nn.Module, args: tuple[object, ...], last: Any = None) -> None:
+        """A module was called, or is about to be. last: its output, or keyword arguments. Never raises.
+
+        An input tap has no keyword arguments when it was taken off while torch had it in hand.
+        """
         if is_compiling():
-            self._trace((*args, last) if self._is_input and last else args if self._is_input else last)
+            self._trace((*args, last) if self.is_input and last else args if self.is_input else last)
             return
         start = perf_counter_ns()
         recorder = self._recorder
         try:
             value = last
-            if self._is_input:
+            if self.is_input:
                 value = (*args, last) if last else args[0] if len(args) == 1 else args
             if (
                 type(value) is self._short
@@ -183,13 +198,14 @@ class Tap(InertInCopies):
             elif graph_task() == -1:
                 self._capture(module, value)
         except Exception as error:
-            fault = self._fault()
-            if fault is not None:
-                fault("activations", error)
+            self.failed(error)
         recorder.spent_ns += perf_counter_ns() - start
 
     def _capture(self, module: nn.Module, value: object) -> None:
         """Any value, from the module or a copy of it."""
+        if self._passes_by:
+            self._short, self._passes_by = self._in_place, False
+            return
         call = self._recorder.now.next_call(self._prefix)
         if isinstance(value, tuple) and len(value) == 1:
             value = value[0]
@@ -234,9 +250,7 @@ class Tap(InertInCopies):
                 names = [name.removeprefix(LEFT_OUT) for name in names]
             self._record(tuple(names), values, call)
         except Exception as error:
-            fault = self._fault()
-            if fault is not None:
-                fault("activations", error)
+            self.failed(error)
         recorder.spent_ns += perf_counter_ns() - start
 
     def _choose(self, ends: tuple[str, ...], tensors: list[torch.Tensor]) -> tuple[list[int], Batch]:
@@ -254,7 +268,7 @@ class Tap(InertInCopies):
 
     def _want(self, end: str, tensor: torch.Tensor) -> Want | None:
         kind = self._kind
-        if self._is_root and end == "loss" and tensor.numel() == 1:
+        if self.is_root and end == "loss" and tensor.numel() == 1:
             kind = TensorKind.LOSS  # models that compute their own loss return it under this key
         want = self._plan.want(self._prefix + end, kind, self.origin)
         if want is None:
@@ -263,7 +277,33 @@ class Tap(InertInCopies):
         return want.whole if kind is TensorKind.LOSS and tensor.numel() == 1 else want
 
 
-skip_frames(EndTap.__call__, Tap.__call__)
+class OverriddenTap(Tap):
+    """An output tap that calls the forward_hook() of a subclass of Hook instead of capturing.
+
+    In compiled code it captures as any other tap.
+    """
+
+    __slots__ = ("override",)
+
+    override: Override
+
+    def __call__(self, module: nn.Module, args: tuple[object, ...], last: Any = None) -> None:
+        """As a forward hook. Never raises."""
+        override = None if is_compiling() else self.override()
+        if override is None:
+            Tap.__call__(self, module, args, last)
+            return
+        if graph_task is not None and graph_task() != -1:
+            return  # activation checkpointing computes the module again
+        try:
+            override(module, args, last)
+        except Exception as error:
+            fault = self._fault()
+            if fault is not None:
+                fault("forward_hook", error)
+
+
+skip_frames(EndTap.__call__, Tap.__call__, OverriddenTap.__call__)
 
 
 def prefix_of(module: Module, kind: TensorKind) -> str:

@@ -1,9 +1,9 @@
 """Which modules carry taps, and when: only around the steps that save what they give.
 
-A sleeping hook costs 1.6 us per module call, so between saved steps modules carry none: `attach` puts taps
-on the modules whose names a collection asks for when the root's forward begins, `detach` takes them off
-when it ends. Values are captured inside the tap (tap.py), so a later in-place operation
-(ReLU(inplace=True)) changes nothing.
+A sleeping hook costs 1.6 us per module call, so between saved steps modules carry none: `attach` puts taps on
+the modules whose names a collection asks for when the root's first forward of a saved step begins, `detach`
+takes them off when an evaluation's forward ends, or when the training step is over (driver.py). Values are
+captured inside the tap (tap.py), so a later in-place operation (ReLU(inplace=True)) changes nothing.
 
 Threads: attach and detach in the training thread; taps run in any thread. Keeps no module alive.
 """
@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from tdcore.hooks.clock import Stamp
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.bodies import Untraced
 from tdcore.hooks.pytorch.bypass import Bypass
@@ -28,11 +29,11 @@ from tdcore.hooks.pytorch.compiled import CompiledRoot, SecondVariant, Sites
 from tdcore.hooks.pytorch.model import ModelView, Module
 from tdcore.hooks.pytorch.output_gradients import OutputGradients
 from tdcore.hooks.pytorch.recompute import Recompute
-from tdcore.hooks.pytorch.tap import EndTap, Fault, Tap, prefix_of
+from tdcore.hooks.pytorch.tap import EndTap, Fault, OverriddenTap, Override, Tap, prefix_of
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 
-__all__ = ["Taps"]
+__all__ = ["Arguments", "Attached", "Choice", "Taps", "may_take", "put_on", "take_off"]
 
 _OUTPUT_GRADIENT = TensorKind.OUTPUT_GRADIENT
 _CANDIDATES = 4  # how many outputs a module may have before its names are first seen
@@ -58,7 +59,7 @@ class Choice:
         self.taps = [*before, *after, *filter(None, [own])]
         pre, post = [tap.module for tap in before], [tap.module for tap in after]
         where = [_PRE_HOOKS] * len(pre) + [_WITH_KWARGS] * len(pre) + [_HOOKS] * len(post)
-        what: list[object] = [*before, *[True] * len(pre), *after]
+        what: list[object] = [*before, *before, *after]  # a tap as a flag is left out of pickles, too
         self.entries = [*pre, *pre, *post], where, what
 
     def one_by_one(self) -> list[Choice]:
@@ -94,35 +95,34 @@ class Taps:
         compiled: CompiledRoot,
     ) -> None:
         self._off = False
+        self.override: Override | None = None  # forward_hook() of a subclass of Hook
         self._bypass = Bypass(notes)
         self._compiled = compiled
         self._output_gradients = OutputGradients(recorder, fault, notes)
         self._recompute = Recompute(notes)
         self.unsettled = False  # settle() has something to do
-        self.left_on = False  # taps may be on when a step begins
         self._now: tuple[Choice, ModelView] | None = None  # on the modules while the root's forward runs
         self._warn = warn
         self._recorder = recorder
         self._fault_ref = fault
         self.end_tap = EndTap(end)
         # Ids of hooks are unique in the process; a module can carry one of each of these.
-        self._key, self._end_key, self._loss_key = (RemovableHandle(OrderedDict()).id for _ in range(3))
-        keys = self._key, self._end_key, self._loss_key
-        self._unhook, self._unhook_end, self._unhook_loss = (methodcaller("pop", key, None) for key in keys)
+        self._key, self._end_key = (RemovableHandle(OrderedDict()).id for _ in range(2))
+        keys = self._key, self._end_key
+        self._unhook, self._unhook_end = (methodcaller("pop", key, None) for key in keys)
         self._sites = Sites(Untraced(notes))
-        self._variant, self._losses_variant = SecondVariant(), SecondVariant()
+        self._variant = SecondVariant()
         self._attached: Attached = []
         self.end_attached: Attached = []  # not empty: the root tells when it ends
-        self.losses: list[Module] = []
-        self.losses_attached: Attached = []  # not empty: loss modules carry taps
+        self.step: Stamp | None = None  # that modules carry taps for
+        self._running = 0  # calls of the root that have not ended, while modules carry taps
 
     def switch_off(self) -> None:
         """Captures nothing from now on; still tells when the root's forward ends."""
         self._off = True
         self._output_gradients.switch_off()
         self._variant.leave()
-        _take_off(self._attached, self._unhook)
-        self.detach_losses()
+        take_off(self._attached, self._unhook)
 
     @property
     def is_on(self) -> bool:
@@ -141,14 +141,15 @@ class Taps:
         watch_end: bool,
         also: Plan | None = None,
     ) -> None:
-        """The root's forward begins, in a step that is saved. arguments: its positional and keyword ones.
+        """The root's first forward of a saved step begins. arguments: its positional and keyword ones.
 
-        None: compiled code brings them to take_own(). also: modules that this plan would tap are tapped as
-        well, so that there are as few sets of tapped modules as may be.
+        None: compiled code brings them to take_own(), or another module than the root is called. also:
+        modules that this plan would tap are tapped as well, so that there are as few sets of tapped modules
+        as may be.
         """
         if self._now is not None or self._recompute.watching:
             self.detach()  # the last forward ended without telling
-        choice, self.left_on = _NOBODY, True
+        choice = _NOBODY
         if not self._off:
             choice = self._choice(view, plan, also)
             if view is not self._bypass.view:
@@ -157,7 +158,7 @@ class Taps:
                 choice = self._bypass.willing(choice, plan, in_any_mode=arguments is None)
         try:
             try:
-                _put(choice, self._key, self._attached)
+                put_on(choice, self._key, self._attached)
             except Exception:
                 choice = self._put_willing(view, plan, choice)
             if _OUTPUT_GRADIENT in plan.kinds and not self._off:
@@ -171,13 +172,39 @@ class Taps:
                 always: dict[Any, Any] = root._forward_hooks_always_called
                 self.end_attached = [hooks, always]
                 hooks[self._end_key] = self.end_tap
-                always[self._end_key] = True
+                always[self._end_key] = self.end_tap
         except BaseException:
             self.detach()
             raise
         self._now = choice, view
+        self._running = 0 if arguments is None else 1
+        self.step = self._recorder.now.stamp
         if choice.own is not None and arguments is not None:
             choice.own(root, *arguments)
+
+    def stand_in(self, inner: nn.Module) -> None:
+        """The module inside a wrapped root is called itself: its outputs are those of the root."""
+        choice, _ = self._now or (_NOBODY, None)
+        inside = next((tap for tap in choice.after if tap.is_root), None)
+        if inside is not None:
+            hooks: dict[Any, Any] = inner._forward_hooks
+            hooks[self._key] = inside
+            self._attached.append(hooks)
+        if self.end_attached:
+            ends: dict[Any, Any] = inner._forward_hooks
+            always: dict[Any, Any] = inner._forward_hooks_always_called
+            ends[self._end_key], always[self._end_key] = self.end_tap, True
+            self.end_attached += [ends, always]
+
+    def input_tap(self, module: nn.Module) -> Tap | None:
+        """The tap of a module's input that it carries now."""
+        tap = module._forward_pre_hooks.get(self._key)
+        return tap if isinstance(tap, Tap) else None
+
+    def output_tap(self, module: nn.Module) -> Tap | None:
+        """The tap of a module's outputs that it carries now."""
+        tap = module._forward_hooks.get(self._key)
+        return tap if isinstance(tap, Tap) else None
 
     @property
     def own(self) -> Tap | None:
@@ -190,21 +217,43 @@ class Taps:
         if own is not None and ends:
             own.take(values, ends)
 
-    def forward_ended(self) -> None:
-        """The root's forward has ended: also tells which modules it did not call."""
+    def begin_call(self, root: nn.Module, arguments: Arguments | None) -> None:
+        """The root is called once more in the step that modules carry taps for."""
+        if arguments is not None:
+            self._running += 1
+        own = self.own
+        if own is not None and arguments is not None:
+            own(root, *arguments)
+
+    def forward_ended(self, *, keep: bool = False, always: bool = True) -> None:
+        """The root's forward has ended: also notes which modules it did not call.
+
+        keep: taps stay on modules that were not called yet in any forward; always: on all. A forward that was
+        called inside of another forward of the root (Lightning's ddp) ends nothing.
+        """
+        self._running = max(self._running - 1, 0)
+        if self._running:
+            return
         now = self._now
+        if now is None or self._off:
+            self.detach()
+            return
+        choice, view = now
+        self._bypass.forward_ended(choice, view, self._recorder.now.calls)
+        if not keep or self._variant.sites or not (always or self._bypass.some_waiting):
+            self.detach()
+        recompute = self._recompute
+        # Compiled code asks for no hook, and one more would make another variant of it.
+        if recompute.known is not view and not self._compiled.met and recompute.watch(view, self._bypass.shy):
+            self.unsettled = True
+
+    def end_step(self) -> bool:
+        """The step is over. Whether modules were called after the root's forward had ended."""
+        found = False
+        if self._now is not None and self._bypass.some_waiting and not self._off:
+            found = self._bypass.forward_ended(*self._now, self._recorder.now.calls)
         self.detach()
-        if now is not None and not self._off:
-            choice, view = now
-            recompute = self._recompute
-            # Compiled code asks for no hook, and one more would make another variant of it.
-            if (
-                recompute.known is not view
-                and not self._compiled.met
-                and recompute.watch(view, self._bypass.shy)
-            ):
-                self.unsettled = True
-            self._bypass.forward_ended(choice, view, self._recorder.now.calls)
+        return found
 
     def settle(self) -> None:
         """The step is over: what was to be seen in its backward was seen, or was not there.
@@ -222,15 +271,16 @@ class Taps:
 
     def detach(self) -> None:
         """The hook is closed, or the forward ended, also one that did not tell."""
-        self._now = None
+        self._now = self.step = None
+        self._running = 0
         if self._output_gradients.attached:
             self._output_gradients.detach()
         if self._recompute.watching:
             self._recompute.stop()
         if self._variant.sites:
             self._variant.leave()
-        _take_off(self._attached, self._unhook)
-        _take_off(self.end_attached, self._unhook_end)
+        take_off(self._attached, self._unhook)
+        take_off(self.end_attached, self._unhook_end)
 
     def _choice(self, view: ModelView, plan: Plan, also: Plan | None) -> Choice:
         """Who is tapped under this plan. The first time, modules that may turn out to matter are, too."""
@@ -264,42 +314,46 @@ class Taps:
         return known[2]
 
     def _choose(self, view: ModelView, plan: Plan, *, everything: bool, also: Plan | None = None) -> Choice:
-        def may_take(module: Module, kind: TensorKind) -> bool:
-            return _may_take(plan, module, kind) or (also is not None and _may_take(also, module, kind))
+        def may_be_taken(module: Module, kind: TensorKind) -> bool:
+            return may_take(plan, module, kind) or (also is not None and may_take(also, module, kind))
 
         before: list[Tap] = []
         after: list[Tap] = []
         own = None
         for module in view.modules:
             is_root = module is view.modules[0]
-            if everything or may_take(module, TensorKind.INPUT):
+            if everything or may_be_taken(module, TensorKind.INPUT):
                 tap = self._tap(module, TensorKind.INPUT, plan, is_root=is_root)
                 if is_root:
                     own = tap
                 else:
                     before.append(tap)
             own_loss = is_root and (also or plan).may_take(TensorKind.LOSS)
-            if everything or own_loss or may_take(module, TensorKind.OUTPUT):
+            if everything or own_loss or may_be_taken(module, TensorKind.OUTPUT):
                 after.append(self._tap(module, TensorKind.OUTPUT, plan, is_root=is_root))
         return Choice(before, after, own) or _NOBODY
 
     def _tap(self, module: Module, kind: TensorKind, plan: Plan, **options: Any) -> Tap:
         site = self._sites.at(prefix_of(module, kind))
+        if self.override is not None and kind is TensorKind.OUTPUT:
+            tap = OverriddenTap(module, kind, plan, self._recorder, self._fault_ref, site, **options)
+            tap.override = self.override
+            return tap
         return Tap(module, kind, plan, self._recorder, self._fault_ref, site, **options)
 
     def _put_willing(self, view: ModelView, plan: Plan, choice: Choice) -> Choice:
         """Leaves out the modules that take no hooks (some foreign kinds), with a message."""
         refused = set()
         for one in choice.one_by_one():
-            _take_off(self._attached, self._unhook)
+            take_off(self._attached, self._unhook)
             try:
-                _put(one, self._key, self._attached)
+                put_on(one, self._key, self._attached)
             except Exception as error:
                 tap = one.taps[0]
                 what = f"{tap.name} ({tap.origin})"
                 self._warn(f"outputs of {what} cannot be captured: {type(error).__name__}: {error}")
                 refused.add(tap.name)
-        _take_off(self._attached, self._unhook)
+        take_off(self._attached, self._unhook)
         choice = choice.only(lambda tap: tap.name not in refused)
         widened = plan.cache.get(("taps with", view.root_name))
         if widened is not None:
@@ -308,49 +362,11 @@ class Taps:
             key = (what, self._recorder.now.mode, view.root_name)
             if key in plan.cache:
                 plan.cache[key] = (view, choice)
-        _put(choice, self._key, self._attached)
+        put_on(choice, self._key, self._attached)
         return choice
 
-    # Losses -----------------------------------------------------------------------------------------------
 
-    def add_loss(self, criterion: nn.Module) -> None:
-        """Tells of a loss module. Two of one class get a number in their name."""
-        origin = type(criterion).__name__
-        alike = sum(known.origin == origin for known in self.losses)
-        name = f"{origin}_{alike}" if alike else origin
-        self.losses.append(Module(weakref.ref(criterion), name, origin))
-
-    def attach_losses(self, plan: Plan, also: Plan | None = None) -> None:
-        """A step begins that is saved. also: as for attach()."""
-        if self._off or not self.losses:
-            return
-        question = (len(self.losses), also)
-        known: tuple[tuple[int, Plan | None], Choice] | None = plan.cache.get("losses")
-        if known is None or known[0] != question:
-            known = plan.cache["losses"] = (question, self._choose_losses(plan, also or plan))
-        choice = known[1]
-        if any(loss.module() is None for loss in self.losses):
-            choice = choice.only(lambda tap: tap.module() is not None)
-        self.detach_losses()
-        self.left_on = True
-        _put(choice, self._loss_key, self.losses_attached)
-        if also is not None:
-            self._losses_variant.enter(choice.taps)
-
-    def detach_losses(self) -> None:
-        """A step begins that is not saved, or the hook is closed."""
-        self._losses_variant.leave()
-        _take_off(self.losses_attached, self._unhook_loss)
-
-    def _choose_losses(self, plan: Plan, widest: Plan) -> Choice:
-        def taps(kind: TensorKind) -> list[Tap]:
-            takers = [loss for loss in self.losses if _may_take(widest, loss, kind)]
-            return [self._tap(loss, kind, plan, gate=self._compiled) for loss in takers]
-
-        return Choice(taps(TensorKind.INPUT), taps(TensorKind.LOSS))
-
-
-def _put(choice: Choice, key: int, attached: Attached) -> None:
+def put_on(choice: Choice, key: int, attached: Attached) -> None:
     """Straight into the modules' dictionaries: a tenth of the time of register_forward_hook().
 
     Raises what a module raises that takes no hooks; `attached` then tells what to take off again.
@@ -361,13 +377,14 @@ def _put(choice: Choice, key: int, attached: Attached) -> None:
     list(map(setitem, found, repeat(key), what))
 
 
-def _take_off(attached: Attached, unhook: Unhook) -> None:
+def take_off(attached: Attached, unhook: Unhook) -> None:
     """Leaves the dictionaries as they were."""
     list(map(unhook, attached))
     attached.clear()
 
 
-def _may_take(plan: Plan, module: Module, kind: TensorKind) -> bool:
+def may_take(plan: Plan, module: Module, kind: TensorKind) -> bool:
+    """Whether the plan may take an input or output of the module."""
     if not plan.may_take(kind):
         return False
     what = "input" if kind is TensorKind.INPUT else "output"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import nn
@@ -19,7 +19,7 @@ from tdcore.hooks.pytorch.hook import Hook
 from tdcore.modes import ModeKeys
 from tdcore.session import StopRequest
 
-__all__ = ["Training", "one_step"]
+__all__ = ["Training", "one_step", "replace"]
 
 
 class Training:
@@ -78,24 +78,18 @@ def one_step(hook: Hook, module: nn.Module, mode: ModeKeys) -> Iterator[None]:
     """A step that a trainer makes around the module's own forward, which may be called in it or not."""
     hook.set_mode(mode)
     hook.step()
-    hook._on_forward(module, (), {})
-    taps, own = hook._taps, hook._taps.own
-    if own is not None:
-        own.begin_anew()
-
-    def within(called: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object] | None) -> None:
-        if called is module and own is not None:
-            own(called, args, kwargs)
-
-    hook._on_forward = within  # type: ignore[method-assign,assignment]  # for this hook and this step
-    end, taps.end_tap.end = taps.end_tap.end, _nobody
+    hook._enter_step(module)
     try:
         yield
     finally:
-        del hook._on_forward
-        taps.end_tap.end = end
-        hook._end_forward()
+        hook._leave_step()
 
 
-def _nobody() -> None:
-    """In the place of a reference to who is told that the forward ended."""
+def replace(owner: Any, name: str, value: object, undo: ExitStack) -> None:
+    """Sets an attribute of one object, until `undo` is closed."""
+    own = vars(owner)
+    if name in own:
+        undo.callback(setattr, owner, name, own[name])
+    else:
+        undo.callback(own.pop, name, None)
+    setattr(owner, name, value)

@@ -8,8 +8,7 @@ as much memory as the asked weights, for the time of the step. The difference is
 precision, for half precision in float32. On the CPU norms are those of the native statistics; on a device
 they are computed there, without waiting for it.
 A weight of zeros gives an infinite ratio (NaN when it does not move), one with NaN or Inf gives NaN. An
-optimizer with a closure may evaluate the model several times: the update is that of its whole step, under the
-evaluation whose gradients are recorded, if the first evaluation is one that is saved.
+optimizer with a closure may evaluate the model several times: the update is that of its whole step.
 Of a DTensor the update is that of this rank's part. No rank knows the norms of a whole that is spread over
 several, so such a parameter has no ratio: said once, as of sparse and 8-bit parameters, which have neither.
 Threads: the one that runs the optimizer. Keeps copies of weights until the step has ended, and no parameter.
@@ -28,10 +27,9 @@ from torch.optim import Optimizer
 
 from tdcore import _core
 from tdcore.hooks.clock import Stamp
-from tdcore.hooks.plan import Batch, Want
+from tdcore.hooks.plan import Batch, Plan, Want
 from tdcore.hooks.pytorch.model import ModelView
 from tdcore.hooks.pytorch.optimizer import owned_by
-from tdcore.hooks.pytorch.owed import Owed
 from tdcore.hooks.pytorch.series import RATIO, UPDATE, chosen
 from tdcore.hooks.pytorch.sharded import Part, part_of
 from tdcore.hooks.pytorch.tap import Fault
@@ -48,10 +46,6 @@ _SPREAD = (
     "update_ratio is not captured of parameters that are spread over ranks, since no rank knows the whole "
     "norm: divide the merged l2 of weight_update by that of the weight"
 )
-_LATE = (
-    "weight_update and update_ratio of an optimizer with a closure are captured when the first evaluation of "
-    "its step is one that is saved; this one was not"
-)
 
 
 class Watched(NamedTuple):
@@ -65,10 +59,9 @@ class Watched(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """What an optimizer is about to change. at: the step of the clock at which it steps."""
+    """What an optimizer is about to change."""
 
     stamp: Stamp
-    at: int
     weights: list[Watched]
 
 
@@ -81,35 +74,22 @@ class Updates:
         self._fault = fault
         self._warn = warn
         self._off = False
-        self._expected: tuple[weakref.ref[Optimizer], int] | None = None
 
     def prepare(
-        self, owed: Owed, view: ModelView, optimizer: Optimizer, parameters: list[nn.Parameter]
+        self,
+        stamp: Stamp,
+        plan: Plan,
+        view: ModelView,
+        optimizer: Optimizer,
+        parameters: list[nn.Parameter],
     ) -> None:
-        """The optimizer pays for the step: it is about to change the weights, or its closure is done."""
-        pending = self.pending.get(id(optimizer))
-        if not owed.inside_step:
-            self._guarded(self._copy, owed, view, optimizer, parameters)
-        elif pending is not None:
-            self.pending[id(optimizer)] = pending._replace(stamp=owed.stamp, at=self._recorder.now.step)
-        elif chosen(owed.plan, view, UPDATE) or chosen(owed.plan, view, RATIO):
-            self._warn(_LATE)
-
-    def expect_evaluation(self, optimizer: Optimizer) -> None:
-        """The optimizer is about to call its closure."""
-        self._expected = weakref.ref(optimizer), self._recorder.now.step + 1
-
-    def evaluated(self, owed: Owed, view: ModelView, parameters: list[nn.Parameter]) -> None:
-        """A closure evaluates the model, in a saved step."""
-        reference, first = self._expected or (None, -1)
-        optimizer = reference() if reference is not None else None
-        if optimizer is not None and owed.stamp.step == first:
-            self._guarded(self._copy, owed, view, optimizer, parameters)
+        """The optimizer is about to change the weights, or to call its closure, in a step that is saved."""
+        self._guarded(self._copy, stamp, plan, view, optimizer, parameters)
 
     def after(self, optimizer: Optimizer) -> None:
         """The optimizer has stepped."""
         pending = self.pending.pop(id(optimizer), None)
-        if pending is not None and pending.at == self._recorder.now.step:
+        if pending is not None:
             self._guarded(self._compare, pending)
 
     def switch_off(self) -> None:
@@ -118,9 +98,14 @@ class Updates:
         self.pending.clear()
 
     def _copy(
-        self, owed: Owed, view: ModelView, optimizer: Optimizer, parameters: list[nn.Parameter]
+        self,
+        stamp: Stamp,
+        plan: Plan,
+        view: ModelView,
+        optimizer: Optimizer,
+        parameters: list[nn.Parameter],
     ) -> None:
-        updates, ratios = chosen(owed.plan, view, UPDATE), chosen(owed.plan, view, RATIO)
+        updates, ratios = chosen(plan, view, UPDATE), chosen(plan, view, RATIO)
         if not (updates or ratios):
             return
         owned = set(map(id, owned_by(optimizer)))
@@ -141,7 +126,7 @@ class Updates:
             watched = Watched(weakref.ref(parameter), before, part.shard, updates.get(position), whole)
             weights.append(watched)
         if weights:
-            self.pending[id(optimizer)] = Pending(owed.stamp, self._recorder.now.step, weights)
+            self.pending[id(optimizer)] = Pending(stamp, weights)
 
     def _compare(self, pending: Pending) -> None:
         held = [(one, one.parameter()) for one in pending.weights]

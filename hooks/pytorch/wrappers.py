@@ -30,6 +30,7 @@ __all__ = [
     "innermost",
     "kept_parameters",
     "wrapped",
+    "wrapped_modules",
 ]
 
 FLAT_KEY = "_fsdp_wrapped_module"  # in the older FullyShardedDataParallel
@@ -76,6 +77,15 @@ def innermost(module: nn.Module) -> nn.Module:
     while (key := wrapped(module)) is not None:
         module = module._modules[key]  # type: ignore[assignment]  # wrapped() looked
     return module
+
+
+def wrapped_modules(module: nn.Module) -> list[nn.Module]:
+    """The modules inside, from wrapper to wrapper; none where the module is no wrapper."""
+    found: list[nn.Module] = []
+    while (key := wrapped(module)) is not None:
+        module = module._modules[key]  # type: ignore[assignment]  # wrapped() looked
+        found.append(module)
+    return found
 
 
 def ignored_by_ddp(module: nn.Module) -> frozenset[str] | None:

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 
 import tdcore as td
 from tdcore.hooks.pytorch import Hook
 from tdcore.hooks.pytorch.attach import Attachment
+from tdcore.hooks.pytorch.living import living
 from tests.gates.counting import Counting
 
 from .conftest import MakeHook, ReadRun
@@ -63,6 +65,17 @@ def watch(make_hook: MakeHook) -> Iterator[Watch]:
         watched.attachment.close()
 
 
+@pytest.fixture
+def no_older_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optimizers that other tests have left in the process count as gone."""
+    older = living(torch.optim.Optimizer)
+
+    def younger(kind: type) -> list[Any]:
+        return [found for found in living(kind) if all(found is not one for one in older)]
+
+    monkeypatch.setattr("tdcore.hooks.pytorch.attach.living", younger)
+
+
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -72,6 +85,14 @@ WRAPPERS: dict[str, Callable[[nn.Module], Any]] = {
     "DataParallel": nn.DataParallel,
     "torch.compile": lambda model: torch.compile(model, backend="eager"),
 }
+
+
+def update_in_place(model: nn.Module) -> None:
+    """A hand-written update: weights change, and no counter of torch changes with them."""
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        parameter.data.add_(parameter.grad, alpha=-0.1)
+        parameter.grad = None
 
 
 @pytest.mark.usefixtures("fresh_compiler")
@@ -185,6 +206,106 @@ def test_a_model_whose_calls_are_not_seen_is_found_when_its_optimizer_steps(watc
         call(torch.randn(2, 4)).sum().backward()
         optimizer.step()
     assert watched.said == [f"recording Net to {watched.hook.out_dir}"]
+
+
+def test_the_first_step_has_a_row_for_every_evaluation_of_a_closure(watch: Watch, read_run: ReadRun) -> None:
+    watched, model = watch(include_collections=["gradients"]), Net()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    x, gradients = torch.randn(2, 4), []
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = model(x).square().mean()
+        loss.backward()
+        assert model.fc1.bias.grad is not None
+        gradients.append(model.fc1.bias.grad.numpy().copy())
+        return loss
+
+    optimizer.step(closure)
+    first = len(gradients)
+    optimizer.step(closure)
+    run = read_run(watched.hook)
+    assert run.steps("gradient/Net_fc1.bias") == [0] * first + [1] * (len(gradients) - first)
+    for call in range(first):
+        assert (run.value("gradient/Net_fc1.bias", 0, call=call) == gradients[call]).all()
+
+
+def test_optimizer_hooks_of_the_script_do_not_change_while_torch_iterates_over_them(watch: Watch) -> None:
+    watched, seen = watch(include_collections=["gradients"]), []
+    layers = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    optimizers = [sgd(layer) for layer in layers]
+    handle = register_optimizer_step_pre_hook(lambda *_: seen.append(1))
+    try:
+        for _ in range(4):
+            for layer, optimizer in zip(layers, optimizers, strict=True):
+                layer.forward(torch.randn(2, 4)).sum().backward()  # no hook of the module runs
+                optimizer.step()
+    finally:
+        handle.remove()
+    assert len(seen) == 8
+    assert watched.said == [f"recording Linear, Linear to {watched.hook.out_dir}"]
+
+
+@pytest.mark.usefixtures("no_older_optimizers")
+@pytest.mark.parametrize("wrapper", ["plain", "DataParallel"])
+def test_without_an_optimizer_a_model_is_found_by_a_backward_that_reaches_it(
+    watch: Watch, read_run: ReadRun, wrapper: str
+) -> None:
+    watched = watch()
+    unused, model = nn.Linear(4, 4), Net()
+    wrapped = WRAPPERS[wrapper](model)
+    weights = []
+    for _ in range(4):
+        unused(torch.randn(2, 4))
+        weights.append(model.fc1.weight.detach().clone())
+        wrapped(torch.randn(2, 4)).square().mean().backward()
+        update_in_place(model)
+    assert watched.said == [f"recording Net to {watched.hook.out_dir}"]
+    run = read_run(watched.hook)
+    assert run.steps("gradient/Net_fc1.weight") == run.steps("loss_output_0") == [0, 1, 2]
+    for step in range(3):
+        assert (run.value("Net_fc1.weight", step) == weights[step + 1].numpy()).all()
+
+
+@pytest.mark.usefixtures("no_older_optimizers")
+def test_all_models_that_train_without_an_optimizer_are_found(watch: Watch, read_run: ReadRun) -> None:
+    class Critic(nn.Linear):
+        pass
+
+    watched = watch()
+    net, critic = Net(), Critic(3, 1)
+    for _ in range(3):
+        critic(net(torch.randn(2, 4))).sum().backward()
+        update_in_place(net)
+        update_in_place(critic)
+    assert watched.said == [f"recording Net, Critic to {watched.hook.out_dir}"]
+    names = read_run(watched.hook).names()
+    assert {"gradient/Net_fc1.weight", "gradient/Critic_weight"} <= set(names)
+
+
+@pytest.mark.usefixtures("no_older_optimizers")
+def test_a_backward_before_the_optimizer_exists_does_not_attach(watch: Watch, read_run: ReadRun) -> None:
+    watched = watch()
+    other, model = nn.Linear(4, 4), Net()
+    other(torch.randn(2, 4)).sum().backward()
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer = sgd(model)
+    other(torch.randn(2, 4))
+    assert not watched.hooks
+    train(model, optimizer, steps=2)
+    assert watched.said == [f"recording Net to {watched.hook.out_dir}"]
+    assert read_run(watched.hook).steps("gradient/Net_fc1.weight") == [0, 1]
+
+
+@pytest.mark.usefixtures("no_older_optimizers")
+def test_a_model_that_is_only_differentiated_in_eval_mode_is_not_recorded(watch: Watch) -> None:
+    watched = watch()
+    model = Net().eval()
+    for _ in range(4):
+        pixels = torch.randn(2, 4, requires_grad=True)
+        model(pixels).sum().backward()
+        model.zero_grad()
+    assert not watched.hooks
 
 
 def test_a_script_with_a_hook_of_its_own_is_left_to_it(watch: Watch, make_hook: MakeHook) -> None:

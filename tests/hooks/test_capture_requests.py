@@ -101,9 +101,10 @@ def test_statistics_are_saved_without_values(training: tuple[Hook, Steps]) -> No
 def test_only_the_modes_that_are_named_are_saved(make_hook: MakeHook) -> None:
     hook, model = make_hook(save_config=td.SaveConfig(save_interval=1000)), Net()
     hook.register_module(model)
-    model(torch.randn(2, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, optimizer)
     ask(hook, 0, request("fc1_output_0", modes=("EVAL",)))
-    model(torch.randn(2, 4))
+    train(model, optimizer, steps=2)
     model.eval()
     for _ in range(5):
         model(torch.randn(2, 4))
@@ -186,17 +187,17 @@ def test_a_request_is_followed_beside_a_stop_that_the_script_does_not_follow(mak
     stops: list[object] = []
     hook, model = make_hook(on_stop=stops.append, save_config=td.SaveConfig(save_interval=1000)), Net()
     hook.register_module(model)
-    model(torch.randn(2, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, optimizer)
     sink = LocalSink(Path(hook.out_dir))
     sink.put_new(stop_key(0), [b"{}"])
     sink.put_new(capture_key(0, 0), [request("fc1_output_0")])
     deadline = time.monotonic() + 30
     while "capture_requests" not in hook._notes or not stops:
         assert time.monotonic() < deadline
-        model(torch.randn(2, 4))
+        train(model, optimizer)
         time.sleep(0.01)
-    for _ in range(4):
-        model(torch.randn(2, 4))
+    train(model, optimizer, steps=4)
     assert len(saved(hook, "fc1_output_0")) == 3
     assert len(stops) == 1
 
@@ -206,8 +207,7 @@ def test_a_step_without_a_request_looks_once_and_finds_nothing(make_hook: MakeHo
     hook.register_module(model)
     looked: list[None] = []
     hook._check_control = lambda: looked.append(None)  # type: ignore[method-assign]
-    for _ in range(3):
-        model(torch.randn(2, 4))
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=3)
     assert looked == []
 
 

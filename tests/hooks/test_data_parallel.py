@@ -57,11 +57,25 @@ def test_a_copy_s_forward_in_a_step_that_is_not_saved_captures_nothing_and_leave
 ) -> None:
     hook, model = make_hook(save_all=True, save_config=td.SaveConfig(save_interval=10)), Net()
     hook.register_module(model)
-    replicate(model)(torch.randn(5, 4))
-    replicate(model)(torch.randn(5, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        replicate(model)(torch.randn(5, 4))
+        optimizer.step()
     before = hook.counters().captures
     replicate(model)(torch.randn(5, 4))
     assert hook.global_step == 2
     assert hook.counters().captures == before
     assert not any(one._forward_hooks for one in model.modules())
     assert not any(one._backward_hooks for one in model.parameters())
+
+
+@pytest.mark.supports("DataParallel", "values")
+def test_with_the_clock_of_the_older_library_each_forward_of_the_first_copy_is_a_step(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    hook, model = make_hook(include_collections=["weights"], clock="forward"), Net()
+    hook.register_module(model)
+    for _ in range(3):
+        replicate(model)(torch.randn(5, 4))
+    assert hook.global_step == 2
+    assert read_run(hook).steps("Net_fc1.weight") == [0, 1, 2]

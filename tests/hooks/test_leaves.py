@@ -66,6 +66,7 @@ def test_nested_outputs_are_captured_element_by_element(
     hook, model = make_hook(include_collections=["outputs"]), Outer()
     hook.register_module(model)
     for _ in range(2):
+        hook.step()
         model(torch.zeros(1))
     run = read_run(hook)
     found = {
@@ -123,6 +124,7 @@ def test_a_nested_tensor_after_a_plain_one_is_told_apart(make_hook: MakeHook, re
         warnings.simplefilter("ignore")
         nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
     for x in (torch.ones(2), torch.ones(2), nested, torch.ones(2)):
+        hook.step()
         model(x)
     run = read_run(hook)
     assert run.steps("Gives_output_0") == [0, 1, 3]

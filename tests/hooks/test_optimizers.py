@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -116,11 +117,11 @@ def test_a_step_without_a_backward_has_weights_and_no_gradient_of_another_step(
             record.note("Net_fc1.weight", step, model.fc1.weight)
             loss = model(torch.randn(5, 4)).square().mean()
             record.losses.append(loss.detach())
+            optimizer.zero_grad()
             if step != 2:
-                optimizer.zero_grad()
                 loss.backward()
                 record.note("gradient/Net_fc1.weight", step, model.fc1.weight.grad)
-                optimizer.step()
+            optimizer.step()
 
     hook = make_hook(
         include_collections=["weights", "gradients"], save_config=td.SaveConfig(save_steps=saved, end_step=0)
@@ -128,7 +129,9 @@ def test_a_step_without_a_backward_has_weights_and_no_gradient_of_another_step(
     reference = run_twins(training, hook)
     run = read_run(hook)
     assert run.steps("gradient/Net_fc1.weight") == run.steps("Net_fc1.weight") == saved
-    assert all((row["status"] == "absent") == (row["step"] == 2) for row in run.of("gradient/Net_fc1.weight"))
+    rows = run.of("gradient/Net_fc1.weight")
+    assert [row["step"] for row in rows if row["status"] == "absent"] == [2]
+    assert {row["reason"] for row in rows if row["step"] == 2} == {"no_backward"}
     for step in saved:
         assert np.array_equal(run.value("Net_fc1.weight", step), reference.of("Net_fc1.weight")[step])
         if step != 2:
@@ -136,9 +139,39 @@ def test_a_step_without_a_backward_has_weights_and_no_gradient_of_another_step(
             assert np.array_equal(run.value("gradient/Net_fc1.weight", step), own)
 
 
+@pytest.mark.supports("gradient accumulation", "values")
+def test_a_forward_without_a_backward_is_a_further_call_of_the_step_that_follows(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    def training(hook: Hook | None, record: Record) -> None:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if hook is not None:
+            hook.register_module(model)
+        step = 0
+        for iteration in range(5):
+            note_all(record, step, model, "weights")
+            loss = model(torch.randn(5, 4)).square().mean()
+            record.losses.append(loss.detach())
+            if iteration != 2:
+                optimizer.zero_grad()
+                loss.backward()
+                note_all(record, step, model, "gradients")
+                optimizer.step()
+                step += 1
+
+    hook = make_hook(include_collections=[*BOTH, "outputs"])
+    reference = run_twins(training, hook)
+    run = read_run(hook)
+    check_values(run, reference)
+    assert run.steps(WEIGHT) == run.steps(GRADIENT) == [0, 1, 2, 3]
+    calls = [(row["step"], row["call"]) for row in run.of("Net_output_0")]
+    assert calls == [(0, 0), (1, 0), (2, 0), (2, 1), (3, 0)]
+
+
 @pytest.mark.supports("optimizer with a closure", "values")
 @pytest.mark.supports("optimizer with a closure", "losses")
-def test_a_closure_optimizer_trains_the_same_and_gives_its_last_gradients(
+def test_a_closure_optimizer_trains_the_same_and_gradients_of_every_evaluation_are_captured(
     make_hook: MakeHook, read_run: ReadRun
 ) -> None:
     def training(hook: Hook | None, record: Record) -> None:
@@ -146,25 +179,51 @@ def test_a_closure_optimizer_trains_the_same_and_gives_its_last_gradients(
         optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3, lr=0.1)
         if hook is not None:
             hook.register_module(model)
-        for _ in range(2):
-            x = torch.randn(5, 4)
+        for step in range(2):
+            x, evaluations = torch.randn(5, 4), iter(range(100))
+            note_all(record, 100 * step, model, "weights")
 
-            def closure(x: torch.Tensor = x) -> torch.Tensor:
+            def closure(
+                x: torch.Tensor = x, step: int = step, evaluations: Iterator[int] = evaluations
+            ) -> torch.Tensor:
                 optimizer.zero_grad()
-                note_all(record, len(record.losses), model, "weights")
                 loss: torch.Tensor = model(x).square().mean()
                 torch.autograd.backward(loss)
+                note_all(record, 100 * step + next(evaluations), model, "gradients")
                 record.losses.append(loss.detach())
                 return loss
 
             optimizer.step(closure)
-            note_all(record, len(record.losses) - 1, model, "gradients")
 
     hook = make_hook(include_collections=BOTH)
     reference = run_twins(training, hook)
     run = read_run(hook)
-    check_values(run, reference)
-    assert run.steps(WEIGHT) == list(range(len(reference.losses)))
+    assert len(reference.losses) > 4
+    for (name, key), value in reference.values.items():
+        step, call = divmod(key, 100)
+        assert np.array_equal(run.value(name, step, call=call), value), (name, step, call)
+    assert run.steps(WEIGHT) == [0, 1]
+    assert len(run.of(GRADIENT)) == len(reference.losses)
+
+
+@pytest.mark.supports("several optimizers", "values")
+def test_an_optimizer_that_gets_the_parameters_after_its_first_step_updates_the_model_from_then_on(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    hook, model, other = make_hook(include_collections=BOTH), Net(), nn.Linear(4, 1)
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    other(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    assert hook.global_step == -1
+    optimizer.add_param_group({"params": list(model.parameters())})
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(5, 4)).square().mean().backward()
+        optimizer.step()
+    run = read_run(hook)
+    assert run.steps(WEIGHT) == run.steps(GRADIENT) == [0, 1, 2]
+    assert {row["status"] for row in run.of(GRADIENT)} == {"ok"}
 
 
 class Pair(nn.Module):
@@ -340,7 +399,9 @@ def test_an_averaged_copy_is_neither_captured_nor_counted(make_hook: MakeHook, r
 @pytest.mark.supports("several optimizers", "cost")
 @pytest.mark.supports("GradScaler", "cost")
 @pytest.mark.supports("fused optimizer", "cost")
-def test_scale_state_and_gradients_of_a_step_are_one_native_call(make_hook: MakeHook) -> None:
+def test_weights_of_a_step_are_one_native_call_and_scale_state_and_gradients_another(
+    make_hook: MakeHook,
+) -> None:
     hook, model = make_hook(include_collections=STATE, save_config=td.SaveConfig(save_interval=2)), Net()
     hook.register_module(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
@@ -353,7 +414,7 @@ def test_scale_state_and_gradients_of_a_step_are_one_native_call(make_hook: Make
         scaler.step(optimizer)
         scaler.update()
         calls.append(hook.counters().captures)
-    assert calls == [1, 1, 2, 2]
+    assert calls == [2, 2, 4, 4]
 
 
 @pytest.mark.parametrize("saved", [1, 3])
@@ -367,11 +428,12 @@ def test_weights_that_a_script_changes_before_the_step_are_those_that_the_forwar
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         if hook is not None:
             hook.register_module(model)
-        for step in range(12):
-            note_all(record, step, model, "weights")
+        for step, climbs in ((step, climbs) for step in range(6) for climbs in (True, False)):
+            if climbs:
+                note_all(record, step, model, "weights")
             loss = model(torch.randn(5, 4)).square().mean()
             loss.backward()
-            if step % 2 == 0:
+            if climbs:
                 before = [parameter.detach().clone() for parameter in model.parameters()]
                 with torch.no_grad():
                     for parameter in model.parameters():
@@ -379,16 +441,19 @@ def test_weights_that_a_script_changes_before_the_step_are_those_that_the_forwar
             else:
                 for parameter, old in zip(model.parameters(), before, strict=True):
                     parameter.data = old
+                note_all(record, step, model, "gradients")
                 optimizer.step()
             optimizer.zero_grad()
             record.losses.append(loss.detach())
 
-    hook = make_hook(include_collections=BOTH, save_config=td.SaveConfig(save_interval=saved))
+    hook = make_hook(include_collections=[*BOTH, "outputs"], save_config=td.SaveConfig(save_interval=saved))
     reference = run_twins(training, hook)
     run = read_run(hook)
-    found = {row["step"] for row in run.of(WEIGHT)}
-    for step in found:
-        assert np.array_equal(run.value(WEIGHT, step), reference.values[WEIGHT, step]), step
-    missing = set(range(0, 12, saved)) - found
-    assert len(missing) == 1
-    assert any("one saved step" in note for note in run.trial.notes()["not_captured"])
+    steps = list(range(0, 6, saved))
+    assert run.steps(WEIGHT) == run.steps(GRADIENT) == steps
+    for step in steps:
+        for name in (WEIGHT, GRADIENT):
+            assert np.array_equal(run.value(name, step), reference.values[name, step]), (name, step)
+    assert [(row["step"], row["call"]) for row in run.of("Net_output_0")] == [
+        (step, call) for step in steps for call in (0, 1)
+    ]

@@ -139,6 +139,8 @@ def test_parameters_carry_hooks_only_from_a_saved_forward_to_its_payment(make_ho
 def test_only_parameters_whose_gradients_are_wanted_carry_a_hook(make_hook: MakeHook) -> None:
     hook, model = make_hook(include_regex="gradient/Net_fc2.bias"), Net()
     hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook.register_optimizer(optimizer)
     model(torch.randn(3, 4))
     assert [name for name, one in model.named_parameters() if one._backward_hooks] == ["fc2.bias"]
 

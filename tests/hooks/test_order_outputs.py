@@ -89,7 +89,9 @@ def test_a_gradient_that_comes_after_its_step_is_counted_and_leaves_the_order_al
 ) -> None:
     hook, model = make_hook(include_collections=[*ASKED, "outputs"]), Net()
     hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     late = model(torch.randn(2, 4))
+    optimizer.step()  # there are no gradients yet: the step ends, and no weight changes
     model(torch.randn(2, 4)).sum().backward()
     late.sum().backward()
     assert hook._notes["output_gradients_missed"]["output_gradient/fc1_output_0"] == 1
@@ -195,9 +197,14 @@ def test_losses_are_the_same_bits(make_hook: MakeHook) -> None:
 def test_modules_carry_nothing_after_the_forward(make_hook: MakeHook) -> None:
     hook, model = make_hook(include_collections=ASKED), Net()
     hook.register_module(model)
-    for _ in range(2):
-        model(torch.randn(2, 4))
-    assert sum(len(module._forward_hooks) for module in model.modules()) == 0
+    optimizer, carried = torch.optim.SGD(model.parameters(), lr=0.1), []
+    for _ in range(3):
+        output = model(torch.randn(2, 4))
+        carried.append(sum(len(module._forward_hooks) for module in model.modules()))
+        output.sum().backward()
+        optimizer.step()
+    # In the first step modules are watched for a recomputation in backward, and for calls by the script.
+    assert carried == [10, 0, 0]
 
 
 class Breaks(torch.autograd.Function):

@@ -111,13 +111,12 @@ def test_modes_count_their_own_steps_and_share_the_global_ones(
         },
     )
     hook.register_module(model)
-    x = torch.randn(2, 4)
-    model(x)  # global 0, TRAIN 0
-    model(x)  # global 1, TRAIN 1
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, optimizer, steps=2)  # global 0 and 1, TRAIN 0 and 1
     model.eval()
-    model(x)  # global 2, EVAL 0
+    model(torch.randn(2, 4))  # global 2, EVAL 0
     model.train()
-    model(x)  # global 3, TRAIN 2
+    train(model, optimizer)  # global 3, TRAIN 2
     found = [(row["step"], row["mode"], row["mode_step"]) for row in read_run(hook).of("Net_output_0")]
     assert found == [(0, "TRAIN", 0), (2, "EVAL", 0), (3, "TRAIN", 2)]
 
@@ -178,9 +177,10 @@ def test_a_custom_collection_is_filled_before_or_while_training(
     hook = make_hook(include_collections=["mine"])
     hook.get_collection("mine").include("fc1_output")
     hook.register_module(model)
-    model(torch.randn(2, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, optimizer)
     hook.get_collection("mine").include("fc2_output")
-    model(torch.randn(2, 4))
+    train(model, optimizer)
     run = read_run(hook)
     assert run.steps("fc1_output_0") == [0, 1]
     assert run.steps("fc2_output_0") == [1]
@@ -262,8 +262,9 @@ def test_scalars_are_recorded_at_every_call(make_hook: MakeHook, read_run: ReadR
     hook = make_hook(save_config=SaveConfig(save_interval=100))
     hook.register_module(model)
     hook.save_scalar("before", 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
-        model(torch.randn(2, 4))
+        train(model, optimizer)
         hook.save_scalar("accuracy", torch.tensor(0.5))
         hook.save_scalar("accuracy", np.float32(0.75))
     run = read_run(hook)
@@ -283,8 +284,9 @@ def test_scalars_with_a_save_config_follow_it(make_hook: MakeHook, read_run: Rea
     hook = make_hook()
     hook.add_collection(CollectionConfig(name="scalars", save_config=SaveConfig(save_interval=2)))
     hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(4):
-        model(torch.randn(2, 4))
+        train(model, optimizer)
         hook.save_scalar("x", 1.0)
     assert read_run(hook).steps("scalar/x") == [0, 2]
 
@@ -295,8 +297,9 @@ def test_a_tensor_of_the_script_goes_to_the_collections_it_names(
     model = Net()
     hook = make_hook(save_config=SaveConfig(save_interval=2))
     hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(3):
-        model(torch.randn(2, 4))
+        train(model, optimizer)
         hook.save_tensor("attention", torch.full((2, 2), float(step)))
         hook.save_tensor("mask", np.array([True, False]), collections_to_write=["mine", "other"])
     run = read_run(hook)
@@ -312,10 +315,13 @@ def test_a_functional_loss_is_recorded_by_hand(
     model = Net()
     hook = make_hook(save_config=SaveConfig(save_interval=2))
     hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         loss = model(torch.randn(2, 4)).square().mean()
         hook.record_tensor_value("mse_loss", loss)
         hook.record_tensor_value("accuracy", torch.tensor(1.0))
+        loss.backward()
+        optimizer.step()
     run = read_run(hook)
     assert run.steps("mse_loss_output_0") == [0, 2]
     assert run.of("mse_loss_output_0")[0]["kind"] == "loss"

@@ -73,8 +73,7 @@ def test_on_stop_is_called_once_instead_of_raising(make_hook: MakeHook) -> None:
     hook, model = make_hook(on_stop=asked.append), Net()
     hook.register_module(model)
     ask_to_stop(hook)
-    for _ in range(3):
-        model(torch.randn(2, 4))
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=3)
     assert [(request.reason, request.rule, request.by) for request in asked] == [
         ("loss is NaN", "TDC102", "exploding_tensor")
     ]
@@ -83,11 +82,17 @@ def test_on_stop_is_called_once_instead_of_raising(make_hook: MakeHook) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        "pytorch.Hook._start_step",
-        "pytorch.Hook._attach",
+        "pytorch.Hook._find_step",
+        "pytorch.Hook._start_training",
+        "pytorch.Hook._end_step",
+        "pytorch.roots.Root._attach",
         "recorder.Recorder.capture",
         "pytorch.model.ModelView.matches",
-        "pytorch.arrivals.Arrivals.start",
+        "pytorch.gradient_order.GradientOrder.start",
+        "pytorch.losses.LossHooks.attach",
+        "pytorch.ownership.Ownership.look",
+        "pytorch.parameters.ParameterCapture.begin_forward",
+        "pytorch.parameters.ParameterCapture.before_step",
         "pytorch.bypass.Bypass.forward_ended",
     ],
 )

@@ -29,13 +29,13 @@ def notes(hook: Hook) -> dict[str, Any]:
     return found
 
 
-def test_weights_and_gradients_of_a_step_are_one_native_call(make_hook: MakeHook) -> None:
+def test_weights_of_a_step_are_one_native_call_and_gradients_another(make_hook: MakeHook) -> None:
     hook, model = make_hook(include_collections=BOTH), Net()
     hook.register_module(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     hook.register_optimizer(optimizer)
     train(model, optimizer, steps=3)
-    assert hook.counters().captures == 3
+    assert hook.counters().captures == 3 * 2
 
 
 def test_an_optimizer_is_found_by_itself(make_hook: MakeHook, read_run: ReadRun) -> None:
@@ -62,25 +62,24 @@ def test_an_optimizer_of_another_model_pays_for_nothing(make_hook: MakeHook, rea
     assert np.array_equal(read_run(hook).value(GRADIENT, 0), gradient.numpy())
 
 
-def test_accumulated_gradients_are_captured_whole_under_the_newest_saved_step(
+def test_accumulated_gradients_are_captured_whole_under_the_step_whose_optimizer_used_them(
     make_hook: MakeHook, read_run: ReadRun
 ) -> None:
-    hook, model = make_hook(include_collections=BOTH, save_config=SaveConfig(save_interval=3)), Net()
+    hook, model = make_hook(include_collections=BOTH, save_config=SaveConfig(save_interval=2)), Net()
     hook.register_module(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     wholes = []
-    for _ in range(2):
+    for _ in range(3):
         optimizer.zero_grad()
-        for _ in range(4):  # steps 0..3, then 4..7: saved are 0, 3 and 6
+        for _ in range(4):
             model(torch.randn(5, 4)).square().mean().backward()
         assert model.fc1.weight.grad is not None
         wholes.append(model.fc1.weight.grad.clone().numpy())
         optimizer.step()
     run = read_run(hook)
-    assert run.steps(GRADIENT) == [3, 6]
-    assert np.array_equal(run.value(GRADIENT, 3), wholes[0])
-    assert np.array_equal(run.value(GRADIENT, 6), wholes[1])
-    assert run.steps(WEIGHT) == [0, 3, 6]  # before the optimizer was known, weights came with the forward
+    assert run.steps(GRADIENT) == run.steps(WEIGHT) == [0, 2]
+    assert np.array_equal(run.value(GRADIENT, 0), wholes[0])
+    assert np.array_equal(run.value(GRADIENT, 2), wholes[2])
 
 
 def test_a_parameter_without_gradient_is_absent_and_not_zero(make_hook: MakeHook, read_run: ReadRun) -> None:
@@ -165,7 +164,7 @@ def test_an_optimizer_inside_backward_gives_every_gradient(make_hook: MakeHook, 
         assert np.array_equal(run.value(f"gradient/Net_{name}", 1), gradient.numpy())
 
 
-def test_without_any_optimizer_gradients_are_read_at_the_next_forward(
+def test_without_any_optimizer_gradients_are_those_that_the_last_backward_of_a_step_left(
     make_hook: MakeHook, read_run: ReadRun, caplog: pytest.LogCaptureFixture
 ) -> None:
     hook, model = make_hook(include_collections=BOTH), Net()
@@ -186,10 +185,11 @@ def test_without_any_optimizer_gradients_are_read_at_the_next_forward(
     for step in range(3):
         assert np.array_equal(run.value(GRADIENT, step), gradients[step])
         assert np.array_equal(run.value(WEIGHT, step), weights[step])
-    assert sum("no optimizer stepped for Net" in message for message in caplog.messages) == 1
+    assert run.steps(GRADIENT) == run.steps(WEIGHT) == [0, 1, 2]
+    assert sum("no optimizer is known for Net" in message for message in caplog.messages) == 1
 
 
-def test_a_step_that_was_skipped_has_weights_and_absent_gradients(
+def test_a_backward_that_no_update_followed_belongs_to_the_step_of_the_next_update(
     make_hook: MakeHook, read_run: ReadRun
 ) -> None:
     hook, model = make_hook(include_collections=BOTH), Net()
@@ -201,8 +201,41 @@ def test_a_step_that_was_skipped_has_weights_and_absent_gradients(
         model(torch.randn(5, 4)).square().mean().backward()
         if not skipped:
             optimizer.step()
+    assert model.fc1.weight.grad is not None
     run = read_run(hook)
-    assert [(row["step"], row["status"]) for row in run.of(GRADIENT)] == [(0, "ok"), (1, "absent"), (2, "ok")]
+    assert [(row["step"], row["status"]) for row in run.of(GRADIENT)] == [(0, "ok"), (1, "ok")]
+    assert np.array_equal(run.value(GRADIENT, 1), model.fc1.weight.grad.numpy())
+    assert run.steps(WEIGHT) == [0, 1]
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_a_gradient_that_no_update_used_has_a_value_while_it_is_there_and_else_the_reason(
+    make_hook: MakeHook, read_run: ReadRun, cleared: bool
+) -> None:
+    hook, model = make_hook(include_collections=BOTH), Net()
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook.register_optimizer(optimizer)
+    gradients = []
+    for skipped in (False, True, False):
+        hook.step()
+        optimizer.zero_grad()
+        model(torch.randn(5, 4)).square().mean().backward()
+        assert model.fc1.weight.grad is not None
+        gradients.append(model.fc1.weight.grad.clone().numpy())
+        if not skipped:
+            optimizer.step()
+        elif cleared:
+            optimizer.zero_grad()
+    run = read_run(hook)
+    found = [(row["step"], row["status"], row["reason"]) for row in run.of(GRADIENT)]
+    assert found == [
+        (0, "ok", None),
+        (1, "absent", "cleared") if cleared else (1, "ok", None),
+        (2, "ok", None),
+    ]
+    for step in (0, 2) if cleared else (0, 1, 2):
+        assert np.array_equal(run.value(GRADIENT, step), gradients[step])
     assert run.steps(WEIGHT) == [0, 1, 2]
 
 
@@ -212,7 +245,7 @@ def test_weights_of_evaluation_steps_come_with_the_forward(make_hook: MakeHook, 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     train(model, optimizer)
     with torch.no_grad():
-        model(torch.randn(1, 4))  # TRAIN, but no backward can follow
+        model(torch.randn(1, 4))
     model.eval()
     model(torch.randn(1, 4))
     model.train()
@@ -220,7 +253,7 @@ def test_weights_of_evaluation_steps_come_with_the_forward(make_hook: MakeHook, 
     run = read_run(hook)
     assert run.steps(WEIGHT) == [0, 1, 2, 3]
     assert run.steps(GRADIENT) == [0, 3]
-    assert [row["mode"] for row in run.of(WEIGHT)] == ["TRAIN", "TRAIN", "EVAL", "TRAIN"]
+    assert [row["mode"] for row in run.of(WEIGHT)] == ["TRAIN", "PREDICT", "EVAL", "TRAIN"]
 
 
 def test_evaluation_between_forward_and_step_does_not_take_the_gradients_label(
@@ -238,29 +271,34 @@ def test_evaluation_between_forward_and_step_does_not_take_the_gradients_label(
     assert [(row["step"], row["mode"]) for row in read_run(hook).of(GRADIENT)] == [(0, "TRAIN")]
 
 
-def test_a_closure_optimizer_gives_the_gradients_of_its_last_evaluation(
+def test_gradients_of_each_evaluation_of_a_closure_and_weights_of_the_first_are_captured(
     make_hook: MakeHook, read_run: ReadRun
 ) -> None:
     hook, model = make_hook(include_collections=BOTH), Net()
     hook.register_module(model)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3, lr=0.1)
     x = torch.randn(5, 4)
-    starts = []
+    start, gradients = model.fc1.weight.detach().clone(), []
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
-        starts.append(model.fc1.weight.detach().clone())
         loss: torch.Tensor = model(x).square().mean()
         torch.autograd.backward(loss)
+        assert model.fc1.weight.grad is not None
+        gradients.append(model.fc1.weight.grad.clone())
         return loss
 
     optimizer.step(closure)
-    assert model.fc1.weight.grad is not None
-    last = len(starts) - 1
+    assert len(gradients) > 2
     run = read_run(hook)
-    assert np.array_equal(run.value(GRADIENT, last), model.fc1.weight.grad.numpy())
-    for step, start in enumerate(starts):
-        assert np.array_equal(run.value(WEIGHT, step), start.numpy())
+    assert [(row["step"], row["call"]) for row in run.of(GRADIENT)] == [
+        (0, call) for call in range(len(gradients))
+    ]
+    for call, gradient in enumerate(gradients):
+        assert np.array_equal(run.value(GRADIENT, 0, call=call), gradient.numpy())
+    assert np.array_equal(run.value(GRADIENT, 0), gradients[0].numpy())
+    assert run.steps(WEIGHT) == [0]
+    assert np.array_equal(run.value(WEIGHT, 0), start.numpy())
 
 
 def test_optimizer_state_and_hyperparameters_are_captured_when_asked(

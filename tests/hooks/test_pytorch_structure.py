@@ -115,7 +115,7 @@ def parametrised(model: Deep) -> None:
 
 def parametrised_for_a_while(model: Deep) -> None:
     parametrize.register_parametrization(block(model).fc, "weight", Doubled())
-    model(torch.randn(3, 4))
+    step(model, torch.randn(3, 4))
     parametrize.remove_parametrizations(block(model).fc, "weight")
 
 
@@ -249,13 +249,61 @@ def test_the_next_saved_step_has_the_model_as_it_is_now(
             assert str(found.dtype) == str(value.dtype).removeprefix("torch."), name
 
 
-def test_a_module_swapped_for_its_like_is_tapped(make_hook: MakeHook, read_run: ReadRun) -> None:
-    hook, model = make_hook(include_regex="blocks.1_output"), Deep()
+ASKED: list[dict[str, Any]] = [
+    {"include_regex": "blocks.1_output|norm_output"},
+    {"include_collections": ["outputs"]},
+    {"include_collections": ["outputs", "weights"]},
+]
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_a_module_swapped_for_its_like_is_tapped(
+    make_hook: MakeHook, read_run: ReadRun, asked: dict[str, Any]
+) -> None:
+    hook, model = make_hook(**asked), Deep()
     hook.register_module(model)
+    optimizer = torch.optim.SGD(model.first.parameters(), lr=0.1)
     for _ in range(4):
         model.blocks[1] = Block()
-        model(torch.randn(5, 4))
+        model(torch.randn(5, 4)).square().mean().backward()
+        optimizer.step()
     assert read_run(hook).steps("blocks.1_output_0") == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("asked", ASKED)
+def test_a_module_without_parameters_that_is_swapped_for_its_like_is_captured(
+    make_hook: MakeHook, read_run: ReadRun, asked: dict[str, Any], by_hand: bool
+) -> None:
+    hook, model = make_hook(**asked), Deep()
+    block(model, 1).norm = nn.Identity()
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        if by_hand:
+            hook.step()
+        block(model, 1).norm = nn.Identity()
+        model(torch.randn(5, 4)).square().mean().backward()
+        optimizer.step()
+    assert read_run(hook).steps("blocks.1.norm_output_0") == [0, 1, 2, 3]
+
+
+def test_a_module_swapped_between_the_begin_of_a_step_and_its_forward_is_captured(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    hook, model = make_hook(include_collections=["weights", "gradients", "outputs"]), Deep()
+    hook.register_module(model)
+    weights = []
+    for _ in range(3):
+        hook.step()
+        model.blocks[1] = Block()
+        weights.append(block(model, 1).fc.weight.detach().clone().numpy())
+        model(torch.randn(5, 4)).square().mean().backward()
+    run = read_run(hook)
+    for at, weight in enumerate(weights):
+        assert np.array_equal(run.value("Deep_blocks.1.fc.weight", at), weight)
+    for name in ("blocks.1_output_0", "gradient/Deep_blocks.1.fc.weight"):
+        assert [(row["step"], row["status"]) for row in run.of(name)] == [(0, "ok"), (1, "ok"), (2, "ok")]
 
 
 def test_what_was_taken_out_of_the_model_is_not_kept(make_hook: MakeHook) -> None:

@@ -25,9 +25,6 @@ def hooks_on(model: nn.Module) -> int:
 
 def test_modules_carry_hooks_only_while_a_saved_forward_runs(make_hook: MakeHook) -> None:
     model, criterion, during = Net(), nn.MSELoss(), []
-    hook = make_hook(include_collections=["outputs"], save_config=SaveConfig(save_interval=2))
-    hook.register_module(model)
-    hook.register_loss(criterion)
 
     class Looks(nn.ReLU):
         def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 -- as in nn.ReLU
@@ -35,14 +32,20 @@ def test_modules_carry_hooks_only_while_a_saved_forward_runs(make_hook: MakeHook
             return super().forward(input)
 
     model.relu = Looks()
-    left = []
+    hook = make_hook(include_collections=["outputs"], save_config=SaveConfig(save_interval=2))
+    hook.register_module(model)
+    hook.register_loss(criterion)
+    optimizer, left = torch.optim.SGD(model.parameters(), lr=0.1), []
     for _ in range(3):
-        model(torch.randn(2, 4))
+        output = model(torch.randn(2, 4))
         left.append(hooks_on(model))
-    # In the first saved step the modules are watched until the next step begins: for a recomputation.
-    assert left == [5, 1, 1]
-    # 4 modules with an output tap, the end of the root's forward, the root's pre-hook.
-    assert during == [(6, 1), (1, 0), (6, 1)]
+        output.sum().backward()
+        optimizer.step()
+    # In the first training step modules are watched until it is over: for a recomputation, and for calls by
+    # the script itself, for which their taps stay.
+    assert left == [13, 1, 1]
+    # 4 modules with an output tap, the end of the root's forward, its pre-hook; first 3 watched ones, too.
+    assert during == [(9, 1), (1, 0), (6, 1)]
 
 
 def test_only_modules_that_a_collection_asks_for_are_tapped(make_hook: MakeHook, read_run: ReadRun) -> None:
@@ -51,7 +54,8 @@ def test_only_modules_that_a_collection_asks_for_are_tapped(make_hook: MakeHook,
     hook.register_module(model)
     model.fc2.register_forward_hook(lambda *_: during.append(hooks_on(model)))
     model(torch.randn(2, 4))
-    assert during == [5]  # the one just above, relu's tap, the root's output, end and pre-hook
+    # The one just above, relu's tap, the root's output, end and pre-hook; first 3 watched modules, too.
+    assert during == [8]
     assert set(read_run(hook).names()) == {"relu_output_0"}
 
 
@@ -69,6 +73,7 @@ def test_a_module_called_twice_gives_two_rows_with_the_call_index(
     hook, model = make_hook(include_collections=["outputs", "inputs"]), Twice()
     hook.register_module(model)
     for _ in range(2):
+        hook.step()
         y = model(torch.randn(2, 4))
     run = read_run(hook)
     assert [(row["step"], row["call"]) for row in run.of("relu_output_0")] == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -95,6 +100,7 @@ def test_a_module_that_is_first_called_later_is_captured_from_then_on(
     hook.register_module(model)
     for step in range(4):
         model.ready = step >= 1
+        hook.step()
         model(torch.ones(2))
     assert read_run(hook).steps("head_output_logits") == [1, 2, 3]
 
@@ -138,6 +144,7 @@ def test_a_pattern_for_a_name_that_only_the_forward_tells_is_found(
     hook.register_module(model)
     model.body.register_forward_hook(lambda *_: during.append(hooks_on(model)))
     for _ in range(3):
+        hook.step()
         model(torch.ones(1, 2))
     run = read_run(hook)
     assert run.steps("Named_output_logits") == run.steps("Named_output_seventh.6") == [0, 1, 2]
@@ -206,6 +213,7 @@ def test_a_model_that_is_its_own_loss_is_both(make_hook: MakeHook, read_run: Rea
     hook.register_module(model)
     hook.register_loss(model)
     for _ in range(2):
+        hook.step()
         model(torch.randn(2, 4))
     run = read_run(hook)
     assert {(row["name"], row["kind"], row["step"]) for row in run.rows} >= {("Energy_output_0", "loss", 1)}
@@ -274,14 +282,16 @@ def test_a_checkpointed_root_is_one_step(make_hook: MakeHook) -> None:
     assert hook.global_step == 0
 
 
-def test_a_forward_that_fails_leaves_no_hook_behind(make_hook: MakeHook) -> None:
+def test_a_forward_that_fails_leaves_no_hook_behind_when_its_step_is_over(make_hook: MakeHook) -> None:
     class Fails(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.fc1(x)
             raise RuntimeError("the user's own")
 
-    hook, model = make_hook(include_collections=["outputs"]), Fails()
+    save = SaveConfig(save_steps=[0], end_step=0)
+    hook, model = make_hook(include_collections=["outputs"], save_config=save), Fails()
     hook.register_module(model)
     with pytest.raises(RuntimeError, match="the user's own"):
         model(torch.randn(2, 4))
+    hook.step()
     assert hooks_on(model) == 1

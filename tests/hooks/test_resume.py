@@ -15,7 +15,7 @@ import tdcore as td
 from tdcore import Trial
 from tdcore.errors import ConfigError
 from tests.hooks.conftest import MakeHook, ReadRun
-from tests.hooks.models import Net
+from tests.hooks.models import Net, train
 from tests.trainers.checks import Trainer
 from tests.trainers.resuming import make, training
 
@@ -112,9 +112,8 @@ def test_losses_of_both_attempts_are_those_of_a_training_without_a_hook(crashed:
 def test_modes_go_on_counting_where_the_checkpoint_left_them(
     make_hook: MakeHook, read_run: ReadRun, tmp_path: Path
 ) -> None:
-    def run(model: Net, train: int, evaluate: int) -> None:
-        for _ in range(train):
-            model.train()(torch.randn(2, 4))
+    def run(model: Net, steps: int, evaluate: int) -> None:
+        train(model.train(), torch.optim.SGD(model.parameters(), lr=0.1), steps=steps)
         for _ in range(evaluate):
             model.eval()(torch.randn(2, 4))
 

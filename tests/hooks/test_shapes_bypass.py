@@ -129,7 +129,9 @@ def test_a_pattern_for_a_fused_layer_waits_for_its_training(make_hook: MakeHook,
     hook.register_module(model)
     hook.set_mode(td.modes.TRAIN)
     for _ in range(2):
+        hook.step()
         evaluated(model)
+    hook.step()
     model.train()(torch.randn(2, 5, 8))
     assert read_run(hook).steps("encoder.layers.0_output_0") == [2]
 
@@ -148,6 +150,7 @@ def test_modules_that_no_forward_called_are_listed_with_the_reason(
     hook, model = make_hook(include_collections=["outputs", "inputs"]), Attention()
     hook.register_module(model)
     for _ in range(2):
+        hook.step()
         model(torch.randn(2, 3, 8))
     never = notes_of(hook)["never_called"]
     assert set(never) == {"attention.out_proj", "spare", "tied"}
@@ -170,6 +173,7 @@ def test_a_module_that_is_called_later_leaves_the_list(make_hook: MakeHook) -> N
     hook, model, told = make_hook(include_collections=["outputs"]), Branches(), []
     hook.register_module(model)
     for _ in range(4):
+        hook.step()
         model(torch.randn(2, 4))
         told.append(list(hook._notes["never_called"]))
     assert told == [["seldom"], ["seldom"], [], []]

@@ -96,6 +96,20 @@ def functional(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return output
 
 
+@pytest.mark.supports("functional_call and vmap", "values")
+def test_weights_of_each_root_are_those_that_its_first_forward_used(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    hook, first, second = make_hook(include_collections=["weights"]), nn.Linear(4, 4), Reuses()
+    hook.register_module(first)
+    hook.register_module(second)
+    x = torch.randn(3, 4)
+    functional(second, first(x))
+    run = read_run(hook)
+    assert np.array_equal(run.value("Linear_weight", 0), first.weight.detach().numpy())
+    assert np.array_equal(run.value("Reuses_fc.weight", 0), 2 * second.fc.weight.detach().numpy())
+
+
 def per_sample(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     parameters = {name: one.detach() for name, one in model.named_parameters()}
 
@@ -123,7 +137,10 @@ def test_transforms_are_captured_or_counted_and_give_the_same_bits(
     plain = call(model, x)
     hook = make_hook(include_collections=OUTPUTS)
     hook.register_module(model)
-    found = [call(model, x) for _ in range(2)]
+    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
+    for _ in range(2):
+        found.append(call(model, x))
+        optimizer.step()  # there are no gradients: the step ends, and no weight changes
     assert all(torch.equal(plain, one) for one in found)
     assert not hook._faults
     run = read_run(hook)

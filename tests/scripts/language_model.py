@@ -1,7 +1,7 @@
 """A language model trained by the Trainer of transformers, from a random start on random tokens, as its
 example scripts do it. Knows nothing of tdcore."""
 
-import sys
+import argparse
 
 import torch
 from torch.utils.data import Dataset
@@ -26,16 +26,22 @@ class PrintExactly(TrainerCallback):
 
 
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output")
+    parser.add_argument("--save", type=int)
+    parser.add_argument("--resume")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     arguments = TrainingArguments(
-        output_dir=sys.argv[1],
+        output_dir=options.output,
         max_steps=6,
         per_device_train_batch_size=4,
         gradient_accumulation_steps=2,
         logging_steps=1,
         eval_strategy="steps",
         eval_steps=3,
-        save_strategy="no",
+        save_strategy="steps" if options.save else "no",
+        save_steps=options.save or 500,
         report_to=[],
         use_cpu=True,
         seed=7,
@@ -46,7 +52,7 @@ def main():
     model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
     trainer = Trainer(model, arguments, train_dataset=Tokens(), eval_dataset=Tokens())
     trainer.add_callback(PrintExactly())
-    trainer.train()
+    trainer.train(resume_from_checkpoint=options.resume)
     print({key: value.hex() for key, value in trainer.evaluate().items() if key == "eval_loss"})
 
 

@@ -76,7 +76,7 @@ def test_parts_of_one_step_make_the_whole(trial: Trial) -> None:
     }
     assert list(weight.values(worker="worker_1")) == TRAINED
     assert weight.steps(modes.TRAIN) == list(range(9))
-    assert weight.prev_steps(10, 3) == [7, 8, 9]
+    assert weight.prev_steps(10, 3) == [8, 9, 10]
     table = trial.stats(["w"], mode=modes.TRAIN, merged=True)
     assert table.column("step").to_pylist() == TRAINED
     assert set(table.column("reason").to_pylist()) == {None}
