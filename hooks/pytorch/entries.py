@@ -25,6 +25,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from tdcore.errors import StopTraining
 from tdcore.hooks.pytorch.bypass import refuses_hooks
 from tdcore.hooks.pytorch.operator import is_compiling, skip_frames
 from tdcore.hooks.pytorch.tap import InertInCopies, graph_task
@@ -133,6 +134,21 @@ class Entries:
         hook, root = self._hook(), self._root()
         if hook is None or root is None or hook._off or id(module) not in self._carriers:
             return  # a copy of the module carries its hooks, too
+        try:
+            self._call(hook, root, module, args, kwargs)
+        except StopTraining:
+            raise
+        except Exception as error:
+            hook._fault("steps", error)
+
+    def _call(
+        self,
+        hook: TrainingDriver,
+        root: Root,
+        module: nn.Module,
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
+    ) -> None:
         if self._watching and not self._is_entry(hook, root, module):
             return
         for part in module.modules():

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from tdcore.errors import StopTraining
 from tdcore.hooks.pytorch.bodies import Untraced, traceable, untraced
 from tdcore.hooks.pytorch.compiled_steps import begin_compiled_forward
 from tdcore.hooks.pytorch.leaves import leaves
@@ -125,14 +126,19 @@ def optimizer_hooks(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., Any], Cal
         hook: TrainingDriver | None = hook_ref()
         if hook is None or hook._off:
             return
-        identity = id(optimizer)
-        if identity in hook._ours or hook._owns(optimizer):
-            updates = hook._updates
-            if identity in updates:
-                hook._stepped_again(optimizer)
-            updates.add(identity)
-        if hook._attentive:
-            hook._after_optimizer(optimizer)
+        try:
+            identity = id(optimizer)
+            if identity in hook._ours or hook._owns(optimizer):
+                updates = hook._updates
+                if identity in updates:
+                    hook._stepped_again(optimizer)
+                updates.add(identity)
+            if hook._attentive:
+                hook._after_optimizer(optimizer)
+        except StopTraining:
+            raise
+        except Exception as error:
+            hook._fault("steps", error)
 
     never_trace(before, after, Evaluation.__call__)
     skip_frames(before, after, Evaluation.__call__)

@@ -85,6 +85,8 @@ def test_on_stop_is_called_once_instead_of_raising(make_hook: MakeHook) -> None:
         "pytorch.Hook._find_step",
         "pytorch.Hook._start_training",
         "pytorch.Hook._end_step",
+        "pytorch.Hook._owns",
+        "pytorch.entries.Entries._is_entry",
         "pytorch.roots.Root._attach",
         "recorder.Recorder.capture",
         "pytorch.model.ModelView.matches",
