@@ -100,11 +100,10 @@ class TrainingDriver(OptimizerSteps):
         elif torch.is_grad_enabled():
             trains = training or root.trains_in_eval
             if not trains and root.has_no_training_forward:
-                root.evaluated_with_grad = self._attentive = True
+                root.evaluated_after, self._attentive = root.trained_in, True
         else:
             trains = False
         if trains:
-            root.evaluated_with_grad = False
             root.follows = root.by_itself and not said and module is root.reference()
             if self._updates:
                 self._start_training(said or TRAIN)

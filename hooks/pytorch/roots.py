@@ -40,13 +40,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Root", "root_name"]
 
+_NEVER: set[int] = set()
+
 
 class Root:
     """One registered module. name: what it goes by, where that is not its class (a further root).
 
-    compiled: whether its call is itself compiled. evaluated_with_grad: its last forward was in eval mode,
-    with gradients enabled. trained_in: the updates of the training step of its last training forward
-    (driver.py). trains_in_eval: an optimizer stepped after a forward in eval mode, so these train. unseen: an
+    compiled: whether its call is itself compiled. trained_in: the updates of the training step of its last
+    training forward (driver.py). evaluated_after: what trained_in was at its last forward in eval mode with
+    gradients enabled. trains_in_eval: an optimizer stepped after such a forward, so these train. unseen: an
     optimizer stepped without a forward. by_itself: it is trained by its own forward. follows: so it is, and
     steps and modes follow what runs. inner_expected: its forward runs, and has not come to the module inside
     a wrapper (has_inner) yet. searched: its optimizers were looked for, among all objects.
@@ -58,8 +60,8 @@ class Root:
         self.reference = weakref.ref(module)
         self.compiled = compiled
         self.trains_in_eval = False
-        self.evaluated_with_grad = False
         self.trained_in: set[int] | None = None
+        self.evaluated_after: set[int] | None = _NEVER
         self.unseen = False
         self.inner_expected = False
         self._inner = list(map(weakref.ref, wrapped_modules(module)))
@@ -117,6 +119,11 @@ class Root:
         """Whether it had none since its optimizer stepped, as far as that is known."""
         updates = self.trained_in
         return updates is None or any(id(one) in updates for _, one in self.parameters.optimizers.alive())
+
+    @property
+    def evaluated_with_grad(self) -> bool:
+        """Whether it ran in eval mode with gradients enabled, and had no training forward since."""
+        return self.evaluated_after is self.trained_in
 
     @property
     def view(self) -> ModelView:

@@ -196,6 +196,25 @@ def test_rollouts_and_generation_are_steps_of_their_own(make_hook: MakeHook, rea
     assert all(row["status"] == "ok" for row in run.of(GRADIENT))
 
 
+def test_evaluations_with_gradients_between_forward_and_backward_of_networks_in_turns_stay_evaluations(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    models, hook = [Net(), Net()], make_hook(include_collections=["outputs"])
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    for model in models:
+        hook.register_module(model)
+    for turn in range(8):
+        loss = models[turn % 2](x()).sum()
+        for model in models:
+            model.eval()(x())
+            model.train()
+        loss.backward()
+        optimizers[turn % 2].step()
+    run = read_run(hook)
+    assert len(run.trial.steps(mode=ModeKeys.TRAIN)) == 8
+    assert len(run.trial.steps(mode=ModeKeys.EVAL)) == 8
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 @pytest.mark.parametrize("clear_first", [True, False])
 def test_roots_may_be_registered_and_run_in_any_order(
