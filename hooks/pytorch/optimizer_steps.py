@@ -85,7 +85,7 @@ class OptimizerSteps(Steps):
                 mine = mine or root.parameters.optimizers.find(optimizer) is not None
         for root in self._roots if mine else ():
             if root.evaluated_with_grad and root.parameters.optimizers.any_alive:
-                root.trains_in_eval = True
+                root.learn_eval()
         return mine
 
     def _watch_entries(self, root: Root) -> None:

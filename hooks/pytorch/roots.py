@@ -125,6 +125,10 @@ class Root:
         """Whether it ran in eval mode with gradients enabled, and had no training forward since."""
         return self.evaluated_after is self.trained_in
 
+    def learn_eval(self) -> None:
+        """From now on its forwards in eval mode with gradients enabled are training forwards."""
+        self.trains_in_eval, self.evaluated_after = True, _NEVER
+
     @property
     def view(self) -> ModelView:
         """Its names."""
