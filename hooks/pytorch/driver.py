@@ -129,13 +129,12 @@ class TrainingDriver(OptimizerSteps):
     def _join_other(self, root: Root, module: nn.Module, mode: int, *, entry: bool) -> None:
         """A forward that trains nothing."""
         called = self._called
-        if entry and called is not None and id(root) in called and is_running(root.reference()):
+        if entry and called is not None and id(root) in called and is_running(root):
             return  # a part of the root's own forward
-        if called is None or mode != self._clock.now.mode or id(module) in called:
+        key = id(module if entry else root)  # a wrapper and the module inside are the same root
+        if called is None or mode != self._clock.now.mode or key in called:
             called = self._start_other(mode)
-        called.add(id(module))
-        if not entry:
-            called.add(id(root))
+        called.add(key)
         if self._suspended is not None and torch.is_grad_enabled():
             self._other_has_graph = any(one.requires_grad for one in root.parameters.held() or ())
 

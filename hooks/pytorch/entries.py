@@ -41,11 +41,13 @@ __all__ = ["Entries", "is_running"]
 _CALL_CODE = getattr(getattr(nn.Module, "_call_impl", None), "__code__", None)
 
 
-def is_running(module: nn.Module | None) -> bool:
-    """Whether a call of the module is on the stack of this thread."""
+def is_running(root: Root) -> bool:
+    """Whether a call of the root, or of a module inside its wrapper, is on the stack of this thread."""
+    module = root.reference()
+    known = {id(module), *map(id, wrapped_modules(module) if module is not None else ())}
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code is _CALL_CODE and frame.f_locals.get("self") is module:
+        if frame.f_code is _CALL_CODE and id(frame.f_locals.get("self")) in known:
             return True
         frame = frame.f_back
     return False
@@ -173,7 +175,7 @@ class Entries:
         updates = hook._updates
         if self._step is None:
             self._step = updates
-        if is_running(root.reference()) and not updates:
+        if is_running(root) and not updates:
             if updates is not self._step:
                 self.take_off()
             return False

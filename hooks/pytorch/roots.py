@@ -162,6 +162,8 @@ class Root:
         own = (args, kwargs) if args is not None and kwargs is not None else None
         if self.taps.step == stamp and not compiled:
             if own is not None:
+                if self.has_inner:
+                    self.taps.stand_in(module if module is not root else None)
                 self.taps.begin_call(module, own)
             return
         try:

@@ -113,6 +113,7 @@ class Taps:
         self._sites = Sites(Untraced(notes))
         self._variant = SecondVariant()
         self._attached: Attached = []
+        self._standing: Attached = []  # of the module inside a wrapped root that is called itself
         self.end_attached: Attached = []  # not empty: the root tells when it ends
         self.step: Stamp | None = None  # that modules carry taps for
         self._running = 0  # calls of the root that have not ended, while modules carry taps
@@ -123,6 +124,7 @@ class Taps:
         self._output_gradients.switch_off()
         self._variant.leave()
         take_off(self._attached, self._unhook)
+        list(map(self._unhook, self._standing))
 
     @property
     def is_on(self) -> bool:
@@ -182,19 +184,23 @@ class Taps:
         if choice.own is not None and arguments is not None:
             choice.own(root, *arguments)
 
-    def stand_in(self, inner: nn.Module) -> None:
-        """The module inside a wrapped root is called itself: its outputs are those of the root."""
+    def stand_in(self, inner: nn.Module | None) -> None:
+        """The module inside a wrapped root is called itself: its outputs are those of the root.
+
+        None: the root is.
+        """
+        take_off(self._standing, self._unhook, self._unhook_end)
+        if inner is None:
+            return
+        hooks: dict[Any, Any] = inner._forward_hooks
+        always: dict[Any, Any] = inner._forward_hooks_always_called
+        self._standing += [hooks, always]
         choice, _ = self._now or (_NOBODY, None)
         inside = next((tap for tap in choice.after if tap.is_root), None)
         if inside is not None:
-            hooks: dict[Any, Any] = inner._forward_hooks
             hooks[self._key] = inside
-            self._attached.append(hooks)
         if self.end_attached:
-            ends: dict[Any, Any] = inner._forward_hooks
-            always: dict[Any, Any] = inner._forward_hooks_always_called
-            ends[self._end_key], always[self._end_key] = self.end_tap, True
-            self.end_attached += [ends, always]
+            hooks[self._end_key], always[self._end_key] = self.end_tap, True
 
     def input_tap(self, module: nn.Module) -> Tap | None:
         """The tap of a module's input that it carries now."""
@@ -281,6 +287,8 @@ class Taps:
             self._variant.leave()
         take_off(self._attached, self._unhook)
         take_off(self.end_attached, self._unhook_end)
+        if self._standing:
+            take_off(self._standing, self._unhook, self._unhook_end)
 
     def _choice(self, view: ModelView, plan: Plan, also: Plan | None) -> Choice:
         """Who is tapped under this plan. The first time, modules that may turn out to matter are, too."""
@@ -377,9 +385,10 @@ def put_on(choice: Choice, key: int, attached: Attached) -> None:
     list(map(setitem, found, repeat(key), what))
 
 
-def take_off(attached: Attached, unhook: Unhook) -> None:
+def take_off(attached: Attached, *unhooks: Unhook) -> None:
     """Leaves the dictionaries as they were."""
-    list(map(unhook, attached))
+    for unhook in unhooks:
+        list(map(unhook, attached))
     attached.clear()
 
 
