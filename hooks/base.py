@@ -127,7 +127,7 @@ class BaseHook(Resumable):
         if not isinstance(mode, ModeKeys):
             raise ConfigError(f"mode must be one of modes.TRAIN, EVAL, PREDICT and GLOBAL, got {mode!r}")
         self._mode = mode.value
-        self._clock.set_first_mode(mode.value)
+        self._guarded("steps", self._clock.set_first_mode, mode.value)
 
     def add_collection(self, collection: Collection | CollectionConfig) -> Collection:
         """Adds a collection (or settings to the one of that name) and saves it from the next step on."""
@@ -264,6 +264,15 @@ class BaseHook(Resumable):
             return
         step, by = max(self._clock.last, 0), request.by or request.rule
         raise StopTraining(request.reason, step=step, requested_by=by)
+
+    def _ask_control(self) -> None:
+        """As _check_control(); StopTraining is the only exception that leaves it."""
+        try:
+            self._check_control()
+        except StopTraining:
+            raise
+        except Exception as error:
+            self._fault("control", error)
 
     def _guarded(self, part: str, call: Callable[..., object], *args: Any) -> None:
         try:

@@ -36,7 +36,6 @@ from tdcore.hooks.pytorch.hook import Hook
 from tdcore.hooks.pytorch.living import living
 from tdcore.hooks.pytorch.optimizer import owned_by
 from tdcore.hooks.pytorch.scaler import GRAD_SCALER
-from tdcore.hooks.pytorch.scripting import leave_out_of_scripts
 from tdcore.hooks.pytorch.signals import Evaluation
 from tdcore.hooks.pytorch.tap import graph_task
 
@@ -260,7 +259,6 @@ class Attachment:
             return
         hook = self._make_hook()
         try:
-            leave_out_of_scripts()
             self._register(hook, roots)
         except BaseException:
             hook.close()

@@ -97,21 +97,23 @@ class BackwardTaps:
                 continue
             part, want = parts.get(position), whole.get(position)
             if part is not None:
-                self._watch_part(parameter, partial(watch.part, part))
+                self._watch_part(parameter, partial(watch.part, part), partial(watch.part_of_node, part))
             if want is not None and _queue is None and parameter is not held:
                 self._warn(_UNKNOWN_END)
             elif want is not None:
                 signal = partial(watch.accumulated, want, weakref.ref(held))
                 self._handles.append(parameter.register_post_accumulate_grad_hook(signal))
 
-    def _watch_part(self, parameter: torch.Tensor, signal: Callable[[Any], None]) -> None:
+    def _watch_part(
+        self, parameter: torch.Tensor, signal: Callable[[Any], None], of_node: Callable[[Any], None]
+    ) -> None:
         if is_a(parameter, "torch.distributed.tensor", "DTensor"):
             self._handles.append(_TensorHook(parameter, signal))
             return
         view_of: Any = parameter.view_as(parameter)
         node = view_of.grad_fn.next_functions[0][0]
         self._nodes.append(node)
-        self._handles.append(node.register_prehook(lambda gradients: signal(gradients[0])))
+        self._handles.append(node.register_prehook(of_node))
 
     def paid(self) -> None:
         """The step is paid for."""
@@ -173,7 +175,14 @@ class _Watch:
 
     def part(self, want: Want, gradient: torch.Tensor | None) -> None:
         """Before a parameter's gradient of this backward is added to what was there."""
-        self._guarded(self._take, [gradient], [want], self._count(want))
+        self._guarded(self._part, want, (gradient,))
+
+    def part_of_node(self, want: Want, gradients: tuple[torch.Tensor | None, ...]) -> None:
+        """As part(), as a pre-hook of the node that adds the gradient."""
+        self._guarded(self._part, want, gradients)
+
+    def _part(self, want: Want, gradients: tuple[torch.Tensor | None, ...]) -> None:
+        self._take([gradients[0]], [want], self._count(want))
 
     def _count(self, want: Want) -> int:
         call = self._parts.get(want.id, 0)
@@ -235,5 +244,5 @@ def _is_compiled() -> bool:
     return bool(getattr(compiler, "in_compiled_autograd_region", False))
 
 
-never_trace(_Watch.part, _Watch.accumulated)
-skip_frames(_Watch.part, _Watch.accumulated, _Watch._guarded)
+never_trace(_Watch.part, _Watch.part_of_node, _Watch.accumulated)
+skip_frames(_Watch.part, _Watch.part_of_node, _Watch.accumulated, _Watch._guarded)

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from tdcore.hooks.pytorch.operator import observer_of
+from tdcore.hooks.pytorch.tracing import is_exporting
 
 __all__ = ["Untraced", "traceable", "untraced"]
 
@@ -42,8 +44,11 @@ class Untraced:
 
 def traceable(twice: bool = False) -> bool:
     """Asked while code is compiled: whether a call of ours may stand here. twice: also if it runs again."""
-    around = _around()
-    return not around or (twice and around == _RUNS_AGAIN)
+    try:
+        around = None if is_exporting() else _around()
+    except Exception:
+        return False  # a compiler that is not as we know it
+    return around == "" or (twice and around == _RUNS_AGAIN)
 
 
 def untraced(label: str) -> bool:
@@ -51,9 +56,11 @@ def untraced(label: str) -> bool:
 
     As text, since that is a constant for the compiler; numbers may not be.
     """
-    observer = observer_of(int(label))
-    if observer is not None:
-        observer.untraced(_around().removeprefix("tag_activation_") or _NO_REASON)
+    with suppress(Exception):
+        around = None if is_exporting() else _around()
+        observer = observer_of(int(label))
+        if observer is not None and around is not None:
+            observer.untraced(around.removeprefix("tag_activation_") or _NO_REASON)
     return False
 
 
@@ -62,12 +69,21 @@ traceable._dynamo_marked_constant = True  # type: ignore[attr-defined]
 untraced._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _around() -> str:
-    """The operator in whose body the compiler is, by name; empty outside of any."""
+def _around() -> str | None:
+    """The operator in whose body the compiler is, by name; empty outside of any.
+
+    None: a graph is made that is to leave the process, where no call of ours may stand.
+    """
     if _transforms is not None and _transforms() is not None:
         return "a function transform (vmap, grad, ...)"
     translator = getattr(sys.modules.get("torch._dynamo.symbolic_convert"), "InstructionTranslator", None)
-    tracer = translator.current_tx().output.current_tracer if translator is not None else None
+    try:
+        graph = translator.current_tx().output if translator is not None else None
+    except AttributeError:
+        return None  # the compiler does not run: torch.export calls the model itself
+    if getattr(graph, "export", False):
+        return None
+    tracer = getattr(graph, "current_tracer", None)
     if getattr(tracer, "parent", None) is None:
         return ""
     target = getattr(tracer, "source_target", None)

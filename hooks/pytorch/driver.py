@@ -16,6 +16,7 @@ from tdcore.hooks.pytorch.entries import is_running
 from tdcore.hooks.pytorch.optimizer_steps import OptimizerSteps
 from tdcore.hooks.pytorch.roots import Root
 from tdcore.hooks.pytorch.tap import graph_task
+from tdcore.hooks.pytorch.tracing import dispatch_modes, is_traced, symbolic, tracing_state
 
 __all__ = ["TrainingDriver"]
 
@@ -35,7 +36,10 @@ class TrainingDriver(OptimizerSteps):
 
         args, kwargs: None of an entry; kwargs: None when compiled code tells it.
         """
-        if self._off:
+        if self._off or (
+            (dispatch_modes() or tracing_state() is not None or symbolic._is_fx_tracing_flag)
+            and is_traced(args, kwargs)
+        ):
             return
         if module is not root.reference():
             if "_is_replica" in module.__dict__:

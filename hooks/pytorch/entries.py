@@ -29,6 +29,7 @@ from tdcore.errors import StopTraining
 from tdcore.hooks.pytorch.bypass import refuses_hooks
 from tdcore.hooks.pytorch.operator import is_compiling, skip_frames
 from tdcore.hooks.pytorch.tap import InertInCopies, graph_task
+from tdcore.hooks.pytorch.tracing import is_traced
 from tdcore.hooks.pytorch.wrappers import wrapped_modules
 
 if TYPE_CHECKING:
@@ -66,8 +67,14 @@ class EntryHook(InertInCopies):
         if is_compiling():
             return
         entries = self.entries()
-        if entries is not None:
+        if entries is None:
+            return
+        try:
             entries.called(module, args, kwargs)
+        except StopTraining:
+            raise
+        except Exception as error:
+            entries.failed(error)
 
 
 skip_frames(EntryHook.__call__)
@@ -136,21 +143,8 @@ class Entries:
         hook, root = self._hook(), self._root()
         if hook is None or root is None or hook._off or id(module) not in self._carriers:
             return  # a copy of the module carries its hooks, too
-        try:
-            self._call(hook, root, module, args, kwargs)
-        except StopTraining:
-            raise
-        except Exception as error:
-            hook._fault("steps", error)
-
-    def _call(
-        self,
-        hook: TrainingDriver,
-        root: Root,
-        module: nn.Module,
-        args: tuple[object, ...],
-        kwargs: Mapping[str, object],
-    ) -> None:
+        if is_traced((*args, *kwargs.values())):
+            return
         if self._watching and not self._is_entry(hook, root, module):
             return
         for part in module.modules():
@@ -165,6 +159,12 @@ class Entries:
             before.pass_by()
         if now is not None and hook._clock.plan is not None:
             now(module, args, kwargs)
+
+    def failed(self, error: Exception) -> None:
+        """An error of our own."""
+        hook = self._hook()
+        if hook is not None:
+            hook._fault("steps", error)
 
     def _is_entry(self, hook: TrainingDriver, root: Root, module: nn.Module) -> bool:
         """While an entry is looked for: whether this call is one."""

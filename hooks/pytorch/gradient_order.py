@@ -36,7 +36,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from tdcore.hooks.pytorch.operator import never_trace, skip_frames
-from tdcore.hooks.pytorch.tap import InertInCopies, graph_task
+from tdcore.hooks.pytorch.tap import Fault, InertInCopies, graph_task
 
 __all__ = ["BackwardSentinel", "GradientOrder", "at_end_of_backward", "compiled_backward"]
 
@@ -82,7 +82,10 @@ class GradientReadyHook(InertInCopies):
         order.append(self.position)
         owner = self.owner()
         if owner is not None and not owner.awaits_end:
-            owner.expect_end()
+            try:
+                owner.expect_end()
+            except Exception as error:
+                owner.failed(error)
 
 
 skip_frames(GradientReadyHook.__call__)
@@ -95,7 +98,8 @@ class GradientOrder:
     when a backward has ended, with the positions that it reached.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fault: Fault) -> None:
+        self._fault = fault
         self._key = RemovableHandle(OrderedDict()).id  # unique among all hooks of the process
         self.active = False
         self.order: list[int] = []
@@ -158,12 +162,21 @@ class GradientOrder:
         self.awaits_end = True  # also where torch cannot tell: it is asked once per step then
         at_end_of_backward(self._end)
 
+    def failed(self, error: Exception) -> None:
+        """An error of our own, within a backward."""
+        fault = self._fault()
+        if fault is not None:
+            fault("gradient order", error)
+
     def _end(self) -> None:
         self.awaits_end = False
-        ended = self.ended() if self.ended is not None else None
         came, self._ended_at = self.order[self._ended_at :], len(self.order)
-        if ended is not None and self.active:
-            ended(came)
+        try:
+            ended = self.ended() if self.ended is not None else None
+            if ended is not None and self.active:
+                ended(came)
+        except Exception as error:
+            self.failed(error)
 
     def sorted(self, positions: Sequence[int]) -> tuple[int, ...] | None:
         """Where in `positions` the first to come is, the second, ...; None: as they are, nothing was noted.
@@ -197,10 +210,14 @@ class SentinelHook(InertInCopies):
     def __call__(self, gradient: object) -> None:
         """As a tensor hook."""
         sentinel = self.sentinel()
-        if sentinel is not None:
-            sentinel.seen = sentinel.ever = True
-            if not sentinel.awaits_end:
+        if sentinel is None:
+            return
+        sentinel.seen = sentinel.ever = True
+        if not sentinel.awaits_end:
+            try:
                 sentinel.awaits_end = at_end_of_backward(sentinel.end_backward)
+            except Exception as error:
+                sentinel.failed(error)
 
 
 never_trace(SentinelHook.__call__)
@@ -216,7 +233,8 @@ class BackwardSentinel:
     carry it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fault: Fault) -> None:
+        self._fault = fault
         self.seen = self.ever = self.awaits_end = False
         self.ended: weakref.WeakMethod[Callable[[], None]] | None = None
         self._key = RemovableHandle(OrderedDict()).id
@@ -231,9 +249,18 @@ class BackwardSentinel:
     def end_backward(self) -> None:
         """A backward has ended."""
         self.awaits_end = False
-        ended = self.ended() if self.ended is not None else None
-        if ended is not None:
-            ended()
+        try:
+            ended = self.ended() if self.ended is not None else None
+            if ended is not None:
+                ended()
+        except Exception as error:
+            self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """An error of our own, within a backward."""
+        fault = self._fault()
+        if fault is not None:
+            fault("steps", error)
 
     def put_on(self, parameters: Sequence[torch.Tensor | None]) -> None:
         """From the next backward on."""

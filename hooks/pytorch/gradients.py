@@ -89,7 +89,7 @@ class GradientCapture:
         self._weights_due: tuple[Stamp, Plan] | None = None  # when the root's forward ends
         self._numbers = numbers
         self.optimizers = Optimizers(numbers)
-        self.order = GradientOrder()
+        self.order = GradientOrder(fault)
         self.order.ended = weakref.WeakMethod(self._backward_ended)
         self.ownership = Ownership(self.optimizers, self._remarks, say)
         self._note_aliases()

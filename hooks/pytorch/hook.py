@@ -49,6 +49,7 @@ from tdcore.hooks.pytorch.registration import (
     root_of,
 )
 from tdcore.hooks.pytorch.roots import Root, root_name
+from tdcore.hooks.pytorch.scripting import leave_out_of_scripts
 from tdcore.hooks.pytorch.signals import optimizer_hooks
 from tdcore.hooks.pytorch.tap import Tap
 from tdcore.hooks.recorder import array_product
@@ -177,6 +178,7 @@ class Hook(TrainingDriver):
             root.put_on(self, stack)
             self._stack.enter_context(stack.pop_all())
         leave_hooks_out_of_pickles()
+        leave_out_of_scripts()
         self._foreign.clear()
         self._clock.refresh_next()
         if compile_in_use():
@@ -219,7 +221,7 @@ class Hook(TrainingDriver):
         TRAIN, GLOBAL: every forward belongs to a training step. EVAL, PREDICT: none does.
         """
         BaseHook.set_mode(self, mode)
-        self._stop_following()
+        self._guarded("steps", self._stop_following)
 
     def register_optimizer(self, optimizer: Optimizer) -> None:
         """Says plainly which optimizer the model has. Without this it is known from its first step on."""
@@ -251,7 +253,11 @@ class Hook(TrainingDriver):
         A name with "loss" in it belongs to "losses"; any other needs a collection that matches it. A tensor
         that requires gradients belongs to the open training step, also while an evaluation runs.
         """
-        step = self._belongs_beneath(getattr(tensor_value, "requires_grad", False))
+        try:
+            step = self._belongs_beneath(getattr(tensor_value, "requires_grad", False))
+        except Exception as error:
+            self._fault("losses", error)
+            return
         if step is not None:
             with self._clock.during(step):
                 BaseHook.record_tensor_value(self, tensor_name, tensor_value)
@@ -263,8 +269,8 @@ class Hook(TrainingDriver):
         if self._off:
             return
         self._by_hand = True
-        self._stop_following()
-        self._check_control()
+        self._guarded("steps", self._stop_following)
+        self._ask_control()
         root = self._roots[0].reference() if self._roots else None
         following = _GLOBAL if root is None else _TRAIN if root.training else _EVAL
         self._guarded("steps", self._start_by_hand, self._mode or following)

@@ -59,12 +59,11 @@ class RoutedTap(Tap):
             return
         try:
             step = router((args, last) if self.is_input else last)
+            if step is not None:
+                with step:
+                    Tap.__call__(self, module, args, last)
         except Exception as error:
             self.failed(error)
-            return
-        if step is not None:
-            with step:
-                Tap.__call__(self, module, args, last)
 
 
 skip_frames(RoutedTap.__call__)

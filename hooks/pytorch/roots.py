@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -88,7 +87,7 @@ class Root:
             compiled,
         )
         self.entries = Entries(hook, self)
-        self.sentinel = BackwardSentinel()
+        self.sentinel = BackwardSentinel(weakref.WeakMethod(hook._fault))
         self.signs = UpdateSigns()
         self._joined: tuple[Stamp, bool] | None = None  # last saved step with a forward of it; for training
 
@@ -148,7 +147,7 @@ class Root:
     ) -> None:
         """A forward of it begins in a saved step. module, args, kwargs: as TrainingDriver._on_forward()."""
         root, stamp = self.reference(), hook._clock.now.stamp
-        if root is None or torch._C._get_tracing_state() is not None:
+        if root is None:
             return
         compiled = args is not None and kwargs is None
         if module is root:

@@ -59,7 +59,12 @@ class ForwardPreHook(InertInCopies):
             if self.root.reference() is module:
                 self._trace((*args, kwargs) if kwargs else args)
             return
-        self.hook._on_forward(self.root, module, args, kwargs)
+        try:
+            self.hook._on_forward(self.root, module, args, kwargs)
+        except StopTraining:
+            raise
+        except Exception as error:
+            self.hook._fault("steps", error)
 
     def _trace(self, value: Any) -> None:
         if not traceable(True):
@@ -101,7 +106,10 @@ class Evaluation:
         result = self._closure(*args, **kwargs)
         hook, optimizer = self._hook(), self._optimizer()
         if hook is not None and optimizer is not None:
-            hook._after_evaluation(optimizer)
+            try:
+                hook._after_evaluation(optimizer)
+            except Exception as error:
+                hook._fault("steps", error)
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -115,11 +123,16 @@ def optimizer_hooks(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., Any], Cal
         hook: TrainingDriver | None = hook_ref()
         if hook is None or hook._off:
             return None
-        if (len(args) > 1 or kwargs) and any(map(callable, (*args[1:], *kwargs.values()))):
-            wrap = partial(Evaluation, hook_ref, weakref.ref(optimizer))
-            return hook._before_closure(optimizer, args, kwargs, wrap)
-        if hook._attentive:
-            hook._before_optimizer(optimizer)
+        try:
+            if (len(args) > 1 or kwargs) and any(map(callable, (*args[1:], *kwargs.values()))):
+                wrap = partial(Evaluation, hook_ref, weakref.ref(optimizer))
+                return hook._before_closure(optimizer, args, kwargs, wrap)
+            if hook._attentive:
+                hook._before_optimizer(optimizer)
+        except StopTraining:
+            raise
+        except Exception as error:
+            hook._fault("steps", error)
         return None
 
     def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ from tdcore.hooks.pytorch.compiled import CompiledRoot, Site
 from tdcore.hooks.pytorch.leaves import leaves
 from tdcore.hooks.pytorch.model import Module
 from tdcore.hooks.pytorch.operator import LEFT_OUT, is_compiling, number_of, observe, plain, skip_frames
+from tdcore.hooks.pytorch.tracing import dispatch_modes, is_traced, symbolic, tracing_state
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 
@@ -63,27 +64,33 @@ class InertInCopies:
 class EndTap(InertInCopies):
     """The root's last forward hook: the forward has ended, well or with an exception."""
 
-    __slots__ = ("end", "who")
+    __slots__ = ("end", "fault", "who")
 
-    def __init__(self, end: Callable[[], Callable[[], None] | None]) -> None:
+    def __init__(self, end: Callable[[], Callable[[], None] | None], fault: Fault) -> None:
         self.end = end
+        self.fault = fault
         self.who = number_of(self)
 
-    def __call__(self, module: nn.Module, args: object, output: object) -> None:
+    def __call__(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
         """As a forward hook that is always called."""
         if is_compiling():
             if traceable(True):
                 observe(self.who, [])
             return
-        end = self.end()
-        if end is not None:
-            end()
+        perhaps = dispatch_modes() or tracing_state() is not None or symbolic._is_fx_tracing_flag
+        if not (perhaps and is_traced((*args, output))):
+            self.observed([], "")
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
-        """As what compiled code calls: the same."""
-        end = self.end()
-        if end is not None:
-            end()
+        """As what compiled code calls: the same. Never raises."""
+        try:
+            end = self.end()
+            if end is not None:
+                end()
+        except Exception as error:
+            fault = self.fault()
+            if fault is not None:
+                fault("modules without calls", error)
 
     def untraced(self, operator: str) -> None:
         """Not asked for: what sits at the beginning of the root tells it."""
@@ -174,6 +181,8 @@ class Tap(InertInCopies):
         if is_compiling():
             self._trace((*args, last) if self.is_input and last else args if self.is_input else last)
             return
+        if (dispatch_modes() or tracing_state() is not None) and is_traced():
+            return
         start = perf_counter_ns()
         recorder = self._recorder
         try:
@@ -203,6 +212,8 @@ class Tap(InertInCopies):
 
     def _capture(self, module: nn.Module, value: object) -> None:
         """Any value, from the module or a copy of it."""
+        if symbolic._is_fx_tracing_flag and is_traced(value if isinstance(value, tuple) else (value,)):
+            return
         if self._passes_by:
             self._short, self._passes_by = self._in_place, False
             return
@@ -293,8 +304,8 @@ class OverriddenTap(Tap):
         if override is None:
             Tap.__call__(self, module, args, last)
             return
-        if graph_task is not None and graph_task() != -1:
-            return  # activation checkpointing computes the module again
+        if (graph_task is not None and graph_task() != -1) or is_traced((*args, last)):
+            return  # activation checkpointing computes the module again, or somebody traces it
         try:
             override(module, args, last)
         except Exception as error:

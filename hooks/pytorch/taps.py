@@ -105,7 +105,7 @@ class Taps:
         self._warn = warn
         self._recorder = recorder
         self._fault_ref = fault
-        self.end_tap = EndTap(end)
+        self.end_tap = EndTap(end, fault)
         # Ids of hooks are unique in the process; a module can carry one of each of these.
         self._key, self._end_key = (RemovableHandle(OrderedDict()).id for _ in range(2))
         keys = self._key, self._end_key

@@ -1,0 +1,53 @@
+"""Whether a model is traced and not run: torch.jit.trace, make_fx, torch.fx, fake tensors, torch.export.
+
+What modules are given then has no values, or is computed to write a graph down. Such a forward belongs to
+no step, and nothing of it is recorded. Hooks ask `dispatch_modes()`, `tracing_state()` and `symbolic`, which
+cost next to nothing, and is_traced() where one of these says that something may stand between the script and
+its tensors. A call that runs for real under a mode of the script's (a counter of operators) is none of these.
+All but the function of torch.compiler are private to torch; without them such a forward counts as any other.
+Threads: any; each has its own answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch.utils import _python_dispatch
+
+from tdcore.hooks.pytorch.loaded import is_a
+
+__all__ = ["dispatch_modes", "is_exporting", "is_traced", "symbolic", "tracing_state"]
+
+# How many modes see the operators of this thread.
+dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+# That of torch.jit.trace; None where nothing is traced by it.
+tracing_state: Callable[[], object] = getattr(torch._C, "_get_tracing_state", lambda: None)
+# symbolic._is_fx_tracing_flag: whether torch.fx traces something, in any thread.
+symbolic: Any = getattr(torch.fx, "_symbolic_trace", None)
+if not hasattr(symbolic, "_is_fx_tracing_flag"):
+    symbolic = SimpleNamespace(_is_fx_tracing_flag=False)
+
+# Whether torch.export traces, strictly or not.
+is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
+
+_modes: Callable[[], Iterable[object]] = getattr(
+    _python_dispatch, "_get_current_dispatch_mode_stack", lambda: ()
+)
+_TRACING_MODES = (
+    ("torch._subclasses.fake_tensor", "FakeTensorMode"),
+    ("torch.fx.experimental.proxy_tensor", "ProxyTorchDispatchMode"),
+)
+
+
+def is_traced(args: Iterable[object] | None = (), kwargs: Mapping[str, object] | None = None) -> bool:
+    """Whether a call of a module with these arguments is traced and not run."""
+    if tracing_state() is not None:
+        return True
+    if any(is_a(mode, *kind) for mode in _modes() for kind in _TRACING_MODES):
+        return True
+    # torch.fx says only that some thread traces: what it traces gets proxies.
+    given = (*(args or ()), *(kwargs or {}).values())
+    return bool(symbolic._is_fx_tracing_flag) and any(isinstance(one, torch.fx.Proxy) for one in given)
