@@ -1,11 +1,12 @@
-"""Whether a model is traced and not run: torch.jit.trace, make_fx, torch.fx, fake tensors, torch.export.
+"""Detect traced forwards: torch.jit.trace, make_fx, torch.fx, fake tensors, torch.export.
 
-What modules are given then has no values, or is computed to write a graph down. Such a forward belongs to
-no step, and nothing of it is recorded. Hooks ask `dispatch_modes()`, `tracing_state()` and `symbolic`, which
-cost next to nothing, and is_traced() where one of these says that something may stand between the script and
-its tensors. A call that runs for real under a mode of the script's (a counter of operators) is none of these.
-All but the function of torch.compiler are private to torch; without them such a forward counts as any other.
-Threads: any; each has its own answer.
+The inputs of a traced forward have no values, or only serve to build a graph. Such a forward belongs to no
+step, and nothing of it is recorded. Hooks read `dispatch_modes()`, `tracing_state()` and `symbolic` first,
+which are cheap, and call is_traced() when one of them is set. A real forward under another dispatch mode (for
+example FlopCounterMode) is not traced.
+
+All names except torch.compiler.is_exporting are private to torch. Where torch lacks them, a traced forward
+counts as a real one. Threads: any; the state is that of the calling thread.
 """
 
 from __future__ import annotations

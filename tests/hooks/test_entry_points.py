@@ -1,7 +1,8 @@
-"""An error of tdcore's, wherever it happens in what PyTorch calls, stays in the hook.
+"""Errors of tdcore inside hooks that PyTorch calls do not reach the training.
 
-The test trains once and notes every function of tdcore that something else calls (an entry), and every
-function that an entry calls itself. Then it trains once for each such pair, with an error in the second.
+The test trains once and records two kinds of functions: entries, which are functions of tdcore that other
+code calls, and functions that an entry calls. Then it trains once for each such pair and raises an error in
+the second function.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from tdcore.modes import ModeKeys
 
 from .conftest import MakeHook
 
-# Where the package lives, and what of it a script calls itself and is told of its mistakes.
+# Folders of the package, and functions whose errors a script may see: they check arguments.
 _FOLDERS = tuple(str(Path(one.__file__ or "").parent) for one in (td, tdcore.hooks))
 _PUBLIC = {"register_module", "register_loss", "close", "__init__", "__new__"}
-# What entries hand everything to, and what catches everything itself.
+# Functions that an entry delegates its whole work to. They count as entries.
 _GUARDS = {"_guarded", "_save", "_ask_control", "observed"}
 _STEPS = 3
 
@@ -211,7 +212,9 @@ def test_an_error_anywhere_in_a_call_of_torch_stays_in_the_hook(
             if losses != expected[0] or not all(map(torch.equal, weights, expected[1])):
                 wrong.append(f"{pair}: the training differs")
             told = sum("PlantedError" in str(record.getMessage()) for record in caplog.records)
-            if planted.raised and not hook._faults and not told:
+            if not planted.raised:
+                wrong.append(f"{pair}: the error was not planted")
+            if not hook._faults and not told:
                 wrong.append(f"{pair}: nothing tells of the error")
             if told > 1:
                 wrong.append(f"{pair}: the error is logged {told} times")
