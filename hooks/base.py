@@ -184,6 +184,26 @@ class BaseHook(Resumable):
         """Time of the training's threads inside the hook on steps that save, native calls included."""
         return timedelta(microseconds=self._recorder.spent_ns / 1000)
 
+    def flush(self, timeout: timedelta | None = None) -> bool:
+        """Waits until everything captured so far can be read in the run, without ending the capture.
+
+        What a step that has not ended still lacks is not captured early. Never raises.
+
+        Args:
+            timeout: How long to wait at most; None takes the hook's close_timeout. Usually about a second.
+
+        Returns:
+            True when everything is readable, also where nothing is written (dry_run, a worker that captures
+            nothing, a closed hook). False, with a warning, when time ran out or the capture was given up.
+        """
+        if self._session is None or self._off:
+            return True
+        if self._names.changed:
+            self._guarded("collections", self._send_collections)
+        if self._unmarked:
+            self._guarded("steps", self._mark)
+        return self._session.flush(timeout)
+
     def close(self) -> CloseReport | None:
         """Ends the capture, takes everything off the framework, and waits for the last data.
 

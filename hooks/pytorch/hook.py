@@ -35,7 +35,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from tdcore.config import HookConfig, ReductionConfig, SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
 from tdcore.hook_json import load_hook_config
-from tdcore.hooks.base import BaseHook, hook_config
+from tdcore.hooks.base import _ALL_HOOKS, BaseHook, hook_config
 from tdcore.hooks.pytorch import compiled_steps
 from tdcore.hooks.pytorch.compiled import CompiledRoot, compile_in_use
 from tdcore.hooks.pytorch.driver import TrainingDriver
@@ -51,6 +51,7 @@ from tdcore.hooks.pytorch.registration import (
 from tdcore.hooks.pytorch.roots import Root, root_name
 from tdcore.hooks.pytorch.scripting import leave_out_of_scripts
 from tdcore.hooks.pytorch.signals import optimizer_hooks
+from tdcore.hooks.pytorch.takeover import take_over
 from tdcore.hooks.pytorch.tap import Tap
 from tdcore.hooks.recorder import array_product
 from tdcore.modes import ModeKeys
@@ -153,11 +154,15 @@ class Hook(TrainingDriver):
     # What a script registers ------------------------------------------------------------------------------
 
     def register_module(self, module: nn.Module) -> None:
-        """Captures this model. Any number may be registered, in any order (names: roots.py)."""
+        """Captures this model. Any number may be registered, in any order (names: roots.py).
+
+        A hook that has the same model registered is closed first, with a warning: a model has one hook.
+        """
         module = root_of(module)
         self._roots = [root for root in self._roots if root.reference() is not None]
         if self._off or any(root.reference() is module for root in self._roots):
             return
+        take_over(self, module, list(_ALL_HOOKS))
         early = came_too_early(self._place)
         if early is not None:
             self._notes["place"] = early
