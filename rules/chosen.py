@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["chosen_rules"]
 
 _SHOWN = 120
+_MAX_CHARS = 1 << 14  # of all rules: to compile a pattern takes time, and nobody typed these
 
 
 def chosen_rules(sink: Sink) -> tuple[list[Rule], list[str]]:
@@ -31,8 +32,16 @@ def chosen_rules(sink: Sink) -> tuple[list[Rule], list[str]]:
     texts: Any = configuration.get("rules", []) if isinstance(configuration, dict) else []
     found: list[Rule] = []
     problems: list[str] = []
+    room = _MAX_CHARS
     for text in texts if isinstance(texts, list) else [texts]:
         shown = str(text)[:_SHOWN]
+        room -= len(text) if isinstance(text, str) else 0
+        if room < 0:
+            problems.append(
+                f"the run names rules of more than {_MAX_CHARS:,} characters; {shown!r} and the rest are "
+                "left out"
+            )
+            break
         try:
             rule = table_rule(text) if isinstance(text, str) else None
         except ConfigError as error:

@@ -21,6 +21,7 @@ from tdcore import layout
 from tdcore.actions.outbox import CLOSE_TIMEOUT, Outbox
 from tdcore.collection import CollectionConfig
 from tdcore.errors import SinkError
+from tdcore.patterns import RunPatterns
 from tdcore.rules.base import Finding, Rule, Status, Verdict
 from tdcore.rules.bounds import bounds_of, unbounded
 from tdcore.rules.evaluable import lacking, unmatched
@@ -43,7 +44,8 @@ class Engine:
     source: where rows come from. rules: instances; the same class twice gets a number in its label. actions:
     what is to be done about findings. sink: for findings/ and what actions ask of the run; None: neither is
     written. write_findings: False leaves findings/ alone. max_findings: how many are kept per rule. clock_ns:
-    time of day, for rules about the time that passes.
+    time of day, for rules about the time that passes. rules_of_run: the run names the rules, and not the
+    user, so that their patterns are searched with as those of a run (tdcore/patterns.py).
     """
 
     def __init__(
@@ -56,8 +58,10 @@ class Engine:
         write_findings: bool = True,
         max_findings: int = MAX_FINDINGS,
         clock_ns: Callable[[], int] = time.time_ns,
+        rules_of_run: bool = False,
     ) -> None:
         self.source = source
+        self._run_patterns = RunPatterns() if rules_of_run else None
         self.problems: list[str] = []  # of actions and of writing findings; judging goes on
         self.left_out: tuple[str, ...] = ()  # what else it was asked to judge by, and why it does not
         self.rows = 0
@@ -106,6 +110,8 @@ class Engine:
         self._outbox.try_again(self.source, self._sink)
         self._act()
         self._take_problems()
+        for remark in getattr(self.source, "remarks", list)():
+            self._problem(remark)
         untold = self._outbox.untold()
         self.changed, self._untold = self.changed or untold != self._untold, untold
         return found
@@ -189,6 +195,7 @@ class Engine:
             room=max(0, self._max_findings - judge.count),
             coverage=judge.coverage,
             now_ns=self._clock_ns(),
+            run_patterns=self._run_patterns,
         )
         found: list[Finding] = []
         try:

@@ -153,6 +153,7 @@ def run(
             sink=sink,
             write_findings=write_findings,
             max_findings=max_findings,
+            rules_of_run=rules is None,
         )
         engine.left_out = tuple(left_out)
         for rule in instances:  # rules of the older kind look at the run themselves

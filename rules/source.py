@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.errors import ConfigError, RunError, SinkKeyError, TensorUnavailableForStep
+from tdcore.patterns import RunPatterns
 from tdcore.rules.completeness import Completeness
 from tdcore.rules.evaluable import Capture, capture_of
 from tdcore.rules.window import Members
@@ -137,6 +138,7 @@ class RunSource:
         self._over = False  # the newest attempt has ended, or died
         self._collections: dict[int, dict[str, Mapping[str, Any]]] = {}  # by attempt, as last read
         self._members: dict[str, Members] = {}
+        self.patterns = RunPatterns()  # those of collections.json
 
     @property
     def attempts(self) -> list[int]:
@@ -200,7 +202,7 @@ class RunSource:
         captures = resolve(index, rows[complete])
         if self._progress is not None and (len(fresh) or len(captures)):
             self._collections = _collections(self.sink)
-            self._members = _members(self._collections)
+            self._members = _members(self._collections, self.patterns)
         table = stats_table(index, captures, columns)
         if index.common.differs:
             own = index.own_steps[captures.first_rows]
@@ -211,6 +213,10 @@ class RunSource:
     def members(self, collection: str) -> Members | None:
         """See Source.members."""
         return self._members.get(collection)
+
+    def remarks(self) -> list[str]:
+        """What could not be taken as the run has it, in sentences."""
+        return self.patterns.remarks()
 
     def capture(self) -> Capture | None:
         """See Source.capture. As of the last rows."""
@@ -373,7 +379,9 @@ def _collections(sink: Sink) -> dict[int, dict[str, Mapping[str, Any]]]:
         return {}
 
 
-def _members(attempts: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> dict[str, Members]:
+def _members(
+    attempts: Mapping[int, Mapping[str, Mapping[str, Any]]], patterns: RunPatterns
+) -> dict[str, Members]:
     """Collections of all attempts joined."""
     from tdcore.trial.documents import texts
 
@@ -383,5 +391,5 @@ def _members(attempts: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> dict[st
             before = found.get(name, Members())
             regexes = dict.fromkeys([*before.include_regex, *texts(entry, "include_regex")])
             names = before.tensor_names | frozenset(texts(entry, "tensor_names"))
-            found[name] = Members(tensor_names=names, include_regex=tuple(regexes))
+            found[name] = Members(tensor_names=names, include_regex=tuple(regexes), patterns=patterns)
     return found

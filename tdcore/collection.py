@@ -20,7 +20,7 @@ import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tdcore.built_in_collections import BUILT_IN, OLDER_REGEX, ON_REQUEST, PARAMETERS, CollectionKeys, Kinds
 from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode, patterns
@@ -101,8 +101,24 @@ class Version:
         self.value = 0
 
 
+class Pattern(Protocol):
+    """A compiled regular expression, as far as it is used here."""
+
+    @property
+    def pattern(self) -> str:
+        """Its text."""
+        ...
+
+    def search(self, string: str, /) -> object:
+        """Something true when it finds anything in the text."""
+        ...
+
+
 class Collection:
-    """A named group of tensors that can still be changed. See the module's text for what belongs to it."""
+    """A named group of tensors that can still be changed. See the module's text for what belongs to it.
+
+    compile_pattern: makes what searches names; of a run's own patterns it is RunPatterns.compile.
+    """
 
     def __init__(
         self,
@@ -111,17 +127,20 @@ class Collection:
         tensor_names: Iterable[str] | None = None,
         reduction_config: ReductionConfig | None = None,
         save_config: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode] | None = None,
+        *,
+        compile_pattern: Callable[[str], Pattern] = re.compile,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise InvalidCollectionConfiguration(f"a collection needs a name, got {name!r}")
         self.name = name
+        self._compile = compile_pattern
         self.version = Version()  # the manager's, once it belongs to one
         self.seen: set[str] = set()  # names of captured tensors that belong here; filled by the hook
         self._own: Mapping[str, Kinds | None] = {}  # patterns with a meaning here: the kinds that they select
-        self._built_in: dict[re.Pattern[str], Kinds | None] = {}  # those of _own that are in use
+        self._built_in: dict[Pattern, Kinds | None] = {}  # those of _own that are in use
         self._by_nature: Kinds = frozenset()
-        self._patterns: list[re.Pattern[str]] = []  # the user's, select any kind
-        self._module_patterns: list[re.Pattern[str]] = []
+        self._patterns: list[Pattern] = []  # the user's, select any kind
+        self._module_patterns: list[Pattern] = []
         self._names: set[str] = set()
         self._modules: list[ModuleTensors] = []
         self._reduction_config: ReductionConfig | None = None
@@ -132,10 +151,10 @@ class Collection:
         self.save_config = save_config
 
     @classmethod
-    def built_in(cls, name: str) -> Collection:
+    def built_in(cls, name: str, compile_pattern: Callable[[str], Pattern] = re.compile) -> Collection:
         """The built-in collection of that name."""
         regexes, by_nature, kinds = BUILT_IN[name]
-        collection = cls(name)
+        collection = cls(name, compile_pattern=compile_pattern)
         collection._own = dict.fromkeys(regexes, kinds)
         if name in OLDER_REGEX:
             collection._own[OLDER_REGEX[name]] = PARAMETERS
@@ -158,19 +177,21 @@ class Collection:
         self._replace_regex(regexes)
 
     def _replace_regex(self, regexes: str | Iterable[str]) -> None:
-        checked = patterns("include_regex", regexes)
+        checked = self._texts("include_regex", regexes)
         self._built_in, self._patterns = {}, []
         self.include(checked)
 
     def include(self, regexes: str | Iterable[str]) -> None:
         """Adds patterns, matched with re.search against tensor names."""
-        for text in patterns("include_regex", regexes):
-            pattern = re.compile(text)
+        for text in self._texts("include_regex", regexes):
             if text in self._own:
-                self._built_in[pattern] = self._own[text]
+                self._built_in[re.compile(text)] = self._own[text]
             else:
-                self._patterns.append(pattern)
+                self._patterns.append(self._compile(text))
         self.version.value += 1
+
+    def _texts(self, name: str, regexes: str | Iterable[str]) -> tuple[str, ...]:
+        return patterns(name, regexes, check=self._compile is re.compile)
 
     @property
     def tensor_names(self) -> set[str]:
@@ -200,7 +221,7 @@ class Collection:
 
     @module_regex.setter
     def module_regex(self, regexes: str | Iterable[str]) -> None:
-        self._module_patterns = [re.compile(pattern) for pattern in patterns("module_regex", regexes)]
+        self._module_patterns = [self._compile(pattern) for pattern in self._texts("module_regex", regexes)]
         self.version.value += 1
 
     def add_module_tensors(self, module: object, inputs: bool = False, outputs: bool = True) -> None:
@@ -285,6 +306,13 @@ class Collection:
             for pattern, kinds in self._built_in.items()
         )
 
+    def expect(self, names: Sequence[str]) -> None:
+        """belongs() is called for each of these next: patterns that search many at once faster do so."""
+        for pattern in (*self._built_in, *self._patterns):
+            expect = getattr(pattern, "expect", None)
+            if expect is not None:
+                expect(names)
+
     def may_take(self, kind: TensorKind) -> bool:
         """False when no tensor of the kind can belong here, whatever its name."""
         filled = self._patterns_for(kind) or self._names if kind is ON_REQUEST else self.is_filled
@@ -292,7 +320,7 @@ class Collection:
             return True
         return any(kinds is None or kind in kinds for kinds in self._built_in.values())
 
-    def _patterns_for(self, kind: TensorKind) -> list[re.Pattern[str]]:
+    def _patterns_for(self, kind: TensorKind) -> list[Pattern]:
         """The user's patterns that may select the kind."""
         if kind is not ON_REQUEST:
             return self._patterns

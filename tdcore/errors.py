@@ -9,7 +9,8 @@
     ├── RunError                                 reading a run
     │   ├── RunNotFound (also FileNotFoundError) there is no run at this place
     │   ├── RunCorrupt                           its bytes contradict the format or their checksum
-    │   │   └── UnsupportedFormat                it was written in another version of the format
+    │   │   ├── UnsupportedFormat                it was written in another version of the format
+    │   │   └── UnsafeFile (also SinkError)      a file of it is a link, a FIFO, a device, or too large
     │   ├── MissingCollectionFiles               nothing was ever saved: no data, no collections
     │   ├── InvalidWorker                        no such worker in this run
     │   ├── InvalidAttempt                       no such attempt in this run
@@ -63,6 +64,7 @@ __all__ = [
     "TdcoreError",
     "TensorUnavailable",
     "TensorUnavailableForStep",
+    "UnsafeFile",
     "UnsupportedFeature",
     "UnsupportedFormat",
     "WaitTimeout",
@@ -188,6 +190,16 @@ class SinkKeyError(SinkError, FileNotFoundError):
     """The sink works, but holds nothing under this key."""
 
     def __init__(self, message: str, *, kind: SinkErrorKind = "gone", errno: int | None = None) -> None:
+        super().__init__(message, kind=kind, errno=errno)
+
+
+class UnsafeFile(RunCorrupt, SinkError):
+    """A file of a run is not read or written: it is a link, a FIFO or a device, or larger than it can be.
+
+    kind: "denied".
+    """
+
+    def __init__(self, message: str, *, kind: SinkErrorKind = "denied", errno: int | None = None) -> None:
         super().__init__(message, kind=kind, errno=errno)
 
 

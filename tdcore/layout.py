@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COLLECTIONS_KEY",
     "COLLECTIONS_PREFIX",
+    "CONTROL_PREFIX",
     "DATA_PREFIX",
     "END_PREFIX",
     "FINDINGS_PREFIX",
@@ -64,6 +65,7 @@ __all__ = [
     "parse_segment_name",
     "segment_key",
     "segment_name",
+    "size_limit",
     "stop_key",
     "valid_worker",
     "whole_step",
@@ -78,6 +80,7 @@ INDEX_PREFIX = "index/"
 DATA_PREFIX = "data/"
 FINDINGS_PREFIX = "findings/"
 END_PREFIX = "end/"
+CONTROL_PREFIX = "control/"
 SUMMARY_KEY = b"tdcore"  # of an index file's metadata: what it says of itself (flusher/summary.py)
 PAD_PREFIX = "__pad__"  # names of the tensors that only fill gaps in a segment
 LOG2_MIN = -40  # exponent of bin 0 of TensorStats.log2_counts
@@ -102,6 +105,8 @@ STATISTICS_COLUMNS = (
     "log2_counts",
 )
 
+_MAX_DOCUMENT_BYTES = 64 << 20
+_MAX_CONTROL_BYTES = 1 << 20
 _MAX_ATTEMPT = 10**4 - 1
 _MAX_TICKET = 10**12 - 1
 _WORKER = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
@@ -227,14 +232,14 @@ def end_key(worker: str, attempt: int) -> str:
 
 def stop_key(attempt: int) -> str:
     """Key of the request to stop an attempt."""
-    return f"control/stop-{_checked_attempt(attempt):04d}.json"
+    return f"{CONTROL_PREFIX}stop-{_checked_attempt(attempt):04d}.json"
 
 
 def capture_key(attempt: int, number: int) -> str:
     """Key of the n-th request, from 0, to capture more in an attempt."""
     if not 0 <= number <= _MAX_ATTEMPT:
         raise ValueError(f"requests are numbered 0 to {_MAX_ATTEMPT}, got {number}")
-    return f"control/capture-{_checked_attempt(attempt):04d}-{number:04d}.json"
+    return f"{CONTROL_PREFIX}capture-{_checked_attempt(attempt):04d}-{number:04d}.json"
 
 
 def findings_key(rule: str) -> str:
@@ -242,6 +247,16 @@ def findings_key(rule: str) -> str:
     if _RULE_PATTERN.fullmatch(rule) is None:
         raise ValueError(f"rule name {rule!r} cannot be a file name; use letters, digits, '_', '-' and '.'")
     return f"{FINDINGS_PREFIX}{rule}.jsonl"
+
+
+def size_limit(key: str) -> int | None:
+    """How many bytes a file of a run may have to be read whole; None: any number, as it is read in pieces.
+
+    Index files and segments say themselves how large they are, and are checked against that.
+    """
+    if key.startswith(CONTROL_PREFIX):
+        return _MAX_CONTROL_BYTES
+    return None if key.startswith((INDEX_PREFIX, DATA_PREFIX)) else _MAX_DOCUMENT_BYTES
 
 
 def parse_index_key(key: str) -> FileRange | None:

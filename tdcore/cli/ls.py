@@ -56,7 +56,7 @@ def command(
         return
     with closing(create_trial(path)) as trial:
         summary = {**_summary(trial), "collections": _collections(trial), "tensors": _tensors(trial, regex)}
-        lost = list(missing_lines(trial.missing()))
+        lost = [*missing_lines(trial.missing()), *trial.patterns.remarks()]
     if json_output:
         print_json(summary)
     else:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tdcore import layout
-from tdcore.errors import RunCorrupt
 from tdcore.layout import TensorKind
-from tdcore.trial.index_file import clipped
+from tdcore.patterns import RunPatterns
 
 if TYPE_CHECKING:
     from tdcore.collection import Collection
@@ -26,7 +23,7 @@ class SavedCollection:
 
     include_regex: patterns, searched in names. tensor_names: names that were listed or seen to belong.
     save_config, reduction_config: as the hook had them, None where it had none of its own. document: the
-    whole entry.
+    whole entry. patterns: what searches with the run's patterns, and which of them it refuses.
     """
 
     name: str
@@ -35,12 +32,11 @@ class SavedCollection:
     save_config: Mapping[str, Any] | None = None
     reduction_config: Mapping[str, Any] | None = None
     document: Mapping[str, Any] = field(default_factory=dict)
+    patterns: RunPatterns = field(default_factory=RunPatterns, repr=False, compare=False)
 
     @classmethod
-    def from_document(cls, name: str, entry: Mapping[str, Any]) -> SavedCollection:
-        """From a checked entry of collections.json. Raises RunCorrupt for a pattern that is none."""
-        for pattern in entry.get("include_regex", []):
-            _check_pattern(pattern, name)
+    def from_document(cls, name: str, entry: Mapping[str, Any], patterns: RunPatterns) -> SavedCollection:
+        """From a checked entry of collections.json. Its patterns are not compiled yet."""
         return cls(
             name=name,
             include_regex=tuple(entry.get("include_regex", [])),
@@ -48,6 +44,7 @@ class SavedCollection:
             save_config=entry.get("save_config"),
             reduction_config=entry.get("reduction_config"),
             document=entry,
+            patterns=patterns,
         )
 
     def matcher(self) -> Collection:
@@ -55,28 +52,27 @@ class SavedCollection:
 
         The patterns of a built-in collection select only the kinds of tensors that it is made for.
         """
-        from tdcore.collection import Collection, CollectionManager
+        from tdcore.built_in_collections import BUILT_IN
+        from tdcore.collection import Collection
 
-        manager = CollectionManager()
-        collection = manager.get(self.name) if self.name else Collection("unnamed")
+        if self.name in BUILT_IN:
+            collection = Collection.built_in(self.name, self.patterns.compile)
+        else:
+            collection = Collection(self.name or "unnamed", compile_pattern=self.patterns.compile)
         if list(self.include_regex) != collection.include_regex:
             collection.include_regex = list(self.include_regex)
         collection.tensor_names = self.tensor_names
         return collection
 
+    def of(self, kinds: Mapping[str, str]) -> list[str]:
+        """Which of these tensors are part of the collection. kinds: by name."""
+        collection = self.matcher()
+        collection.expect(list(kinds))
+        return [name for name, kind in kinds.items() if collection.belongs(name, kind_of(kind))]
+
     def belongs(self, name: str, kind: str) -> bool:
         """Whether a tensor of this name and kind ("weight", "gradient", ...) is part of the collection."""
         return self.matcher().belongs(name, kind_of(kind))
-
-
-def _check_pattern(pattern: str, collection: str) -> None:
-    try:
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise RunCorrupt(
-            f"{layout.COLLECTIONS_KEY}: {clipped(pattern)} of collection {clipped(collection)} is not a "
-            f"regular expression: {error}"
-        ) from error
 
 
 def kind_of(label: str) -> TensorKind:

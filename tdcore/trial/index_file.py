@@ -10,6 +10,8 @@ object belongs to one reader.
 from __future__ import annotations
 
 import math
+import mmap
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +26,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tdcore import layout
-from tdcore.errors import RunCorrupt, SinkKeyError
+from tdcore.errors import RunCorrupt, SinkKeyError, UnsafeFile
+from tdcore.sinks.run_folder import RunFolder
 from tdcore.trial.chunk import Chunk, whole_column
 from tdcore.trial.index_schema import as_type, check_schema
 from tdcore.trial.vocabulary import Vocabularies
@@ -206,12 +209,15 @@ def _parquet(source: Any, metadata: Any) -> pq.ParquetFile:
 
 def _source(sink: Sink, root: Path | None, key: str) -> Any:
     if root is not None:
-        path = root / key
         try:
-            if path.stat().st_size >= _MAPPED_BYTES:
-                return pa.memory_map(str(path), "r")
+            with RunFolder(root).file(key, limit=_MAX_FILE_BYTES) as descriptor:
+                size = os.fstat(descriptor).st_size
+                if size >= _MAPPED_BYTES:
+                    return pa.BufferReader(pa.py_buffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)))
         except FileNotFoundError as error:
             raise SinkKeyError(f"{key} is gone") from error
+        except UnsafeFile:
+            raise
         except OSError:
             pass  # the sink maps it to an error of its own
     return pa.BufferReader(sink.get(key))

@@ -17,7 +17,7 @@ import numpy as np
 
 from tdcore.errors import ConfigError, TensorUnavailable
 from tdcore.modes import ModeKeys
-from tdcore.trial.collections import SavedCollection, kind_of
+from tdcore.trial.collections import SavedCollection
 from tdcore.trial.tensor import Tensor
 from tdcore.trial.trial_steps import TrialSteps
 from tdcore.trial.trial_tables import TrialTables
@@ -60,8 +60,8 @@ class Trial(TrialSteps, TrialTables):
             names = [text for text in names if any(test.search(text) for test in tests)]
         if collection is not None:
             chosen = self.collection(collection) if isinstance(collection, str) else collection
-            members, kinds = chosen.matcher(), self._kinds()
-            names = [text for text in names if members.belongs(text, kind_of(kinds[text]))]
+            kinds = self._kinds()
+            names = chosen.of({text: kinds[text] for text in names})
         return names
 
     def has_tensor(self, tensor_name: str) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from tdcore.errors import InvalidCollection
 from tdcore.modes import ModeKeys
+from tdcore.patterns import RunPatterns
 from tdcore.trial.absence import why_no_value
 from tdcore.trial.collections import SavedCollection
 from tdcore.trial.documents import Attempt, RunEnd, read_collections, read_findings, read_notes
@@ -33,6 +34,7 @@ class TrialRun:
         self.name = name
         self.path = path
         self._reader = reader
+        self.patterns = RunPatterns()  # those of collections.json
         self._shown = np.zeros(0, dtype=np.bool_)  # rows that next_complete() has given out
 
     @property
@@ -169,7 +171,7 @@ class TrialRun:
         for attempt in sorted(saved):
             if self._reader.attempt in (None, attempt):
                 for name, entry in saved[attempt].items():
-                    found[name] = SavedCollection.from_document(name, entry)
+                    found[name] = SavedCollection.from_document(name, entry, self.patterns)
         return found
 
     def collection(self, coll_name: str) -> SavedCollection:
