@@ -282,8 +282,14 @@ class BaseHook(Resumable):
         if self._on_stop is not None:
             self._on_stop(request)
             return
-        step, by = max(self._clock.last, 0), request.by or request.rule
-        raise StopTraining(request.reason, step=step, requested_by=by)
+        now, step = self._clock.now, max(self._clock.last, 0)
+        raise StopTraining(
+            request.reason,
+            step=step,
+            mode=ModeKeys(now.mode).name,
+            mode_step=now.mode_step if now.step == step else None,
+            requested_by=request.by or request.rule,
+        )
 
     def _ask_control(self) -> None:
         """As _check_control(); StopTraining is the only exception that leaves it."""

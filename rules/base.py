@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from tdcore.collection import CollectionConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.need import Need
+from tdcore.step_text import step_text
 
 if TYPE_CHECKING:
     from tdcore.rules.window import Window
@@ -59,6 +60,11 @@ class Finding:
     do: str
 
     @property
+    def at(self) -> str:
+        """The step in words, that of the mode first: "TRAIN step 40 (global 55)"."""
+        return step_text(self.step, self.mode, self.mode_step)
+
+    @property
     def key(self) -> tuple[str, int, str, int, str, str]:
         """What makes two findings the same one: rule, attempt, worker, step, tensor and kind."""
         kind = self.numbers.get("kind", "")
@@ -89,7 +95,8 @@ class Verdict:
     findings: the first ones, in order of steps, at most the engine's limit; finding_count: all of them.
     judged: rows the rule could decide on. missing: why rows that it wanted could not be judged, with how
     many. reason: for NOT_EVALUABLE and ERROR, what is wrong. fix: for NOT_EVALUABLE, the configuration that
-    would give the rule what it needs, as Python text. captures: the same as values.
+    would give the rule what it needs, as Python text. captures: the same as values. last_step: the newest
+    global step that was judged; last_mode, last_mode_step: the same as its mode counts.
     """
 
     rule: str
@@ -100,6 +107,8 @@ class Verdict:
     finding_count: int = 0
     judged: int = 0
     last_step: int | None = None
+    last_mode: str = ""
+    last_mode_step: int | None = None
     missing: Mapping[str, int] = field(default_factory=dict)
     reason: str = ""
     fix: str = ""
@@ -111,18 +120,17 @@ class Verdict:
         if self.status is Status.ISSUE:
             plural = "" if self.finding_count == 1 else "s"
             failed = f"; then the rule failed: {self.reason}" if self.reason else ""
-            return (
-                f"issue: {self.finding_count} finding{plural}, first at step {self.findings[0].step}{failed}"
-            )
+            first = f", first at {self.findings[0].at}" if self.findings else ""
+            return f"issue: {self.finding_count:,} finding{plural}{first}{failed}"
         if self.status is Status.NOT_EVALUABLE:
             return f"not evaluable: {self.reason}" + (f" Add {self.fix}" if self.fix else "")
         if self.status is Status.ERROR:
             return f"error: {self.reason}"
         if self.status is Status.IN_PROGRESS:
-            until = (
-                "nothing judged yet" if self.last_step is None else f"no issue up to step {self.last_step}"
-            )
-            return f"in progress: {until}"
+            if self.last_step is None:
+                return "in progress: nothing judged yet"
+            newest = step_text(self.last_step, self.last_mode, self.last_mode_step)
+            return f"in progress: no issue up to {newest}"
         if self.missing:
             notes = "; ".join(f"{count} not judged: {why}" for why, count in self.missing.items())
             return f"no issue ({notes})"
@@ -140,6 +148,8 @@ class Verdict:
             "findings": [finding.to_json() for finding in self.findings],
             "judged": self.judged,
             "last_step": self.last_step,
+            "last_mode": self.last_mode,
+            "last_mode_step": self.last_mode_step,
             "missing": dict(self.missing),
             "reason": self.reason,
             "fix": self.fix,

@@ -213,7 +213,12 @@ class Engine:
         judge.findings += found
         judge.unwritten = judge.unwritten or bool(found)
         if len(columns.table):
-            judge.last_step = max(judge.last_step, int(columns.ints("step").max()))
+            newest = int(columns.ints("step").argmax())
+            if columns.ints("step")[newest] >= judge.last_step:
+                judge.last_step, judge.last_mode_step = (
+                    int(columns.ints(name)[newest]) for name in ("step", "mode_step")
+                )
+                judge.last_mode = columns.text("mode", newest)
         return found
 
     def _verdict(self, judge: _Judge, finished: bool) -> Verdict:
@@ -245,6 +250,8 @@ class Engine:
             finding_count=judge.count,
             judged=judge.coverage.judged,
             last_step=judge.last_step if judge.last_step >= 0 else None,
+            last_mode=judge.last_mode,
+            last_mode_step=judge.last_mode_step if judge.last_mode_step >= 0 else None,
             missing=dict(judge.coverage.missing),
             reason=reason,
             fix=fix,
@@ -314,11 +321,16 @@ class _Judge:
     findings: list[Finding] = field(default_factory=list)
     count: int = 0
     last_step: int = -1
+    last_mode: str = ""
+    last_mode_step: int = -1
     error: str = ""
     unwritten: bool = False
 
 
-_KEPT = ("memory", "coverage", "findings", "count", "last_step", "error", "unwritten")
+_KEPT = (
+    "memory", "coverage", "findings", "count", "last_step", "last_mode", "last_mode_step", "error",
+    "unwritten",
+)  # fmt: skip
 FindingKey: TypeAlias = "tuple[str, int, str, int, str, str]"
 
 

@@ -25,6 +25,7 @@ from tdcore.patterns import RunPatterns
 from tdcore.rules.completeness import Completeness
 from tdcore.rules.evaluable import Capture, capture_of
 from tdcore.rules.window import Members
+from tdcore.step_text import step_text
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
@@ -294,7 +295,8 @@ class RunSource:
             self._payloads = Payloads(self.sink, self._root)
         parts = captures.parts(at)
         index, row = self._index, int(parts[0])
-        what = f"{index.text('name', row)!r} at step {int(index.column('step')[row])}"
+        step, mode_step = (int(index.column(name)[row]) for name in ("step", "mode_step"))
+        what = f"{index.text('name', row)!r} at {step_text(step, index.text('mode', row) or '', mode_step)}"
         if np.any(index.column("segment")[parts] < 0):
             raise TensorUnavailableForStep(f"{what} was saved without its values", reason="stats_only")
         expect_values(index, self._payloads, row, captures.rows[captures.starts[at] :])

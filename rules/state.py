@@ -37,7 +37,7 @@ from tdcore.rules.plain_pickle import UnreadableError, UnsaveableError, dump, lo
 
 __all__ = ["Keeper", "Resumable", "alone"]
 
-_MAGIC = b"tdcore rules state 1\n"
+_MAGIC = b"tdcore rules state 2\n"
 _DIGEST_BYTES = 32
 _SAVE_EVERY_SECONDS = 1.0
 _COST = 20  # times as long as it takes to save, at least, until it is saved again

@@ -38,6 +38,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from tdcore.step_text import step_text
+
 __all__ = [
     "ActionError",
     "CaptureError",
@@ -236,16 +238,27 @@ class StopTraining(TdcoreError):
     """A stop of the training was asked for (by a rule's action, the CLI, or a file in control/).
 
     Raised in the training script by the hook, at the start of the next step. reason: what the request says.
-    step: the step at which it was raised. requested_by: the rule or tool that asked.
+    step: the global step at which it was raised; mode, mode_step: the same as its mode counts. requested_by:
+    the rule or tool that asked.
     """
 
-    def __init__(self, reason: str, *, step: int | None = None, requested_by: str = "") -> None:
+    def __init__(
+        self,
+        reason: str,
+        *,
+        step: int | None = None,
+        mode: str = "",
+        mode_step: int | None = None,
+        requested_by: str = "",
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.step = step
+        self.mode = mode
+        self.mode_step = mode_step
         self.requested_by = requested_by
 
     def __str__(self) -> str:
         who = f" by {self.requested_by}" if self.requested_by else ""
-        where = f" at step {self.step}" if self.step is not None else ""
+        where = f" at {step_text(self.step, self.mode, self.mode_step)}" if self.step is not None else ""
         return f"training stop requested{who}{where}: {self.reason}"

@@ -150,7 +150,8 @@ def test_ls_shows_what_a_run_holds_and_what_was_not_kept(tdcore: Command, tmp_pa
     weight = next(tensor for tensor in found["tensors"] if tensor["tensor"] == "Net_fc.weight")
     assert weight == {
         "tensor": "Net_fc.weight", "kind": "weight", "dtype": "F32", "first_step": 0, "last_step": 20,
-        "steps": 3, "payload_bytes": 144, "sharding": None, "notes": "",
+        "steps": 3, "mode_steps": {"TRAIN": {"first": 0, "last": 20, "steps": 3}}, "payload_bytes": 144,
+        "sharding": None, "notes": "",
     }  # fmt: skip
     text = tdcore("ls", tmp_path).out
     assert "not kept as asked: 3 tensors (4.0 KB): ring_full" in text

@@ -13,15 +13,16 @@ if TYPE_CHECKING:
 __all__ = ["missing_lines"]
 
 
-def missing_lines(missing: Iterable[Missing]) -> Iterator[str]:
-    """A line for each."""
+def missing_lines(missing: Iterable[Missing], modes: int = 1) -> Iterator[str]:
+    """A line for each. modes: in how many the run has steps; a gap has global numbers only."""
+    kind = "step" if modes < 2 else "global step"
     for each in missing:
         who = f"{each.worker} of attempt {each.attempt}"
         if each.gap is not None:
             gap = each.gap
             which = "of unknown steps"
             if gap.last_step is not None:
-                first = "up to step " if gap.first_step is None else f"of steps {gap.first_step}.."
+                first = f"up to {kind} " if gap.first_step is None else f"of {kind}s {gap.first_step}.."
                 which = f"{first}{gap.last_step}"
             tensors = "tensors" if gap.tensors is None else f"{gap.tensors:,} tensors"
             size = "" if gap.bytes is None else f" ({human_bytes(gap.bytes)})"

@@ -11,8 +11,9 @@ import typer
 
 from tdcore.cli.gaps import missing_lines
 from tdcore.cli.notes import note_lines
-from tdcore.cli.output import console, human_bytes, print_json, steps_text
+from tdcore.cli.output import console, human_bytes, print_json
 from tdcore.cli.sharding import sharding_texts
+from tdcore.cli.steps import spans_by_mode, spans_of_tensors, spans_text
 from tdcore.sinks import shown_place
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def command(
         return
     with closing(create_trial(path)) as trial:
         summary = {**_summary(trial), "collections": _collections(trial), "tensors": _tensors(trial, regex)}
-        lost = [*missing_lines(trial.missing()), *trial.patterns.remarks()]
+        lost = [*missing_lines(trial.missing(), len(trial.modes())), *trial.patterns.remarks()]
     if json_output:
         print_json(summary)
     else:
@@ -66,7 +67,7 @@ def command(
 def _summary(trial: Trial) -> dict[str, Any]:
     import pyarrow.compute as pc
 
-    rows = trial.rows(columns=["name", "nbytes"])
+    rows = trial.rows(columns=["name", "nbytes", "mode", "mode_step"])
     ends, gaps = trial.ends(), trial.gaps
     drops: dict[str, dict[str, int]] = {}
     for end in ends.values():
@@ -91,6 +92,7 @@ def _summary(trial: Trial) -> dict[str, Any]:
         "first_step": steps[0] if steps else None,
         "last_step": steps[-1] if steps else None,
         "steps": len(steps),
+        "mode_steps": spans_by_mode(rows),
         "rows": rows.num_rows,
         "payload_bytes": pc.sum(rows.column("nbytes")).as_py() or 0,
         "drops": drops,
@@ -129,14 +131,16 @@ def _collections(trial: Trial) -> list[dict[str, Any]]:
 
 def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
     """One entry per tensor: kind, dtype, steps, bytes, how it is spread over workers."""
-    rows = trial.rows(regex, columns=["name", "kind", "dtype", "step", "nbytes", "status"])
-    for name in ("name", "kind", "dtype", "status"):
+    columns = ["name", "kind", "dtype", "mode", "mode_step", "step", "nbytes", "status"]
+    rows = trial.rows(regex, columns=columns)
+    for name in ("name", "kind", "dtype", "mode", "status"):
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, name, rows.column(name).cast("string"))
     grouped = rows.group_by(["name", "kind"]).aggregate(
         [("dtype", "distinct"), ("status", "distinct"), ("nbytes", "sum"), ("step", "min"), ("step", "max"),
          ("step", "count_distinct")]
     )  # fmt: skip
+    spans = spans_of_tensors(rows)
     sharding = sharding_texts(trial, regex)
     return [
         {
@@ -146,6 +150,7 @@ def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
             "first_step": row["step_min"],
             "last_step": row["step_max"],
             "steps": row["step_count_distinct"],
+            "mode_steps": spans[row["name"], row["kind"]],
             "payload_bytes": row["nbytes_sum"] or 0,
             "sharding": sharding.get(row["name"]),
             "notes": ", ".join(sorted(status for status in row["status_distinct"] if status != "ok")),
@@ -176,12 +181,13 @@ def _print_run(run: dict[str, Any], lost: list[str]) -> None:
     from rich.table import Table
 
     out = console()
-    steps = (
-        f"{run['first_step']}..{run['last_step']}, {run['steps']:,} saved" if run["steps"] else "none saved"
-    )
+    steps = spans_text(run["mode_steps"]) or "none saved"
+    if len(run["mode_steps"]) > 1:
+        steps += f", global {run['first_step']}..{run['last_step']}"
     out.print(f"[bold]{escape(shown_place(run['run']))}[/]  {_status(run)}")
     out.print(
-        f"steps {steps}; modes {', '.join(run['modes']) or '-'}; workers {', '.join(run['workers']) or '-'}"
+        f"steps {steps} saved; modes {', '.join(run['modes']) or '-'}; "
+        f"workers {', '.join(run['workers']) or '-'}"
     )
     out.print(
         f"{run['rows']:,} rows, {human_bytes(run['payload_bytes'])} of values, {run['findings']:,} findings"
@@ -206,8 +212,7 @@ def _print_run(run: dict[str, Any], lost: list[str]) -> None:
             column, justify="right" if column in ("steps", "values") else "left", overflow="fold"
         )
     for tensor in run["tensors"]:
-        span = [tensor["first_step"], tensor["last_step"]]
-        text = f"{span[0]}..{span[1]} ({tensor['steps']:,})" if tensor["steps"] > 1 else steps_text(span[:1])
+        text = spans_text(tensor["mode_steps"], between="\n")
         values = human_bytes(tensor["payload_bytes"]) if tensor["payload_bytes"] else "statistics"
         notes = ", ".join(filter(None, (tensor["sharding"], tensor["notes"])))
         table.add_row(escape(tensor["tensor"]), tensor["kind"], tensor["dtype"] or "-", text, values, notes)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["console", "human_bytes", "number", "print_json", "sparkline", "steps_text"]
+__all__ = ["console", "human_bytes", "number", "print_json", "sparkline"]
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 120  # where the output is no terminal
@@ -50,13 +50,6 @@ def human_bytes(count: int | None) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     raise AssertionError
-
-
-def steps_text(steps: Sequence[int]) -> str:
-    """ "0..120 (13)"; "-" for none."""
-    if not steps:
-        return "-"
-    return f"{steps[0]}..{steps[-1]} ({len(steps)})" if len(steps) > 1 else str(steps[0])
 
 
 def sparkline(values: Sequence[float | None], width: int = 24) -> str:

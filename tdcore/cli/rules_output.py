@@ -26,16 +26,16 @@ _COLOURS = {  # in the order in which they are shown
 def print_findings(findings: list[Finding], steps: int | None = None) -> None:
     """By rule and step; at most so many steps of each rule."""
     out = console()
-    by_step: dict[tuple[str, int, str, int], list[Finding]] = {}
+    by_step: dict[tuple[str, int, str, str], list[Finding]] = {}
     for finding in findings:
-        by_step.setdefault((finding.rule, finding.attempt, finding.worker, finding.step), []).append(finding)
+        by_step.setdefault((finding.rule, finding.attempt, finding.worker, finding.at), []).append(finding)
     shown: Counter[str] = Counter()
-    for (rule, attempt, worker, step), found in by_step.items():
+    for (rule, attempt, worker, at), found in by_step.items():
         shown[rule] += 1
         if steps is not None and shown[rule] > steps:
             continue
         where = f" of attempt {attempt}" if attempt else ""
-        out.print(f"[bold red]{rule}[/] at step {step}{where}, {worker}:")
+        out.print(f"[bold red]{rule}[/] at {at}{where}, {worker}:")
         for finding in found[:_TENSORS_SHOWN]:
             out.print(f"  {finding.tensor or 'the run'}: {finding.why}", markup=False)
         if len(found) > _TENSORS_SHOWN:

@@ -13,6 +13,8 @@ from tdcore.cli.gaps import missing_lines
 from tdcore.cli.output import console, number, print_json, sparkline
 from tdcore.cli.sharding import sharding_texts
 from tdcore.errors import ConfigError, TensorUnavailable
+from tdcore.modes import ModeKeys
+from tdcore.step_text import step_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +33,12 @@ def command(
     tensor: Annotated[
         str | None, typer.Argument(help="A tensor's name, or a pattern that finds one.")
     ] = None,
-    step: Annotated[int | None, typer.Option(help="Global step of the histogram; default: the last.")] = None,
+    step: Annotated[
+        int | None, typer.Option(help="Step of the histogram: of --mode, else global; default: the last.")
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="Only steps of this mode (train, eval, predict); --step is then its.")
+    ] = None,
     stat: Annotated[
         str, typer.Option(help=f"What the line of history shows: {', '.join(STATS)}.")
     ] = "abs_mean",
@@ -54,14 +61,20 @@ def command(
     from tdcore.trial import create_trial
 
     with closing(create_trial(run)) as trial:
-        names = _chosen(trial, tensor)
+        names, of_mode = _chosen(trial, tensor), _mode(mode)
         if not json_output:
-            for line in missing_lines(trial.missing()):
+            for line in missing_lines(trial.missing(), len(trial.modes())):
                 console().print(line, style="yellow", markup=False)
         if tensor is not None and len(names) == 1:
-            _show_one(trial, names[0], step, stat, last, json_output)
+            _show_one(trial, names[0], step, of_mode, stat, last, json_output)
         else:
-            _show_all(trial, names, step, stat, json_output)
+            _show_all(trial, names, step, of_mode, stat, json_output)
+
+
+def _mode(text: str | None) -> ModeKeys | None:
+    if text is None or text.upper() in ModeKeys.__members__:
+        return None if text is None else ModeKeys[text.upper()]
+    raise ConfigError(f"--mode is {text!r}; it can be {', '.join(each.name.lower() for each in ModeKeys)}")
 
 
 def _chosen(trial: Trial, tensor: str | None) -> list[str]:
@@ -78,11 +91,13 @@ def _chosen(trial: Trial, tensor: str | None) -> list[str]:
     return names
 
 
-def _show_all(trial: Trial, names: list[str], step: int | None, stat: str, json_output: bool) -> None:
+def _show_all(
+    trial: Trial, names: list[str], step: int | None, mode: ModeKeys | None, stat: str, json_output: bool
+) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    rows = _by_name(trial.stats(names, steps=step, merged=True))
+    rows = _by_name(trial.stats(names, steps=step, mode=mode, merged=True))
     found: list[dict[str, Any]] = []
     for name in names:
         mine = rows.get(name, [])
@@ -95,6 +110,8 @@ def _show_all(trial: Trial, names: list[str], step: int | None, stat: str, json_
                 "last": _numbers(mine[-1]),
                 "history": [_numbers(row)[stat] for row in mine],
                 "steps": [row["step"] for row in mine],
+                "modes": [row["mode"] for row in mine],
+                "mode_steps": [row["mode_step"] for row in mine],
             }
         )
     if json_output:
@@ -112,28 +129,48 @@ def _show_all(trial: Trial, names: list[str], step: int | None, stat: str, json_
         numbers = entry["last"]
         bad = (numbers["nan_count"] or 0) + (numbers["inf_count"] or 0)
         table.add_row(
-            escape(entry["tensor"]), entry["kind"], str(entry["steps"][-1]),
+            escape(entry["tensor"]), entry["kind"], _last_step(entry),
             *(number(numbers[each], 3) for each in shown),
             f"[red]{bad:,}[/]" if bad else "0", sparkline(entry["history"], 18),
         )  # fmt: skip
     out.print(table)
 
 
-def _show_one(trial: Trial, name: str, step: int | None, stat: str, last: int, json_output: bool) -> None:
+def _last_step(entry: dict[str, Any]) -> str:
+    """The step of the mode, with the mode where it is not TRAIN."""
+    mode, step = entry["modes"][-1], entry["mode_steps"][-1]
+    return str(step) if mode in ("TRAIN", "GLOBAL") else f"{mode} {step}"
+
+
+def _show_one(
+    trial: Trial,
+    name: str,
+    step: int | None,
+    mode: ModeKeys | None,
+    stat: str,
+    last: int,
+    json_output: bool,
+) -> None:
     from rich.markup import escape
     from rich.table import Table
 
     sharding = sharding_texts(trial, [name]).get(name)
     who = "worker" if sharding is None else "workers"
-    rows = trial.stats([name], merged=sharding is not None).to_pylist()
-    histogram = _histogram_row(trial, rows, step, name)
+    rows = trial.stats([name], mode=mode, merged=sharding is not None).to_pylist()
+    if not rows:
+        raise TensorUnavailable(f"{name!r} was not saved in mode {mode.name if mode else '?'}")
+    histogram = _histogram_row(trial, rows, step, mode, name)
     if json_output:
         entries = [
-            {"step": row["step"], "mode": row["mode"], who: row[who], "call": row["call"],
+            {"step": row["step"], "mode": row["mode"], "mode_step": row["mode_step"], who: row[who],
+             "call": row["call"],
              "status": row["status"], "shape": row["shape"], "dtype": row["dtype"], **_numbers(row)}
             for row in rows
         ]  # fmt: skip
-        drawn = {"step": histogram["step"], "log2": _bins(histogram)} if histogram else None
+        drawn = None
+        if histogram is not None:
+            at = {key: histogram[key] for key in ("step", "mode", "mode_step")}
+            drawn = {**at, "log2": _bins(histogram)}
         gaps = [asdict(gap) for gap in trial.gaps]
         head = {"run": trial.path, "tensor": name, "gaps": gaps, "sharding": sharding}
         print_json({**head, "rows": entries, "histogram": drawn})
@@ -142,8 +179,12 @@ def _show_one(trial: Trial, name: str, step: int | None, stat: str, last: int, j
     with_statistics = [row for row in rows if row["count"] is not None]
     shape = with_statistics[-1]["shape"] if with_statistics else None
     dtype = with_statistics[-1]["dtype"] if with_statistics else None
+    modes = list(dict.fromkeys(row["mode"] for row in rows))
+    counts_differ = any(row["step"] != row["mode_step"] for row in rows)
+    of_mode = f"  {modes[0]} steps" if len(modes) == 1 and counts_differ else ""
     out.print(
         f"[bold]{escape(name)}[/]  {rows[-1]['kind']}  {dtype or '-'} {shape if shape is not None else ''}"
+        f"{of_mode}"
     )
     if sharding is not None:
         out.print(f"{sharding}; statistics are those of the whole")
@@ -158,27 +199,31 @@ def _show_one(trial: Trial, name: str, step: int | None, stat: str, last: int, j
     columns = ["mean", "std", "abs_mean", "min", "max", "l2", "zero_percent", "nan_count", "inf_count"]
     if out.width < _WIDE:
         columns = ["mean", "abs_mean", "min", "max", "nan_count", "inf_count"]
-    for column in ["step", "mode", *told, *columns, "status"]:
+    places = ["mode"] if len(modes) > 1 else []
+    places += ["mode_step", *(["step"] if counts_differ else []), *told]
+    titles = {"step": "global", "mode_step": "step"}
+    for column in [*(titles.get(place, place) for place in places), *columns, "status"]:
         table.add_column(
             column.replace("_percent", " %").replace("_count", ""), justify="right", no_wrap=True
         )
     for row in rows[-last:]:
         numbers = _numbers(row)
         status = row["status"] + (f" ({escape(row['reason'])})" if row["reason"] else "")
-        place = (str(row[key]) for key in told)
-        table.add_row(str(row["step"]), row["mode"], *place, *(number(numbers[c]) for c in columns), status)
+        place = (str(row[key]) for key in places)
+        table.add_row(*place, *(number(numbers[c]) for c in columns), status)
     out.print(table)
     if histogram is not None:
         which = "".join(f", {key} {str(histogram[key]).removeprefix('worker_')}" for key in told)
-        out.print(f"magnitudes at step {histogram['step']}{which}: how many values lie in each power of two")
+        at_step = step_text(histogram["step"], histogram["mode"], histogram["mode_step"])
+        out.print(f"magnitudes at {at_step}{which}: how many values lie in each power of two")
         for label, count, bar in _bars(_bins(histogram), _numbers(histogram)["zero_count"] or 0):
             out.print(f"{label:>16} {count:>12,} {bar}")
 
 
 def _by_name(table: pa.Table) -> dict[str, list[dict[str, Any]]]:
     columns = [
-        "name", "kind", "step", "count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "min",
-        "max", "mean", "std", "l1", "l2", "abs_max",
+        "name", "kind", "step", "mode", "mode_step", "count", "nan_count", "pos_inf_count", "neg_inf_count",
+        "zero_count", "min", "max", "mean", "std", "l1", "l2", "abs_max",
     ]  # fmt: skip
     found: dict[str, list[dict[str, Any]]] = {}
     for row in table.select(columns).to_pylist():
@@ -203,14 +248,16 @@ def _numbers(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _histogram_row(
-    trial: Trial, rows: list[dict[str, Any]], step: int | None, name: str
+    trial: Trial, rows: list[dict[str, Any]], step: int | None, mode: ModeKeys | None, name: str
 ) -> dict[str, Any] | None:
-    there = [row for row in rows if row["count"] is not None and (step is None or row["step"] == step)]
+    number_of = "step" if mode in (None, ModeKeys.GLOBAL) else "mode_step"
+    there = [row for row in rows if row["count"] is not None and step in (None, row[number_of])]
     if step is not None and not there:
-        steps = sorted({row["step"] for row in rows if row["count"] is not None})
+        steps = sorted({row[number_of] for row in rows if row["count"] is not None})
         near = min(steps, key=lambda other: abs(other - step)) if steps else None
         raise TensorUnavailable(
-            f"{name!r} has no statistics at step {step}: {trial.why_absent(name, step)}"
+            f"{name!r} has no statistics at {'global step' if mode is None else mode.name + ' step'} {step}: "
+            f"{trial.why_absent(name, step, mode or ModeKeys.GLOBAL)}"
             + (f"; the nearest is {near}" if steps else "")
         )
     return there[-1] if there else None
