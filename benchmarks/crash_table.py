@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environment import ROOT, describe, save
-from tests.trainers.checks import Trainer, check_run, end_of, read_index, wait_until
+from tests.trainers.checks import Trainer, check_run, end_of, read_index
 from tests.trainers.quadratic import NAMES
+from tests.waiting import wait_until
 
 LONGEST_SECONDS = 4.0  # a trainer is killed at a moment drawn evenly from its first seconds
 KILLS_OF_THE_FLUSHER = 20

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -33,6 +32,8 @@ from tdcore.layout import (
     segment_key,
 )
 from tdcore.sinks import Sink, SinkError
+from tests.signals import default_signals
+from tests.waiting import PATIENCE_SECONDS
 
 MIB = 1024 * 1024
 WANT_PAYLOAD, WANT_STATS = 1, 2
@@ -44,14 +45,6 @@ QUICK = FlusherOptions(
     max_poll=timedelta(milliseconds=2),
     grace=timedelta(),
 )
-
-
-def wait_until(true: Callable[[], object], seconds: float = 30.0) -> None:
-    """Until `true()`; fails after a long time, which only a fault can take."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.002)
 
 
 class Trainer:
@@ -109,7 +102,7 @@ class FlusherThread:
             self._error.append(error)
 
     def join(self) -> bool:
-        self._thread.join(60)
+        self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive(), "the flusher did not end"
         if self._error:
             raise self._error[0]
@@ -198,14 +191,15 @@ def spawn_flusher(
         "options": options.as_json(),
     }
     code = "import sys; from tdcore.flusher.main import main; sys.exit(main(sys.argv[1:]))"
-    return subprocess.Popen(
-        [sys.executable, "-c", code, json.dumps(job)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        pass_fds=[each for each in (*rings, pidfd) if each >= 0],
-        start_new_session=True,
-    )
+    with default_signals():
+        return subprocess.Popen(
+            [sys.executable, "-c", code, json.dumps(job)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=[each for each in (*rings, pidfd) if each >= 0],
+            start_new_session=True,
+        )
 
 
 class Killed(BaseException):

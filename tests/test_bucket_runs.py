@@ -31,8 +31,9 @@ from tdcore.sinks.spool import find_spools
 from tdcore.upload import upload
 from tests.s3.fixtures import Place
 from tests.s3.servers import Server, StubServer
-from tests.trainers.checks import Trainer, check_run, end_of, flushers_of, wait_until
+from tests.trainers.checks import Trainer, check_run, end_of, flushers_of
 from tests.trainers.quadratic import NAMES
+from tests.waiting import wait_until
 
 KILL_OPTIONS = FlusherOptions(visible_delay=timedelta(milliseconds=50))
 RING = RingConfig(ring_bytes=16 << 20, slots=256, names_bytes=1 << 16)
@@ -77,7 +78,7 @@ def download(place: Place, folder: Path) -> Path:
 
 
 def flushers_gone(url: str) -> None:
-    wait_until(lambda: not flushers_of(url), f"the flusher of {url} ended", seconds=90)
+    wait_until(lambda: not flushers_of(url), f"the flusher of {url} ended")
 
 
 def flusher(url: str) -> psutil.Process:

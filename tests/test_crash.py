@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -22,9 +23,9 @@ from tests.trainers.checks import (
     end_of,
     flushers_of,
     read_index,
-    wait_until,
 )
 from tests.trainers.quadratic import NAMES, Tap, training
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -234,23 +235,19 @@ def test_the_ring_is_used_again_once_the_flusher_comes_back(tmp_path: Path) -> N
 
 
 def test_a_flusher_that_always_dies_at_once_is_given_up_and_the_training_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    dying = tmp_path / "python"
+    dying.write_text("#!/bin/sh\nkill -KILL $$\n")
+    dying.chmod(0o755)
     with caplog.at_level(logging.ERROR, "tdcore"):
-        session, _ = held_session(tmp_path, "drop")
+        session, flusher = held_session(tmp_path, "drop")
         tap = Tap(session)
         for step, tensors in training(4):
             tap(step, tensors)
-        killed: set[int] = set()
-
-        def given_up() -> bool:
-            for process in flushers_of(session.out_dir):
-                if process.pid not in killed:
-                    process.kill()
-                    killed.add(process.pid)
-            return not session.active
-
-        wait_until(given_up, "the flusher was given up")
+        monkeypatch.setattr(sys, "executable", str(dying))  # what the next flushers are started with
+        flusher.kill()
+        wait_until(lambda: not session.active, "the flusher was given up")
         for step, tensors in training(4):  # does nothing, and does not fail
             tap(step, tensors)
         report = session.close()

@@ -13,8 +13,9 @@ import pytest
 
 from tdcore.flusher import FlusherOptions
 from tdcore.session import RingConfig, Session
-from tests.trainers.checks import check_values, end_of, flushers_of, read_index, wait_until
+from tests.trainers.checks import check_values, end_of, flushers_of, read_index
 from tests.trainers.quadratic import NAMES, Tap, training
+from tests.waiting import wait_until
 
 DISK_BYTES = 16 << 20
 

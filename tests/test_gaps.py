@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from tdcore.hooks.pytorch import Hook
 from tdcore.trial import Gap
 from tests.test_cli import Command
 from tests.trial.writer import RunWriter
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -49,10 +49,7 @@ def train_and_remove_the_folder(place: Path) -> Trial:
         net(torch.ones(2, 4)).sum().backward()
         optimizer.step()
         if step == 4:
-            deadline = time.monotonic() + 30
-            while rows_of(place) < 30:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            wait_until(lambda: rows_of(place) >= 30, "the rows were written")
             shutil.rmtree(place)
     hook.close()
     return create_trial(place)

@@ -6,9 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+
+from tests.signals import default_signals, ignored_signals
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -41,6 +44,10 @@ elif what == "hook":
 elif what == "sigint":
     os.kill(os.getpid(), signal.SIGINT)
     signal.pause()
+elif what == "background":
+    print(signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGHUP))
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGHUP)
 elif what == "sigterm":
     sys.stdout.flush()
     os.kill(os.getpid(), signal.SIGTERM)
@@ -64,17 +71,20 @@ if __name__ == "__main__":
 """
 
 
-def run(folder: Path, *arguments: object) -> tuple[int, str, str]:
+def run(
+    folder: Path, *arguments: object, signals: AbstractContextManager[None] | None = None
+) -> tuple[int, str, str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=folder,
-        env=environment,
-        input="hello",
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    with signals or default_signals():
+        done = subprocess.run(
+            [sys.executable, *map(str, arguments)],
+            cwd=folder,
+            env=environment,
+            input="hello",
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -103,6 +113,14 @@ def test_a_script_finds_and_ends_as_without(folder: Path, what: str) -> None:
         "sigterm": -signal.SIGTERM,
     }
     assert alone[0] == expected.get(what, 0)
+
+
+def test_a_script_in_the_background_ignores_the_same_signals_as_without(folder: Path) -> None:
+    alone = run(folder, "facts.py", "background", signals=ignored_signals())
+    with_tdcore = run(folder, "-m", "tdcore.run", "-q", "facts.py", "background", signals=ignored_signals())
+    assert with_tdcore == alone
+    assert alone[0] == 0
+    assert f"{signal.SIG_IGN} {signal.SIG_IGN}" in alone[1]
 
 
 @pytest.mark.parametrize("name", ["package.module", "package", "no_such_module", "package.no_such_module"])

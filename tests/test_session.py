@@ -34,8 +34,9 @@ from tdcore.errors import (
 )
 from tdcore.session import RingConfig, Session, StopRequest
 from tdcore.sinks import LocalSink, MemorySink, Sink
-from tests.trainers.checks import check_run, end_of, flushers_of, read_index, wait_until
+from tests.trainers.checks import check_run, end_of, flushers_of, read_index
 from tests.trainers.quadratic import NAMES, Tap, training
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 SMALL_RING = RingConfig(ring_bytes=1 << 24, slots=1024)
 MakeSession = Callable[..., Session]
@@ -400,7 +401,12 @@ def _python(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     package = os.path.dirname(os.path.abspath(tdcore.__path__[0]))
     environment = {**os.environ, "PYTHONPATH": package}
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, env=environment, timeout=60, check=False
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
 
 

@@ -14,8 +14,10 @@ import psutil
 import pytest
 
 from tdcore.session import RingConfig, Session
-from tests.trainers.checks import Trainer, check_run, end_of, flushers_of, read_index, wait_until
+from tests.signals import IN_THE_BACKGROUND, ignored_signals
+from tests.trainers.checks import Trainer, check_run, end_of, flushers_of, read_index
 from tests.trainers.quadratic import NAMES, Tap, training
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -73,7 +75,7 @@ def test_close_with_a_hung_flusher_ends_at_its_deadline_and_says_what_remains(
     assert report.bytes_left >= report.counters.payload_bytes
     assert "10 records" in caplog.text
     flusher.resume()
-    again = session.close(timedelta(seconds=60))
+    again = session.close(timedelta(seconds=PATIENCE_SECONDS))
     assert again.drained, again.reason
     check_run(tmp_path / "run", captured)
 
@@ -136,14 +138,34 @@ def test_ctrl_c_in_the_terminal_does_not_reach_the_flusher(tmp_path: Path) -> No
         trainer.stop()
 
 
+def test_a_training_in_the_background_goes_on_at_ctrl_c_and_ends_clean(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path, steps=40, wait_at=10, signals=ignored_signals())
+    try:
+        trainer.wait_for_steps(10)
+        (flusher,) = trainer.flushers()
+        for each in IN_THE_BACKGROUND:
+            os.killpg(trainer.process.pid, each)
+            flusher.send_signal(each)
+        trainer.go_on()
+        assert trainer.wait() == 0, trainer.output
+        assert len(trainer.captured()) == 40
+        check_run(trainer.out, trainer.captured())
+        assert end_of(trainer.out)["clean"] is True
+        assert not trainer.flushers()
+    finally:
+        trainer.stop()
+
+
 def test_exit_with_a_hung_flusher_ends_at_its_deadline_and_warns(tmp_path: Path) -> None:
-    trainer = Trainer(tmp_path, steps=10_000, pause=0.002, close_seconds=0.3, env={"PYTHONWARNINGS": "error"})
+    trainer = Trainer(
+        tmp_path, steps=15, wait_at=10, end="wait", close_seconds=0.3, env={"PYTHONWARNINGS": "error"}
+    )
     try:
         trainer.wait_for_steps(10)
         (flusher,) = trainer.flushers()
         flusher.suspend()
-        seen = len(trainer.captured())
-        trainer.wait_for_steps(seen + 5)
+        trainer.go_on()
+        trainer.wait_for_steps(15)
         trainer.process.send_signal(signal.SIGINT)
         assert trainer.wait() == -signal.SIGINT, trainer.output
         assert "not yet written" in trainer.output
@@ -162,7 +184,7 @@ def test_whoever_reads_the_trainers_output_does_not_wait_for_the_flusher(tmp_pat
         (flusher,) = trainer.flushers()
         flusher.suspend()
         trainer.process.kill()
-        output, _ = trainer.process.communicate(timeout=60)
+        output, _ = trainer.process.communicate(timeout=PATIENCE_SECONDS)
         assert output == b""
         assert trainer.flushers()  # still there, and yet the output has ended
     finally:

@@ -7,14 +7,11 @@ _WORKER, _TENSOR and _WHY.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import select
 import shlex
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -22,6 +19,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from tdcore.actions.base import Notice, Notifier, printable, redacted, seconds_of
+from tdcore.actions.program import Program
 from tdcore.errors import ActionError, ConfigError
 
 __all__ = ["Command"]
@@ -39,7 +37,8 @@ class Command(Notifier):
 
     shell: run one string through /bin/sh after all; nothing of the run's is put into it, the environment
     holds it. timeout: after it the program and all that it started (its process group) are killed. Not tried
-    again: a program may do half of its work. Arguments are never shown, only the program's name; the output
+    again: a program may do half of its work. Signals are at their defaults in the program, also where this
+    process ignores them (program.py). Arguments are never shown, only the program's name; the output
     is thrown away, of the error output the last line of a program that fails is in the report. Raises
     ConfigError.
     """
@@ -72,19 +71,16 @@ class Command(Notifier):
             given.write(json.dumps(notice.to_json()).encode())
             given.seek(0)
             try:
-                process = subprocess.Popen(
-                    self._argv[0] if self._shell else self._argv,
-                    shell=self._shell,
-                    stdin=given,
-                    stdout=subprocess.DEVNULL,
+                program = Program(
+                    ["/bin/sh", "-c", *self._argv] if self._shell else self._argv,
+                    stdin=given.fileno(),
                     stderr=said.write_end,
                     env={**os.environ, **_environment(notice)},
-                    start_new_session=True,
                 )
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "it cannot be run"
                 raise ActionError(f"{self._shown} could not be started: {reason}") from None
-            code = self._wait(process, said)
+            code = self._wait(program, said)
             if code:
                 raise ActionError(self._failure(code, said.text))
         return True
@@ -93,11 +89,11 @@ class Command(Notifier):
         """See Action: has the program that runs, or is about to, killed with all that it started."""
         self._cancelled = True
 
-    def _wait(self, process: subprocess.Popen[bytes], said: LastWords) -> int:
+    def _wait(self, program: Program, said: LastWords) -> int:
         """Its status. Its output is taken meanwhile, so that it neither stops nor fills a disk."""
         deadline = time.monotonic() + self._timeout
         try:
-            while process.poll() is None:
+            while program.poll() is None:
                 if time.monotonic() >= deadline:
                     raise ActionError(
                         f"{self._shown} was killed: it took longer than {self._timeout:g} s; raise timeout"
@@ -108,10 +104,10 @@ class Command(Notifier):
                     )
                 said.take(_LOOK_SECONDS)
             said.take(0.0)
-            return process.wait()
+            return program.wait()
         except BaseException:
-            _kill_group(process)  # not reaped yet, so the number is still its own
-            process.wait()
+            program.kill()
+            program.wait()
             raise
 
     def _failure(self, code: int, said: str) -> str:
@@ -148,11 +144,6 @@ class LastWords:
         """Takes what is there; waits for it at most so long. Never more than a pipe holds."""
         if self._ready.poll(seconds * 1000):
             self._kept = (self._kept + os.read(self._read_end, _PIPE_BYTES))[-_MAX_SAID:]
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _checked(argv: object, *, shell: bool) -> list[str]:

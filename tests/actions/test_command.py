@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
-import time
+import traceback
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from tdcore.actions import Command, Outbox
+from tdcore.actions import Command, Outbox, lane
 from tdcore.actions.command import LastWords
 from tdcore.errors import ActionError, ConfigError
 from tests.actions.findings import Running, finding
+from tests.signals import ignored_signals
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
+ROOT = Path(__file__).resolve().parents[2]
 KEEP = """
 import json, os, sys
 given = {"stdin": json.load(sys.stdin), "argv": sys.argv[2:],
@@ -123,10 +128,7 @@ def test_a_time_out_kills_the_program_and_all_that_it_started(tmp_path: Path) ->
     with pytest.raises(ActionError, match="it took longer than 3 s"):
         action.act([finding()], Running(), None)
     grandchild = int(pid_file.read_text())
-    deadline = time.monotonic() + 60
-    while alive(grandchild):
-        assert time.monotonic() < deadline, "the grandchild lives on"
-        time.sleep(0.01)
+    wait_until(lambda: not alive(grandchild), "the grandchild is dead")
 
 
 def alive(pid: int) -> bool:
@@ -143,16 +145,15 @@ def test_a_program_that_nobody_waits_for_any_more_is_killed(tmp_path: Path) -> N
         [Command(f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; sleep 600", shell=True)]
     )
     outbox.give([finding()], Running(), None)
-    deadline = time.monotonic() + 60
-    while not pid_file.exists():
-        assert time.monotonic() < deadline, "it did not begin"
-        time.sleep(0.01)
+    wait_until(pid_file.exists, "the program began")
     outbox.close(timedelta())
-    problems = outbox.take_problems()
-    while len(problems) < 2:
-        assert time.monotonic() < deadline, "it was not killed"
-        time.sleep(0.01)
-        problems += outbox.take_problems()
+    problems: list[str] = []
+
+    def said_both() -> bool:
+        problems.extend(outbox.take_problems())
+        return len(problems) == 2
+
+    wait_until(said_both, "it was killed")
     assert sorted(problems) == [
         "action command failed: /bin/sh was killed: the rules have ended and do not wait for it",
         "action command: 1 finding was not told within 0 s",
@@ -160,6 +161,15 @@ def test_a_program_that_nobody_waits_for_any_more_is_killed(tmp_path: Path) -> N
     assert not alive(int(pid_file.read_text()))
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C interrupts, also where the tests run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_wait_for_the_end_that_was_broken_off_does_not_keep_a_program_alive(
     tmp_path: Path,
 ) -> None:
@@ -169,18 +179,67 @@ def test_a_wait_for_the_end_that_was_broken_off_does_not_keep_a_program_alive(
         [Command(f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; sleep 600", shell=True)]
     )
     outbox.give([finding()], Running(), None)
-    deadline = time.monotonic() + 60
-    while not pid_file.exists():
-        assert time.monotonic() < deadline, "it did not begin"
-        time.sleep(0.01)
-    here = threading.get_ident()
-    timer = threading.Timer(0.2, lambda: signal.pthread_kill(here, signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        outbox.close(timedelta(seconds=5))
-    timer.join()
+    wait_until(pid_file.exists, "the program began")
+    interrupter = threading.Thread(target=interrupt_when_it_waits, args=(threading.get_ident(),))
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 -- nothing may interrupt before
+        interrupter.start()
+        outbox.close(timedelta(seconds=PATIENCE_SECONDS))
+    interrupter.join()
     outbox.close(timedelta())
     assert not alive(int(pid_file.read_text()))
+
+
+def interrupt_when_it_waits(thread: int) -> None:
+    """Ctrl-C, once that thread waits for an action."""
+    wait_until(lambda: any(f.name == "join" and f.filename == lane.__file__ for f in stack_of(thread)))
+    signal.pthread_kill(thread, signal.SIGINT)
+
+
+def stack_of(thread: int) -> traceback.StackSummary:
+    return traceback.extract_stack(sys._current_frames()[thread])
+
+
+def test_a_program_starts_with_default_signals_in_the_background_too() -> None:
+    """With an inherited, ignored SIGINT it could not be interrupted, and a shell script cannot undo that."""
+    code = "import signal as s; assert s.getsignal(s.SIGINT) is s.default_int_handler, s.getsignal(s.SIGINT);"
+    code += "assert {s.getsignal(e) for e in (s.SIGHUP, s.SIGQUIT, s.SIGTERM)} == {s.SIG_DFL};"
+    code += "assert not s.pthread_sigmask(s.SIG_BLOCK, ())"
+    with ignored_signals():
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            Command([sys.executable, "-c", code]).act([finding()], Running(), None)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def test_a_program_inherits_no_descriptor_of_this_process() -> None:
+    inheritable, other = os.pipe()
+    os.set_inheritable(inheritable, True)
+    code = f"import os; assert not os.path.exists('/proc/self/fd/{inheritable}')"
+    try:
+        Command([sys.executable, "-c", code]).act([finding()], Running(), None)
+    finally:
+        os.close(inheritable)
+        os.close(other)
+
+
+def test_a_program_has_its_input_where_this_process_has_closed_its_own(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code = (
+        "import os, sys\n"
+        "from tdcore.actions import Command\n"
+        "from tests.actions.findings import Running, finding\n"
+        "for each in (0, 1, 2):\n"
+        "    os.close(each)\n"
+        f"Command([sys.executable, '-c', {KEEP!r}, {str(out)!r}]).act([finding()], Running(), None)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    assert json.loads(out.read_text())["stdin"]["count"] == 1
+
+
+def test_a_program_whose_status_another_has_collected_counts_as_done() -> None:
+    with ignored_signals(signal.SIGCHLD):
+        Command([sys.executable, "-c", "import sys; sys.exit(3)"]).act([finding()], Running(), None)
 
 
 def test_a_child_that_lives_on_does_not_hold_up_the_action(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from tdcore.flusher import control
 from tdcore.flusher.control import ControlRequests
 from tdcore.layout import capture_key, stop_key
 from tdcore.sinks import MemorySink, SinkError
-from tests.flushing import QUICK, FlusherThread, Trainer, wait_until
+from tests.flushing import QUICK, FlusherThread, Trainer
+from tests.waiting import wait_until
 
 
 class Far(MemorySink):

@@ -35,11 +35,11 @@ from tests.flushing import (
     payloads,
     read_end,
     read_index,
-    wait_until,
     weights,
 )
 from tests.s3.fixtures import Place
 from tests.s3.servers import StubServer
+from tests.waiting import wait_until
 
 FAR = replace(
     QUICK,

@@ -26,11 +26,11 @@ from tests.flushing import (
     read_end,
     read_index,
     spawn_flusher,
-    wait_until,
     weights,
 )
 from tests.lanes import LaneWriter
 from tests.trainers.checks import flushers_of
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 class LanedTrainer(Trainer):
@@ -61,7 +61,7 @@ def tensors_of(lane: int, step: int, elements: int = 500) -> dict[str, npt.NDArr
 
 
 def finish(process: subprocess.Popen[bytes]) -> str:
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, error.decode()
     return error.decode()
 
@@ -194,7 +194,7 @@ def test_what_the_devices_of_a_killed_trainer_had_finished_is_kept_and_the_rest_
     tmp_path: Path,
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", TRAINER, str(tmp_path / "run")], capture_output=True, timeout=60
+        [sys.executable, "-c", TRAINER, str(tmp_path / "run")], capture_output=True, timeout=PATIENCE_SECONDS
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     flusher = Path(f"/proc/{int(done.stdout)}")

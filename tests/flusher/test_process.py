@@ -22,14 +22,14 @@ from tests.flushing import (
     read_end,
     read_index,
     spawn_flusher,
-    wait_until,
     weights,
 )
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 def finish(process: subprocess.Popen[bytes]) -> str:
     """Its last words; checks that it ended well."""
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, error.decode()
     return error.decode()
 
@@ -115,7 +115,9 @@ def test_what_a_killed_trainer_had_captured_is_written_and_the_end_is_unclean(
     tmp_path: Path, way: str
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", TRAINER, str(tmp_path / "run"), way], capture_output=True, timeout=60
+        [sys.executable, "-c", TRAINER, str(tmp_path / "run"), way],
+        capture_output=True,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     flusher = int(done.stdout)

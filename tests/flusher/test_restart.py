@@ -21,9 +21,9 @@ from tests.flushing import (
     payloads,
     read_end,
     read_index,
-    wait_until,
     weights,
 )
+from tests.waiting import wait_until
 
 
 def test_a_new_flusher_writes_what_the_last_one_had_not_given_back(

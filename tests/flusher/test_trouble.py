@@ -28,9 +28,9 @@ from tests.flushing import (
     read_end,
     read_index,
     refuse,
-    wait_until,
     weights,
 )
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("kind", ["full", "denied", "transient"])

@@ -26,9 +26,9 @@ from tests.flushing import (
     read_index,
     refuse,
     segment_tensors,
-    wait_until,
     weights,
 )
+from tests.waiting import wait_until
 
 
 def test_every_tensor_becomes_a_row_that_points_to_its_bytes(trainer: Trainer, sink: MemorySink) -> None:

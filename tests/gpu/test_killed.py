@@ -13,7 +13,8 @@ import torch
 
 import tdcore as td
 from tests.gpu.quadratic import SIZES, values
-from tests.trainers.checks import flushers_of, wait_until
+from tests.trainers.checks import flushers_of
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,7 +41,7 @@ def test_a_trainer_killed_in_flight_leaves_whole_values_only(
     finally:
         trainer.kill()
         trainer.wait()
-    wait_until(lambda: not flushers_of(tmp_path / "run"), "the flusher ended", seconds=90)
+    wait_until(lambda: not flushers_of(tmp_path / "run"), "the flusher ended")
     trial = td.create_trial(str(tmp_path / "run"))
     rows = [row for row in trial.rows().to_pylist() if row["status"] == "ok" and row["nbytes"]]
     for row in rows:
@@ -67,7 +68,7 @@ def test_values_that_had_arrived_on_the_host_survive(tmp_path: Path, device: tor
         trainer.kill()
         trainer.wait()
         trainer.stdout.close()
-    wait_until(lambda: not flushers_of(tmp_path / "run"), "the flusher ended", seconds=90)
+    wait_until(lambda: not flushers_of(tmp_path / "run"), "the flusher ended")
     trial = td.create_trial(str(tmp_path / "run"))
     for number in range(len(SIZES)):
         assert trial.tensor(f"t{number}").steps(show_incomplete_steps=True) == list(range(20))

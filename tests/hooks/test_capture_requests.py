@@ -21,6 +21,7 @@ from tdcore.hooks.pytorch import Hook
 from tdcore.layout import TensorKind, capture_key, stop_key
 from tdcore.rules import VanishingGradient, run
 from tdcore.sinks import LocalSink
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 from .conftest import MakeHook
 from .models import Net, train
@@ -32,10 +33,7 @@ Steps = Callable[[int], None]
 def ask(hook: Hook, number: int, document: bytes) -> None:
     """As the action does, then waits until the flusher has passed it on."""
     LocalSink(Path(hook.out_dir)).put_new(capture_key(0, number), [document])
-    deadline = time.monotonic() + 30
-    while not hook._asked():
-        assert time.monotonic() < deadline, "the request did not arrive"
-        time.sleep(0.01)
+    wait_until(hook._asked, "the request arrived")
 
 
 def request(*tensors: str, **settings: Any) -> bytes:
@@ -192,7 +190,7 @@ def test_a_request_is_followed_beside_a_stop_that_the_script_does_not_follow(mak
     sink = LocalSink(Path(hook.out_dir))
     sink.put_new(stop_key(0), [b"{}"])
     sink.put_new(capture_key(0, 0), [request("fc1_output_0")])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while "capture_requests" not in hook._notes or not stops:
         assert time.monotonic() < deadline
         train(model, optimizer)
@@ -243,7 +241,7 @@ def test_a_rule_that_fires_has_the_training_save_more(tmp_path: Path) -> None:
     )  # fmt: skip
     assert report.findings
     assert report.problems == ()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while "capture_requests" not in hook._notes:
         assert time.monotonic() < deadline
         some_steps()

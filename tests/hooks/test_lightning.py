@@ -14,12 +14,12 @@ from torch.utils.data import DataLoader
 
 import tdcore as td
 from tdcore.layout import stop_key
-from tests.trainers.checks import wait_until
 
 pytest.importorskip("lightning")
 import lightning.pytorch as pl
 
 from tdcore.hooks.lightning import HookCallback
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own, which change with its versions
 OPTIONS: dict[str, Any] = {

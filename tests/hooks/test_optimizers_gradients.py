@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import tdcore as td
 from tdcore.hooks.pytorch import Hook
-from tests.flushing import wait_until
+from tests.waiting import wait_until
 
 from .conftest import Captured, MakeHook, ReadRun
 from .models import Net

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from tdcore.errors import StopTraining
 from tdcore.hooks.pytorch import Hook
 from tdcore.layout import stop_key
 from tdcore.session import StopRequest
+from tests.waiting import wait_until
 
 from .conftest import MakeHook
 from .models import Net, train
@@ -28,10 +28,7 @@ def ask_to_stop(hook: Hook, request: dict[str, Any] = REQUEST) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(request))
     assert hook._session is not None
-    deadline = time.monotonic() + 30
-    while hook._session.stop_request() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert hook._session.stop_request() is not None
+    wait_until(hook._session.stop_request, "the request arrived")
 
 
 def test_a_stop_request_ends_the_training_at_the_start_of_the_next_step(make_hook: MakeHook) -> None:

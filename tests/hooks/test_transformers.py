@@ -12,12 +12,12 @@ import torch
 
 import tdcore as td
 from tdcore.layout import stop_key
-from tests.trainers.checks import wait_until
 
 pytest.importorskip("transformers")
 import transformers
 
 from tdcore.hooks.transformers import HookCallback
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the library's own, which change with its versions
 GRADIENT = "transformer.h.0.mlp.c_fc.weight"

@@ -14,6 +14,7 @@ from tdcore import _core
 from tdcore.hooks.pytorch import Hook
 from tdcore.rules.source import RunSource
 from tests.simulating import RING, InterfaceArray, numbers
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Training:
@@ -36,7 +37,7 @@ class Training:
     def looks(self, until: Callable[[], bool]) -> list[Counter[int]]:
         """What each look gave that gave something, as numbers of rows by step; the last after `until`."""
         found: list[Counter[int]] = []
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             last = until()
             table = self.source.next(["step"]).table

@@ -20,7 +20,7 @@ from tests.s3.plain import PlainClient, Reply
 from tests.s3.proxy import KINDS, Fault, FaultProxy, chance
 from tests.s3.servers import ROOT, StubServer
 from tests.s3.stub import checksums
-from tests.s3.waiting import wait_until
+from tests.waiting import wait_until
 
 DATA = random.Random(5).randbytes(300_000)
 

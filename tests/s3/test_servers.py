@@ -16,7 +16,7 @@ import pytest
 
 from tests.s3.fixtures import Place
 from tests.s3.servers import ROOT, Server, StubServer, moto_server, rclone_server, stub_server
-from tests.s3.waiting import wait_until
+from tests.waiting import wait_until
 
 
 def test_every_server_keeps_objects_and_lists_them(s3_place: Place) -> None:

@@ -20,7 +20,7 @@ from tests.s3.plain import text_of, texts_of
 from tests.s3.servers import StubServer, stub_server
 from tests.s3.sigv4 import Keys, sign
 from tests.s3.stub import checksums
-from tests.s3.waiting import wait_until
+from tests.waiting import wait_until
 
 DATA = random.Random(4).randbytes(70_000)
 

@@ -17,6 +17,7 @@ from tdcore.sinks.spooled import SpooledSink
 from tdcore.testing import SinkContract
 from tests.s3.fixtures import Place
 from tests.s3.servers import Server, StubServer
+from tests.waiting import wait_until
 
 SEGMENT = "data/worker_0/{}"
 INDEX = "index/worker_0/{}"
@@ -76,13 +77,6 @@ def expected(numbers: range, size: int = 1000) -> dict[str, bytes]:
     return {key: b"".join(parts) for number in numbers for key, parts in batch(number, size)}
 
 
-def until(true: Callable[[], object], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
-
-
 def settled(sink: SpooledSink) -> bool:
     return not sink.waiting and not sink.trouble
 
@@ -140,7 +134,7 @@ def test_what_an_absent_bucket_does_not_take_waits_in_the_spool_and_follows_in_o
     assert len(said) == 1
     assert str(sink.report()["spooled"]["objects"]) == "10"
     stub.set(refuse=False)
-    until(lambda: settled(sink))
+    wait_until(lambda: settled(sink))
     assert place.objects() == expected(range(6))
     order = puts(stub, place.prefix)
     assert [key for key in order if key.startswith("index")] == [INDEX.format(n) for n in range(6)]
@@ -153,7 +147,7 @@ def test_after_a_time_of_trouble_the_straight_way_is_taken_again(
     stub.set(refuse=True)
     sink.start(batch(0)).result(20)
     stub.set(refuse=False)
-    until(lambda: settled(sink))
+    wait_until(lambda: settled(sink))
     spooled = sink.report()["spooled"]["objects"]
     sink.start(batch(1)).result(20)
     assert sink.report()["spooled"]["objects"] == spooled
@@ -170,7 +164,7 @@ def test_missing_permission_is_told_once_and_loses_nothing(
     assert len(said) == 1
     assert "s3:PutObject" in said[0]
     stub.set(deny=[])
-    until(lambda: settled(sink))
+    wait_until(lambda: settled(sink))
     assert place.objects() == expected(range(3))
 
 
@@ -184,7 +178,7 @@ def test_when_memory_is_needed_what_is_on_its_way_goes_to_the_spool(
     for future in futures:
         future.result(20)
     assert sink.report()["spooled"]["objects"] == 6
-    until(lambda: settled(sink))
+    wait_until(lambda: settled(sink))
     assert place.objects() == expected(range(3))
 
 
@@ -209,7 +203,7 @@ def test_only_when_the_spool_is_full_too_the_caller_is_refused(
             future.result(20)
         assert caught.value.kind == "full"
     stub.set(refuse=False)
-    until(lambda: settled(sink))
+    wait_until(lambda: settled(sink))
     sink.start_over()
     for number in range(2, 4):
         sink.start(batch(number)).result(20)
@@ -227,7 +221,7 @@ def test_after_one_refusal_nothing_that_was_started_later_is_seen(
         with pytest.raises(SinkError):
             future.result(20)
     stub.set(refuse=False)
-    until(lambda: settled(sink))
+    wait_until(lambda: settled(sink))
     with pytest.raises(SinkError):
         sink.start(batch(3)).result(20)  # nobody has said that the failure is known
     assert [key for key in place.objects() if key.startswith("index")] == [INDEX.format(0)]
@@ -244,7 +238,7 @@ def test_the_next_process_finishes_what_the_last_one_left(
     stub.set(refuse=False)
     again = open_sink()
     again.start(batch(3)).result(20)  # behind what waits
-    until(lambda: settled(again))
+    wait_until(lambda: settled(again))
     assert place.objects() == expected(range(4))
     order = puts(stub, place.prefix)
     assert [key for key in order if key.startswith("index")] == [INDEX.format(n) for n in range(4)]
@@ -261,7 +255,7 @@ def test_an_object_that_the_disk_has_damaged_is_never_sent(
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
     stub.set(refuse=False)
     sink = open_sink()
-    until(lambda: settled(sink))
+    wait_until(lambda: settled(sink))
     assert place.objects() == {INDEX.format(0): b"index 0"}
     assert any(SEGMENT.format(0) in message and "damaged" in message for message in said)
     assert sink.report()["spooled"]["damaged"] == 1
@@ -277,7 +271,7 @@ def test_what_a_spool_holds_that_nobody_can_read_is_said_and_counted(
     (tmp_path / "spool" / "objects" / "000000000007").write_bytes(b"not an object")
     stub.set(refuse=False)
     sink = open_sink()
-    until(lambda: settled(sink))
+    wait_until(lambda: settled(sink))
     assert sink.report()["spooled"]["damaged"] == 1
     assert any("damaged" in message for message in said)
 
@@ -293,7 +287,7 @@ def test_reading_is_refused_while_the_bucket_does_not_hold_everything(
             read(INDEX.format(0))
         assert caught.value.kind == "transient"
     stub.set(refuse=False)
-    until(lambda: settled(sink))
+    wait_until(lambda: settled(sink))
     assert sink.get(INDEX.format(0)) == b"index 0"
 
 
@@ -315,7 +309,7 @@ def test_bytes_that_were_damaged_on_the_way_are_sent_again(
     sink.start(batch(0)).result(20)
     stub.set(corrupt_bodies=1)
     sink.start(batch(1)).result(20)
-    until(lambda: settled(sink))
+    wait_until(lambda: settled(sink))
     assert place.objects() == expected(range(2))
     assert any(entry["status"] == 400 for entry in stub.log("PutObject"))
 

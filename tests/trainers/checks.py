@@ -8,9 +8,9 @@ import os
 import struct
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,23 +22,18 @@ import pyarrow.parquet as pq
 
 import tdcore
 from tdcore import _core, layout
+from tests.signals import default_signals
 from tests.trainers import quadratic
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 HERE = Path(__file__).resolve().parent
-PATIENCE_SECONDS = 60.0  # no test waits this long unless something is broken
-
-
-def wait_until(happened: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
-    """Polls until `happened`; fails with `what` after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not happened():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds:.0f} s in vain until {what}")
-        time.sleep(0.005)
 
 
 class Trainer:
-    """One run of a script of this folder."""
+    """One run of a script of this folder.
+
+    signals: A context of tests/signals.py to start it in; as in the foreground when left out.
+    """
 
     def __init__(
         self,
@@ -47,15 +42,17 @@ class Trainer:
         script: str = "quadratic.py",
         env: Mapping[str, str] | None = None,
         stdout: int | None = None,
+        signals: AbstractContextManager[None] | None = None,
         **job: Any,
     ) -> None:
         self.out = folder / "run"
         self.ledger = folder / "ledger.txt"
+        self._go = folder / "go"
         self._output = folder / "output.txt"
-        job = {"out": str(self.out), "ledger": str(self.ledger), "steps": 40, **job}
+        job = {"out": str(self.out), "ledger": str(self.ledger), "go": str(self._go), "steps": 40, **job}
         # The tdcore of the tests first, wherever it is installed; then this folder as tests.trainers.
         places = [os.path.dirname(os.path.abspath(tdcore.__path__[0])), str(HERE.parents[1])]
-        with self._output.open("wb") as output:
+        with self._output.open("wb") as output, signals or default_signals():
             self.process = subprocess.Popen(
                 [sys.executable, str(HERE / script), json.dumps(job)],
                 stdin=subprocess.DEVNULL,
@@ -85,6 +82,10 @@ class Trainer:
         )
         assert len(self.captured()) >= steps, self.output
 
+    def go_on(self) -> None:
+        """Lets it take the step `wait_at`, before which it waits."""
+        self._go.touch()
+
     def wait(self) -> int:
         return self.process.wait(PATIENCE_SECONDS)
 
@@ -93,7 +94,7 @@ class Trainer:
 
     def wait_for_flushers(self) -> None:
         """Until no process is left behind."""
-        wait_until(lambda: not self.flushers(), f"the flusher of {self.out} ended", seconds=90)
+        wait_until(lambda: not self.flushers(), f"the flusher of {self.out} ended")
 
     def stop(self) -> None:
         """For the end of a test, whatever happened in it."""

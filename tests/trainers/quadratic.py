@@ -104,6 +104,8 @@ def main(job: dict[str, Any]) -> None:
     ledger = os.open(job["ledger"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     pause = job.get("pause", 0.0)
     for step, tensors in training(job["steps"]):
+        while step == job.get("wait_at") and not os.path.exists(job["go"]):
+            time.sleep(0.005)
         left_out = tap(step, tensors)
         os.write(ledger, f"{step} {left_out}\n".encode())
         if pause:

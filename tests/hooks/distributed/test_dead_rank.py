@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import tdcore as td
-from tests.trainers.checks import wait_until
+from tests.waiting import wait_until
 
 from .conftest import ROOT
 

@@ -1,0 +1,105 @@
+"""A program of the user's, started and watched: its own session, default signals, all of it killed at once.
+
+The program starts with every signal at its default, whatever this process ignores or blocks. A judge that was
+started in the background (`tdcore rules run ... &`, nohup, cron) ignores SIGINT or SIGHUP, and a program that
+inherited this could not be ended by them, nor ask for them back in a shell script.
+
+Threads: one at a time. `os.posix_spawn` runs no Python between fork and exec, so that other threads may hold
+any lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["Program"]
+
+_FIRST_FREE = 3  # the first descriptor after stdin, stdout and stderr
+_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+
+
+class Program:
+    """Starts `argv` at once, in a session and process group of its own. Standard output is thrown away.
+
+    Args:
+        argv: The program, which is looked for in PATH, and its arguments.
+        stdin, stderr: Descriptors for the program; both stay open here.
+        env: Its whole environment.
+
+    Raises:
+        OSError: It cannot be started.
+        ValueError: The arguments or the environment hold a NUL byte.
+    """
+
+    def __init__(self, argv: Sequence[str], *, stdin: int, stderr: int, env: Mapping[str, str]) -> None:
+        with contextlib.ExitStack() as stack:
+            devnull = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            stack.callback(os.close, devnull)
+            sources = [stack.enter_context(_above_standard(each)) for each in (stdin, devnull, stderr)]
+            self.pid = os.posix_spawnp(
+                argv[0],
+                list(argv),
+                dict(env),
+                file_actions=[
+                    *((os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(sources)),
+                    *((os.POSIX_SPAWN_CLOSE, each) for each in _inheritable()),
+                ],
+                setsid=True,
+                setsigdef=_SIGNALS,
+                setsigmask=[],
+            )
+        self._status: int | None = None
+
+    def poll(self) -> int | None:
+        """Its status, negative for a signal; None while it runs. 0 where somebody else has collected it."""
+        if self._status is None:
+            self._collect(os.WNOHANG)
+        return self._status
+
+    def wait(self) -> int:
+        """Waits for its end; see poll()."""
+        while self._status is None:
+            self._collect(0)
+        return self._status
+
+    def kill(self) -> None:
+        """Kills it and all that it has started, but for what has left its process group. Then wait()."""
+        if self._status is None:  # not collected yet, so the number is still its own
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def _collect(self, options: int) -> None:
+        try:
+            pid, status = os.waitpid(self.pid, options)
+        except ChildProcessError:  # SIGCHLD is ignored, or the script collects all children
+            self._status = 0
+            return
+        if pid:
+            self._status = os.waitstatus_to_exitcode(status)
+
+
+@contextlib.contextmanager
+def _above_standard(descriptor: int) -> Iterator[int]:
+    """The same file under a number that no dup2 to a standard descriptor overwrites."""
+    copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
+    try:
+        yield copy
+    finally:
+        os.close(copy)
+
+
+def _inheritable() -> Iterator[int]:
+    """Descriptors of this process that a program would inherit, but for the standard ones."""
+    try:
+        listed = os.listdir("/proc/self/fd")
+    except OSError:  # there is no /proc in this sandbox
+        return
+    for descriptor in map(int, listed):
+        if descriptor >= _FIRST_FREE:
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if os.get_inheritable(descriptor):
+                    yield descriptor
