@@ -27,7 +27,7 @@ from tdcore.errors import ConfigError, StopTraining, UnsupportedFeature
 from tdcore.hooks import current
 from tdcore.hooks.capture_requests import CaptureRequests
 from tdcore.hooks.clock import Clock
-from tdcore.hooks.devices import device_notes, device_reports, say_refusals
+from tdcore.hooks.devices import device_notes, device_reports, say_growth_refusal, say_refusals
 from tdcore.hooks.dry_ring import DryRing
 from tdcore.hooks.hook_state import HookState
 from tdcore.hooks.notes import Notes
@@ -278,6 +278,7 @@ class BaseHook(HookState, Resumable):
         self._unmarked = not self._ring.mark_step_end(whole) or whole < self._clock.last
         if self._ring.device_refusals():
             say_refusals(self._ring, self._warn)
+        say_growth_refusal(self._ring, self._warn)
 
     def _check_control(self) -> None:
         """Captures more when that is asked; raises StopTraining, or calls on_stop: once per request."""
@@ -376,7 +377,9 @@ class BaseHook(HookState, Resumable):
                 }
                 if collection.module_regex:
                     entries[collection.name]["module_regex"] = collection.module_regex
-        notes = self._notes | device_notes(self._ring)
+        for message in self._names.left_out.messages():
+            self._warn(message)
+        notes = self._notes | device_notes(self._ring) | self._names.left_out.as_note()
         self._session.put_collections({"collections": entries, **notes})
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_FINDINGS", "Engine"]
 
 MAX_FINDINGS = 1000  # kept per rule; all are counted
+_LEFT_OUT = f"see the note {layout.LEFT_OUT_NOTE!r}"
 
 
 class Engine:
@@ -223,6 +224,7 @@ class Engine:
 
     def _verdict(self, judge: _Judge, finished: bool) -> Verdict:
         reason, fix = "", ""
+        left_out = self._left_out(judge)
         captures: tuple[CollectionConfig, ...] = ()
         if judge.count:
             status, reason = Status.ISSUE, judge.error
@@ -233,10 +235,12 @@ class Engine:
                 need = judge.rule.needs()
                 fix, captures = need.fix, need.captures
                 lack = self._lack(judge, need, finished)
-                if finished and unmatched(need, self.source.capture()):
-                    fix, captures = "", ()
+                if left_out or (finished and unmatched(need, self.source.capture())):
+                    fix, captures = "", ()  # asking for them again would not help
                 status = Status.NOT_EVALUABLE if finished or lack else Status.IN_PROGRESS
                 reason = lack or self._lacks(judge, need.what)
+                if left_out:
+                    reason = f"{left_out:,} names that it may need were left out ({_LEFT_OUT}). {reason}"
             except Exception as error:  # as for check: the other rules have their verdicts
                 status, reason = Status.ERROR, _where_raised(error)
         else:
@@ -252,11 +256,22 @@ class Engine:
             last_step=judge.last_step if judge.last_step >= 0 else None,
             last_mode=judge.last_mode,
             last_mode_step=judge.last_mode_step if judge.last_mode_step >= 0 else None,
-            missing=dict(judge.coverage.missing),
+            missing=dict(judge.coverage.missing)
+            | ({f"names left out, {_LEFT_OUT}": left_out} if left_out else {}),
             reason=reason,
             fix=fix,
             captures=captures,
         )
+
+    def _left_out(self, judge: _Judge) -> int:
+        """How many names, of the kinds that the rule needs, the run could not record."""
+        found = self.source.left_out()
+        if found is None:
+            return 0
+        try:
+            return found.of_kinds(judge.rule.needs().kinds)
+        except Exception:  # a rule is anybody's code; its own verdict says what is wrong
+            return found.names
 
     def _lack(self, judge: _Judge, need: Need, finished: bool) -> str:
         """What the run is not configured to capture, once something of it was seen; "" when that is open."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tdcore.sinks import Sink
     from tdcore.trial import Trial
     from tdcore.trial.captures import Captures
+    from tdcore.trial.left_out import LeftOut
     from tdcore.trial.payload import Payloads
     from tdcore.trial.progress import Progress
 
@@ -79,6 +80,10 @@ class Source(Protocol):
 
     def capture(self) -> Capture | None:
         """What the newest attempt is configured to save; None when it does not say."""
+        ...
+
+    def left_out(self) -> LeftOut | None:
+        """Names that the newest attempt could not record; None when there are none."""
         ...
 
     def begun(self) -> bool:
@@ -140,6 +145,7 @@ class RunSource:
         self._collections: dict[int, dict[str, Mapping[str, Any]]] = {}  # by attempt, as last read
         self._members: dict[str, Members] = {}
         self.patterns = RunPatterns()  # those of collections.json
+        self._left_out: LeftOut | None = None
 
     @property
     def attempts(self) -> list[int]:
@@ -204,6 +210,7 @@ class RunSource:
         if self._progress is not None and (len(fresh) or len(captures)):
             self._collections = _collections(self.sink)
             self._members = _members(self._collections, self.patterns)
+            self._left_out = _left_out(self.sink, self._newest())
         table = stats_table(index, captures, columns)
         if index.common.differs:
             own = index.own_steps[captures.first_rows]
@@ -221,10 +228,17 @@ class RunSource:
 
     def capture(self) -> Capture | None:
         """See Source.capture. As of the last rows."""
-        attempt = self._attempt
-        if not isinstance(attempt, int):
-            attempt = -1 if self._progress is None else self._progress.latest_attempt
-        return capture_of(self._collections.get(attempt, {}))
+        return capture_of(self._collections.get(self._newest(), {}))
+
+    def _newest(self) -> int:
+        """The attempt that is judged; the newest of several."""
+        if isinstance(self._attempt, int):
+            return self._attempt
+        return -1 if self._progress is None else self._progress.latest_attempt
+
+    def left_out(self) -> LeftOut | None:
+        """See Source.left_out. As of the last rows."""
+        return self._left_out
 
     def begun(self) -> bool:
         """See Source.begun."""
@@ -341,6 +355,10 @@ class TableSource:
         """See Source.capture."""
         return None
 
+    def left_out(self) -> LeftOut | None:
+        """See Source.left_out."""
+        return None
+
     def begun(self) -> bool:
         """See Source.begun."""
         return True
@@ -379,6 +397,17 @@ def _collections(sink: Sink) -> dict[int, dict[str, Mapping[str, Any]]]:
         return read_collections(sink)
     except RunError:
         return {}
+
+
+def _left_out(sink: Sink, attempt: int) -> LeftOut | None:
+    """The names that an attempt could not record; None also when that cannot be read."""
+    from tdcore.trial.documents import read_notes
+    from tdcore.trial.left_out import left_out_of
+
+    try:
+        return left_out_of(read_notes(sink).get(attempt, {}))
+    except RunError:
+        return None
 
 
 def _members(

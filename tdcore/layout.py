@@ -41,7 +41,9 @@ __all__ = [
     "FORMAT_VERSION",
     "INDEX_PREFIX",
     "INDEX_SCHEMA",
+    "LEFT_OUT_NOTE",
     "LOG2_MIN",
+    "MAX_NAME_CHARS",
     "PAD_PREFIX",
     "RUN_KEY",
     "STATISTICS_COLUMNS",
@@ -83,6 +85,8 @@ END_PREFIX = "end/"
 CONTROL_PREFIX = "control/"
 SUMMARY_KEY = b"tdcore"  # of an index file's metadata: what it says of itself (flusher/summary.py)
 PAD_PREFIX = "__pad__"  # names of the tensors that only fill gaps in a segment
+LEFT_OUT_NOTE = "names_left_out"  # heading in collections.json (hooks/left_out.py, trial/left_out.py)
+MAX_NAME_CHARS = 65536  # of a text in the index: readers take no longer one, so the writer refuses it
 LOG2_MIN = -40  # exponent of bin 0 of TensorStats.log2_counts
 
 STATUSES = ("ok", "absent", "skipped", "lost")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tdcore.cli.output import human_bytes
+from tdcore.trial.left_out import left_out_text
 
 if TYPE_CHECKING:
     from tdcore.trial import Missing
@@ -29,6 +30,8 @@ def missing_lines(missing: Iterable[Missing], modes: int = 1) -> Iterator[str]:
             kept = "; their statistics are" if gap.statistics_kept else ""
             what = "values of " if gap.statistics_kept else ""
             yield f"{what}{tensors}{size} {which} of {who} are not in the run{kept}: {each.advice}"
+        elif each.left_out is not None:
+            yield f"{left_out_text(each.left_out)}: their tensors are not in the run of {who}: {each.advice}"
         elif each.what == "rows":
             yield f"rows of {who} are missing from the index: {each.advice}"
         else:

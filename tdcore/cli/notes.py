@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tdcore.layout import LEFT_OUT_NOTE
+
 __all__ = ["note_lines"]
 
 _SHOWN = 4  # of many entries under one heading
-_ELSEWHERE = {"exception"}  # stands with the attempt
+_ELSEWHERE = {"exception", LEFT_OUT_NOTE}  # stand with the attempt and with what is missing
 _SENTENCES = {"not_captured", "capture_requests"}  # each a line
 
 

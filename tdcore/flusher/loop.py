@@ -88,8 +88,8 @@ class Flusher:
             consumer,
             worker=worker,
             attempt=attempt,
-            max_bytes=min(self._options.segment_bytes, consumer.data_bytes // share),
-            max_records=consumer.slots // share,
+            segment_bytes=self._options.segment_bytes,
+            share=share,
             documents=self._documents.update,
         )
         self._started = 0  # so many batches of the intake are on their way

@@ -7,7 +7,7 @@ UnsupportedFormat with its key and the reason. Threads: functions without state.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ __all__ = [
     "read_ends",
     "read_findings",
     "read_notes",
+    "read_notes_of_workers",
     "read_run",
     "texts",
 ]
@@ -184,17 +185,25 @@ def read_notes(sink: Sink) -> dict[int, dict[str, Any]]:
     What several workers noted under one heading is joined; of one thing that two speak of, the first counts.
     """
     found: dict[int, dict[str, Any]] = {}
+    for _, attempt, said in read_notes_of_workers(sink):
+        notes = found.setdefault(attempt, {})
+        for heading in sorted(said):
+            notes[heading] = _joined(notes.get(heading), said[heading])
+    return found
+
+
+def read_notes_of_workers(sink: Sink) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """(worker, attempt, notes) of each worker's file of collections; worker is "" for the first worker's."""
     for key in _collection_keys(sink):
         try:
             attempts = _object(sink, key).get("attempts")
         except SinkKeyError:
             continue
+        worker = key.removeprefix(layout.COLLECTIONS_PREFIX).removesuffix(".json")
         for number, entry in attempts.items() if isinstance(attempts, dict) else ():
             if number.isascii() and number.isdigit() and len(number) < 10 and isinstance(entry, dict):
-                notes = found.setdefault(int(number), {})
-                for heading in sorted(entry.keys() - {"collections"}):
-                    notes[heading] = _joined(notes.get(heading), entry[heading])
-    return found
+                notes = {heading: said for heading, said in entry.items() if heading != "collections"}
+                yield "" if key == layout.COLLECTIONS_KEY else worker, int(number), notes
 
 
 def _joined(first: Any, said: Any) -> Any:

@@ -68,7 +68,6 @@ WIDE = tuple(name for name in layout.index_schema().names if name not in NARROW)
 _MAX_ROWS = 1 << 24  # of one file
 _MAX_FILE_BYTES = 1 << 31
 _MAX_EXPANSION = 4096  # bytes in memory per byte of file
-_MAX_NAME_CHARS = 65536
 _MANY_ROWS = 20_000  # from here on columns are decoded by several threads
 _PIECE_ROWS = 16_384  # large files are read in pieces of at least so many rows
 _LIMITS: dict[str, Any] = {"thrift_string_size_limit": 64 << 20, "thrift_container_size_limit": 1 << 20}
@@ -315,11 +314,11 @@ def _narrow(
 
 def _check_words(name: str, words: Sequence[str | None], file: layout.FileRange) -> None:
     for word in words:
-        if word is None or len(word) > _MAX_NAME_CHARS:
+        if word is None or len(word) > layout.MAX_NAME_CHARS:
             length = "null" if word is None else f"{len(word)} characters"
             raise RunCorrupt(
                 f"{file.index_key}: a text in column {name!r} is {length}; "
-                f"at most {_MAX_NAME_CHARS} are allowed"
+                f"at most {layout.MAX_NAME_CHARS} are allowed"
             )
         if name == "worker" and word != file.worker:
             raise RunCorrupt(

@@ -14,7 +14,14 @@ from tdcore.modes import ModeKeys
 from tdcore.patterns import RunPatterns
 from tdcore.trial.absence import why_no_value
 from tdcore.trial.collections import SavedCollection
-from tdcore.trial.documents import Attempt, RunEnd, read_collections, read_findings, read_notes
+from tdcore.trial.documents import (
+    Attempt,
+    RunEnd,
+    read_collections,
+    read_findings,
+    read_notes,
+    read_notes_of_workers,
+)
 from tdcore.trial.gaps import Gap, all_gaps
 from tdcore.trial.index import Index
 from tdcore.trial.missing import Missing, find_missing
@@ -104,14 +111,17 @@ class TrialRun:
         return all_gaps(self._reader.index, self._reader.progress.ends)
 
     def missing(self) -> list[Missing]:
-        """What should be there and is not: rows between others, tensors that the writer counted as lost, and
-        ends of workers that have gone silent.
+        """What should be there and is not: rows between others, tensors that the writer counted as lost or
+        whose names were left out, and ends of workers that have gone silent.
 
         Of a run whose job ended while its bucket was away, this names the host and the spool folder that hold
-        the rest. Empty while all is well. Reads a small file per worker concerned, once.
+        the rest. Empty while all is well. Reads the workers' files of collections, and a
+        small file per worker concerned, once.
         """
         self._reader.auto_refresh()
-        return find_missing(self._reader.index, self._reader.progress)
+        return find_missing(
+            self._reader.index, self._reader.progress, read_notes_of_workers(self._reader.sink)
+        )
 
     def findings(self) -> list[dict[str, Any]]:
         """What rules have found so far, in order of rules."""
