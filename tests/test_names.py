@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tdcore as td
 from tdcore import _core
-from tests.flushing import wait_until
+from tests.waiting import wait_until
 
 MILLION = 1_000_000
 
@@ -69,6 +69,6 @@ def test_a_flusher_reads_all_names_of_a_trainer_that_was_killed(tmp_path: Path) 
         assert trainer.stdout is not None
         assert trainer.stdout.readline() == b"captured 0\n"
         os.kill(trainer.pid, signal.SIGKILL)
-    wait_until(lambda: list((tmp_path / "run" / "end").glob("*/*.json")), seconds=120)
+    wait_until(lambda: list((tmp_path / "run" / "end").glob("*/*.json")))
     names = td.create_trial(str(tmp_path / "run")).tensor_names()
     assert names == [name_of(number) for number in range(_NAMES)]

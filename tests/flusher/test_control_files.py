@@ -11,7 +11,8 @@ import pytest
 
 from tdcore.layout import capture_key, stop_key
 from tdcore.sinks import LocalSink
-from tests.flushing import MIB, Trainer, payloads, read_end, read_index, spawn_flusher, wait_until, weights
+from tests.flushing import MIB, Trainer, payloads, read_end, read_index, spawn_flusher, weights
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(120)
 
