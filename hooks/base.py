@@ -37,6 +37,7 @@ from tdcore.hooks.values import ScriptValues
 from tdcore.layout import worker_name
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, Session, StopRequest
+from tdcore.settings import disabled
 from tdcore.workers import expected_workers
 
 __all__ = ["BaseHook", "hook_config"]
@@ -72,7 +73,7 @@ class BaseHook(Resumable):
         self._warn = Warner()
         self._unmarked = True  # something was captured, or may be, since the last mark
         workers = expected_workers(config.include_workers, world_size, self._warn)
-        self._off = worker_name(rank) not in workers  # or closed, or in a forked child
+        self._off = disabled() or worker_name(rank) not in workers  # or closed, or in a forked child
         self._session: Session | None = None
         self._ring: Any = DryRing()
         if not self._off and not config.dry_run:
