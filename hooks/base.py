@@ -40,6 +40,7 @@ from tdcore.hooks.warner import Warner
 from tdcore.layout import worker_name
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, Session, StopRequest
+from tdcore.settings import disabled
 from tdcore.workers import expected_workers
 
 __all__ = ["BaseHook", "hook_config"]
@@ -75,7 +76,7 @@ class BaseHook(HookState, Resumable):
         self._warn = Warner()
         self._unmarked = True  # something was captured, or may be, since the last mark
         workers = expected_workers(config.include_workers, world_size, self._warn)
-        self._off = worker_name(rank) not in workers  # or closed, or in a forked child
+        self._off = disabled() or worker_name(rank) not in workers  # or closed, or in a forked child
         self._session: Session | None = None
         self._ring: Any = DryRing()
         if not self._off and not config.dry_run:

@@ -25,9 +25,10 @@ from typing import Any
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from tdcore.hooks.pytorch.hook import Hook
+from tdcore.hooks.pytorch import Hook
 from tdcore.hooks.pytorch.training import Training, one_step, replace
 from tdcore.modes import ModeKeys
+from tdcore.settings import disabled
 
 __all__ = ["HookCallback"]
 
@@ -51,6 +52,8 @@ class HookCallback(Callback):  # type: ignore[misc]  # the library is not instal
         processes, resumed = trainer.world_size, self._resumed
         hook = self._training.begin(pl_module, trainer.optimizers, processes=processes, resumed=resumed)
         self._resumed = None
+        if disabled():
+            return
         for name, mode in (("training_step", ModeKeys.TRAIN), ("validation_step", ModeKeys.EVAL)):
             inner = getattr(trainer.strategy, name)
             replace(trainer.strategy, name, partial(_as_step, hook, pl_module, mode, inner), self._wrapped)

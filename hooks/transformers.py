@@ -28,9 +28,10 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainerCallback
 
-from tdcore.hooks.pytorch.hook import Hook
+from tdcore.hooks.pytorch import Hook
 from tdcore.hooks.pytorch.living import living
 from tdcore.hooks.pytorch.training import Training, replace
+from tdcore.settings import disabled
 
 __all__ = ["HookCallback", "continue_steps"]
 
@@ -68,6 +69,8 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
         resumed = state.stateful_callbacks.get(_STATE)
         self._wrapped.close()
         hook = self._training.begin(model, [plain], processes=args.world_size, resumed=resumed)
+        if disabled():
+            return
         trainer = _trainer_of(self)
         if trainer is None:
             hook._warn("the Trainer of this callback was not found, so its losses are not recorded")
@@ -77,7 +80,7 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> Any:
         """Keeps how far steps are counted for the next checkpoint; asks the trainer to stop, when asked."""
-        if self._training.hook is not None:
+        if self._training.hook is not None and not disabled():
             state.stateful_callbacks[_STATE] = self._training.hook.state_dict()
         if self._training.stop_asked:
             control.should_training_stop = True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 # Not on first use: these bear the names of their modules, and importing a submodule later would put it
 # in their place. Both modules are light.
 from tdcore.modes import ModeKeys, modes
+from tdcore.settings import apply_log_level
 from tdcore.watch import watch
 
 if TYPE_CHECKING:
@@ -19,15 +20,17 @@ if TYPE_CHECKING:
     from tdcore.collection import CollectionConfig
     from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode
     from tdcore.errors import StopTraining, TdcoreError
-    from tdcore.session import RingConfig
+    from tdcore.ring_config import RingConfig
     from tdcore.sinks.s3.options import S3Options
     from tdcore.stats import TensorStats, tensor_stats
     from tdcore.trial import Tensor, Trial, create_trial
 
+apply_log_level()
+
 _HOME = {
     "CollectionConfig": "tdcore.collection",
     "ReductionConfig": "tdcore.config",
-    "RingConfig": "tdcore.session",
+    "RingConfig": "tdcore.ring_config",
     "S3Options": "tdcore.sinks.s3.options",
     "SaveConfig": "tdcore.config",
     "SaveConfigMode": "tdcore.config",

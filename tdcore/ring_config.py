@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from tdcore import _core
 from tdcore.devices import visible_nvidia_devices
 from tdcore.errors import CaptureError, ConfigError
+
+if TYPE_CHECKING:
+    from tdcore import _core
 
 __all__ = ["RingConfig", "make_ring"]
 
@@ -83,6 +85,8 @@ class RingConfig:
 
 def make_ring(config: RingConfig) -> _core.Ring:
     """The ring, with its memory. Raises ConfigError, or CaptureError without shared memory."""
+    from tdcore import _core  # not at the top: RingConfig is there where tdcore is switched off, too
+
     try:
         return _core.Ring(
             data_bytes=config.ring_bytes,

@@ -21,6 +21,7 @@ from tdcore.errors import ConfigError, StopTraining
 from tdcore.hook_file import find_hook_file, load_hook_file
 from tdcore.import_watch import after_import
 from tdcore.script import Script
+from tdcore.settings import disabled
 from tdcore.watch import COLLECTIONS, SAVE_INTERVAL
 
 if TYPE_CHECKING:
@@ -44,10 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parsed(sys.argv[1:] if arguments is None else arguments)
     try:
         script = Script(options.target, options.arguments, module=options.module)
-        config = _config(options)
+        config = None if disabled() else _config(options)
     except ConfigError as error:
         print(f"tdcore: {error}", file=sys.stderr)
         sys.exit(2)
+    if config is None:
+        if not options.quiet:
+            _say("TDCORE_DISABLED is set: nothing is recorded")
+        script.run()
+        return
     recording = _Recording(config, quiet=options.quiet)
     after_import("torch", recording.begin)
     atexit.register(recording.end)  # before any of the script's, so it is the last to be called

@@ -196,6 +196,8 @@ class Hook(TrainingDriver):
     def register_loss(self, loss_module: nn.Module) -> None:
         """Captures what a loss module returns, as "<Class>_output_0" of the collection "losses"."""
         check_loss(loss_module)
+        if self._off:
+            return
         self._losses.add(loss_module)
         if self._clock.plan is not None:
             self._guarded("losses", self._attach_losses, self._clock.plan)

@@ -10,14 +10,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from tdcore.hooks.pytorch.hook import Hook
+from tdcore.hooks.pytorch import Hook
 from tdcore.modes import ModeKeys
-from tdcore.session import StopRequest
+
+if TYPE_CHECKING:
+    from tdcore.session import StopRequest
 
 __all__ = ["Training", "one_step", "replace"]
 

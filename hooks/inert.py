@@ -1,0 +1,155 @@
+"""The Hook of a switched-off tdcore (TDCORE_DISABLED=1): takes every call, and does nothing.
+
+Loads no framework, no native code and no writer: a script that makes a hook, registers its model and saves
+scalars runs as if tdcore were not there. Arguments are not checked. Threads: any.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, ClassVar, TypeVar
+
+from tdcore.collection import Collection, CollectionConfig, CollectionManager
+from tdcore.config import HookConfig
+from tdcore.counters import Counters, DeviceReport
+from tdcore.modes import ModeKeys
+
+__all__ = ["Hook", "create_from_json_file"]
+
+_log = logging.getLogger("tdcore")
+_HookT = TypeVar("_HookT", bound="Hook")
+
+
+class Hook:
+    """What a script gets in the place of the hook of its framework. out_dir: nothing is made there."""
+
+    framework: ClassVar[str] = "none"
+
+    def __init__(self, out_dir: str | os.PathLike[str] = "runs", *arguments: Any, **options: Any) -> None:
+        self.config = HookConfig(out_dir=os.fspath(out_dir))
+        self._collections = CollectionManager()
+        self._mode = ModeKeys.GLOBAL
+        self._state: dict[str, Any] = {"step": -1, "mode_steps": {mode.name: -1 for mode in ModeKeys}}
+        _log.info("tdcore: TDCORE_DISABLED is set: nothing is recorded")
+
+    @classmethod
+    def from_config(cls: type[_HookT], config: HookConfig, **options: Any) -> _HookT:
+        """A hook that does nothing."""
+        return cls(config.out_dir, **options)
+
+    @classmethod
+    def create_from_json_file(
+        cls: type[_HookT], json_file_path: str | os.PathLike[str] | None = None, **options: Any
+    ) -> _HookT:
+        """A hook that does nothing. The file is not read."""
+        return cls(**options)
+
+    @property
+    def out_dir(self) -> str:
+        """Where a run would be written."""
+        return self.config.out_dir
+
+    @property
+    def mode(self) -> ModeKeys:
+        """The mode that set_mode() was given last."""
+        return self._mode
+
+    @property
+    def global_step(self) -> int:
+        """-1: no step is counted."""
+        return -1
+
+    @property
+    def mode_step(self) -> int:
+        """-1: no step is counted."""
+        return -1
+
+    def set_mode(self, mode: ModeKeys) -> None:
+        """Is kept for `mode`."""
+        self._mode = mode
+
+    def add_collection(self, collection: Collection | CollectionConfig) -> Collection:
+        """Adds a collection, of which nothing is saved."""
+        return self._collections.add(collection)
+
+    def get_collection(self, name: str, create: bool = True) -> Collection:
+        """The collection, of which nothing is saved."""
+        return self._collections.get(name, create)
+
+    def get_collections(self) -> dict[str, Collection]:
+        """All collections by name."""
+        return self._collections.get_collections()
+
+    def register_module(self, module: Any) -> None:
+        """Leaves the module as it is."""
+
+    register_hook = register_module
+
+    def register_loss(self, loss_module: Any) -> None:
+        """Leaves the loss as it is."""
+
+    def register_optimizer(self, optimizer: Any) -> None:
+        """Leaves the optimizer as it is."""
+
+    def register_scaler(self, scaler: object) -> None:
+        """Leaves the scaler as it is."""
+
+    def forward_hook(self, module: Any, inputs: Any, outputs: Any) -> None:
+        """Is never called, and captures nothing."""
+
+    def step(self) -> None:
+        """Counts nothing."""
+
+    def save_scalar(self, name: str, value: Any, *arguments: Any, **options: Any) -> None:
+        """Records nothing."""
+
+    def save_tensor(
+        self, tensor_name: str, tensor_value: Any, collections_to_write: str | Iterable[str] = "default"
+    ) -> None:
+        """Records nothing."""
+
+    def record_tensor_value(self, tensor_name: str, tensor_value: Any) -> None:
+        """Records nothing."""
+
+    def counters(self) -> Counters:
+        """Nothing was captured and nothing dropped."""
+        return Counters()
+
+    def device_reports(self) -> tuple[DeviceReport, ...]:
+        """No device is used."""
+        return ()
+
+    def time_spent(self) -> timedelta:
+        """None."""
+        return timedelta()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What load_state_dict() was given, so that a checkpoint passes it on; else "no step yet"."""
+        return dict(self._state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Keeps the state for the next checkpoint."""
+        self._state = dict(state)
+
+    def close(self) -> None:
+        """Nothing is left to be written."""
+
+    def __enter__(self: _HookT) -> _HookT:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, off by TDCORE_DISABLED>"
+
+
+def create_from_json_file(json_file_path: str | os.PathLike[str] | None = None, **options: Any) -> Hook:
+    """A hook that does nothing. The file is not read."""
+    return Hook.create_from_json_file(json_file_path, **options)
