@@ -49,7 +49,7 @@ def test_nested_shared_lists_give_a_short_message(tmp_path: Path) -> None:
 def test_a_state_of_odd_rules_is_refused_in_a_few_words(tmp_path: Path, identity: Any) -> None:
     write_run(tmp_path / "run")
     content = {"version": __version__, "identity": identity, "position": {}, "engine": {}}
-    with pytest.raises(ConfigError, match="of other rules or parameters|cannot be taken over") as caught:
+    with pytest.raises(ConfigError, match=r"of other rules or parameters|cannot be taken over") as caught:
         run(tmp_path / "run", ["all_zero"], state=write_state(tmp_path / "a.state", content))
     assert len(str(caught.value)) < 1500
     assert "\x1b" not in str(caught.value)
