@@ -43,6 +43,7 @@ __all__ = [
     "INDEX_SCHEMA",
     "LEFT_OUT_NOTE",
     "LOG2_MIN",
+    "MAX_ATTEMPT",
     "MAX_NAME_CHARS",
     "PAD_PREFIX",
     "RUN_KEY",
@@ -87,6 +88,7 @@ SUMMARY_KEY = b"tdcore"  # of an index file's metadata: what it says of itself (
 PAD_PREFIX = "__pad__"  # names of the tensors that only fill gaps in a segment
 LEFT_OUT_NOTE = "names_left_out"  # heading in collections.json (hooks/left_out.py, trial/left_out.py)
 MAX_NAME_CHARS = 65536  # of a text in the index: readers take no longer one, so the writer refuses it
+MAX_ATTEMPT = 10**4 - 1  # highest number of an attempt
 LOG2_MIN = -40  # exponent of bin 0 of TensorStats.log2_counts
 
 STATUSES = ("ok", "absent", "skipped", "lost")
@@ -110,8 +112,8 @@ STATISTICS_COLUMNS = (
 )
 
 _MAX_DOCUMENT_BYTES = 64 << 20
+_MAX_COLLECTIONS_BYTES = 256 << 20  # they name tensors, of all attempts
 _MAX_CONTROL_BYTES = 1 << 20
-_MAX_ATTEMPT = 10**4 - 1
 _MAX_TICKET = 10**12 - 1
 _WORKER = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
 _RANGE = r"(?P<attempt>[0-9]{4})-(?P<first>[0-9]{12})-(?P<last>[0-9]{12})"
@@ -241,8 +243,8 @@ def stop_key(attempt: int) -> str:
 
 def capture_key(attempt: int, number: int) -> str:
     """Key of the n-th request, from 0, to capture more in an attempt."""
-    if not 0 <= number <= _MAX_ATTEMPT:
-        raise ValueError(f"requests are numbered 0 to {_MAX_ATTEMPT}, got {number}")
+    if not 0 <= number <= MAX_ATTEMPT:
+        raise ValueError(f"requests are numbered 0 to {MAX_ATTEMPT}, got {number}")
     return f"{CONTROL_PREFIX}capture-{_checked_attempt(attempt):04d}-{number:04d}.json"
 
 
@@ -260,6 +262,8 @@ def size_limit(key: str) -> int | None:
     """
     if key.startswith(CONTROL_PREFIX):
         return _MAX_CONTROL_BYTES
+    if key == COLLECTIONS_KEY or key.startswith(COLLECTIONS_PREFIX):
+        return _MAX_COLLECTIONS_BYTES
     return None if key.startswith((INDEX_PREFIX, DATA_PREFIX)) else _MAX_DOCUMENT_BYTES
 
 
@@ -362,8 +366,8 @@ def _range_name(attempt: int, first: int, last: int) -> str:
 
 
 def _checked_attempt(attempt: int) -> int:
-    if not 0 <= attempt <= _MAX_ATTEMPT:
-        raise ValueError(f"attempt must be 0 to {_MAX_ATTEMPT}, got {attempt}; start a new run folder")
+    if not 0 <= attempt <= MAX_ATTEMPT:
+        raise ValueError(f"attempt must be 0 to {MAX_ATTEMPT}, got {attempt}; start a new run folder")
     return attempt
 
 

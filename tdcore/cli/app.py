@@ -14,6 +14,8 @@ from typing import Annotated
 import typer
 
 from tdcore.cli import doctor, ls, rules, run, show, sweep, upload
+from tdcore.cli.output import encode_anything
+from tdcore.quoting import quoted_lines
 
 __all__ = ["app", "main"]
 
@@ -76,6 +78,7 @@ def main() -> None:
     """Runs the command line; ends the process with its exit code."""
     from tdcore.errors import ConfigError, TdcoreError
 
+    encode_anything()
     try:
         app()
     except ConfigError as error:
@@ -90,5 +93,5 @@ def main() -> None:
 
 
 def _fail(error: Exception, code: int) -> None:
-    print(f"tdcore: {error}", file=sys.stderr)
+    print(f"tdcore: {quoted_lines(error)}", file=sys.stderr)
     sys.exit(code)

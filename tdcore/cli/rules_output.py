@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tdcore.cli.output import console
+from tdcore.cli.output import console, shown
 
 if TYPE_CHECKING:
     from tdcore.rules.base import Finding, Verdict
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["print_findings", "print_lacking", "print_report"]
 
 _STEPS_SHOWN, _TENSORS_SHOWN = 3, 8
+_MAX_CHARS = 4000  # of a reason
 _COLOURS = {  # in the order in which they are shown
     "issue": "red",
     "error": "red",
@@ -29,25 +30,25 @@ def print_findings(findings: list[Finding], steps: int | None = None) -> None:
     by_step: dict[tuple[str, int, str, str], list[Finding]] = {}
     for finding in findings:
         by_step.setdefault((finding.rule, finding.attempt, finding.worker, finding.at), []).append(finding)
-    shown: Counter[str] = Counter()
+    printed: Counter[str] = Counter()
     for (rule, attempt, worker, at), found in by_step.items():
-        shown[rule] += 1
-        if steps is not None and shown[rule] > steps:
+        printed[rule] += 1
+        if steps is not None and printed[rule] > steps:
             continue
         where = f" of attempt {attempt}" if attempt else ""
         out.print(f"[bold red]{rule}[/] at {at}{where}, {worker}:")
         for finding in found[:_TENSORS_SHOWN]:
-            out.print(f"  {finding.tensor or 'the run'}: {finding.why}", markup=False)
+            out.print(f"  {shown(finding.tensor or 'the run')}: {shown(finding.why, _MAX_CHARS)}")
         if len(found) > _TENSORS_SHOWN:
             out.print(f"  ... and {len(found) - _TENSORS_SHOWN:,} more")
-    for rule, count in shown.items():
+    for rule, count in printed.items():
         if steps is not None and count > steps:
             out.print(f"[bold red]{rule}[/] at {count - steps:,} more steps; --json lists them")
 
 
 def print_lacking(verdict: Verdict) -> None:
     """A rule of a run that goes on cannot be evaluated as the run is configured."""
-    console().print(f"[yellow]{verdict.rule}[/] is not evaluable so far: {_escaped(verdict.reason)}")
+    console().print(f"[yellow]{verdict.rule}[/] is not evaluable so far: {shown(verdict.reason, _MAX_CHARS)}")
 
 
 def print_report(report: Report, *, with_findings: bool) -> None:
@@ -63,16 +64,18 @@ def print_report(report: Report, *, with_findings: bool) -> None:
     out = console()
     if with_findings:
         print_findings(report.findings, _STEPS_SHOWN)
-    table = Table(title=report.run, title_justify="left", box=box.SIMPLE, pad_edge=False, show_edge=False)
+    table = Table(
+        title=shown(report.run), title_justify="left", box=box.SIMPLE, pad_edge=False, show_edge=False
+    )
     table.add_column("code", no_wrap=True)
     table.add_column("rule", overflow="fold")
     table.add_column("verdict", overflow="fold")
     order = list(_COLOURS)
     for verdict in sorted(report.verdicts, key=lambda each: order.index(each.status.value)):
         colour = _COLOURS[verdict.status.value]
-        text = f"[{colour}]{_escaped(verdict.text.removesuffix(f' Add {verdict.fix}'))}[/]"
+        text = f"[{colour}]{shown(verdict.text.removesuffix(f' Add {verdict.fix}'), _MAX_CHARS)}[/]"
         if verdict.findings:
-            text += f"\n{_escaped(verdict.findings[0].do)}"
+            text += f"\n{shown(verdict.findings[0].do, _MAX_CHARS)}"
         table.add_row(verdict.code, verdict.rule, text)
     out.print(table)
     needed = merged(capture for verdict in lacking for capture in verdict.captures)
@@ -83,10 +86,4 @@ def print_report(report: Report, *, with_findings: bool) -> None:
     if report.interrupted:
         out.print("interrupted; the run goes on")
     for problem in (*report.left_out, *report.problems):
-        out.print(f"[yellow]{_escaped(problem)}[/]")
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+        out.print(f"[yellow]{shown(problem, _MAX_CHARS)}[/]")

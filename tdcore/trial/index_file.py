@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tdcore import layout
+from tdcore.documents import clipped
 from tdcore.errors import RunCorrupt, SinkKeyError, UnsafeFile
 from tdcore.sinks.run_folder import RunFolder
 from tdcore.trial.chunk import Chunk, whole_column
@@ -35,7 +36,7 @@ from tdcore.trial.vocabulary import Vocabularies
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["MODES", "NARROW", "WIDE", "WORDS", "clipped", "open_chunks"]
+__all__ = ["MODES", "NARROW", "WIDE", "WORDS", "open_chunks"]
 
 Rows = npt.NDArray[np.int64]
 
@@ -85,11 +86,6 @@ _CORRUPT = (
     TypeError,
     AttributeError,
 )
-
-
-def clipped(text: str, limit: int = 200) -> str:
-    """A text from a file as it may stand in a message: quoted, and cut when it is long."""
-    return repr(text) if len(text) <= limit else f"{text[:limit]!r}... ({len(text)} characters)"
 
 
 @contextmanager

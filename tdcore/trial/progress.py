@@ -58,7 +58,7 @@ __all__ = ["Progress", "RunStatus"]
 RunStatus = Literal["running", "ended", "died"]
 Mask = npt.NDArray[np.bool_]
 
-_CLAIM = re.compile(r"attempts/(\d{4,8})-([A-Za-z0-9][A-Za-z0-9_.-]{0,127})\.json", re.ASCII)
+_CLAIM = re.compile(r"attempts/(\d{4})-([A-Za-z0-9][A-Za-z0-9_.-]{0,127})\.json", re.ASCII)
 _FAR_SECONDS = 60.0  # of silence: longer than clocks of two machines differ
 _ALWAYS = np.iinfo(np.int64).max
 _PATIENCE = (
@@ -289,7 +289,7 @@ class Progress:
         return process_is_gone(entry.host, entry.pid, entry.started_ns) is True
 
     def _entry(self, attempt: int) -> Attempt | None:
-        return next((each for each in self.run.attempts if each.number == attempt), None)
+        return self.run.by_number.get(attempt)
 
     def _is_silent(self, attempt: int, frontiers: Sequence[_Frontier], *, at_least: float = 0.0) -> bool:
         """Whether nothing has come for long, by this machine's clock or by the writer's.

@@ -80,7 +80,7 @@ class TrialRun:
         """
         self._reader.auto_refresh()
         number = self._reader.progress.latest_attempt if attempt is None else attempt
-        return next((each for each in self._reader.progress.run.attempts if each.number == number), None)
+        return self._reader.progress.run.by_number.get(number)
 
     @property
     def status(self) -> RunStatus:
@@ -140,10 +140,14 @@ class TrialRun:
 
         attempt: None is the latest that has notes, of those that this trial reads.
         """
-        found = read_notes(self._reader.sink)
+        found = self.all_notes()
         wanted = self._reader.attempt if attempt is None else attempt
         number = max(found, default=-1) if wanted is None else wanted
         return found.get(number, {})
+
+    def all_notes(self) -> dict[int, dict[str, Any]]:
+        """What the hook noted, by attempt; see notes()."""
+        return read_notes(self._reader.sink)
 
     def why_absent(
         self,
