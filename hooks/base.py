@@ -24,16 +24,19 @@ from tdcore.collection import Collection, CollectionConfig, CollectionKeys, Coll
 from tdcore.config import HookConfig, SaveConfig, SaveConfigMode
 from tdcore.counters import CloseReport, Counters, DeviceReport
 from tdcore.errors import ConfigError, StopTraining, UnsupportedFeature
+from tdcore.hooks import current
 from tdcore.hooks.capture_requests import CaptureRequests
 from tdcore.hooks.clock import Clock
 from tdcore.hooks.devices import device_notes, device_reports, say_refusals
 from tdcore.hooks.dry_ring import DryRing
+from tdcore.hooks.hook_state import HookState
 from tdcore.hooks.notes import Notes
 from tdcore.hooks.plan import NameTable, Plan
 from tdcore.hooks.recorder import Recorder, array_product
 from tdcore.hooks.resume import Resumable
 from tdcore.hooks.rules import with_rules
 from tdcore.hooks.values import ScriptValues
+from tdcore.hooks.warner import Warner
 from tdcore.layout import worker_name
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, Session, StopRequest
@@ -45,7 +48,7 @@ _log = logging.getLogger("tdcore")
 _HookT = TypeVar("_HookT", bound="BaseHook")
 
 
-class BaseHook(Resumable):
+class BaseHook(HookState, Resumable):
     """Collections, modes, scalars, stop requests. See the subclasses for what a user makes."""
 
     framework: ClassVar[str]
@@ -99,6 +102,7 @@ class BaseHook(Resumable):
         self._values = ScriptValues(self._collections, self._clock, self._recorder, self._warn)
         self._include_from(config)
         _ALL_HOOKS.add(self)
+        current.remember(self)
 
     # What a script asks and tells -----------------------------------------------------------------------
 
@@ -106,21 +110,6 @@ class BaseHook(Resumable):
     def out_dir(self) -> str:
         """Where the run is written."""
         return self._session.out_dir if self._session else self.config.out_dir
-
-    @property
-    def mode(self) -> ModeKeys:
-        """Mode of the current step."""
-        return ModeKeys(self._mode or self._clock.now.mode)
-
-    @property
-    def global_step(self) -> int:
-        """The current step over all modes, from 0; -1 before the first (resumed: that of the checkpoint)."""
-        return self._clock.now.step
-
-    @property
-    def mode_step(self) -> int:
-        """The current step within its mode, from 0; -1 before the first."""
-        return self._clock.mode_steps[self.mode.value]
 
     def set_mode(self, mode: ModeKeys) -> None:
         """Says what the following steps are. From the first call on the mode no longer follows the model."""
@@ -143,11 +132,17 @@ class BaseHook(Resumable):
         """All collections by name."""
         return self._collections.get_collections()
 
-    def save_scalar(self, name: str, value: Any) -> None:
+    def save_scalar(
+        self, name: str, value: Any, sm_metric: bool = False, timestamp: float | None = None
+    ) -> None:
         """Records a number as "scalar/<name>": at every call, or as the save_config of "scalars" says.
 
-        value: a number, or a tensor or array of one element.
+        value: a number, or a tensor or array of one element. sm_metric, timestamp: for the metrics of the
+        older library's service, which tdcore does not send; a warning says so once, and the number is
+        recorded under the time of the call.
         """
+        if sm_metric or timestamp is not None:
+            self._warn(_NO_METRICS)
         self._save("save_scalar", self._values.scalar, f"scalar/{name}", value)
 
     def save_tensor(
@@ -209,6 +204,7 @@ class BaseHook(Resumable):
 
         None when nothing was written (dry_run, or a worker that captures nothing). May be called again.
         """
+        current.forget(self)
         self._end_capture()
         self._detach()
         return self._session.close() if self._session is not None else None
@@ -369,18 +365,6 @@ class BaseHook(Resumable):
         self._session.put_collections({"collections": entries, **notes})
 
 
-class Warner:
-    """Says each message once. Holds no reference to the hook, so that a dropped hook is freed at once."""
-
-    def __init__(self) -> None:
-        self._said: set[str] = set()
-
-    def __call__(self, message: str) -> None:
-        if message not in self._said:
-            self._said.add(message)
-            _log.warning("tdcore: %s", message)
-
-
 def hook_config(
     out_dir: str | os.PathLike[str],
     *,
@@ -401,6 +385,10 @@ def hook_config(
 
 
 _LONGEST_ERROR = 500  # characters
+_NO_METRICS = (
+    "save_scalar: sm_metric and timestamp are for metrics of the older library's service, which tdcore does "
+    "not send; the numbers are in the run, under the time of the call"
+)
 _ALL_HOOKS: weakref.WeakSet[BaseHook] = weakref.WeakSet()
 
 

@@ -1,4 +1,4 @@
-"""What rules are made of: findings and verdicts as values, the Rule protocol, and what a rule asks for.
+"""What rules are made of: findings and verdicts as values, RuleProtocol, and what a rule asks for.
 
 A rule is a small frozen dataclass. Its `check` looks at a `Window` (rules/window.py) of complete steps and
 yields `Finding` values. It never acts, prints, writes or waits; the engine (rules/engine.py) feeds it, live
@@ -22,7 +22,17 @@ from tdcore.step_text import step_text
 if TYPE_CHECKING:
     from tdcore.rules.window import Window
 
-__all__ = ["SEPARATOR", "Finding", "Need", "Rule", "Status", "Verdict", "names_of", "require"]
+__all__ = [
+    "SEPARATOR",
+    "Finding",
+    "Need",
+    "Rule",
+    "RuleProtocol",
+    "Status",
+    "Verdict",
+    "names_of",
+    "require",
+]
 
 
 SEPARATOR = re.compile(r"(?<!\\),(?!\d*\})")  # see names_of
@@ -156,7 +166,7 @@ class Verdict:
         }
 
 
-class Rule(Protocol):
+class RuleProtocol(Protocol):
     """A rule: pure judgement over rows of complete steps.
 
     `check` may be called many times, each time with the rows of steps that became complete since the last
@@ -177,6 +187,9 @@ class Rule(Protocol):
     def check(self, window: Window) -> Iterator[Finding]:
         """Findings in `window`, any order."""
         ...
+
+
+Rule = RuleProtocol  # its earlier name
 
 
 def names_of(value: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -152,11 +152,11 @@ def rule_from_strings(rule: type[Any], parameters: Mapping[str, str]) -> Rule:
     from tdcore.rules import legacy
     from tdcore.rules.bounds import bounded
 
-    is_older = issubclass(rule, legacy.Rule)
+    is_older = legacy.is_older_rule(rule)
     if not is_older and not _is_rule(rule):
         raise ConfigError(
             f"{rule.__name__} is not a rule: it needs a dataclass with `code`, `needs` and `check` "
-            "(tdcore.rules.base.Rule), or tdcore.rules.legacy.Rule with `invoke_at_step`"
+            "(tdcore.rules.RuleProtocol), or tdcore.rules.Rule with `invoke_at_step`"
         )
     parameters, bounds = _without_bounds(rule, parameters)
     if is_older:
@@ -259,11 +259,7 @@ def _classes_in_file(path: Path) -> list[type[Any]]:
     """The rules of both kinds that a file defines, in its order."""
     from tdcore.rules import legacy
 
-    found = [
-        kind
-        for kind in _own_classes(_module_of(path))
-        if _is_rule(kind) or (issubclass(kind, legacy.Rule) and not inspect.isabstract(kind))
-    ]
+    found = [kind for kind in _own_classes(_module_of(path)) if _is_rule(kind) or legacy.is_older_rule(kind)]
     if not found:
         raise ConfigError(f"{path} defines no rule")
     return found

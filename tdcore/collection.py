@@ -16,6 +16,7 @@ captured only where they are asked for: "all" leaves them out, and a pattern sel
 
 from __future__ import annotations
 
+import json
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tdcore.built_in_collections import BUILT_IN, OLDER_REGEX, ON_REQUEST, PARAMETERS, CollectionKeys, Kinds
+from tdcore.collection_config import CollectionConfig
 from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode, patterns
 from tdcore.errors import InvalidCollectionConfiguration
 from tdcore.layout import TensorKind
@@ -39,48 +41,6 @@ __all__ = [
 ]
 
 _OF_MODULES = frozenset({TensorKind.INPUT, TensorKind.OUTPUT})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectionConfig:
-    """Settings of one collection, as given to a hook. None: as the hook's own settings say.
-
-    module_regex: patterns for inputs and outputs by the class of their module, searched in the class with
-    "_input" or "_output" behind it, such as "^ReLU_output"; for modules whose names say nothing.
-    """
-
-    name: str
-    include_regex: Sequence[str] = ()
-    tensor_names: Sequence[str] = ()
-    module_regex: Sequence[str] = ()
-    save_config: SaveConfig | None = None
-    reduction_config: ReductionConfig | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise InvalidCollectionConfiguration(f"a collection needs a name, got {self.name!r}")
-        object.__setattr__(self, "include_regex", patterns("include_regex", self.include_regex))
-        names = (self.tensor_names,) if isinstance(self.tensor_names, str) else tuple(self.tensor_names or ())
-        object.__setattr__(self, "tensor_names", names)
-        object.__setattr__(self, "module_regex", patterns("module_regex", self.module_regex))
-        if self.save_config is not None:
-            object.__setattr__(self, "save_config", SaveConfig.parse(self.save_config))
-        if self.reduction_config is not None and not isinstance(self.reduction_config, ReductionConfig):
-            raise InvalidCollectionConfiguration(
-                f"collection {self.name!r}: reduction_config must be a ReductionConfig, "
-                f"got {type(self.reduction_config).__name__}"
-            )
-
-    def to_json_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {
-            "name": self.name,
-            "include_regex": list(self.include_regex),
-            "tensor_names": list(self.tensor_names),
-            "module_regex": list(self.module_regex),
-            "save_config": self.save_config.to_json_dict() if self.save_config else None,
-            "reduction_config": self.reduction_config.to_json_dict() if self.reduction_config else None,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +87,14 @@ class Collection:
         tensor_names: Iterable[str] | None = None,
         reduction_config: ReductionConfig | None = None,
         save_config: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode] | None = None,
+        save_histogram: bool = True,
         *,
         compile_pattern: Callable[[str], Pattern] = re.compile,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise InvalidCollectionConfiguration(f"a collection needs a name, got {name!r}")
         self.name = name
+        self.save_histogram = save_histogram  # of the older library's TensorBoard export; not used here
         self._compile = compile_pattern
         self.version = Version()  # the manager's, once it belongs to one
         self.seen: set[str] = set()  # names of captured tensors that belong here; filled by the hook
@@ -208,6 +170,10 @@ class Collection:
         if name not in self._names:
             self._names.add(name)
             self.version.value += 1
+
+    def has_tensor_name(self, name: str) -> bool:
+        """Whether the tensor was listed, or was captured and belongs here."""
+        return name in self.tensor_names
 
     def remove_tensor_name(self, name: str) -> None:
         """Takes a name that was added out again; a pattern may still match it."""
@@ -337,6 +303,44 @@ class Collection:
         if config.reduction_config is not None:
             self.reduction_config = config.reduction_config
 
+    def to_json_dict(self) -> dict[str, Any]:
+        """Name, patterns, listed names and settings as JSON values."""
+        return {
+            "name": self.name,
+            "include_regex": list(self.include_regex),
+            "tensor_names": sorted(self._names),
+            "save_config": self.save_config.to_json_dict() if self.save_config else None,
+            "reduction_config": self.reduction_config.to_json_dict() if self.reduction_config else None,
+            "save_histogram": self.save_histogram,
+        }
+
+    def to_json(self) -> str:
+        """to_json_dict() as text."""
+        return json.dumps(self.to_json_dict())
+
+    @classmethod
+    def from_dict(cls, params: Mapping[str, Any]) -> Collection:
+        """A collection from what to_json_dict() gives. Raises ConfigError."""
+        found = dict(params)
+        for key, kind in (("save_config", SaveConfig), ("reduction_config", ReductionConfig)):
+            if found.get(key) is not None:
+                found[key] = kind.from_dict(found[key])
+        try:
+            return cls(**found)
+        except TypeError as error:
+            raise InvalidCollectionConfiguration(
+                f"a collection cannot be made from {params}: {error}"
+            ) from None
+
+    @classmethod
+    def from_json(cls, json_str: str) -> Collection:
+        """A collection from the text of to_json(). Raises ConfigError."""
+        try:
+            found = json.loads(json_str)
+        except ValueError as error:
+            raise InvalidCollectionConfiguration(f"a collection: the text is not JSON: {error}") from error
+        return cls.from_dict(found)
+
     def __repr__(self) -> str:
         return f"Collection({self.name!r}, include_regex={self.include_regex!r})"
 
@@ -368,6 +372,15 @@ class CollectionManager:
     def get_collections(self) -> dict[str, Collection]:
         """All of them, by name."""
         return dict(self._collections)
+
+    @property
+    def collections(self) -> dict[str, Collection]:
+        """As get_collections()."""
+        return self.get_collections()
+
+    def create_collection(self, name: str) -> Collection:
+        """The collection of that name; an empty one is made where there is none."""
+        return self.get(name)
 
     def add(self, collection: Collection | CollectionConfig | str) -> Collection:
         """Adds a collection, or settings to the one of that name. Returns the one that now stands."""

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from tdcore.modes import ModeKeys
 from tdcore.step_text import step_text
 
 __all__ = [
@@ -118,7 +119,12 @@ class MissingCollectionFiles(RunError):
 
 
 class InvalidWorker(RunError, KeyError):
-    """The run has no such worker. The message lists those it has."""
+    """The run has no such worker. The message lists those it has.
+
+    worker: the name that was asked for; None where the error was raised without it.
+    """
+
+    worker: str | None = None
 
     __str__ = Exception.__str__  # KeyError would show repr() of the message
 
@@ -136,19 +142,44 @@ class InvalidCollection(RunError, KeyError):
 
 
 class NoMoreData(RunError):
-    """The run has ended: the step or tensor that was waited for will never come."""
+    """The run has ended: the step or tensor that was waited for will never come.
+
+    step, mode: what was waited for; the step is one of the mode. last_step: the last step of the mode that
+    the run has; None when it has none.
+    """
+
+    step: int | None = None
+    mode: ModeKeys = ModeKeys.GLOBAL
+    last_step: int | None = None
 
 
 class StepUnavailable(RunError):
-    """Nothing was saved at this step, and nothing will be."""
+    """Nothing was saved at this step, and nothing will be.
+
+    step, mode: what was asked for; the step is one of the mode.
+    """
+
+    step: int | None = None
+    mode: ModeKeys = ModeKeys.GLOBAL
 
 
 class StepNotYetAvailable(RunError):
-    """The step has not been seen yet; it may still come while the run goes on."""
+    """The step has not been seen yet; it may still come while the run goes on.
+
+    step, mode: what was asked for; the step is one of the mode.
+    """
+
+    step: int | None = None
+    mode: ModeKeys = ModeKeys.GLOBAL
 
 
 class TensorUnavailable(RunError):
-    """No tensor of this name was saved at any step seen so far."""
+    """No tensor of this name was saved at any step seen so far.
+
+    tname: the name that was asked for.
+    """
+
+    tname: str | None = None
 
 
 class TensorUnavailableForStep(RunError):
@@ -156,13 +187,23 @@ class TensorUnavailableForStep(RunError):
 
     reason: "not_saved", "absent", "skipped", "lost", "stats_only" or "incomplete"; of what several
     workers have also "copies_differ", "disagree" (no parts of one tensor) or "partial"; more in the message.
-    has_statistics: whether reduction_value() and stats() can still serve this step.
+    has_statistics: whether reduction_value() and stats() can still serve this step. tname, step, mode: what
+    was asked for; the step is one of the mode.
     """
+
+    tname: str | None = None
+    step: int | None = None
+    mode: ModeKeys = ModeKeys.GLOBAL
 
     def __init__(self, message: str, *, reason: str = "not_saved", has_statistics: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
         self.has_statistics = has_statistics
+
+    @property
+    def has_reductions(self) -> bool:
+        """The older library's name of has_statistics."""
+        return self.has_statistics
 
 
 class WaitTimeout(RunError, TimeoutError):
@@ -231,7 +272,18 @@ class RuleEvaluationConditionMet(RuleError):
 
 
 class InsufficientInformationForRuleInvocation(RuleError):
-    """A rule lacks a parameter or the data it needs to be invoked."""
+    """A rule lacks a parameter or the data it needs to be invoked.
+
+    rule_name: the rule. message: what it lacks.
+    """
+
+    def __init__(self, rule_name: str, message: str = "") -> None:
+        super().__init__(*([rule_name, message] if message else [rule_name]))
+        self.rule_name = rule_name
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.rule_name}: {self.message}" if self.message else self.rule_name
 
 
 class StopTraining(TdcoreError):

@@ -35,6 +35,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from tdcore.config import HookConfig, ReductionConfig, SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
 from tdcore.hook_json import load_hook_config
+from tdcore.hooks import current
 from tdcore.hooks.base import _ALL_HOOKS, BaseHook, hook_config
 from tdcore.hooks.pytorch import compiled_steps
 from tdcore.hooks.pytorch.compiled import CompiledRoot, compile_in_use
@@ -54,10 +55,11 @@ from tdcore.hooks.pytorch.signals import optimizer_hooks
 from tdcore.hooks.pytorch.takeover import take_over
 from tdcore.hooks.pytorch.tap import Tap
 from tdcore.hooks.recorder import array_product
+from tdcore.hooks.step_number import StepNumber
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, StopRequest
 
-__all__ = ["Hook", "create_from_json_file"]
+__all__ = ["Hook", "create_from_json_file", "get_hook"]
 
 _TRAIN, _EVAL, _GLOBAL = ModeKeys.TRAIN.value, ModeKeys.EVAL.value, ModeKeys.GLOBAL.value
 _given: ContextVar[HookConfig | None] = ContextVar(
@@ -269,8 +271,15 @@ class Hook(TrainingDriver):
         else:
             BaseHook.record_tensor_value(self, tensor_name, tensor_value)
 
-    def step(self) -> None:
-        """Starts the next step by hand; from the first call on forwards start none. Raises StopTraining."""
+    @property
+    def step(self) -> StepNumber:
+        """The number of the current step, as global_step; called, it starts the next step by hand.
+
+        From the first call on forwards start no step. The call raises StopTraining.
+        """
+        return StepNumber(self._clock.now.step, self._next_step)
+
+    def _next_step(self) -> None:
         if self._off:
             return
         self._by_hand = True
@@ -294,6 +303,13 @@ class Hook(TrainingDriver):
 def create_from_json_file(json_file_path: str | os.PathLike[str] | None = None, **options: Any) -> Hook:
     """Hook.create_from_json_file()."""
     return Hook.create_from_json_file(json_file_path, **options)
+
+
+def get_hook(
+    json_config_path: str | os.PathLike[str] | None = None, create_if_not_exists: bool = False
+) -> Hook | None:
+    """The current hook, or None; create_if_not_exists makes one from the configuration (current.py)."""
+    return current.get_hook(json_config_path, create_if_not_exists, hook_class=Hook)
 
 
 def _closed_hook(config: HookConfig) -> Hook:

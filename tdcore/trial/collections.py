@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tdcore import checks
 from tdcore.layout import TensorKind
 from tdcore.patterns import RunPatterns
 
 if TYPE_CHECKING:
-    from tdcore.collection import Collection
+    from tdcore.collection import Collection, Pattern
 
 __all__ = ["SavedCollection", "kind_of"]
 
 _BY_NAME = {kind.label: kind for kind in TensorKind}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SavedCollection:
     """A collection of a run. Tensors in it need not have been saved.
 
     include_regex: patterns, searched in names. tensor_names: names that were listed or seen to belong.
     save_config, reduction_config: as the hook had them, None where it had none of its own. document: the
-    whole entry. patterns: what searches with the run's patterns, and which of them it refuses.
+    whole entry. patterns: what searches with the run's patterns, and which of them it refuses. include() and
+    add_tensor_name() add to it for the trial that returned it; the run stays as it is.
     """
 
     name: str
@@ -33,6 +36,8 @@ class SavedCollection:
     reduction_config: Mapping[str, Any] | None = None
     document: Mapping[str, Any] = field(default_factory=dict)
     patterns: RunPatterns = field(default_factory=RunPatterns, repr=False, compare=False)
+    _own_regex: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    _own_names: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
 
     @classmethod
     def from_document(cls, name: str, entry: Mapping[str, Any], patterns: RunPatterns) -> SavedCollection:
@@ -47,6 +52,24 @@ class SavedCollection:
             patterns=patterns,
         )
 
+    def include(self, regexes: str | Iterable[str]) -> None:
+        """Adds patterns, searched in names. Raises ConfigError for one that is none."""
+        added = checks.patterns("include_regex", regexes)
+        self._own_regex += added
+        self.include_regex += added
+
+    def add_tensor_name(self, name: str) -> None:
+        """Adds a tensor by its name."""
+        self._own_names |= {name}
+        self.tensor_names |= {name}
+
+    def take(self, saved: SavedCollection) -> None:
+        """Takes what the run says now, and keeps what include() and add_tensor_name() added."""
+        self.include_regex = (*saved.include_regex, *self._own_regex)
+        self.tensor_names = saved.tensor_names | self._own_names
+        self.save_config, self.reduction_config = saved.save_config, saved.reduction_config
+        self.document = saved.document
+
     def matcher(self) -> Collection:
         """The same collection as hooks have it: `belongs(name, kind)` tells what is part of it.
 
@@ -56,13 +79,17 @@ class SavedCollection:
         from tdcore.collection import Collection
 
         if self.name in BUILT_IN:
-            collection = Collection.built_in(self.name, self.patterns.compile)
+            collection = Collection.built_in(self.name, self._compile)
         else:
-            collection = Collection(self.name or "unnamed", compile_pattern=self.patterns.compile)
+            collection = Collection(self.name or "unnamed", compile_pattern=self._compile)
         if list(self.include_regex) != collection.include_regex:
             collection.include_regex = list(self.include_regex)
         collection.tensor_names = self.tensor_names
         return collection
+
+    def _compile(self, text: str) -> Pattern:
+        """Patterns of include() are the user's own; the others come from the run."""
+        return re.compile(text) if text in self._own_regex else self.patterns.compile(text)
 
     def of(self, kinds: Mapping[str, str]) -> list[str]:
         """Which of these tensors are part of the collection. kinds: by name."""

@@ -35,6 +35,7 @@ class TrialRun:
         self.path = path
         self._reader = reader
         self.patterns = RunPatterns()  # those of collections.json
+        self._collections: dict[str, SavedCollection] = {}  # that were given out
         self._shown = np.zeros(0, dtype=np.bool_)  # rows that next_complete() has given out
 
     @property
@@ -164,7 +165,8 @@ class TrialRun:
     def collections(self) -> dict[str, SavedCollection]:
         """Collections by name, as the latest attempt that has each of them saved it.
 
-        Empty when the run has none.
+        Empty when the run has none. A trial returns the same objects each time, so what was added to them
+        with include() stays.
         """
         found: dict[str, SavedCollection] = {}
         saved = read_collections(self._reader.sink)
@@ -172,12 +174,21 @@ class TrialRun:
             if self._reader.attempt in (None, attempt):
                 for name, entry in saved[attempt].items():
                     found[name] = SavedCollection.from_document(name, entry, self.patterns)
-        return found
+        for name, collection in found.items():
+            self._collections.setdefault(name, collection).take(collection)
+        return dict(self._collections)
 
     def collection(self, coll_name: str) -> SavedCollection:
-        """One collection. Raises InvalidCollection, naming those that there are."""
+        """One collection. Raises InvalidCollection, naming those that there are.
+
+        With create_trial(compat=True) one that the run lacks is made, empty, as in the older library.
+        """
         found = self.collections()
-        if coll_name not in found:
-            there = ", ".join(sorted(found)) or "none"
-            raise InvalidCollection(f"run {self.name!r} has no collection {coll_name!r}; it has {there}")
-        return found[coll_name]
+        if coll_name in found:
+            return found[coll_name]
+        if self._reader.compat:
+            return self._collections.setdefault(
+                coll_name, SavedCollection(name=coll_name, patterns=self.patterns)
+            )
+        there = ", ".join(sorted(found)) or "none"
+        raise InvalidCollection(f"run {self.name!r} has no collection {coll_name!r}; it has {there}")
