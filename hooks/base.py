@@ -112,21 +112,6 @@ class BaseHook(HookState, Resumable):
         """Where the run is written."""
         return self._session.out_dir if self._session else self.config.out_dir
 
-    @property
-    def mode(self) -> ModeKeys:
-        """Mode of the current step."""
-        return ModeKeys(self._mode or self._clock.now.mode)
-
-    @property
-    def global_step(self) -> int:
-        """The current step over all modes, from 0; -1 before the first (resumed: that of the checkpoint)."""
-        return self._clock.now.step
-
-    @property
-    def mode_step(self) -> int:
-        """The current step within its mode, from 0; -1 before the first."""
-        return self._clock.mode_steps[self.mode.value]
-
     def set_mode(self, mode: ModeKeys) -> None:
         """Says what the following steps are. From the first call on the mode no longer follows the model."""
         if not isinstance(mode, ModeKeys):

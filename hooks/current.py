@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from tdcore.errors import ConfigError
@@ -19,12 +20,13 @@ from tdcore.hook_file import find_hook_file
 if TYPE_CHECKING:
     from tdcore.hooks.base import BaseHook
 
-__all__ = ["del_hook", "forget", "get_hook", "remember", "set_hook"]
+__all__ = ["del_hook", "forget", "get_hook", "offer", "remember", "set_hook"]
 
 _log = logging.getLogger("tdcore")
 _HookT = TypeVar("_HookT", bound="BaseHook")
 _open: list[weakref.ref[BaseHook]] = []  # the newest last
 _kept: list[BaseHook] = []
+_makers: list[Callable[[], BaseHook]] = []  # at most one
 
 
 def get_hook(
@@ -38,8 +40,9 @@ def get_hook(
     Args:
         json_config_path: The configuration to make a hook from; without it, TDCORE_CONFIG,
             SMDEBUG_CONFIG_FILE_PATH and the older service's place are looked at.
-        create_if_not_exists: Make a hook from that configuration when there is no current one. Without a
-            configuration the result is None, which a warning says: nothing is recorded then.
+        create_if_not_exists: Make a hook from that configuration when there is no current one; under
+            `tdcore run`, from the command's configuration. Without one the result is None, which a warning
+            says: nothing is recorded then.
         hook_class: The class of the hook.
 
     Raises:
@@ -51,6 +54,10 @@ def get_hook(
             return hook
     if not create_if_not_exists:
         return None
+    offered = _makers[0]() if _makers and json_config_path is None else None
+    if isinstance(offered, hook_class):
+        set_hook(offered)
+        return offered
     if json_config_path is None and find_hook_file() is None:
         _log.warning(
             "tdcore: get_hook(create_if_not_exists=True) found no configuration and returns None, so nothing "
@@ -77,6 +84,11 @@ def del_hook() -> None:
     """Forget all hooks that were made so far. They record until they are closed."""
     _open.clear()
     _kept.clear()
+
+
+def offer(make: Callable[[], BaseHook]) -> None:
+    """From now on get_hook() makes the hook with this, unless it is given a path."""
+    _makers[:] = [make]
 
 
 def remember(hook: BaseHook) -> None:

@@ -1,4 +1,4 @@
-"""What a hook was told and how far its steps are counted, under the older library's names. Read-only.
+"""A hook's configuration and the numbers of its steps, as read-only properties.
 
 Threads: the training thread.
 """
@@ -18,6 +18,7 @@ class HookState:
 
     config: HookConfig
     _clock: Clock
+    _mode: int  # ModeKeys value, 0 while it follows the model
     _collections: CollectionManager
 
     @property
@@ -42,6 +43,21 @@ class HookState:
     def collection_manager(self) -> CollectionManager:
         """All collections of the hook."""
         return self._collections
+
+    @property
+    def mode(self) -> ModeKeys:
+        """Mode of the current step."""
+        return ModeKeys(self._mode or self._clock.now.mode)
+
+    @property
+    def global_step(self) -> int:
+        """The current step over all modes, from 0; -1 before the first (resumed: that of the checkpoint)."""
+        return self._clock.now.step
+
+    @property
+    def mode_step(self) -> int:
+        """The current step within its mode, from 0; -1 before the first."""
+        return self._clock.mode_steps[self.mode.value]
 
     @property
     def mode_steps(self) -> dict[ModeKeys, int]:

@@ -18,7 +18,7 @@ from tdcore.config import HookConfig
 from tdcore.counters import Counters, DeviceReport
 from tdcore.modes import ModeKeys
 
-__all__ = ["Hook", "create_from_json_file"]
+__all__ = ["Hook", "create_from_json_file", "del_hook", "get_hook", "set_hook"]
 
 _log = logging.getLogger("tdcore")
 _HookT = TypeVar("_HookT", bound="Hook")
@@ -153,3 +153,23 @@ class Hook:
 def create_from_json_file(json_file_path: str | os.PathLike[str] | None = None, **options: Any) -> Hook:
     """A hook that does nothing. The file is not read."""
     return Hook.create_from_json_file(json_file_path, **options)
+
+
+def get_hook(
+    json_config_path: str | os.PathLike[str] | None = None, create_if_not_exists: bool = False
+) -> Hook | None:
+    """The hook that set_hook() was given; else, with create_if_not_exists, one that does nothing; else None."""
+    return _current[-1] if _current else Hook() if create_if_not_exists else None
+
+
+def set_hook(custom_hook: Hook) -> None:
+    """Is kept for get_hook()."""
+    _current[:] = [custom_hook]
+
+
+def del_hook() -> None:
+    """Forgets what set_hook() was given."""
+    _current.clear()
+
+
+_current: list[Hook] = []  # at most one

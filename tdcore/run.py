@@ -73,8 +73,10 @@ class _Recording:
     def begin(self) -> None:
         """torch is there."""
         try:
+            from tdcore.hooks import current
             from tdcore.hooks.pytorch.attach import Attachment
 
+            current.offer(self._hook)
             self._attachment = Attachment(self._hook, _say_nothing if self._quiet else _say, _say)
         except Exception as error:
             self._failed = True

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import tdcore as td
@@ -179,6 +181,24 @@ def test_save_scalar_takes_the_arguments_of_the_service_and_says_once_that_it_se
     hook.close()
     assert td.create_trial(tmp_path / "run").tensor("scalar/accuracy").value(0, call=1) == 0.6
     assert caplog.text.count("tdcore does not send") == 1
+
+
+def test_the_gradient_of_any_tensor_is_recorded_by_a_hook_on_it(tmp_path: Path) -> None:
+    hook = smd.Hook(
+        tmp_path / "run",
+        save_config=smd.SaveConfig(save_interval=1),
+        include_collections=["gradients"],
+        flusher="thread",
+    )
+    model = Net()
+    hook.register_module(model)
+    image = torch.ones(2, 4, requires_grad=True)
+    image.register_hook(hook.backward_hook("image"))
+    model(image).sum().backward()
+    hook.close()
+    assert image.grad is not None
+    found = smd.create_trial(str(tmp_path / "run")).tensor("gradient/image").value(0)
+    assert np.array_equal(found, image.grad.numpy())
 
 
 def test_a_collection_may_ask_for_histograms(tmp_path: Path) -> None:

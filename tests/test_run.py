@@ -226,3 +226,27 @@ def test_a_training_that_is_asked_to_stop_ends_with_a_line_and_1(tmp_path: Path)
     noted = td.create_trial(str(tmp_path / "runs" / "stopped")).notes()["exception"]
     assert noted.startswith("StopTraining: ")
     assert "that is enough" in noted
+
+
+def test_a_script_that_asks_for_its_hook_gets_that_of_the_command(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "from tdcore.smd import get_hook, modes\n\n"
+        "hook = get_hook(create_if_not_exists=True)\n"
+        "criterion = nn.MSELoss()\n"
+        "hook.register_loss(criterion)\n"
+        "model = nn.Sequential(nn.Linear(3, 2))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "hook.set_mode(modes.TRAIN)\n"
+        "for _ in range(3):\n"
+        "    optimizer.zero_grad()\n"
+        "    criterion(model(torch.ones(4, 3)), torch.ones(4, 2)).backward()\n"
+        "    optimizer.step()\n"
+    )
+    ended = python("-m", "tdcore.run", "--out", "run", "--save-interval", "1", "train.py", cwd=tmp_path)
+    assert (ended.code, ended.err) == (0, f"tdcore run: recording Sequential to {tmp_path / 'run'}\n")
+    run = td.create_trial(tmp_path / "run")
+    assert run.attempts == [0]
+    assert run.tensor("MSELoss_output_0").steps() == [0, 1, 2]
+    assert run.tensor("gradient/Sequential_0.weight").steps() == [0, 1, 2]

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from contextvars import ContextVar
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -273,6 +274,13 @@ class Hook(TrainingDriver):
         else:
             BaseHook.record_tensor_value(self, tensor_name, tensor_value)
 
+    def backward_hook(self, tname: str) -> Callable[[torch.Tensor], None]:
+        """A function for Tensor.register_hook() that records the tensor's gradient as "gradient/<tname>".
+
+        Recorded when a collection that takes the name is being saved, such as "gradients".
+        """
+        return partial(_record_gradient, weakref.ref(self), f"gradient/{tname}")
+
     @property
     def step(self) -> StepNumber:
         """The number of the current step, as global_step; called, it starts the next step by hand.
@@ -312,6 +320,12 @@ def get_hook(
 ) -> Hook | None:
     """The current hook, or None; create_if_not_exists makes one from the configuration (current.py)."""
     return current.get_hook(json_config_path, create_if_not_exists, hook_class=Hook)
+
+
+def _record_gradient(hook: weakref.ref[Hook], name: str, gradient: torch.Tensor) -> None:
+    found = hook()
+    if found is not None:
+        found._save("backward_hook", found._values.gradient, name, gradient)
 
 
 def _closed_hook(config: HookConfig) -> Hook:

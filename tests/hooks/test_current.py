@@ -13,6 +13,7 @@ from torch import nn
 
 import tdcore.smd as smd
 from tdcore.errors import ConfigError
+from tdcore.hooks import current
 from tests.moving import Net, configure, fit
 
 
@@ -120,6 +121,17 @@ def test_a_hook_from_a_pickle_does_not_replace_the_current_one(tmp_path: Path) -
     hook = smd.Hook(tmp_path / "run", dry_run=True)
     pickle.loads(pickle.dumps(hook))
     assert smd.get_hook() is hook
+
+
+def test_a_hook_that_is_offered_is_made_when_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(current, "_makers", [])
+    current.offer(lambda: smd.Hook(tmp_path / "offered", dry_run=True))
+    hook = smd.get_hook(create_if_not_exists=True)
+    assert hook is not None
+    assert hook.out_dir == str(tmp_path / "offered")
+    assert smd.get_hook(create_if_not_exists=True) is hook
 
 
 def test_set_hook_makes_a_hook_current_and_keeps_it(tmp_path: Path) -> None:
