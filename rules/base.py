@@ -44,6 +44,7 @@ class Status(Enum):
     NO_ISSUE = "no issue"
     ISSUE = "issue"
     NOT_EVALUABLE = "not evaluable"
+    NOT_APPLICABLE = "does not apply"
     ERROR = "error"
     IN_PROGRESS = "in progress"
 
@@ -104,9 +105,10 @@ class Verdict:
     rule: the name the rule runs under, that of its class; "-2" and so on when it runs more than once.
     findings: the first ones, in order of steps, at most the engine's limit; finding_count: all of them.
     judged: rows the rule could decide on. missing: why rows that it wanted could not be judged, with how
-    many. reason: for NOT_EVALUABLE and ERROR, what is wrong. fix: for NOT_EVALUABLE, the configuration that
+    many. reason: why it is NOT_EVALUABLE, NOT_APPLICABLE or an ERROR. fix: for NOT_EVALUABLE, what
     would give the rule what it needs, as Python text. captures: the same as values. last_step: the newest
-    global step that was judged; last_mode, last_mode_step: the same as its mode counts.
+    global step that was judged; last_mode, last_mode_step: the same as its mode counts. asked: the user or
+    the run's hook has named the rule; False where it runs because all rules do.
     """
 
     rule: str
@@ -123,6 +125,7 @@ class Verdict:
     reason: str = ""
     fix: str = ""
     captures: tuple[CollectionConfig, ...] = ()
+    asked: bool = True
 
     @property
     def text(self) -> str:
@@ -134,6 +137,8 @@ class Verdict:
             return f"issue: {self.finding_count:,} finding{plural}{first}{failed}"
         if self.status is Status.NOT_EVALUABLE:
             return f"not evaluable: {self.reason}" + (f" Add {self.fix}" if self.fix else "")
+        if self.status is Status.NOT_APPLICABLE:
+            return f"does not apply: {self.reason}"
         if self.status is Status.ERROR:
             return f"error: {self.reason}"
         if self.status is Status.IN_PROGRESS:
@@ -163,6 +168,7 @@ class Verdict:
             "missing": dict(self.missing),
             "reason": self.reason,
             "fix": self.fix,
+            "asked": self.asked,
         }
 
 

@@ -22,6 +22,7 @@ from tdcore.actions.outbox import CLOSE_TIMEOUT, Outbox
 from tdcore.collection import CollectionConfig
 from tdcore.errors import SinkError
 from tdcore.patterns import RunPatterns
+from tdcore.rules.applies import why_not_applicable
 from tdcore.rules.base import Finding, Rule, Status, Verdict
 from tdcore.rules.bounds import bounds_of, unbounded
 from tdcore.rules.evaluable import lacking, unmatched
@@ -65,6 +66,7 @@ class Engine:
         self._run_patterns = RunPatterns() if rules_of_run else None
         self.problems: list[str] = []  # of actions and of writing findings; judging goes on
         self.left_out: tuple[str, ...] = ()  # what else it was asked to judge by, and why it does not
+        self.asked: int | None = None  # how many of the rules, the first ones, were named; None: all
         self.rows = 0
         self._judges = _labelled(rules)
         self._outbox = Outbox(actions)
@@ -73,6 +75,7 @@ class Engine:
         self._max_findings = max_findings
         self._clock_ns = clock_ns
         self._kinds: set[str] = set()
+        self._classes: set[str] = set()  # of modules whose outputs were seen
         self._ended: frozenset[tuple[int, str]] = frozenset()
         self._delivered: dict[FindingKey, None] = {}  # what actions have seen, an ordered set
         self._pending: list[Finding] = []  # what they are to see
@@ -101,6 +104,9 @@ class Engine:
         if rows:
             codes, texts = columns.codes("kind")
             self._kinds.update(filter(None, (texts[code] for code in np.unique(codes).tolist())))
+            outputs = columns.where("kind", "output".__eq__)
+            codes, texts = columns.codes("origin")
+            self._classes.update(filter(None, (texts[code] for code in np.unique(codes[outputs]).tolist())))
         found: list[Finding] = []
         for judge in judges:
             found += self._judge(judge, columns, batch)
@@ -119,7 +125,10 @@ class Engine:
 
     def verdicts(self, *, finished: bool) -> tuple[Verdict, ...]:
         """Where each rule stands. finished: whether all that the run will ever hold was judged."""
-        return tuple(self._verdict(judge, finished) for judge in self._judges)
+        asked = len(self._judges) if self.asked is None else self.asked
+        return tuple(
+            self._verdict(judge, finished, asked=number < asked) for number, judge in enumerate(self._judges)
+        )
 
     @property
     def labels(self) -> list[tuple[str, Rule]]:
@@ -136,6 +145,7 @@ class Engine:
         return {
             "rows": self.rows,
             "kinds": self._kinds,
+            "classes": self._classes,
             "ended": self._ended,
             "delivered": list(self._delivered),
             "untold": self._outbox.untold(),
@@ -145,6 +155,7 @@ class Engine:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes over what another engine with the same rules has left. Before the first `step`."""
         self.rows, self._kinds, self._ended = state["rows"], state["kinds"], state["ended"]
+        self._classes = state["classes"]
         self._delivered = dict.fromkeys(state["delivered"])
         for judge, kept in zip(self._judges, state["judges"], strict=True):
             for name in _KEPT:
@@ -222,7 +233,7 @@ class Engine:
                 judge.last_mode = columns.text("mode", newest)
         return found
 
-    def _verdict(self, judge: _Judge, finished: bool) -> Verdict:
+    def _verdict(self, judge: _Judge, finished: bool, *, asked: bool) -> Verdict:
         reason, fix = "", ""
         left_out = self._left_out(judge)
         captures: tuple[CollectionConfig, ...] = ()
@@ -241,6 +252,9 @@ class Engine:
                 reason = lack or self._lacks(judge, need.what)
                 if left_out:
                     reason = f"{left_out:,} names that it may need were left out ({_LEFT_OUT}). {reason}"
+                foreign = "" if left_out else self._foreign(judge, need)
+                if foreign:
+                    status, reason, fix, captures = Status.NOT_APPLICABLE, foreign, "", ()
             except Exception as error:  # as for check: the other rules have their verdicts
                 status, reason = Status.ERROR, _where_raised(error)
         else:
@@ -261,6 +275,7 @@ class Engine:
             reason=reason,
             fix=fix,
             captures=captures,
+            asked=asked,
         )
 
     def _left_out(self, judge: _Judge) -> int:
@@ -272,6 +287,16 @@ class Engine:
             return found.of_kinds(judge.rule.needs().kinds)
         except Exception:  # a rule is anybody's code; its own verdict says what is wrong
             return found.names
+
+    def _foreign(self, judge: _Judge, need: Need) -> str:
+        """Why the rule does not apply to this run, once something of the run was seen; "" where it may."""
+        if not self.rows:
+            return ""
+        capture = self.source.capture()
+        names = () if capture is None else [each.name for each in capture.collections]
+        classes = self._classes if "outputs" in names or "all" in names else ()
+        seen = bool(judge.coverage.missing)
+        return why_not_applicable(need, self.source.training(), classes, seen=seen)
 
     def _lack(self, judge: _Judge, need: Need, finished: bool) -> str:
         """What the run is not configured to capture, once something of it was seen; "" when that is open."""

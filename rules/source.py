@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from tdcore.errors import ConfigError, RunError, SinkKeyError, TensorUnavailableForStep
 from tdcore.patterns import RunPatterns
+from tdcore.rules.applies import Training
 from tdcore.rules.completeness import Completeness
 from tdcore.rules.evaluable import Capture, capture_of
 from tdcore.rules.window import Members
@@ -84,6 +85,10 @@ class Source(Protocol):
 
     def left_out(self) -> LeftOut | None:
         """Names that the newest attempt could not record; None when there are none."""
+        ...
+
+    def training(self) -> Training | None:
+        """What the newest attempt says of its training; None when it does not say."""
         ...
 
     def begun(self) -> bool:
@@ -240,6 +245,16 @@ class RunSource:
         """See Source.left_out. As of the last rows."""
         return self._left_out
 
+    def training(self) -> Training | None:
+        """See Source.training. As of the last rows."""
+        attempts = () if self._progress is None else self._progress.run.attempts
+        if not attempts:
+            return None
+        framework = attempts[-1].document.get("framework")
+        return Training(
+            framework=framework if isinstance(framework, str) else "", world_size=attempts[-1].world_size
+        )
+
     def begun(self) -> bool:
         """See Source.begun."""
         if self._progress is None:
@@ -357,6 +372,9 @@ class TableSource:
 
     def left_out(self) -> LeftOut | None:
         """See Source.left_out."""
+
+    def training(self) -> Training | None:
+        """See Source.training."""
         return None
 
     def begun(self) -> bool:

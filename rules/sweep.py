@@ -23,7 +23,7 @@ from tdcore.errors import ConfigError, SinkError
 from tdcore.layout import RUN_KEY
 from tdcore.rules.base import Rule
 from tdcore.rules.engine import MAX_FINDINGS
-from tdcore.rules.loading import load_rule
+from tdcore.rules.loading import load_rules
 from tdcore.rules.runner import EXIT_CODES, Report
 from tdcore.rules.sweep_engines import ENGINES
 from tdcore.rules.sweep_task import Entry, Task
@@ -182,7 +182,7 @@ def _checked(rules: Iterable[str | Rule | type[Rule]], *, sent: bool) -> Sequenc
         raise ConfigError("no rule was given; name at least one, such as vanishing_gradient")
     for rule in chosen:
         if isinstance(rule, str):
-            load_rule(rule)
+            load_rules(rule)
         elif sent:
             try:
                 pickle.dumps(rule)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from tdcore.errors import TdcoreError
 from tdcore.rules.base import Rule
-from tdcore.rules.loading import load_rule
 from tdcore.rules.runner import Report, run
 
 __all__ = ["Entry", "Task"]
@@ -48,10 +47,9 @@ class Task:
     def __call__(self, place: str) -> Entry:
         """Judges the run. Never raises for what the run or the rules do."""
         try:
-            rules = [load_rule(rule) if isinstance(rule, str) else rule for rule in self.rules]
             report = run(
                 place,
-                rules,
+                self.rules,
                 attempt=self.attempt,
                 ended=self.ended,
                 write_findings=self.write_findings,

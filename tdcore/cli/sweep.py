@@ -137,6 +137,7 @@ def _cell(verdict: Verdict | None) -> str:
         "issue": f"[red]{verdict.finding_count:,}[/]",
         "error": "[red]error[/]",
         "not evaluable": "[yellow]n/e[/]",
+        "does not apply": "[dim]n/a[/]",
         "in progress": "[cyan]0 so far[/]",
     }
     return cells[verdict.status.value]

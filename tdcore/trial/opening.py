@@ -119,7 +119,7 @@ def _not_found(place: RunPlace) -> RunNotFound:
         below = "; `tdcore ls` lists the runs below a prefix"
         return RunNotFound(
             f"{place.shown} has no run.json: it is not a run of tdcore, or the training has not begun to "
-            "write; check the path given to the hook as out_dir, or pass wait=timedelta(minutes=1)"
+            "write; check the path given to the hook as out_dir, or wait until it has begun"
             + (below if place.root is None else "")
         )
     if place.root.exists():
