@@ -158,7 +158,7 @@ def create_from_json_file(json_file_path: str | os.PathLike[str] | None = None, 
 def get_hook(
     json_config_path: str | os.PathLike[str] | None = None, create_if_not_exists: bool = False
 ) -> Hook | None:
-    """The hook that set_hook() was given; else, with create_if_not_exists, one that does nothing; else None."""
+    """The hook that set_hook() was given, or with create_if_not_exists one that does nothing, or None."""
     return _current[-1] if _current else Hook() if create_if_not_exists else None
 
 

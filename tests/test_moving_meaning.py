@@ -55,7 +55,9 @@ class Training:
 
 
 def gradient(model: nn.Module) -> Any:
-    return model.fc.weight.grad.clone().numpy()  # type: ignore[union-attr]  # a Linear with a gradient
+    found = model.get_parameter("fc.weight").grad
+    assert found is not None
+    return found.clone().numpy()
 
 
 def test_gradients_are_those_after_clipping(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from tdcore.config import SaveConfig
-from tdcore.rules import DeadRelu, NLPSequenceRatio, OutlierRank, Rule, Status, TreeDepth, run
+from tdcore.rules import DeadRelu, NLPSequenceRatio, OutlierRank, RuleProtocol, Status, TreeDepth, run
 from tdcore.rules.applies import Training, why_not_applicable
 from tdcore.rules.need import VALUES, Need, captures_of
 from tests.rules.trainings import blobs, train
@@ -48,7 +48,7 @@ def test_a_rule_applies_unless_the_run_is_known_to_be_of_another_kind(
 def test_a_training_is_told_which_rules_do_not_apply_and_what_the_others_lack(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(16, 4), nn.ReLU(), nn.Linear(4, 4))
     place = train(tmp_path / "run", model, blobs(6), collections=["outputs"])
-    rules: list[Rule] = [TreeDepth(), OutlierRank(), NLPSequenceRatio(), DeadRelu()]
+    rules: list[RuleProtocol] = [TreeDepth(), OutlierRank(), NLPSequenceRatio(), DeadRelu()]
     trees, ranks, tokens, relu = run(place, rules, write_findings=False).verdicts
     assert {each.status for each in (trees, ranks, tokens)} == {Status.NOT_APPLICABLE}
     assert tokens.reason == "the model has no layer of the kind that it judges (^Embedding_input)"
