@@ -13,6 +13,7 @@ from typing import Literal
 from tdcore import _core
 from tdcore.devices import visible_nvidia_devices
 from tdcore.errors import CaptureError, ConfigError
+from tdcore.short_repr import settings_repr
 
 __all__ = ["RingConfig", "make_ring"]
 
@@ -49,6 +50,8 @@ class RingConfig:
     device_lanes: int | None = None
     device_ring_bytes: int = 256 * _MIB
     device_arena_bytes: int = 64 * _MIB
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         if self.when_full not in ("block", "drop", "degrade"):

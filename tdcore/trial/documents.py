@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from tdcore import layout
 from tdcore.errors import RunCorrupt, SinkKeyError, UnsupportedFormat
+from tdcore.short_repr import cut, how_many
 from tdcore.sinks.base import announce
 from tdcore.trial.index_file import clipped
 
@@ -54,6 +56,12 @@ class Attempt:
     workers: tuple[str, ...]
     document: Mapping[str, Any]
 
+    def __repr__(self) -> str:
+        started = datetime.fromtimestamp(self.started_ns / 1e9, timezone.utc).isoformat(" ", "seconds")
+        framework = str(self.document.get("framework") or "?")
+        workers = how_many(self.world_size, "worker")
+        return cut(f"<Attempt {self.number}: {framework}, {workers}, on {self.host}, started {started}>")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
@@ -71,6 +79,11 @@ class RunEnd:
     attempt: int
     clean: bool
     document: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        how = "clean" if self.clean else "unclean"
+        reason = str(self.document.get("reason") or "no reason given")
+        return cut(f"<RunEnd of {self.worker} in attempt {self.attempt}: {how}, {reason}>")
 
 
 def read_run(sink: Sink) -> Run:
