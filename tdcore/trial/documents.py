@@ -23,6 +23,7 @@ from tdcore.documents import (
     parse_run,
 )
 from tdcore.errors import RunCorrupt, SinkKeyError
+from tdcore.short_repr import cut
 from tdcore.sinks.base import announce
 
 if TYPE_CHECKING:
@@ -59,6 +60,11 @@ class RunEnd:
     reason: str
     drops: Mapping[str, Drop]
     document: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        how = "clean" if self.clean else "unclean"
+        reason = str(self.document.get("reason") or "no reason given")
+        return cut(f"<RunEnd of {self.worker} in attempt {self.attempt}: {how}, {reason}>")
 
 
 def read_run(sink: Sink) -> Run:
