@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from tdcore.collection import Collection, CollectionConfig, CollectionManager
-from tdcore.config import HookConfig
+from tdcore.config import HookConfig, ReductionConfig, SaveConfig
 from tdcore.counters import Counters, DeviceReport
 from tdcore.modes import ModeKeys
 
@@ -68,6 +68,31 @@ class Hook:
         """-1: no step is counted."""
         return -1
 
+    @property
+    def mode_steps(self) -> dict[ModeKeys, int]:
+        """-1 for each mode: no step is counted."""
+        return dict.fromkeys(ModeKeys, -1)
+
+    @property
+    def save_config(self) -> SaveConfig:
+        """The default."""
+        return self.config.save_config
+
+    @property
+    def reduction_config(self) -> ReductionConfig | None:
+        """None."""
+        return self.config.reduction_config
+
+    @property
+    def include_collections(self) -> list[str]:
+        """None."""
+        return []
+
+    @property
+    def collection_manager(self) -> CollectionManager:
+        """The collections that the script asked for."""
+        return self._collections
+
     def set_mode(self, mode: ModeKeys) -> None:
         """Is kept for `mode`."""
         self._mode = mode
@@ -114,6 +139,14 @@ class Hook:
 
     def record_tensor_value(self, tensor_name: str, tensor_value: Any) -> None:
         """Records nothing."""
+
+    def backward_hook(self, tname: str) -> Callable[[Any], None]:
+        """A function that records nothing."""
+        return _nothing
+
+    def flush(self, timeout: timedelta | None = None) -> bool:
+        """True: nothing is left to be written."""
+        return True
 
     def counters(self) -> Counters:
         """Nothing was captured and nothing dropped."""
@@ -170,6 +203,10 @@ def set_hook(custom_hook: Hook) -> None:
 def del_hook() -> None:
     """Forgets what set_hook() was given."""
     _current.clear()
+
+
+def _nothing(gradient: Any) -> None:
+    return None
 
 
 _current: list[Hook] = []  # at most one
