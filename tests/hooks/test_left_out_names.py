@@ -11,6 +11,7 @@ import torch
 
 import tdcore as td
 from tdcore.cli.gaps import missing_lines
+from tdcore.hooks.pytorch import Hook
 from tdcore.rules import run as judge
 from tests.hooks.conftest import MakeHook, ReadRun
 
@@ -28,11 +29,11 @@ class Experts(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
-            x = torch.stack([expert(x) for expert in layer]).mean(0)
+            x = torch.stack([expert(x) for expert in layer.children()]).mean(0)
         return x
 
 
-def train(model: torch.nn.Module, hook: td.Hook, steps: int = 1) -> None:
+def train(model: torch.nn.Module, hook: Hook, steps: int = 1) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
         optimizer.zero_grad()
