@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tdcore.cli.output import human_bytes
-from tdcore.trial.left_out import left_out_text
 
 if TYPE_CHECKING:
     from tdcore.trial import Missing
@@ -16,6 +15,8 @@ __all__ = ["missing_lines"]
 
 def missing_lines(missing: Iterable[Missing]) -> Iterator[str]:
     """A line for each."""
+    from tdcore.trial.left_out import left_out_text
+
     for each in missing:
         who = f"{each.worker} of attempt {each.attempt}"
         if each.gap is not None:
