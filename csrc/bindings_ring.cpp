@@ -150,6 +150,10 @@ void bind_ring(py::module_& module) {
       .def_property_readonly("data_bytes", &Ring::data_bytes, "The most that the ring of bytes may hold.")
       .def_property_readonly("memory_bytes", &Ring::memory_bytes,
                              "Bytes of shared memory taken so far, lanes included; 0 after close().")
+      .def("expect", &Ring::expect, py::arg("bytes"),
+           "Records of so many bytes in all will be in the ring at once soon: a thread takes the memory, so "
+           "that no "
+           "capture has to. Returns at once.")
       .def("growth_refusal", &Ring::growth_refusal,
            "Why the ring could not become larger when it last wanted to; \"\" when it could.")
       .def_property_readonly("slots", &Ring::slots, "Number of records the ring can hold.")

@@ -108,7 +108,8 @@ Ring::Ring(const RingConfig& config, std::shared_ptr<RingMemory> memory, bool ta
 
 Ring::~Ring() {
   close();
-  if (memory_ && guard_->here()) {  // still in use: leave it mapped
+  if (!guard_->here()) (void)ahead_.release();  // the thread is the parent's
+  if (memory_ && guard_->here()) {              // still in use: leave it mapped
     keep_for_ever(std::move(helpers_));
     keep_for_ever(std::shared_ptr<RingMemory>(memory_));
     keep_for_ever(std::vector<std::shared_ptr<Ring>>(lanes_));
@@ -362,6 +363,10 @@ std::shared_ptr<RingMemory> Ring::memory() const noexcept {
 void Ring::close() noexcept {
   if (devices_) devices_->close();  // first: devices write to the lanes
   if (!guard_->here() || closed_.exchange(true, std::memory_order_seq_cst)) return;
+  {
+    const std::lock_guard lock(ahead_mutex_);
+    if (ahead_ && ahead_->joinable()) ahead_->join();
+  }
   const Clock::time_point deadline = Clock::now() + kCloseTimeout;
   while (users_.load(std::memory_order_seq_cst) != 0) {  // acquire side of Use::leave()
     if (Clock::now() >= deadline) return;

@@ -92,6 +92,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "control_page.hpp"
@@ -206,6 +207,9 @@ class Ring {
   std::uint64_t data_bytes() const noexcept { return config_.data_bytes; }
   /// Bytes of shared memory that were taken so far, lanes included; 0 after close().
   std::uint64_t memory_bytes() const noexcept;
+  /// Says that records of `bytes` in all will be in the ring at once soon: a thread makes it large enough,
+  /// within its bounds, so that no capture has to. Returns at once; later calls count when they ask for more.
+  void expect(std::uint64_t bytes) noexcept;
   /// Why the ring could not become larger when it last wanted to; "" when it could.
   std::string growth_refusal() const;
   std::uint64_t slots() const noexcept { return config_.slots; }
@@ -265,6 +269,8 @@ class Ring {
                      const Size& size) noexcept;
   bool may_ever_fit(std::uint64_t units) const noexcept;
   bool grow(std::uint64_t units) noexcept;
+  bool resize(std::uint64_t capacity) noexcept;
+  void grow_ahead() noexcept;
   std::uint64_t next_size(std::uint64_t index, std::uint64_t units) const noexcept;
   void set_size(std::uint64_t index) noexcept;
   bool has_room(std::uint64_t bytes) const noexcept;
@@ -287,7 +293,10 @@ class Ring {
   // Sizes that the ring has had, by Cursor::size, and the one that grow() makes. Written under grow_mutex_,
   // each before the swap that makes it the ring's; read after the load of R that names it.
   std::array<Size, std::size_t{1} << kSizeBits> sizes_{};
-  mutable std::mutex grow_mutex_;  // guards the next two, and sizes_
+  std::atomic<std::uint64_t> expected_units_{0};  // expect(); relaxed: a number, orders nothing
+  std::mutex ahead_mutex_;                        // guards the next one; taken before grow_mutex_
+  std::unique_ptr<std::thread> ahead_;            // of expect(); joined by close()
+  mutable std::mutex grow_mutex_;                 // guards the next two, and sizes_
   std::chrono::steady_clock::time_point no_growth_until_{};
   std::string growth_refusal_;
   std::unique_ptr<HelperPool> helpers_;      // constant until close() has seen users_ == 0, null after

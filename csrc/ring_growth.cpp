@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "quiet_thread.hpp"
 #include "ring_use.hpp"
 
 namespace tdcore {
@@ -64,36 +65,66 @@ void Ring::set_size(std::uint64_t index) noexcept {
   }
 }
 
+/// Takes the memory for `capacity` units, more than there are, and makes that the ring's size. False when
+/// there is no memory. Under grow_mutex_.
+bool Ring::resize(std::uint64_t capacity) noexcept {
+  ControlPage& control = memory_->control();
+  const std::uint64_t index = Cursor::unpack(control.reservation.load(std::memory_order_relaxed)).size;
+  try {
+    memory_->take_data(capacity * kUnitBytes);
+  } catch (const std::exception& error) {
+    no_growth_until_ = std::chrono::steady_clock::now() + kPauseAfterRefusal;
+    control.data_limit.store(sizes_[index].capacity * kUnitBytes, std::memory_order_relaxed);
+    try {
+      growth_refusal_ = error.what();
+    } catch (...) {  // no memory for the reason
+    }
+    return false;
+  }
+  sizes_[index + 1].capacity = capacity;
+  set_size(index + 1);
+  control.data_limit.store(config_.data_bytes, std::memory_order_relaxed);
+  growth_refusal_.clear();
+  return true;
+}
+
 /// Makes the ring larger, so that a record of `units` may find room. False when the ring has its full size,
 /// or no memory is to be had. True also when another thread did it meanwhile.
 bool Ring::grow(std::uint64_t units) noexcept {
-  const std::uint64_t most = config_.data_bytes / kUnitBytes;
   ControlPage& control = memory_->control();
   // Acquire: as in reserve().
   const std::uint64_t seen = Cursor::unpack(control.reservation.load(std::memory_order_acquire)).size;
-  if (sizes_[seen].capacity >= most) return false;
-  try {
-    const std::lock_guard lock(grow_mutex_);
-    const std::uint64_t index = Cursor::unpack(control.reservation.load(std::memory_order_relaxed)).size;
-    if (index != seen) return true;
-    if (std::chrono::steady_clock::now() < no_growth_until_) return false;
-    const std::uint64_t capacity = next_size(index, units);
-    try {
-      memory_->take_data(capacity * kUnitBytes);
-    } catch (const std::exception& error) {
-      no_growth_until_ = std::chrono::steady_clock::now() + kPauseAfterRefusal;
-      control.data_limit.store(sizes_[index].capacity * kUnitBytes, std::memory_order_relaxed);
-      growth_refusal_ = error.what();
-      return false;
-    }
-    sizes_[index + 1].capacity = capacity;
-    set_size(index + 1);
-    control.data_limit.store(config_.data_bytes, std::memory_order_relaxed);
-    growth_refusal_.clear();
-    return true;
-  } catch (...) {  // no memory for the reason
-    return false;
-  }
+  if (sizes_[seen].capacity >= config_.data_bytes / kUnitBytes) return false;
+  const std::lock_guard lock(grow_mutex_);
+  const std::uint64_t index = Cursor::unpack(control.reservation.load(std::memory_order_relaxed)).size;
+  if (index != seen) return true;
+  if (std::chrono::steady_clock::now() < no_growth_until_) return false;
+  return resize(next_size(index, units));
+}
+
+/// The work of expect(). On its thread.
+void Ring::grow_ahead() noexcept {
+  const Use use(*this);
+  if (!use) return;
+  const std::lock_guard lock(grow_mutex_);
+  const std::uint64_t expected = expected_units_.load(std::memory_order_relaxed);
+  const std::uint64_t most = config_.data_bytes / kUnitBytes;
+  const std::uint64_t index =
+      Cursor::unpack(memory_->control().reservation.load(std::memory_order_relaxed)).size;
+  std::uint64_t capacity = sizes_[index].capacity;
+  while (capacity < most && capacity - capacity / 8 < expected) capacity = std::min(capacity * kFactor, most);
+  if (capacity > sizes_[index].capacity) (void)resize(capacity);
+}
+
+void Ring::expect(std::uint64_t bytes) noexcept {
+  const Use use(*this);
+  if (!use) return;
+  const std::uint64_t units = bytes / kUnitBytes + 1;
+  const std::lock_guard lock(ahead_mutex_);
+  if (units <= expected_units_.load(std::memory_order_relaxed)) return;
+  expected_units_.store(units, std::memory_order_relaxed);
+  if (ahead_ && ahead_->joinable()) ahead_->join();  // rare, and soon over
+  ahead_ = start_quiet_thread([this] { grow_ahead(); });
 }
 
 std::uint64_t Ring::memory_bytes() const noexcept {

@@ -325,6 +325,7 @@ class BaseHook(HookState, Resumable):
         if not self._off:
             self._guarded("close", self._finish)
             self._guarded("devices", say_refusals, self._ring, self._warn)
+            self._guarded("ring size", say_growth_refusal, self._ring, self._warn)
             self._guarded("collections", self._send_collections)
             self._off = True
 

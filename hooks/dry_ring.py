@@ -58,6 +58,9 @@ class DryRing:
         """No memory is taken."""
         return ""
 
+    def expect(self, size: int) -> None:
+        """No memory is taken."""
+
     def device_reports(self) -> list[dict[str, Any]]:
         """No device is used."""
         return []

@@ -53,6 +53,10 @@ class Ring:
         """
         What is known of each device that was met: device, name, kernels, rung, rung_reason, arena_bytes, early_commits, in_flight, error.
         """
+    def expect(self, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Records of so many bytes in all will be in the ring at once soon: a thread takes the memory, so that no capture has to. Returns at once.
+        """
     def growth_refusal(self) -> str:
         """
         Why the ring could not become larger when it last wanted to; "" when it could.

@@ -42,6 +42,7 @@ from tdcore.hooks.pytorch import compiled_steps
 from tdcore.hooks.pytorch.compiled import CompiledRoot, compile_in_use
 from tdcore.hooks.pytorch.driver import TrainingDriver
 from tdcore.hooks.pytorch.job import came_too_early, place_in_job
+from tdcore.hooks.pytorch.payload_size import expected_bytes
 from tdcore.hooks.pytorch.pickling import leave_hooks_out_of_pickles
 from tdcore.hooks.pytorch.registration import (
     check_clock,
@@ -188,11 +189,19 @@ class Hook(TrainingDriver):
         leave_hooks_out_of_pickles()
         leave_out_of_scripts()
         self._foreign.clear()
+        self._guarded("ring size", self._expect, module, name)
         self._clock.refresh_next()
         if compile_in_use():
             compiled_steps.arm(self, root)
 
     register_hook = register_module
+
+    def _expect(self, module: nn.Module, name: str) -> None:
+        """Has the ring take memory in advance for the values that a saved step of the model will have."""
+        included = [self._collections.get(each) for each in self._clock.included]
+        expected = expected_bytes(module, name, included, self.config.reduction_config)
+        if expected:
+            self._ring.expect(expected)
 
     def register_loss(self, loss_module: nn.Module) -> None:
         """Captures what a loss module returns, as "<Class>_output_0" of the collection "losses"."""

@@ -106,6 +106,19 @@ void rings() {
     REQUIRE(ring.growth_refusal().empty() && consumer.data_bytes() == 64 * kMib);
     REQUIRE(put(ring, 4 * kMib, 2));
   });
+  it("memory that is expected to be needed is taken before it is", [] {
+    Ring ring(config(64 * kMib, 16));
+    ring.expect(10 * kMib);
+    ring.expect(1000);
+    while (ring.memory_bytes() < 16 * kMib) std::this_thread::yield();
+    const std::uint64_t taken = ring.memory_bytes();
+    REQUIRE(taken < 18 * kMib);
+    REQUIRE(put(ring, 8 * kMib, 1) && ring.memory_bytes() == taken);
+    ring.expect(1000 * kMib);
+    while (ring.memory_bytes() < 64 * kMib) std::this_thread::yield();
+    ring.close();
+    ring.expect(1000 * kMib);
+  });
   it("several threads may find the ring too small at once", [] {
     Ring ring(growing(kMib, 4096));
     std::array<std::thread, 4> producers;
