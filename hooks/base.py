@@ -41,6 +41,7 @@ from tdcore.layout import worker_name
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, Session, StopRequest
 from tdcore.settings import disabled
+from tdcore.step_text import step_text
 from tdcore.workers import expected_workers
 
 __all__ = ["BaseHook", "hook_config"]
@@ -211,7 +212,12 @@ class BaseHook(HookState, Resumable):
         return self._session.close() if self._session is not None else None
 
     def __repr__(self) -> str:
-        state = "closed" if self._off else f"step {self._clock.now.step}"
+        now = self._clock.now
+        state = "before the first step"
+        if self._off:
+            state = "closed"
+        elif now.step >= now.first:
+            state = step_text(now.step, ModeKeys(now.mode).name, now.mode_step)
         return f"<{type(self).__name__} for {self.framework}, {self.out_dir!r}, {state}>"
 
     def __enter__(self: _HookT) -> _HookT:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from tdcore.collection import CollectionConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.need import Need
+from tdcore.short_repr import cut
 from tdcore.step_text import step_text
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ class Finding:
         """The step in words, that of the mode first: "TRAIN step 40 (global 55)"."""
         return step_text(self.step, self.mode, self.mode_step)
 
+    def __repr__(self) -> str:
+        return cut(f"<{self.rule} at {self.at}, {self.tensor or 'the run'}: {self.why}>")
+
     @property
     def key(self) -> tuple[str, int, str, int, str, str]:
         """What makes two findings the same one: rule, attempt, worker, step, tensor and kind."""
@@ -126,6 +130,9 @@ class Verdict:
     fix: str = ""
     captures: tuple[CollectionConfig, ...] = ()
     asked: bool = True
+
+    def __repr__(self) -> str:
+        return cut(f"<Verdict of {self.rule}: {self.text}>")
 
     @property
     def text(self) -> str:

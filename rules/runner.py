@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from tdcore.rules.chosen import choose
 from tdcore.rules.engine import MAX_FINDINGS, Engine
 from tdcore.rules.source import RunSource, Source
 from tdcore.rules.state import Keeper, alone
+from tdcore.short_repr import cut, how_many
 
 if TYPE_CHECKING:
     from tdcore.actions import Action
@@ -65,6 +67,13 @@ class Report:
     rows: int = 0
     problems: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        counts = Counter(verdict.status.value for verdict in self.verdicts)
+        found = ", ".join(f"{count} {status}" for status, count in counts.items()) or "no rules"
+        going = "" if self.finished else ", so far"
+        findings = how_many(sum(verdict.finding_count for verdict in self.verdicts), "finding")
+        return cut(f"<Report on {self.run}: {found}; {findings}{going}>")
 
     @property
     def findings(self) -> list[Finding]:

@@ -41,6 +41,9 @@ class SweepReport:
 
     entries: tuple[Entry, ...]
 
+    def __repr__(self) -> str:
+        return f"<SweepReport: {self.summary}>"
+
     @property
     def reports(self) -> list[Report]:
         """Of the runs that could be judged."""

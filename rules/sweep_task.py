@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tdcore.errors import TdcoreError
 from tdcore.rules.base import Rule
 from tdcore.rules.runner import Report, run
+from tdcore.short_repr import cut
 
 __all__ = ["Entry", "Task"]
 
@@ -22,6 +23,9 @@ class Entry:
     place: str
     report: Report | None = None
     error: str = ""
+
+    def __repr__(self) -> str:
+        return cut(f"<Entry {self.place}: {self.error or self.report!r}>")
 
     @property
     def exit_code(self) -> int:

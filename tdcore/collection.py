@@ -30,6 +30,7 @@ from tdcore.errors import InvalidCollectionConfiguration
 from tdcore.layout import TensorKind
 from tdcore.modes import ModeKeys
 from tdcore.pattern_list import PatternList
+from tdcore.short_repr import cut, how_many
 
 __all__ = [
     "OLDER_REGEX",
@@ -342,7 +343,8 @@ class Collection:
         return cls.from_dict(found)
 
     def __repr__(self) -> str:
-        return f"Collection({self.name!r}, include_regex={self.include_regex!r})"
+        seen = how_many(len(self.seen), "tensor")
+        return cut(f"<Collection {self.name!r}: {seen} so far, include_regex={self.include_regex!r}>")
 
 
 class CollectionManager:

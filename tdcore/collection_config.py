@@ -8,6 +8,7 @@ from typing import Any
 
 from tdcore.config import ReductionConfig, SaveConfig, patterns
 from tdcore.errors import InvalidCollectionConfiguration
+from tdcore.short_repr import settings_repr
 
 __all__ = ["CollectionConfig"]
 
@@ -26,6 +27,8 @@ class CollectionConfig:
     module_regex: Sequence[str] = ()
     save_config: SaveConfig | None = None
     reduction_config: ReductionConfig | None = None
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:

@@ -16,6 +16,7 @@ from tdcore import checks
 from tdcore.checks import patterns
 from tdcore.errors import ConfigError
 from tdcore.modes import ModeKeys
+from tdcore.short_repr import settings_repr
 from tdcore.workers import parse_workers
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class SaveConfigMode:
     start_step: int = 0
     end_step: int | None = None
     save_steps: Sequence[int] = ()
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         interval = DEFAULT_SAVE_INTERVAL if self.save_interval is None else self.save_interval
@@ -113,6 +116,8 @@ class SaveConfig:
     _partial: bool = field(
         init=False, repr=False, default=False
     )  # says nothing of modes that it does not name
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         rest = SaveConfigMode(
@@ -221,6 +226,8 @@ class ReductionConfig:
     save_raw_tensor: bool = False
     save_shape: bool = True
 
+    __repr__ = settings_repr
+
     def __post_init__(self) -> None:
         for name, allowed in (
             ("reductions", ALLOWED_REDUCTIONS),
@@ -307,6 +314,8 @@ class HookConfig:
     include_workers: str | Iterable[int | str] = "one"
     collections: Sequence[CollectionConfig] = ()
     rules: Sequence[str] = ()
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         if not isinstance(self.out_dir, str) or not self.out_dir:

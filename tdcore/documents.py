@@ -14,11 +14,13 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
 from tdcore.errors import RunCorrupt, UnsupportedFormat
 from tdcore.layout import FORMAT_VERSION, MAX_ATTEMPT, valid_worker
+from tdcore.short_repr import cut, how_many
 
 __all__ = [
     "Attempt",
@@ -54,6 +56,14 @@ class Attempt:
     pid: int
     workers: tuple[str, ...]
     document: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        try:
+            started = datetime.fromtimestamp(self.started_ns / 1e9, timezone.utc).isoformat(" ", "seconds")
+        except (OverflowError, ValueError, OSError):  # a run may hold any number
+            started = "at an unknown time"
+        framework, workers = self.document.get("framework") or "?", how_many(self.world_size, "worker")
+        return cut(f"<Attempt {self.number}: {framework}, {workers}, on {self.host}, started {started}>")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tdcore.devices import visible_nvidia_devices
 from tdcore.errors import CaptureError, ConfigError
+from tdcore.short_repr import settings_repr
 
 if TYPE_CHECKING:
     from tdcore import _core
@@ -51,6 +52,8 @@ class RingConfig:
     device_lanes: int | None = None
     device_ring_bytes: int = 256 * _MIB
     device_arena_bytes: int = 64 * _MIB
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         if self.when_full not in ("block", "drop", "degrade"):

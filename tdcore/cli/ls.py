@@ -15,6 +15,7 @@ from tdcore.cli.notes import note_lines
 from tdcore.cli.output import console, human_bytes, print_json, shown
 from tdcore.cli.sharding import sharding_texts
 from tdcore.cli.steps import spans_by_mode, spans_of_tensors, spans_text
+from tdcore.errors import ConfigError
 from tdcore.sinks import shown_place
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ def command(
     regex: Annotated[
         str | None, typer.Option("--regex", "-r", help="Only tensors whose name this pattern finds.")
     ] = None,
+    attempt: Annotated[
+        int | None, typer.Option(min=0, help="Only this attempt of the run; default: its latest history.")
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the runs in a folder or bucket, or the tensors, collections, attempts, drops and gaps of one run.
@@ -51,6 +55,8 @@ def command(
     from tdcore.trial.below import runs_below
 
     places = runs_below(path)
+    if places and attempt is not None:
+        raise ConfigError(f"--attempt is one of a run, and {path} is a folder of runs; name one of them")
     if places:
         found = [_summary_or_error(place) for place in places]
         if json_output:
@@ -58,9 +64,13 @@ def command(
         else:
             _print_runs(path, found)
         return
-    with closing(create_trial(path)) as trial, no_refresh(trial):
-        summary = {**_summary(trial), "collections": _collections(trial), "tensors": _tensors(trial, regex)}
-        lost = [*missing_lines(trial.missing(), len(trial.modes())), *trial.patterns.remarks()]
+    with closing(create_trial(path, attempt=attempt)) as trial, no_refresh(trial):
+        summary = _summary(trial, attempt)
+        summary |= {"collections": _collections(trial), "tensors": _tensors(trial, regex)}
+        missing = [each for each in trial.missing() if attempt in (None, each.attempt)]
+        lost = [*missing_lines(missing, len(trial.modes())), *trial.patterns.remarks()]
+        if trial.open_hint:
+            lost.append(trial.open_hint)
     if json_output:
         print_json(summary)
     else:
@@ -81,12 +91,16 @@ def _summary_or_error(place: str) -> dict[str, Any]:
         return {"run": place, "status": "unreadable", "error": f"{type(error).__name__}: {error}"}
 
 
-def _summary(trial: Trial) -> dict[str, Any]:
-    """trial: frozen, so that each answer costs no look at the run."""
+def _summary(trial: Trial, only: int | None = None) -> dict[str, Any]:
+    """What a run holds.
+
+    trial: frozen, so that each answer costs no look at the run. only: the attempt that it was opened for.
+    """
     import pyarrow.compute as pc
 
     rows = trial.rows(columns=["name", "nbytes", "mode", "mode_step"])
-    ends, gaps = trial.ends(), trial.gaps
+    ends = {place: end for place, end in trial.ends().items() if only in (None, place[1])}
+    gaps = [gap for gap in trial.gaps if only in (None, gap.attempt)]
     drops: dict[str, dict[str, int]] = {}
     for end in ends.values():
         for reason, drop in end.drops.items():
@@ -104,7 +118,7 @@ def _summary(trial: Trial) -> dict[str, Any]:
         "run": trial.path,
         "run_id": trial.run_id,
         "status": trial.status,
-        "attempts": _attempts(trial),
+        "attempts": _attempts(trial, only),
         "workers": trial.workers(),
         "modes": [mode.name for mode in trial.modes()],
         "first_step": steps[0] if steps else None,
@@ -116,20 +130,20 @@ def _summary(trial: Trial) -> dict[str, Any]:
         "drops": drops,
         "lost_rows": any(not gap.statistics_kept for gap in gaps),
         "gaps": [asdict(gap) for gap in gaps],
-        "missing": [asdict(missing) for missing in trial.missing()],
-        "findings": len(trial.findings()),
+        "missing": [asdict(each) for each in trial.missing() if only in (None, each.attempt)],
+        "findings": sum(only in (None, finding.get("attempt")) for finding in trial.findings()),
         "notes": trial.notes(),
     }
 
 
-def _attempts(trial: Trial) -> list[dict[str, Any]]:
+def _attempts(trial: Trial, only: int | None) -> list[dict[str, Any]]:
     ends: dict[int, list[RunEnd]] = {}
     for (_, attempt), end in trial.ends().items():
         ends.setdefault(attempt, []).append(end)
     gaps = Counter(gap.attempt for gap in trial.gaps)
     notes = trial.all_notes()
     found = []
-    for number in trial.attempts:
+    for number in [number for number in trial.attempts if only in (None, number)]:
         info, mine = trial.attempt_info(number), ends.get(number, [])
         found.append(
             {

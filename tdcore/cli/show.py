@@ -48,6 +48,9 @@ def command(
     last: Annotated[
         int, typer.Option("--last", "-n", min=1, help="How many steps of a tensor are listed.")
     ] = 20,
+    attempt: Annotated[
+        int | None, typer.Option(min=0, help="Only this attempt of the run; default: its latest history.")
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show each tensor's statistics with a line of its history; of one tensor also the steps and a histogram.
@@ -63,10 +66,12 @@ def command(
         raise ConfigError(f"--stat is {stat!r}; it can be {', '.join(STATS)}")
     from tdcore.trial import create_trial
 
-    with closing(create_trial(run)) as trial:
+    with closing(create_trial(run, attempt=attempt)) as trial:
         names, of_mode = _chosen(trial, tensor), _mode(mode)
         if not json_output:
-            for line in missing_lines(trial.missing(), len(trial.modes())):
+            missing = [each for each in trial.missing() if attempt in (None, each.attempt)]
+            lines = missing_lines(missing, len(trial.modes()))
+            for line in filter(None, [*lines, trial.open_hint]):
                 console().print(f"[yellow]{shown(line, _MAX_LINE)}[/]")
         if tensor is not None and len(names) == 1:
             _show_one(trial, names[0], step, of_mode, stat, last, json_output)
@@ -89,10 +94,11 @@ def _chosen(trial: Trial, tensor: str | None) -> list[str]:
         kinds = recorded.column("kind").cast("string")
         recorded = recorded.filter([kind != TensorKind.REDUCTION.label for kind in kinds.to_pylist()])
     names = sorted(recorded.column("name").unify_dictionaries().unique().to_pylist())
+    hint = f". It may still come: {trial.open_hint}" if trial.open_hint else ""
     if not names and tensor is not None:
         raise TensorUnavailable(
             f"no tensor of {trial.path} is called {tensor!r} or found by it{trial.why_absent(tensor)}; "
-            f"see tdcore ls {trial.path}"
+            f"see tdcore ls {trial.path}{hint}"
         )
     return names
 

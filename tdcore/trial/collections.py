@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tdcore import checks
 from tdcore.layout import TensorKind
 from tdcore.patterns import RunPatterns
+from tdcore.short_repr import cut, how_many
 
 if TYPE_CHECKING:
     from tdcore.collection import Collection, Pattern
@@ -38,6 +39,10 @@ class SavedCollection:
     patterns: RunPatterns = field(default_factory=RunPatterns, repr=False, compare=False)
     _own_regex: tuple[str, ...] = field(default=(), repr=False, compare=False)
     _own_names: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        tensors = how_many(len(self.tensor_names), "tensor")
+        return cut(f"<SavedCollection {self.name!r}: {tensors}, include_regex={list(self.include_regex)!r}>")
 
     @classmethod
     def from_document(cls, name: str, entry: Mapping[str, Any], patterns: RunPatterns) -> SavedCollection:

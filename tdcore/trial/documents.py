@@ -23,6 +23,7 @@ from tdcore.documents import (
     parse_run,
 )
 from tdcore.errors import RunCorrupt, SinkKeyError
+from tdcore.short_repr import cut
 from tdcore.sinks.base import announce
 
 if TYPE_CHECKING:
@@ -59,6 +60,12 @@ class RunEnd:
     reason: str
     drops: Mapping[str, Drop]
     document: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        how = "clean" if self.clean else "unclean"
+        return cut(
+            f"<RunEnd of {self.worker} in attempt {self.attempt}: {how}, {self.reason or 'no reason given'}>"
+        )
 
 
 def read_run(sink: Sink) -> Run:

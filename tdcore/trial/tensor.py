@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tdcore.errors import TensorUnavailableForStep
 from tdcore.modes import ModeKeys
+from tdcore.short_repr import how_many
 from tdcore.trial.boxes import Shard
 from tdcore.trial.index import Rows
 from tdcore.trial.merged import checked_columns
@@ -45,7 +46,16 @@ class Tensor:
         self.name = name
 
     def __repr__(self) -> str:
-        return f"Tensor({self.name!r})"
+        reader, rows = self._reader, self._saved.rows()
+        if not len(rows):
+            return f"<Tensor {self.name!r}: nothing saved>"
+        last, index = int(rows[-1]), reader.index
+        steps = index.column("step")[rows]
+        words = [index.text(name, last) for name in ("kind", "dtype")]
+        shape = index.wide("shape", rows[-1:])[0].as_py()
+        what = " ".join([*filter(None, words), *([str(shape)] if shape is not None else [])])
+        saved = how_many(len(np.unique(steps)), "step")
+        return f"<Tensor {self.name!r}: {what}, {saved}, global {steps.min()}..{steps.max()}>"
 
     def steps(self, mode: ModeKeys = ModeKeys.GLOBAL, show_incomplete_steps: bool = False) -> list[int]:
         """Steps at which it was saved, sorted: global ones, or those of the mode. Absent values do not count.

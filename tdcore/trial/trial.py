@@ -88,11 +88,15 @@ class Trial(TrialSteps, TrialTables):
             error = TensorUnavailable(
                 f"run {self.name!r} has no tensor {tensor_name!r}"
                 f"{self.why_absent(tensor_name) or self._similar(tensor_name)}; "
-                "tensor_names() lists what was saved"
+                f"tensor_names() lists what was saved{self._when_open()}"
             )
             error.tname = tensor_name
             raise error
         return Tensor(self._reader, tensor_name)
+
+    def _when_open(self) -> str:
+        """The hint that the tensor may still come."""
+        return f". It may still come: {self.open_hint}" if self.open_hint else ""
 
     def _kinds(self) -> dict[str, str]:
         """Kind of each tensor, as its first shown row has it."""

@@ -12,6 +12,8 @@ import numpy as np
 from tdcore.errors import InvalidCollection
 from tdcore.modes import ModeKeys
 from tdcore.patterns import RunPatterns
+from tdcore.short_repr import how_many
+from tdcore.sinks import shown_place
 from tdcore.trial.absence import why_no_value
 from tdcore.trial.collections import SavedCollection
 from tdcore.trial.documents import (
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from tdcore.trial.progress import RunStatus
 
 __all__ = ["TrialRun"]
+
+WHEN_ROWS_COME = "rows appear a second or two after their capture, all of them once the hook is closed"
 
 
 class TrialRun:
@@ -55,7 +59,19 @@ class TrialRun:
         self._reader.frozen = frozen
 
     def __repr__(self) -> str:
-        return f"Trial({self.name!r}, path={self.path!r}, {len(self._reader.index)} rows)"
+        reader = self._reader
+        steps = reader.view.steps
+        span = f", global steps {steps[0]}..{steps[-1]}" if len(steps) else ""
+        rows, status = how_many(len(reader.index), "row"), reader.progress.status
+        going = f" so far ({WHEN_ROWS_COME})" if status == "running" else ""
+        return f"<Trial {self.name!r} at {shown_place(self.path)!r}: {status}, {rows}{span}{going}>"
+
+    @property
+    def open_hint(self) -> str:
+        """Why what was captured just now may not be here: the run goes on. "" once it has ended."""
+        if self.status != "running":
+            return ""
+        return f"the run is still being written: {WHEN_ROWS_COME}"
 
     @property
     def index(self) -> Index:
