@@ -25,7 +25,8 @@ from tdcore.layout import FileRange, data_prefix, index_prefix
 from tdcore.session import RingConfig, Session
 from tdcore.sinks import MemorySink
 from tests.flushing import Trainer, read_index
-from tests.trainers.checks import flushers_of, wait_until
+from tests.trainers.checks import flushers_of
+from tests.waiting import wait_until
 
 FAN_IN = 4
 EACH_A_FILE = FlusherOptions(segment_bytes=1, merge_fan_in=FAN_IN, grace=timedelta())

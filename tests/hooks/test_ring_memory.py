@@ -13,8 +13,8 @@ import torch
 import tdcore as td
 from tdcore import _core
 from tdcore.hooks.pytorch import Hook
-from tests.flushing import wait_until
 from tests.hooks.conftest import MakeHook
+from tests.waiting import wait_until
 
 MIB = 1 << 20
 
