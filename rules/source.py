@@ -295,8 +295,12 @@ class RunSource:
         progress = self._progress
         if progress is None:
             return frozenset()
-        over = {attempt for attempt in progress.attempts if self.attempt_ended(attempt)}
-        pairs = {(attempt, worker) for attempt in over for worker in progress.workers(attempt)}
+        newest = progress.latest_attempt
+        pairs = {
+            (attempt, worker)
+            for worker, attempt in progress.homes
+            if attempt < newest or (attempt == newest and self._over)
+        }
         return frozenset(pairs | {(attempt, worker) for worker, attempt in progress.ends})
 
     def _wanted(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tdcore.quoting import quoted, quoted_lines
+from tdcore.trial.progress import Progress
 from tdcore.trial.reader import Reader
 from tests.test_cli import Command, write
 from tests.trial.writer import RunWriter
@@ -162,6 +163,25 @@ def test_many_attempts_cost_no_look_at_the_run_each(
     found = tdcore("ls", tmp_path, "--json").json["runs"]
     assert len(found[0]["attempts"]) == 9_999
     assert len(looks) == 1
+
+
+def test_judging_a_run_of_many_attempts_asks_for_the_newest_a_few_times(
+    tdcore: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path)
+    document = json.loads((tmp_path / "run.json").read_text())
+    document["attempts"] = [{**document["attempts"][0], "attempt": number} for number in range(9_999)]
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    asked: list[None] = []
+    newest: Any = vars(Progress)["latest_attempt"]
+
+    def counted(progress: Progress) -> int:
+        asked.append(None)
+        return int(newest.fget(progress))
+
+    monkeypatch.setattr(Progress, "latest_attempt", property(counted))
+    assert tdcore("rules", "run", tmp_path, "-r", "all_zero", "--attempt", "all").code == 4
+    assert len(asked) < 100
 
 
 # Small terminals. ------------------------------------------------------------------------------------------

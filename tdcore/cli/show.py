@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 STATS = ("mean", "std", "min", "max", "l1", "l2", "abs_mean", "abs_max", "zero_percent", "nan_count")
+_NEEDED = ("count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "l1")
 _BAR_WIDTH = 50
 _HISTORY = 18  # cells of a line of history
 _WIDE, _MIDDLE = 130, 100  # columns of a terminal from which on more statistics are listed
@@ -294,8 +295,8 @@ def _by_name(table: pa.Table) -> dict[str, list[dict[str, Any]]]:
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, Any]:
-    """The statistics of one row by the names of STATS; None where it has none."""
-    if row["count"] is None:
+    """The statistics of one row by the names of STATS; None where it has none, or lacks some."""
+    if any(row[name] is None for name in _NEEDED):
         return dict.fromkeys((*STATS, "inf_count", "zero_count", "count"))
     inf = row["pos_inf_count"] + row["neg_inf_count"]
     finite = row["count"] - row["nan_count"] - inf

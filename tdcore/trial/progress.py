@@ -145,6 +145,12 @@ class Progress:
         numbers = {attempt.number for attempt in self.run.attempts}
         return sorted(numbers | set(self._claims) | {attempt for attempt, _ in self._frontiers})
 
+    @property
+    def homes(self) -> set[tuple[str, int]]:
+        """Every (worker, attempt) that has shown itself."""
+        claimed = {(worker, attempt) for attempt, workers in self._claims.items() for worker in workers}
+        return claimed | {(worker, attempt) for attempt, worker in self._frontiers}
+
     def workers(self, attempt: int) -> set[str]:
         """Workers that take part in an attempt, as far as they have shown themselves."""
         seen = {worker for number, worker in self._frontiers if number == attempt}
