@@ -304,6 +304,12 @@ class Collection:
         if config.reduction_config is not None:
             self.reduction_config = config.reduction_config
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Collection) and self.to_json_dict() == other.to_json_dict()
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def to_json_dict(self) -> dict[str, Any]:
         """Name, patterns, listed names and settings as JSON values."""
         return {

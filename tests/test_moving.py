@@ -96,7 +96,8 @@ def test_a_collection_comes_back_from_json() -> None:
         save_config=smd.SaveConfig({smd.modes.TRAIN: smd.SaveConfigMode(10)}),
         save_histogram=False,
     )
-    assert smd.Collection.from_json(collection.to_json()).to_json() == collection.to_json()
+    assert smd.Collection.from_json(collection.to_json()) == collection
+    assert smd.Collection("mine", "relu") != smd.Collection("mine", "tanh")
 
 
 def test_the_json_of_the_older_library_is_read() -> None:

@@ -54,10 +54,9 @@ class Training:
         return smd.create_trial(str(self.place))
 
 
-def gradient(model: nn.Module) -> Any:
-    found = model.get_parameter("fc.weight").grad
-    assert found is not None
-    return found.clone().numpy()
+def gradient(model: Twice) -> Any:
+    assert model.fc.weight.grad is not None
+    return model.fc.weight.grad.clone().numpy()
 
 
 def test_gradients_are_those_after_clipping(tmp_path: Path) -> None:
