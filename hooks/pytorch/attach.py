@@ -282,7 +282,9 @@ class Attachment:
                 self._warn(f"{type(root).__name__} trains beside {names[0]}; it is not recorded")
         if not hook._off:
             self._continue_steps(hook, first)
-            self._say(f"recording {', '.join(names)} to {hook.out_dir}")
+            attempt = hook._session.attempt if hook._session is not None else 0
+            again = f" (attempt {attempt}; those before it are kept)" if attempt else ""
+            self._say(f"recording {', '.join(names)} to {hook.out_dir}{again}")
 
     def _continue_steps(self, hook: Hook, root: nn.Module) -> None:
         """Where the trainer of transformers has resumed from a checkpoint: the numbers go on from there."""
