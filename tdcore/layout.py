@@ -42,6 +42,7 @@ __all__ = [
     "INDEX_SCHEMA",
     "LEFT_OUT_NOTE",
     "LOG2_MIN",
+    "MAX_DOCUMENT_BYTES",
     "MAX_NAME_CHARS",
     "PAD_PREFIX",
     "RUN_KEY",
@@ -83,6 +84,7 @@ END_PREFIX = "end/"
 SUMMARY_KEY = b"tdcore"  # of an index file's metadata: what it says of itself (flusher/summary.py)
 PAD_PREFIX = "__pad__"  # names of the tensors that only fill gaps in a segment
 LEFT_OUT_NOTE = "names_left_out"  # heading in collections.json (hooks/left_out.py, trial/left_out.py)
+MAX_DOCUMENT_BYTES = 256 << 20  # of a JSON document: readers take no larger one, so the writer writes none
 MAX_NAME_CHARS = 65536  # of a text in the index: readers take no longer one, so the writer refuses it
 LOG2_MIN = -40  # exponent of bin 0 of TensorStats.log2_counts
 

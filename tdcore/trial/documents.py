@@ -35,8 +35,6 @@ __all__ = [
     "texts",
 ]
 
-_MAX_DOCUMENT_BYTES = 256 << 20
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
@@ -284,8 +282,8 @@ def read_findings(sink: Sink) -> list[dict[str, Any]]:
 
 def _object(sink: Sink, key: str) -> dict[str, Any]:
     data = sink.get(key)
-    if len(data) > _MAX_DOCUMENT_BYTES:
-        raise RunCorrupt(f"{key} has {len(data)} bytes; at most {_MAX_DOCUMENT_BYTES} are read")
+    if len(data) > layout.MAX_DOCUMENT_BYTES:
+        raise RunCorrupt(f"{key} has {len(data)} bytes; at most {layout.MAX_DOCUMENT_BYTES} are read")
     document = _parsed(data, key)
     if not isinstance(document, dict):
         raise RunCorrupt(f"{key} is not a JSON object; it was not written by tdcore, or it is damaged")
