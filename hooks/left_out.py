@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tdcore.layout import LEFT_OUT_NOTE, TensorKind
+from tdcore.layout import LEFT_OUT_NOTE, MAX_NAME_CHARS, TensorKind
 
-__all__ = ["LeftOutNames", "shortened"]
+__all__ = ["NO_ROOM", "NO_TEXT", "TOO_LONG", "LeftOutNames", "shortened", "unfit"]
 
 _MOST_EXAMPLES = 16
 _SHOWN = 96  # characters of a long name
@@ -18,9 +18,25 @@ _SHOWN = 96  # characters of a long name
 NO_ROOM = "the table of names cannot grow: no memory is left, or RingConfig.names_bytes is reached"
 
 
+TOO_LONG = f"it is longer than the {MAX_NAME_CHARS:,} characters that readers take"
+NO_TEXT = "it is no valid Unicode text"
+
+
+def unfit(name: str) -> str:
+    """Why no reader would take the name, as a clause; "" when readers take it."""
+    if len(name) > MAX_NAME_CHARS:
+        return TOO_LONG
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return NO_TEXT
+    return ""
+
+
 def shortened(name: str) -> str:
     """The name as it may stand in a message: its beginning, and how long it is, where it is long."""
-    return name if len(name) <= _SHOWN else f"{name[:_SHOWN]}... ({len(name):,} characters)"
+    shown = name[:_SHOWN].encode(errors="backslashreplace").decode()
+    return shown if len(name) <= _SHOWN else f"{shown}... ({len(name):,} characters)"
 
 
 class LeftOutNames:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tdcore.collection import Collection, CollectionManager
 from tdcore.config import ReductionConfig
-from tdcore.hooks.left_out import NO_ROOM, LeftOutNames
+from tdcore.hooks.left_out import NO_ROOM, LeftOutNames, unfit
 from tdcore.layout import TensorKind
 from tdcore.shard import Shard
 
@@ -22,6 +22,7 @@ __all__ = ["PAYLOAD", "STATISTICS", "Batch", "NameTable", "Plan", "Want"]
 PAYLOAD = 1  # CaptureFlags of csrc/record.hpp
 STATISTICS = 2
 _REASON_SHIFT = 4  # above the flags: why a tensor is absent
+_UNFIT = 0xFFFFFFFE  # kUnfitName of csrc/capture.hpp: the capture counts the tensor, and makes no row
 _ID_BITS = 0xFFFFFFFF  # -1, "the table of names cannot grow", becomes an id that the capture counts as such
 
 # One element each: the value costs nothing beside its statistics, and readers want it whatever was asked.
@@ -109,11 +110,12 @@ class NameTable:
         known = self._ids.get(name)
         if known is not None:
             return known[0]
-        tensor_id: int = self._ring.intern(name, kind.value, origin) & _ID_BITS
+        why = unfit(name)
+        tensor_id: int = _UNFIT if why else self._ring.intern(name, kind.value, origin) & _ID_BITS
         self._ids[name] = (tensor_id, kind, origin)
         self.changed = True
-        if tensor_id == _ID_BITS:
-            self._leave_out(name, kind)
+        if tensor_id >= _UNFIT:
+            self._leave_out(name, kind, why or NO_ROOM)
             return tensor_id
         self._named[tensor_id] = name
         for collection in self._collections:
@@ -138,13 +140,13 @@ class NameTable:
                 if found != _ID_BITS:
                     self._named[found] = name
                 else:
-                    self._leave_out(name, kind)
+                    self._leave_out(name, kind, NO_ROOM)
             self._placed[tensor_id, shard] = found
         return found
 
-    def _leave_out(self, name: str, kind: TensorKind) -> None:
+    def _leave_out(self, name: str, kind: TensorKind, why: str) -> None:
         if self._ring.usable:  # else nothing is recorded any more, whatever its name
-            self.left_out.add(name, kind, NO_ROOM)
+            self.left_out.add(name, kind, why)
             self.changed = True
 
     def refresh(self) -> None:
@@ -157,7 +159,7 @@ class NameTable:
             collection.seen.update(
                 name
                 for name, (tensor_id, kind, origin) in self._ids.items()
-                if tensor_id != _ID_BITS and collection.belongs(name, kind, origin)
+                if tensor_id < _UNFIT and collection.belongs(name, kind, origin)
             )
         self.changed = True
 

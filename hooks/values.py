@@ -10,6 +10,7 @@ from typing import Any
 
 from tdcore.collection import CollectionKeys, CollectionManager
 from tdcore.hooks.clock import Clock
+from tdcore.hooks.left_out import shortened
 from tdcore.hooks.plan import Batch
 from tdcore.hooks.recorder import Recorder, as_array
 from tdcore.layout import TensorKind
@@ -58,7 +59,7 @@ class ScriptValues:
         kind = TensorKind.LOSS if "loss" in tensor_name.lower() else TensorKind.CUSTOM
         if not self._clock.plan_of(self._clock.included).takes(name, kind):
             self._warn(
-                f"record_tensor_value({tensor_name!r}): no collection that is saved takes {name!r}; "
+                f"record_tensor_value({shortened(tensor_name)!r}): no saved collection takes its name; "
                 "put 'loss' into the name, or add a pattern that matches it to a collection"
             )
         return self._by_name(name, value, kind)

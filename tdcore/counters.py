@@ -152,6 +152,8 @@ class CloseReport:
 
     drained: everything captured is durable and the flusher has ended by itself. Otherwise records_left and
     bytes_left are still in the ring: a flusher process goes on with them after this, a flusher thread cannot.
+    Where the flusher has given up, as on a disk that stays full, they are lost, and counted in
+    counters.drops.
     reason: why it is not drained, "" when it is. waited: how long close() took.
     restarts: how often the flusher died and was started again. devices: accelerators that were met.
     """

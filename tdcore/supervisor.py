@@ -165,11 +165,12 @@ class Supervisor:
                 self._ring.close()
             if not report.drained and not self._failure:
                 _log.warning(
-                    "tdcore %s: close() waited %.1f s, %d records (%d bytes) are not yet written: %s",
+                    "tdcore %s: close() waited %.1f s, %d records (%d bytes) are %s: %s",
                     self._name,
                     report.waited.total_seconds(),
                     report.records_left,
                     report.bytes_left,
+                    "lost" if ended else "not yet written",
                     report.reason,
                 )
             return report

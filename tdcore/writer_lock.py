@@ -32,19 +32,30 @@ class NotLocked(Exception):  # noqa: N818 -- likewise
 @contextlib.contextmanager
 def hold_writer_lock(root: Path, worker: str, attempt: int) -> Iterator[None]:
     """Holds the lock of a worker in the run `root`. Raises Held or NotLocked, at once."""
-    path = root / "attempts" / f"{attempt:04d}-{worker}.json"
+    fd = _locked(root / "attempts" / f"{attempt:04d}-{worker}.json")
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        raise NotLocked(str(error)) from error
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise (Held if error.errno in _BUSY else NotLocked)(str(error)) from error
         yield
     finally:
         os.close(fd)
+
+
+def _locked(path: Path) -> int:
+    """A locked descriptor of the file; read-only where possible, so that a disk can become read-only."""
+    for access in (os.O_RDONLY, os.O_RDWR):  # NFS locks what is open for writing only
+        try:
+            fd = os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            raise NotLocked(str(error)) from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except OSError as error:
+            os.close(fd)
+            if error.errno in _BUSY:
+                raise Held(str(error)) from error
+            if error.errno != errno.EBADF or access == os.O_RDWR:
+                raise NotLocked(str(error)) from error
+    raise AssertionError
 
 
 @contextlib.contextmanager

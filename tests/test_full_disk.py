@@ -125,6 +125,27 @@ def test_a_disk_that_stays_full_ends_the_flusher_at_its_deadline(disk: Path) -> 
     check_values(out, rows)
 
 
+def test_closing_on_a_disk_that_stays_full_returns_soon_and_says_what_is_lost(
+    disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = disk / "run"
+    session = start(out, end_deadline=3600.0, full_deadline=0.3)
+    tap = Tap(session)
+    train(tap, 0, 2)
+    wait_until(lambda: session.progress().last_step == 2, "the first steps were written")
+    (disk / "ballast").write_bytes(b"\0" * (os.statvfs(disk).f_bavail * os.statvfs(disk).f_bsize))
+    train(tap, 3, 9)
+    report = session.close(timedelta(seconds=120))
+    assert report.waited < timedelta(seconds=120)
+    assert not flushers_of(out)
+    assert not report.drained
+    assert report.records_left > 0
+    assert "space" in report.reason
+    assert "lost, and counted in drops" in report.reason
+    assert any("are lost: giving up" in record.message for record in caplog.records)
+    assert_everything_is_accounted_for(out, session, 10 * len(NAMES))
+
+
 def test_a_disk_that_becomes_read_only_does_not_stop_the_training(disk: Path) -> None:
     out = disk / "run"
     session = start(out)

@@ -42,6 +42,14 @@ class Backlog:
         """Rows that are waiting."""
         return sum(item.summary.rows for item in self._items)
 
+    @property
+    def uncounted_rows(self) -> int:
+        """Rows that are waiting and of which nothing was counted as lost: those that had no payload."""
+        counted = sum(
+            gap.tensors or 0 for item in self._items for gap in item.summary.gaps if gap.statistics_kept
+        )
+        return max(0, self.rows - counted)
+
     def has_room(self, size: int) -> bool:
         """Whether rows of `size` bytes may still be kept."""
         return self._bytes + size <= self._limit

@@ -29,6 +29,7 @@ class Deadline:
             self.moved(now)
         self._left = objects
 
-    def passed(self, now: float) -> bool:
-        """Whether time is out."""
-        return now - max(self._ending_since or now, self._last_success) >= self._patience
+    def passed(self, now: float, patience: float | None = None) -> bool:
+        """Whether time is out. patience: where it is less than usual."""
+        limit = self._patience if patience is None else min(patience, self._patience)
+        return now - max(self._ending_since or now, self._last_success) >= limit

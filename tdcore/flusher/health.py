@@ -21,6 +21,7 @@ class Health:
         self.failing = False
         self.since: float | None = None  # when the present trouble began
         self.message = ""
+        self.full = False  # whether the sink has no space
 
     def waiting(self, now: float) -> bool:
         """Whether the sink refused a moment ago and should be left alone."""
@@ -33,6 +34,7 @@ class Health:
         if not self.failing:
             self.failing, self.since = True, now
         self.message = str(error)
+        self.full = getattr(error, "kind", "") == "full"
         if not self._told:
             self._told = True
             say(f"{self._where}: {error}. The training goes on; what cannot be kept is recorded.")
@@ -41,6 +43,7 @@ class Health:
     def worked(self) -> bool:
         """The sink took something. True when that ends a time of trouble."""
         was, self.failing, self.since, self.message = self.failing, False, None, ""
+        self.full = False
         return was
 
 

@@ -125,7 +125,7 @@ class Flusher:
             if worked:
                 pause = self._options.min_poll.total_seconds()
                 continue
-            if ending and self._deadline.passed(now):
+            if ending and self._deadline.passed(now, self._patience()):
                 if not self._pipeline.busy:
                     self._abandon()
                     return False
@@ -310,12 +310,28 @@ class Flusher:
         batch.count_lost(self._consumer, rows_kept=False)
         self._intake.give_back()
 
+    def _patience(self) -> float | None:
+        """Seconds that a disk without space is waited for at the end; None for other troubles."""
+        full = self._health.full and not self._pipeline.pipelined
+        return self._options.full_deadline.total_seconds() if full else None
+
     def _abandon(self) -> None:
+        """What is left is counted as dropped; it stays in the ring, whose owner reports it."""
         consumer, reason = self._consumer, self._health.message or "its last records are not complete"
         lost = f"{consumer.pending_records} records ({consumer.pending_bytes} bytes) of the ring"
-        message = f"giving up after {self._options.end_deadline}: {reason}; not written: {lost}"
+        patience = self._options.end_deadline if self._patience() is None else self._options.full_deadline
+        message = f"giving up after {patience}: {reason}; not written: {lost}"
         if self._backlog:
             message += f" and {self._backlog.rows} rows without payload"
+            from tdcore.flusher.table import IO_ERROR  # imports pyarrow, which the rows have brought
+
+            consumer.count_drop(IO_ERROR, self._backlog.uncounted_rows, 0)
+        if self._recovered:
+            while self._intake.take() is not None:
+                pass
+            for batch in self._intake.batches:
+                batch.count_lost(consumer, rows_kept=False)
+            message += "; they are lost, and counted in drops"
         say(f"{self._worker}: {message}")
         self._reporter.tell(message)
 

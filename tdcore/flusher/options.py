@@ -32,7 +32,8 @@ class FlusherOptions:
     the ring above which it is kept back at once.
     retry_delay: pause after the sink refused. give_up_fill: share of the ring above which, while the sink
     refuses, payloads are given up, oldest first. kept_bytes: memory for the rows of given-up payloads.
-    end_deadline: how long, at the end, a sink that refuses everything is tried again.
+    end_deadline: how long, at the end, a sink that refuses everything is tried again; full_deadline: the same
+    for a disk without space, which nobody may free while the training waits.
     final_merge: most time spent on merging at the end. catch_up: the same while far more small files are left
     than a run should have, as after the death of a flusher.
     """
@@ -56,6 +57,7 @@ class FlusherOptions:
     give_up_fill: float = 0.5
     kept_bytes: int = 32 * _MIB
     end_deadline: timedelta = timedelta(seconds=60)
+    full_deadline: timedelta = timedelta(seconds=5)
     final_merge: timedelta = timedelta(seconds=5)
     catch_up: timedelta = timedelta(seconds=60)
 

@@ -212,6 +212,26 @@ def test_a_sink_that_stays_broken_ends_the_flusher_after_its_deadline(
     assert sink.objects == {}
 
 
+def test_a_disk_that_stays_full_is_given_up_soon_and_what_is_lost_is_counted(
+    trainer: Trainer, sink: MemorySink, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sink.fault = refuse("full")
+    options = FlusherOptions(
+        visible_delay=timedelta(),
+        retry_delay=timedelta(milliseconds=5),
+        end_deadline=timedelta(days=1),
+        full_deadline=timedelta(milliseconds=100),
+    )
+    for step in range(4):
+        trainer.capture(step, weights(step))
+    assert not flush_all(trainer, sink, options=options)
+    tensors = 4 * len(weights(0))
+    assert trainer.ring.counters()["drops"]["io_error"]["tensors"] == tensors
+    assert trainer.pending() == 4
+    assert "lost, and counted in drops" in trainer.ring.progress()["error"]
+    assert "lost, and counted in drops" in capsys.readouterr().err
+
+
 def test_a_removed_run_folder_is_made_again_with_its_documents(tmp_path: Path) -> None:
     root = tmp_path / "run"
     trainer, sink = Trainer(), LocalSink(root)
