@@ -67,6 +67,7 @@ __all__ = [
     "parse_end_key",
     "parse_index_key",
     "parse_segment_name",
+    "said_run_id",
     "segment_key",
     "segment_name",
     "size_limit",
@@ -377,6 +378,15 @@ def _checked_worker(worker: str) -> str:
     if not valid_worker(worker):
         raise ValueError(f"worker {worker!r} cannot be a folder name; use letters, digits, '_', '-' and '.'")
     return worker
+
+
+def said_run_id(metadata: Mapping[bytes, bytes] | None) -> str:
+    """The id of the run that an index file says it is of; "" when it says none, as older ones."""
+    try:
+        run_id = json.loads((metadata or {})[SUMMARY_KEY])["run_id"]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return ""
+    return run_id if isinstance(run_id, str) else ""
 
 
 def whole_step(metadata: Mapping[bytes, bytes] | None) -> int | None:

@@ -160,6 +160,7 @@ class ThreadRunner:
                     attempt=self._job["attempt"],
                     options=FlusherOptions.from_json(self._job["options"]),
                     journal=journal,
+                    run_id=self._job.get("run_id", ""),
                 ).run()
         except Exception as error:
             return FlusherEnd(kind="died", why=f"flusher thread failed: {type(error).__name__}: {error}")

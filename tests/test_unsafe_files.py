@@ -101,6 +101,15 @@ def test_a_folder_of_the_run_that_is_a_link_is_refused(root: Path, tmp_path: Pat
         ask(root)
 
 
+@pytest.mark.parametrize("folder", ["collections", "findings", "index/worker_0", "end/worker_0", "attempts"])
+def test_files_whose_names_are_no_keys_are_none_of_the_run(root: Path, folder: str) -> None:
+    (root / folder).mkdir(exist_ok=True)
+    for name in ("0000-\x1b[2J\n.json", "a\\b.jsonl", ".tmp-x.json"):
+        (root / folder / name).write_text("{")
+    ask(root)
+    assert all("x1b" not in repr(key) for key in LocalSink(root).list(""))
+
+
 def test_the_folder_of_a_run_itself_may_be_a_link(root: Path, tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to(root)
     ask(tmp_path / "latest")

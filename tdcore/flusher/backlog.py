@@ -27,10 +27,11 @@ class IndexFile:
 
 
 class Backlog:
-    """Index files waiting for the sink, oldest first, in at most `limit` bytes."""
+    """Index files waiting for the sink, oldest first, in at most `limit` bytes. run_id: for those of gaps."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, run_id: str = "") -> None:
         self._limit = limit
+        self._run_id = run_id
         self._items: deque[IndexFile] = deque()
         self._bytes = 0
 
@@ -87,6 +88,6 @@ class Backlog:
     def _gap_file(self, place: FileRange, gaps: list[Gap], records: int) -> IndexFile:
         from tdcore.flusher.table import encode_empty  # imports pyarrow: not before there is a gap
 
-        summary = IndexSummary(records=records, gaps=tuple(coalesce(gaps)))
+        summary = IndexSummary(records=records, gaps=tuple(coalesce(gaps)), run_id=self._run_id)
         data = encode_empty(summary)
         return IndexFile(range=place, data=data, size=len(data), summary=summary)

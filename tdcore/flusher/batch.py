@@ -25,11 +25,19 @@ __all__ = ["Batch"]
 class Batch:
     """`drained`, which covers the tickets `range` (with those before it that had no rows to write).
 
-    lost: what earlier batches of the same ring have given up.
+    lost: what earlier batches of the same ring have given up. run_id: of the run, for the index file.
     """
 
-    def __init__(self, drained: Drained, place: FileRange, names: table.NameTable, lost: LostTensors) -> None:
+    def __init__(
+        self,
+        drained: Drained,
+        place: FileRange,
+        names: table.NameTable,
+        lost: LostTensors,
+        run_id: str = "",
+    ) -> None:
         self.drained = drained
+        self._run_id = run_id
         self._lost = lost
         self.range = place
         self.segment_written = False
@@ -92,7 +100,14 @@ class Batch:
             gaps = [gap] if gap.tensors or gap.bytes else []
         records = self.drained.end_ticket - self.drained.first_ticket
         whole = self.drained.whole_step
-        summary = table.summarise(self._rows, records=records, segment=saved, gaps=gaps, whole_step=whole)
+        summary = table.summarise(
+            self._rows,
+            records=records,
+            segment=saved,
+            gaps=gaps,
+            whole_step=whole,
+            run_id=self._run_id,
+        )
         data = table.encode_index(
             self._rows,
             self._names,

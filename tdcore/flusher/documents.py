@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 
-from tdcore.sinks.base import Sink, SinkError, check_key
+from tdcore.sinks.base import Sink, SinkError, is_key
 
 __all__ = ["Documents"]
 
@@ -43,18 +43,10 @@ class Documents:
     def update(self, documents: Iterable[tuple[str, bytes]]) -> None:
         """Take what came out of the ring, in order. Unchanged ones and impossible keys are passed over."""
         for key, data in documents:
-            if self._newest.get(key) != data and _is_key(key):
+            if self._newest.get(key) != data and is_key(key):
                 self._newest[key] = data
                 self._unsaved.add(key)
 
     def restore(self) -> None:
         """The run's folder was removed: write all of them again."""
         self._unsaved.update(self._newest)
-
-
-def _is_key(key: str) -> bool:
-    try:
-        check_key(key)
-    except ValueError:
-        return False
-    return True

@@ -18,9 +18,14 @@ __all__ = ["end_document"]
 
 
 def end_document(
-    ledger: Ledger, consumer: Consumer, *, clean: bool, storage: Mapping[str, Any] | None = None
+    ledger: Ledger,
+    consumer: Consumer,
+    *,
+    clean: bool,
+    storage: Mapping[str, Any] | None = None,
+    run_id: str = "",
 ) -> bytes:
-    """The file's bytes. clean: the trainer closed the ring; otherwise it died.
+    """The file's bytes. clean: the trainer closed the ring; otherwise it died. run_id: of the run.
 
     last_step: -1 when there is no row. totals: rows, records and payload_bytes as they are on disk; the
     others as the capture counted them. gaps: what is missing on disk, and from where. drops: every tensor
@@ -31,6 +36,7 @@ def end_document(
     drops = {reason: drop for reason, drop in counters["drops"].items() if drop["tensors"] or drop["bytes"]}
     document: dict[str, Any] = {
         "format": FORMAT_VERSION,
+        **({"run_id": run_id} if run_id else {}),
         "worker": ledger.worker,
         "attempt": ledger.attempt,
         "clean": clean,

@@ -40,7 +40,9 @@ class Intake:
         segment_bytes: int,
         share: int,
         documents: Callable[[Documents], None],
+        run_id: str = "",
     ) -> None:
+        self._run_id = run_id
         self.batches: deque[Batch] = deque()  # taken and not given back, oldest first
         self.dead = False  # the trainer has died: incomplete records will stay so
         self._consumer = consumer
@@ -99,7 +101,7 @@ class Intake:
 
         if self._names is None or self._lost is None:
             self._names, self._lost = NameTable(self._consumer), LostTensors()
-        batch = Batch(drained, place, self._names, self._lost)
+        batch = Batch(drained, place, self._names, self._lost, self._run_id)
         self.batches.append(batch)
         return batch
 

@@ -56,8 +56,9 @@ def _never() -> bool:
 class Flusher:
     """Serves the ring behind `consumer` for one worker and attempt, into `sink`.
 
-    journal: of this worker and attempt, where the sink is far away. clock: monotonic seconds. Nothing is
-    written before run().
+    journal: of this worker and attempt, where the sink is far away. run_id: written into every index file
+    and the end, so that readers tell files of another run. clock: monotonic seconds. Nothing is written
+    before run().
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Flusher:
         attempt: int,
         options: FlusherOptions | None = None,
         journal: Journal | None = None,
+        run_id: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._consumer = consumer
@@ -83,7 +85,8 @@ class Flusher:
         self._reporter = Reporter(consumer, self._ledger, heartbeat=self._options.heartbeat.total_seconds())
         self._documents = Documents(sink)
         self._health = Health(retry_delay=self._options.retry_delay.total_seconds(), where=worker)
-        self._backlog = Backlog(self._options.kept_bytes)
+        self._run_id = run_id
+        self._backlog = Backlog(self._options.kept_bytes, run_id)
         self._intake = Intake(
             consumer,
             worker=worker,
@@ -91,6 +94,7 @@ class Flusher:
             segment_bytes=self._options.segment_bytes,
             share=share,
             documents=self._documents.update,
+            run_id=run_id,
         )
         self._started = 0  # so many batches of the intake are on their way
         self._compactor: Compactor | None = None  # made when it is needed: it imports pyarrow
@@ -387,8 +391,9 @@ class Flusher:
         return True
 
     def _put_end(self) -> None:
+        clean, storage = self._consumer.closing, self._pipeline.report()
         document = end_document(
-            self._ledger, self._consumer, clean=self._consumer.closing, storage=self._pipeline.report()
+            self._ledger, self._consumer, clean=clean, storage=storage, run_id=self._run_id
         )
         self._sink.put(end_key(self._worker, self._attempt), [document])
         self._deadline.moved(self._clock())

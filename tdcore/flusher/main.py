@@ -53,6 +53,7 @@ def main(arguments: Sequence[str]) -> int:
             attempt=job["attempt"],
             options=FlusherOptions.from_json(job["options"]),
             journal=journal,
+            run_id=job.get("run_id", ""),
         ).run(producer_dead=trainer.dead, wait=trainer.wait)
     return 0
 

@@ -41,7 +41,7 @@ class IndexSummary:
     last_step: highest global step, -1 without rows; last_mode_steps: highest step of each mode.
     segments: size of each segment file that its rows name. level: 0 as flushed, one more with each merge.
     whole_step: the hook has said, by a record among these tickets, that this step and all before it are
-    over; None when it has said nothing.
+    over; None when it has said nothing. run_id: of the run that the file belongs to; "": not known.
     """
 
     rows: int = 0
@@ -53,6 +53,7 @@ class IndexSummary:
     segments: dict[str, int] = field(default_factory=dict)
     level: int = 0
     whole_step: int | None = None
+    run_id: str = ""
 
     def to_metadata(self) -> dict[bytes, bytes]:
         """For the Parquet schema."""
@@ -77,7 +78,9 @@ class IndexSummary:
         mode_steps: dict[str, int] = {}
         gaps: list[Gap] = []
         segments: dict[str, int] = {}
+        run_id = ""
         for each in summaries:
+            run_id = run_id or each.run_id
             rows += each.rows
             records += each.records
             payload_bytes += each.payload_bytes
@@ -98,6 +101,7 @@ class IndexSummary:
             segments=segments,
             level=level,
             whole_step=max(whole, default=None),
+            run_id=run_id,
         )
 
 

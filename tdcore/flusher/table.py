@@ -143,8 +143,9 @@ def summarise(
     segment: tuple[str, int] | None,
     gaps: Sequence[Gap] = (),
     whole_step: int | None = None,
+    run_id: str = "",
 ) -> IndexSummary:
-    """Totals of `rows`. segment: (file name, size) when their payloads were saved."""
+    """Totals of `rows`. segment: (file name, size) when their payloads were saved. run_id: of their run."""
     mode_steps: dict[str, int] = {}
     for mode in np.unique(rows["mode"]):
         mode_steps[_mode_name(int(mode))] = int(rows["mode_step"][rows["mode"] == mode].max())
@@ -157,6 +158,7 @@ def summarise(
         gaps=tuple(gaps),
         segments=dict([segment] if segment else []),
         whole_step=whole_step,
+        run_id=run_id,
     )
 
 

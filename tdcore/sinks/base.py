@@ -25,6 +25,7 @@ __all__ = [
     "check_key",
     "check_prefix",
     "delete_all",
+    "is_key",
     "put_straight",
 ]
 
@@ -178,6 +179,15 @@ def check_key(key: str) -> str:
             f"'/' between parts, no empty, '.' or '..' part, no backslash, and at most {_MAX_KEY_BYTES} bytes"
         )
     return key
+
+
+def is_key(key: str) -> bool:
+    """Whether check_key takes it: in a place of somebody else, anything may be listed."""
+    try:
+        check_key(key)
+    except ValueError:
+        return False
+    return True
 
 
 def check_prefix(prefix: str) -> str:

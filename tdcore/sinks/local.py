@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from tdcore.layout import size_limit
-from tdcore.sinks.base import Buffer, SinkError, SinkErrorKind, SinkKeyError, check_key, check_prefix
+from tdcore.sinks.base import Buffer, SinkError, SinkErrorKind, SinkKeyError, check_key, check_prefix, is_key
 from tdcore.sinks.run_folder import RunFolder, folder_path, path_below, sync_folder
 
 __all__ = ["LocalSink"]
@@ -86,7 +86,7 @@ class LocalSink:
             found = list(self._folder.keys(folder, prefix))
         except OSError as error:
             raise self._mapped(error, f"list {prefix!r}") from error
-        return sorted(key for key in found if key > after and not _is_temporary(key))
+        return sorted(key for key in found if key > after and is_key(key))
 
     def delete(self, key: str) -> None:
         """See Sink.delete."""
@@ -221,11 +221,6 @@ def _split(key: str) -> tuple[str, str]:
     """Folder and name of a key."""
     above, _, name = key.rpartition("/")
     return above, name
-
-
-def _is_temporary(key: str) -> bool:
-    """Whether it is of an unfinished put."""
-    return f"/{_TEMPORARY}" in f"/{key}"
 
 
 def _rename(folder: int, temporary: str, name: str) -> None:

@@ -24,7 +24,7 @@ from tdcore.documents import (
 )
 from tdcore.errors import RunCorrupt, SinkKeyError
 from tdcore.short_repr import cut
-from tdcore.sinks.base import announce
+from tdcore.sinks.base import announce, is_key
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
@@ -162,16 +162,17 @@ def _joined(first: Any, said: Any) -> Any:
 
 
 def _collection_keys(sink: Sink) -> list[str]:
-    more = [key for key in sink.list(layout.COLLECTIONS_PREFIX) if key.endswith(".json")]
+    more = [key for key in sink.list(layout.COLLECTIONS_PREFIX) if key.endswith(".json") and is_key(key)]
     return [layout.COLLECTIONS_KEY, *sorted(more)]
 
 
 def read_ends(
-    sink: Sink, keys: Sequence[str], known: Mapping[tuple[str, int], RunEnd]
+    sink: Sink, keys: Sequence[str], known: Mapping[tuple[str, int], RunEnd], run_id: str
 ) -> dict[tuple[str, int], RunEnd]:
     """End files by worker and attempt. keys: of all that there are; others among them are left out.
 
-    `known` ones are not read again: an end file is written once.
+    `known` ones are not read again: an end file is written once. run_id: of the run; RunCorrupt for the end
+    of another one.
     """
     places = {key: layout.parse_end_key(key) for key in keys}
     announce(sink, [key for key, place in places.items() if place is not None and place not in known])
@@ -186,6 +187,8 @@ def read_ends(
             fields = _object(sink, key)
         except SinkKeyError:
             continue
+        if fields.text("run_id", run_id) != run_id:
+            raise fields.wrong("run_id", f"that of run.json, {clipped(run_id)}")
         found[place] = RunEnd(
             worker=place[0],
             attempt=place[1],
@@ -200,7 +203,7 @@ def read_ends(
 def read_findings(sink: Sink) -> list[dict[str, Any]]:
     """All lines of findings/, in order of rules and lines. A last line still being written is left out."""
     findings: list[dict[str, Any]] = []
-    keys = [key for key in sink.list(layout.FINDINGS_PREFIX) if key.endswith(".jsonl")]
+    keys = [key for key in sink.list(layout.FINDINGS_PREFIX) if key.endswith(".jsonl") and is_key(key)]
     announce(sink, keys)
     for key in keys:
         try:

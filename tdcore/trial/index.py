@@ -19,7 +19,7 @@ number their steps differently are translated to the numbers of the first worker
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore import layout
+from tdcore.documents import clipped
 from tdcore.errors import RunCorrupt, SinkKeyError
 from tdcore.sinks.base import announce
 from tdcore.trial.chunk import Chunk, gather
@@ -84,6 +85,7 @@ class Index:
         self._read: dict[tuple[str, int], Intervals] = {}
         self._skipped: dict[tuple[str, int], Intervals] = {}  # parts of those whose rows are not here
         self._listing = Listing(sink, near=root is not None)
+        self.run_id = ""  # set by who has read run.json; files that say another are refused
         self._known_holes: list[Hole] = []
         self._whole: dict[Home, int] = {}  # the highest step that is over
         self._placed: set[layout.FileRange] = set()  # files whose payload places stand in the rows
@@ -227,6 +229,7 @@ class Index:
                 complete = False
                 stopped.add(home)
                 continue
+            self._check_run(file, metadata)
             found.append((chunks, arrays))
             self.file_gaps.add(file, file_gaps(file, metadata))
             whole = layout.whole_step(metadata)
@@ -236,6 +239,14 @@ class Index:
                 self._placed.add(file)
             self._read[home].add(file.first, file.last)
         return complete
+
+    def _check_run(self, file: layout.FileRange, metadata: Mapping[bytes, bytes] | None) -> None:
+        said = layout.said_run_id(metadata)
+        if said and self.run_id and said != self.run_id:
+            raise RunCorrupt(
+                f"{file.index_key} is of run {clipped(said, 64)}, run.json of {clipped(self.run_id, 64)}: "
+                "it was copied from another run; restore the run's own file, or remove this one"
+            )
 
     def _choose(
         self, files: Sequence[layout.FileRange], last_try: bool
@@ -326,7 +337,8 @@ class Index:
         return layout.live_ranges(filter(None, map(layout.parse_index_key, keys)))
 
     def _take_places(self, file: layout.FileRange) -> None:
-        _, arrays, _ = open_chunks(self._sink, self._root, file, self._here(file), self.vocabularies)
+        _, arrays, metadata = open_chunks(self._sink, self._root, file, self._here(file), self.vocabularies)
+        self._check_run(file, metadata)
         worker = self.vocabularies["worker"].code(file.worker)
         column = self.column
         mine = np.flatnonzero(

@@ -85,6 +85,7 @@ class Progress:
         self.ends: dict[tuple[str, int], RunEnd] = {}
         self._sink = sink
         self._index = index
+        index.run_id = self.run.run_id
         self._settle = settle.total_seconds()
         self._clock = clock
         self._opened = clock()
@@ -99,7 +100,7 @@ class Progress:
         Call it before the index is read: then an ended run is read to its end.
         """
         ends, claimed = fetch_all(self._sink, self._sink.list, [layout.END_PREFIX, "attempts/"])
-        self.ends = read_ends(self._sink, ends, self.ends)
+        self.ends = read_ends(self._sink, ends, self.ends, self.run.run_id)
         claims: dict[int, set[str]] = {}
         for key in claimed:
             match = _CLAIM.fullmatch(key)
@@ -109,6 +110,7 @@ class Progress:
         if not claims or (claims != self._claims and (self._claims or not known.issuperset(claims))):
             with suppress(SinkKeyError):  # the run's folder was removed under us: what was read stays
                 self.run = _read_run(self._sink)
+                self._index.run_id = self.run.run_id
         self._claims = claims
         homes = {(worker, attempt) for attempt, workers in claims.items() for worker in workers}
         self._index.expect(homes, self.ends)
