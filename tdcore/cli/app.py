@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from tdcore.cli import doctor, ls, rules, run, show, sweep, upload
+from tdcore.cli import doctor, ls, rm, rules, run, show, sweep, upload
 
 __all__ = ["app", "main"]
 
@@ -33,6 +33,7 @@ app.command("ls", epilog=EXIT_CODES)(ls.command)
 app.command("show", epilog=EXIT_CODES)(show.command)
 rules.app.command("sweep", epilog=sweep.EXIT_CODES)(sweep.command)
 app.add_typer(rules.app, name="rules")
+app.command("rm", epilog=rm.EXIT_CODES)(rm.command)
 app.command("upload", epilog=upload.EXIT_CODES)(upload.command)
 app.command(
     "doctor",
