@@ -1,12 +1,17 @@
-"""What collections.json says beside the collections: whatever a reader should know of what was captured."""
+"""What collections.json says beside the collections: whatever a reader should know of what was captured; and
+messages that are logged once.
+"""
 
 from __future__ import annotations
 
+import logging
 from typing import Any, TypeVar
 
 from tdcore.hooks.plan import NameTable
 
-__all__ = ["Notes"]
+__all__ = ["Notes", "Warner"]
+
+_log = logging.getLogger("tdcore")
 
 T = TypeVar("T")
 
@@ -30,3 +35,16 @@ class Notes(dict[str, Any]):
             self[heading] = note
         found: T = self[heading]
         return found
+
+
+class Warner:
+    """Says each message once. Holds no reference to the hook, so that a dropped hook is freed at once."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __call__(self, message: str) -> None:
+        """Logs a warning."""
+        if message not in self._said:
+            self._said.add(message)
+            _log.warning("tdcore: %s", message)

@@ -117,6 +117,11 @@ class NameTable:
         self.changed = True
         return tensor_id
 
+    @property
+    def any(self) -> bool:
+        """Whether any tensor was to be captured so far."""
+        return bool(self._ids)
+
     def named(self, tensor_id: int) -> tuple[str, TensorKind]:
         """Name and kind of an id that intern() or placed() gave; no name when the table was full."""
         name = self._named.get(tensor_id, "")

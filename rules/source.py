@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tdcore.errors import ConfigError, RunError, SinkKeyError, TensorUnavailableForStep
+from tdcore.errors import ConfigError, RunError, SinkError, SinkKeyError, TensorUnavailableForStep
 from tdcore.rules.completeness import Completeness
 from tdcore.rules.evaluable import Capture, capture_of
 from tdcore.rules.window import Members
@@ -218,6 +218,18 @@ class RunSource:
         if not isinstance(attempt, int):
             attempt = -1 if self._progress is None else self._progress.latest_attempt
         return capture_of(self._collections.get(attempt, {}))
+
+    def not_recorded(self) -> tuple[str, ...]:
+        """What the hook was asked for and has not recorded, as it noted at its end; empty without a note."""
+        from tdcore.trial.documents import read_notes
+
+        try:
+            notes = read_notes(self.sink)
+        except (RunError, SinkError):  # the verdicts stand without it
+            return ()
+        attempt = self._attempt if isinstance(self._attempt, int) else max(notes, default=-1)
+        said = notes.get(attempt, {}).get("not_recorded")
+        return tuple(map(str, said)) if isinstance(said, list) else ()
 
     def begun(self) -> bool:
         """See Source.begun."""

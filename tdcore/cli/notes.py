@@ -9,7 +9,7 @@ __all__ = ["note_lines"]
 
 _SHOWN = 4  # of many entries under one heading
 _ELSEWHERE = {"exception"}  # stands with the attempt
-_SENTENCES = {"not_captured", "capture_requests"}  # each a line
+_SENTENCES = {"not_captured", "not_recorded", "capture_requests"}  # each a line
 
 
 def note_lines(notes: Mapping[str, Any]) -> Iterator[str]:
