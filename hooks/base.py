@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, ClassVar, Literal, TypeVar
@@ -35,6 +35,7 @@ from tdcore.hooks.plan import NameTable, Plan
 from tdcore.hooks.recorder import Recorder, array_product
 from tdcore.hooks.resume import Resumable
 from tdcore.hooks.rules import with_rules
+from tdcore.hooks.shortfall import Possible, Shortfalls
 from tdcore.hooks.values import ScriptValues
 from tdcore.hooks.warner import Warner
 from tdcore.layout import worker_name
@@ -68,7 +69,7 @@ class BaseHook(HookState, Resumable):
         on_stop: Callable[[StopRequest], None] | None = None,
         rules: Iterable[object] | str = (),
     ) -> None:
-        config = with_rules(config, rules) if rules else config
+        given, config = config, with_rules(config, rules) if rules else config
         self.config = config
         self._on_stop = on_stop
         self._stop_seen: StopRequest | None = None
@@ -102,6 +103,7 @@ class BaseHook(HookState, Resumable):
         self._requests = CaptureRequests(self._collections, self._clock, self._names, self._notes)
         self._recorder = Recorder(self._ring, self._clock.now, self._product)
         self._values = ScriptValues(self._collections, self._clock, self._recorder, self._warn)
+        self._shortfalls = Shortfalls(given, config, self._collections, self._clock)
         self._include_from(config)
         _ALL_HOOKS.add(self)
         current.remember(self)
@@ -228,6 +230,12 @@ class BaseHook(HookState, Resumable):
     ) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        """Dropped without close(), as at the end of main(): the run has what close() would have said."""
+        if "_shortfalls" in self.__dict__ and not self._off:
+            self._guarded("what is missing", self._tell_shortfalls)
+            self._guarded("collections", self._send_collections)
+
     # For the framework's hook ---------------------------------------------------------------------------
 
     def _whole_steps(self) -> int:
@@ -239,6 +247,10 @@ class BaseHook(HookState, Resumable):
 
     def _detach(self) -> None:
         """Takes everything off the framework. May be called again; never raises."""
+
+    def _missing(self) -> Iterator[str]:
+        """A sentence for each thing that was asked for and not recorded. Called once, at the end."""
+        return self._shortfalls.of_collections(Possible())
 
     def _switch_off(self, part: str) -> None:
         """Stops the part of the hook that failed."""
@@ -326,8 +338,18 @@ class BaseHook(HookState, Resumable):
             self._guarded("close", self._finish)
             self._guarded("devices", say_refusals, self._ring, self._warn)
             self._guarded("ring size", say_growth_refusal, self._ring, self._warn)
+            self._guarded("what is missing", self._tell_shortfalls)
             self._guarded("collections", self._send_collections)
             self._off = True
+
+    def _tell_shortfalls(self) -> None:
+        """Enters what was asked for and not recorded in the run, and logs it."""
+        failed = "exception" in self._notes or sys.exc_info()[0] is not None
+        if self._session is None or (failed and self._clock.last <= self._clock.now.first):
+            return  # an error in the first step explains it
+        for each in self._missing():
+            self._notes["not_recorded"] = [*self._notes.get("not_recorded", ()), each]
+            self._warn(f"not recorded: {each}")
 
     def _save(self, part: str, save: Callable[..., bool], *value: Any) -> None:
         if self._off:

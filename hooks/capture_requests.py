@@ -17,7 +17,9 @@ from tdcore.hooks.clock import Clock
 from tdcore.hooks.plan import NameTable
 from tdcore.modes import ModeKeys
 
-__all__ = ["CaptureRequests"]
+__all__ = ["REQUESTED", "CaptureRequests"]
+
+REQUESTED = "capture_more/"  # begins the name of the collection that a request becomes
 
 
 class CaptureRequests:
@@ -44,7 +46,7 @@ class CaptureRequests:
         except ConfigError as error:
             note["ignored"] = str(error)
         else:
-            note |= self._begin(f"capture_more/{number}", request)
+            note |= self._begin(f"{REQUESTED}{number}", request)
         self._notes.setdefault("capture_requests", []).append(note)
         self._names.changed = True
 

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from tdcore.built_in_collections import BUILT_IN
 from tdcore.collection import CollectionKeys, CollectionManager
 from tdcore.config import HookConfig, SaveConfigMode
+from tdcore.did_you_mean import did_you_mean
 from tdcore.hooks.plan import NameTable, Plan
 from tdcore.modes import ModeKeys
 
@@ -92,6 +94,7 @@ class Clock:
     ) -> None:
         self.now = Now()
         self.mode_steps = [-1] * (len(ModeKeys) + 1)  # by ModeKeys value
+        self._before = list(self.mode_steps)  # as this attempt began
         self.plan: Plan | None = None  # of the current step; None: it saves nothing
         self.last = -1  # the highest global step that has begun
         self.saving = 0  # how many steps that are saved have begun
@@ -135,7 +138,7 @@ class Clock:
         self.now.step = self.last = step
         self.now.first = step + 1
         for mode in ModeKeys:
-            self.mode_steps[mode.value] = mode_steps.get(mode, -1)
+            self.mode_steps[mode.value] = self._before[mode.value] = mode_steps.get(mode, -1)
         self.set_first_mode(self.now.mode)
 
     def begin(self, mode: int) -> Plan | None:
@@ -212,6 +215,19 @@ class Clock:
             plan = self._plans[key] = Plan(members, self._config.reduction_config, self._names)
         return plan
 
+    def begun_steps(self, mode: int) -> int:
+        """Steps of the mode (a ModeKeys value) in this attempt."""
+        return self.mode_steps[mode] - self._before[mode]
+
+    def due_modes(self, name: str) -> list[ModeKeys]:
+        """The modes in which some step of this attempt was to save the collection."""
+        found = []
+        for mode in ModeKeys:
+            first = self._when(name, mode).next_saved_step(self._before[mode.value] + 1)
+            if first is not None and first <= self.mode_steps[mode.value]:
+                found.append(mode)
+        return found
+
     def _start_saving(self, mode: int, mode_step: int) -> Plan | None:
         due: tuple[str, ...] = ()
         following = _NEVER
@@ -266,6 +282,7 @@ class Clock:
             if name in self.included and not collection.selects and name != CollectionKeys.DEFAULT:
                 self._warn(
                     f"collection {name!r} is empty: give it patterns, get_collection({name!r}).include()"
+                    + did_you_mean(name, BUILT_IN)
                 )
 
 

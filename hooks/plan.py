@@ -123,6 +123,11 @@ class NameTable:
                 collection.seen.add(name)
         return tensor_id
 
+    @property
+    def any(self) -> bool:
+        """Whether any tensor was to be captured so far."""
+        return bool(self._ids)
+
     def named(self, tensor_id: int) -> tuple[str, TensorKind]:
         """Name and kind of an id that intern() or placed() gave; no name when it was left out."""
         name = self._named.get(tensor_id, "")

@@ -57,7 +57,8 @@ class Report:
 
     finished: the run has ended and all of it was judged. interrupted: the watch was ended from outside. rows:
     captured tensors judged. problems: of actions, and of writing findings; none of them changes a verdict.
-    left_out: rules that the run was made with and that could not be taken, with the reason.
+    left_out: rules that the run was made with and that could not be taken, with the reason. not_recorded:
+    what the run's hook was asked for and has not recorded; it changes no verdict.
     """
 
     run: str
@@ -67,6 +68,7 @@ class Report:
     rows: int = 0
     problems: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    not_recorded: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         counts = Counter(verdict.status.value for verdict in self.verdicts)
@@ -106,6 +108,7 @@ class Report:
             "verdicts": [verdict.to_json() for verdict in self.verdicts],
             "problems": list(self.problems),
             "left_out": list(self.left_out),
+            "not_recorded": list(self.not_recorded),
         }
 
 
@@ -332,4 +335,5 @@ def _report(
         rows=engine.rows,
         problems=tuple(engine.problems),
         left_out=engine.left_out,
+        not_recorded=source.not_recorded() if isinstance(source, RunSource) else (),
     )

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tdcore.errors import ConfigError, RunError, SinkKeyError, TensorUnavailableForStep
+from tdcore.errors import ConfigError, RunError, SinkError, SinkKeyError, TensorUnavailableForStep
 from tdcore.patterns import RunPatterns
 from tdcore.rules.applies import Training
 from tdcore.rules.completeness import Completeness
@@ -254,6 +254,18 @@ class RunSource:
         return Training(
             framework=framework if isinstance(framework, str) else "", world_size=attempts[-1].world_size
         )
+
+    def not_recorded(self) -> tuple[str, ...]:
+        """What the hook was asked for and has not recorded, as it noted at its end; empty without a note."""
+        from tdcore.trial.documents import read_notes
+
+        try:
+            notes = read_notes(self.sink)
+        except (RunError, SinkError):  # the verdicts stand without it
+            return ()
+        attempt = self._attempt if isinstance(self._attempt, int) else max(notes, default=-1)
+        said = notes.get(attempt, {}).get("not_recorded")
+        return tuple(map(str, said)) if isinstance(said, list) else ()
 
     def begun(self) -> bool:
         """See Source.begun."""

@@ -256,6 +256,21 @@ class Collection:
         names = list(known)
         return any(not any(pattern.search(name) for name in names) for pattern in self._patterns)
 
+    def unmatched_patterns(self, names: Iterable[str]) -> list[str]:
+        """The user's patterns, for names, that match none of these names."""
+        known = list(names)
+        return [each.pattern for each in self._patterns if not any(map(each.search, known))]
+
+    def unmatched_module_patterns(self, classes: Iterable[str]) -> list[str]:
+        """Patterns for modules that match none of these: "<class>_output", "<class>_input"."""
+        known = list(classes)
+        return [each.pattern for each in self._module_patterns if not any(map(each.search, known))]
+
+    @property
+    def unseen_names(self) -> set[str]:
+        """Names that it was given, of tensors that were not captured so far."""
+        return self._names - self.seen
+
     def speaks_of(self, word: str) -> bool:
         """Whether a pattern, or a name that it was given, has the word in it."""
         return any(word in text for text in (*self.include_regex, *self._names))

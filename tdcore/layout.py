@@ -44,7 +44,6 @@ __all__ = [
     "LEFT_OUT_NOTE",
     "LOG2_MIN",
     "MAX_ATTEMPT",
-    "MAX_DOCUMENT_BYTES",
     "MAX_NAME_CHARS",
     "PAD_PREFIX",
     "RUN_KEY",
@@ -89,7 +88,6 @@ CONTROL_PREFIX = "control/"
 SUMMARY_KEY = b"tdcore"  # of an index file's metadata: what it says of itself (flusher/summary.py)
 PAD_PREFIX = "__pad__"  # names of the tensors that only fill gaps in a segment
 LEFT_OUT_NOTE = "names_left_out"  # heading in collections.json (hooks/left_out.py, trial/left_out.py)
-MAX_DOCUMENT_BYTES = 256 << 20  # of a JSON document: readers take no larger one, so the writer writes none
 MAX_NAME_CHARS = 65536  # of a text in the index: readers take no longer one, so the writer refuses it
 MAX_ATTEMPT = 10**4 - 1  # highest number of an attempt
 LOG2_MIN = -40  # exponent of bin 0 of TensorStats.log2_counts

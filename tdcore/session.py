@@ -29,7 +29,7 @@ from tdcore import _core, errands
 from tdcore.attempts import JSON, Attempt
 from tdcore.counters import CloseReport, Counters, Progress
 from tdcore.errors import ConfigError, SinkError
-from tdcore.layout import FORMAT_VERSION, MAX_DOCUMENT_BYTES, collections_key, end_key
+from tdcore.layout import FORMAT_VERSION, collections_key, end_key, size_limit
 from tdcore.ring_config import RingConfig, make_ring
 from tdcore.runners import ProcessRunner, Runner, ThreadRunner
 from tdcore.sinks import is_remote, place_text, shown_place
@@ -160,13 +160,14 @@ class Session:
             return
         attempts = {**self._earlier_collections, str(self.attempt): document}
         data = json.dumps({"format": FORMAT_VERSION, "attempts": attempts}).encode()
-        if len(data) > MAX_DOCUMENT_BYTES:
+        limit = size_limit(self._collections_key)
+        if limit is not None and len(data) > limit:
             _log.warning(
                 "tdcore %s: %s is left as it is: it would have %d bytes, and readers take at most %d",
                 self.worker,
                 self._collections_key,
                 len(data),
-                MAX_DOCUMENT_BYTES,
+                limit,
             )
             return
         with self._unsent_lock:

@@ -5,7 +5,7 @@ Threads: the training thread. Replicas may run forward in other threads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from time import perf_counter_ns
 
 import torch
@@ -15,8 +15,10 @@ from tdcore.hooks.pytorch.driver_state import EVAL, NONE_OPEN, PREDICT, TRAIN, W
 from tdcore.hooks.pytorch.entries import is_running
 from tdcore.hooks.pytorch.optimizer_steps import OptimizerSteps
 from tdcore.hooks.pytorch.roots import Root
+from tdcore.hooks.pytorch.shortfall import open_step, possible, saved_steps_without_update
 from tdcore.hooks.pytorch.tap import graph_task
 from tdcore.hooks.pytorch.tracing import dispatch_modes, is_traced, symbolic, tracing_state
+from tdcore.modes import ModeKeys
 
 __all__ = ["TrainingDriver"]
 
@@ -125,6 +127,10 @@ class TrainingDriver(OptimizerSteps):
 
     def _join_training(self, mode: int) -> None:
         """A training forward while a training step is open, and no optimizer has stepped in it."""
+        if self._joined_in is not self._updates:
+            self._most_joined = max(self._most_joined, self._joined)
+            self._joined_in, self._joined = self._updates, 0
+        self._joined += 1
         if (self._watched and self._updated_by_hand()) or (self._scaler_states and self._scaler_updated()):
             self._start_training(mode)
         elif self._called is not None:
@@ -157,6 +163,36 @@ class TrainingDriver(OptimizerSteps):
     def _finish(self) -> None:
         self._updates.add(NONE_OPEN)
         self._end_step()
+
+    def _missing(self) -> Iterator[str]:
+        if not self._listens or not self._clock.begun:
+            yield from self._without_model()
+            return
+        if self._shortfalls.none_due:
+            steps = sum(self._clock.begun_steps(mode.value) for mode in ModeKeys)
+            yield f"no step: there were {steps}, and save_config names none of them"
+        if any(root.parameters.optimizers.met for root in self._roots):
+            yield from self._without_update()
+        yield from self._shortfalls.of_collections(possible(self._roots, self._notes.get("frozen", ())))
+
+    def _without_model(self) -> Iterator[str]:
+        """No model was registered, or none of its forwards was seen."""
+        needs = self._shortfalls.needs_a_model
+        if needs or not self._names.any:
+            what = ", ".join(needs) or "anything"
+            names = ", ".join(root.view.root_name for root in self._roots)
+            why = f"no forward of {names} was seen" if names else "no model was registered"
+            yield f"{what}: {why}; call register_module(model) before the training"
+
+    def _without_update(self) -> Iterator[str]:
+        """The optimizer of the models is there and does not step, or does not step any longer."""
+        if self._by_hand or self._by_forward:
+            last = max(self._saved_updates.values(), default=0)
+            yield from saved_steps_without_update(self._saved_steps, last)
+        elif self._joined_in is self._updates and self._updates <= {NONE_OPEN}:
+            step = self._clock.last if self._suspended is None else self._suspended.stamp.step
+            stepped = sum(map(self._clock.begun_steps, WITH_GRADIENTS)) > 1
+            yield from open_step(step, self._joined, self._most_joined, stepped=stepped)
 
     def _detach(self) -> None:
         self._losses.detach()

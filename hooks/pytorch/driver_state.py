@@ -74,7 +74,9 @@ class DriverState(BaseHook):
         self._groups: dict[int, int] = {}  # how many parameter groups these had
         self._watched: list[Root] = []  # roots whose backwards are seen in every step
         self._saved_steps = 0  # of training
-        self._saved_updates: set[int] = set()  # ids of the optimizers that stepped in one of them
+        self._saved_updates: dict[int, int] = {}  # by id of an optimizer, the last of them where it stepped
+        self._joined = self._most_joined = 0  # training forwards in one step after its first; in any before
+        self._joined_in: set[int] | None = None  # _updates of the step that _joined counts
         self._idle_forwards = 0  # training forwards, while no backward was seen and no optimizer is known
         self._scaler_states: list[tuple[weakref.ref[Any], Mapping[int, Any]]] = []
         self._clock.on_refresh = weakref.WeakMethod(self._resolve_modules)

@@ -144,7 +144,7 @@ class OptimizerSteps(Steps):
         start = perf_counter_ns()
         self._inside = None
         if self._saves_training:
-            self._saved_updates.add(id(optimizer))
+            self._saved_updates[id(optimizer)] = self._saved_steps
         self._attentive = self._saves_training or bool(self._watched) or NONE_OPEN in self._updates
         try:
             for root in self._roots:

@@ -77,7 +77,7 @@ class Steps(DriverState):
 
     def _check_turns(self) -> None:
         """Names optimizers whose steps fall between the saved ones."""
-        if self._saved_updates.isdisjoint(self._ours):
+        if self._saved_updates.keys().isdisjoint(self._ours):
             return
         for identity, known in self._ours.items():
             optimizer = known()

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from tdcore.cli import doctor, ls, merge, rules, run, show, sweep, upload
+from tdcore.cli import doctor, ls, merge, rm, rules, run, show, sweep, upload
 from tdcore.cli.output import encode_anything
 from tdcore.quoting import quoted_lines
 
@@ -35,6 +35,7 @@ app.command("ls", epilog=EXIT_CODES)(ls.command)
 app.command("show", epilog=EXIT_CODES)(show.command)
 rules.app.command("sweep", epilog=sweep.EXIT_CODES)(sweep.command)
 app.add_typer(rules.app, name="rules")
+app.command("rm", epilog=rm.EXIT_CODES)(rm.command)
 app.command("upload", epilog=upload.EXIT_CODES)(upload.command)
 app.command("merge", epilog=merge.EXIT_CODES)(merge.command)
 app.command(

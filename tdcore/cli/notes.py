@@ -13,7 +13,7 @@ __all__ = ["note_lines"]
 _MAX_CHARS = 400  # of an entry
 _SHOWN = 4  # of many entries under one heading
 _ELSEWHERE = {"exception", LEFT_OUT_NOTE}  # stand with the attempt and with what is missing
-_SENTENCES = {"not_captured", "capture_requests"}  # each a line
+_SENTENCES = {"not_captured", "not_recorded", "capture_requests"}  # each a line
 
 
 def note_lines(notes: Mapping[str, Any]) -> Iterator[str]:

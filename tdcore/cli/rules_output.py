@@ -139,6 +139,8 @@ def print_report(report: Report, *, with_findings: bool, verbose: bool = False) 
             out.print(f"  {as_code(capture)}", markup=False, soft_wrap=True)
     if report.interrupted:
         out.print("interrupted; the run goes on")
+    for each in report.not_recorded:
+        out.print(f"[yellow]not recorded: {shown(each, _MAX_CHARS)}[/]")
     for problem in (*report.left_out, *report.problems):
         out.print(f"[yellow]{shown(problem, _MAX_CHARS)}[/]")
 

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["TrialRun"]
 
-WHEN_ROWS_COME = "rows appear a second or two after their capture, all of them once the hook is closed"
+WHEN_ROWS_COME = (
+    "rows appear a second or two after their capture, all of them once hook.flush() or hook.close() returned"
+)
 
 
 class TrialRun:

@@ -1,0 +1,124 @@
+"""What a hook was asked to record and did not, found when it closes. Knows no framework.
+
+Each shortfall is a sentence: in the log, in the note "not_recorded" of the run, and from there in `tdcore ls`
+and in the report of rules. Nothing here runs before the end, so steps cost nothing.
+
+A collection that was due at a step and got no tensor is reported, and a pattern or name of the user that fits
+no tensor, and a collection that can hold nothing (a misspelt name). Not reported: what no step was due for,
+and collections that many trainings have nothing for (biases, optimizer state). Threads: that of close().
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection as Names
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tdcore.built_in_collections import BUILT_IN, CollectionKeys
+from tdcore.collection import Collection, CollectionManager
+from tdcore.config import HookConfig
+from tdcore.did_you_mean import did_you_mean
+from tdcore.hooks.capture_requests import REQUESTED
+from tdcore.hooks.clock import Clock
+from tdcore.modes import ModeKeys
+from tdcore.watch import COLLECTIONS
+
+__all__ = ["Possible", "Shortfalls"]
+
+# Built-in collections that the training of a model fills, and what is missing where it has not.
+_OF_A_MODEL = {
+    CollectionKeys.WEIGHTS: "no parameter was captured",
+    CollectionKeys.GRADIENTS: "no gradient was captured",
+    CollectionKeys.INPUTS: "no module's input was captured",
+    CollectionKeys.OUTPUTS: "no module's output was captured",
+}
+_NO_LOSS = "no loss was captured; call register_loss(), or record_tensor_value() for a function"
+_ONLY_IN_TRAINING = (CollectionKeys.GRADIENTS, CollectionKeys.LOSSES)
+_WITH_GRADIENTS = (ModeKeys.TRAIN, ModeKeys.GLOBAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Possible:
+    """What the registered models have, captured or not.
+
+    names: of tensors. classes: "<class of a module>_output" and "..._input". trains: whether any parameter
+    takes a gradient.
+    """
+
+    names: Names[str] = ()
+    classes: Names[str] = ()
+    trains: bool = True
+
+
+class Shortfalls:
+    """given: the configuration as the user gave it. config: the same with what rules have added."""
+
+    def __init__(
+        self, given: HookConfig, config: HookConfig, collections: CollectionManager, clock: Clock
+    ) -> None:
+        self._collections = collections
+        self._clock = clock
+        asked = dict.fromkeys(given.include_collections)
+        if tuple(asked) == COLLECTIONS:
+            asked.pop(CollectionKeys.LOSSES)  # the defaults of td.watch(): nobody has asked for each
+        self._asked = asked
+        own = {id(each) for each in given.collections}
+        self._of_rules = {
+            pattern
+            for each in config.collections
+            if id(each) not in own
+            for pattern in (*each.include_regex, *each.module_regex)
+        }
+        self._wants_model = given.save_all or bool(given.include_regex)
+
+    @property
+    def needs_a_model(self) -> list[str]:
+        """What the user has asked for that only a model has, in words."""
+        found = [name for name in _OF_A_MODEL if name in self._asked]
+        return found or ["tensors of a model"] * self._wants_model
+
+    def of_collections(self, possible: Possible) -> Iterator[str]:
+        """A sentence for each collection that was due and lacks something."""
+        for name in self._clock.included:
+            collection = self._collections.get(name)
+            modes = self._clock.due_modes(name)
+            if not modes or name.startswith(REQUESTED):  # those are noted with the request
+                continue
+            if collection.is_filled:
+                yield from self._unmatched(collection, possible)
+            elif not collection.selects:
+                if name != CollectionKeys.DEFAULT and not collection.seen:
+                    hint = did_you_mean(name, BUILT_IN)
+                    yield f"collection {name!r} is empty: it has no pattern and no tensor{hint}"
+            elif name in self._asked and not collection.seen:
+                yield from _empty(name, modes, possible)
+
+    @property
+    def none_due(self) -> bool:
+        """Whether no step was to save anything."""
+        return not any(map(self._clock.due_modes, self._clock.included))
+
+    def _unmatched(self, collection: Collection, possible: Possible) -> Iterator[str]:
+        known = {*collection.seen, *possible.names}
+        where = "" if collection.name == CollectionKeys.DEFAULT else f" of collection {collection.name!r}"
+        patterns = collection.unmatched_patterns(known)
+        for pattern in patterns:
+            if pattern not in self._of_rules:
+                yield f"pattern {pattern!r}{where} matches no tensor{did_you_mean(pattern, known)}"
+        for pattern in collection.unmatched_module_patterns(possible.classes):
+            if pattern not in self._of_rules:
+                hint = did_you_mean(pattern, possible.classes)
+                yield f"module_regex {pattern!r}{where} matches no module{hint}"
+        for name in sorted(collection.unseen_names - known):
+            yield f"tensor {name!r}{where} was not there at any saved step{did_you_mean(name, known)}"
+
+
+def _empty(name: str, modes: list[ModeKeys], possible: Possible) -> Iterator[str]:
+    if name in _ONLY_IN_TRAINING and not any(mode in _WITH_GRADIENTS for mode in modes):
+        return  # evaluations only
+    if name == CollectionKeys.GRADIENTS and not possible.trains:
+        return  # all parameters are frozen, which has a note of its own
+    if name == CollectionKeys.LOSSES:
+        yield f"collection {name!r}: {_NO_LOSS}"
+    elif name in _OF_A_MODEL:
+        yield f"collection {name!r}: {_OF_A_MODEL[name]}"

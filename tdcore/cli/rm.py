@@ -1,0 +1,59 @@
+"""tdcore rm: removes a run or one of its attempts."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from tdcore.cli.output import console, human_bytes
+from tdcore.sinks import shown_place
+
+__all__ = ["EXIT_CODES", "command"]
+
+EXIT_CODES = (
+    "Exit codes: 0 removed. 1 not removed: somebody writes, or you said no. 2 wrong usage. 3 there is no run."
+)
+_SHOWN = 8  # of what was left
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="A run, as a folder or as s3://bucket/prefix.")],
+    attempt: Annotated[int | None, typer.Option(help="Remove only this attempt.", min=0)] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also when somebody may be writing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove a run: what tdcore wrote, and nothing else. Links are not followed.
+
+    Examples:
+
+      [bold]tdcore rm runs/demo[/]                    asks first
+
+      [bold]tdcore rm runs/demo --attempt 0 --yes[/]  one attempt of several
+    """
+    from rich.markup import escape
+
+    from tdcore.errors import ConfigError
+    from tdcore.remove import remove_run, writers
+
+    out = console()
+    where = shown_place(run)
+    what = where if attempt is None else f"attempt {attempt} of {where}"
+    busy = writers(run, attempt)
+    if busy and not force:
+        out.print(
+            f"[red]not removed[/]: {escape('; '.join(busy))} may still write; --force removes all the same"
+        )
+        raise typer.Exit(1)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigError(f"rm asks before it removes {what}; say --yes where nobody can answer")
+        if not typer.confirm(f"Remove {what}?"):
+            raise typer.Exit(1)
+    removed = remove_run(run, attempt)
+    size = f" ({human_bytes(removed.bytes)})" if removed.bytes else ""
+    out.print(f"removed {escape(what)}: {removed.files:,} files{size}")
+    if removed.kept:
+        more = f" and {len(removed.kept) - _SHOWN:,} more" if len(removed.kept) > _SHOWN else ""
+        out.print(f"kept what tdcore did not write: {escape(', '.join(removed.kept[:_SHOWN]))}{more}")
