@@ -2,6 +2,6 @@
 
     python -m tests.faults.training --part develop
 
-architectures.py and held_out.py make healthy trainings, faults.py changes one thing in them, play.py trains and
-records, judge.py compares what the rules say with what was planted.
+architectures.py and held_out.py make healthy trainings, faults.py names what planting.py changes in them, and
+judge.py trains, records, and compares what the rules say with what was planted.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,7 +34,7 @@ class Mlp(nn.Module):
     def __init__(self, widths: list[int], activation: Callable[[], nn.Module] = nn.ReLU) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for at, (before, after) in enumerate(zip(widths, widths[1:], strict=False)):
+        for at, (before, after) in enumerate(itertools.pairwise(widths)):
             layers += [nn.Linear(before, after)] + ([activation()] if at < len(widths) - 2 else [])
         self.layers = nn.Sequential(*layers)
 
@@ -85,7 +86,9 @@ class Convolutions(nn.Module):
 def cnn(generator: torch.Generator) -> Job:
     inputs, targets = shapes(1000, 14, generator)
     loss = nn.CrossEntropyLoss()
-    return job_of(Convolutions(), loss, inputs, targets, generator, optimizer=adam(2e-3), steps=160, classes=True)
+    return job_of(
+        Convolutions(), loss, inputs, targets, generator, optimizer=adam(2e-3), steps=160, classes=True
+    )
 
 
 class Residual(nn.Module):
@@ -138,7 +141,9 @@ class Gru(nn.Module):
 def gru(generator: torch.Generator) -> Job:
     inputs, targets = curves(1000, 24, generator)
     loss = nn.CrossEntropyLoss()
-    return job_of(Gru(), loss, inputs, targets, generator, optimizer=adam(1e-2), clip=1.0, steps=200, classes=True)
+    return job_of(
+        Gru(), loss, inputs, targets, generator, optimizer=adam(1e-2), clip=1.0, steps=200, classes=True
+    )
 
 
 class Layer(nn.Module):
@@ -179,7 +184,9 @@ def transformer(generator: torch.Generator) -> Job:
     inputs, targets = tokens(1200, 16, 24, generator)
     rate = lambda step: min(1.0, (step + 1) / 20)  # noqa: E731
     loss = nn.CrossEntropyLoss()
-    return job_of(LanguageModel(), loss, inputs, targets, generator, optimizer=adam(3e-3), rate=rate, steps=200)
+    return job_of(
+        LanguageModel(), loss, inputs, targets, generator, optimizer=adam(3e-3), rate=rate, steps=200
+    )
 
 
 class BagOfWords(nn.Module):
@@ -235,7 +242,9 @@ class Binary(nn.Module):
 def binary(generator: torch.Generator) -> Job:
     inputs, targets = blobs(1600, 2, 16, generator)
     wanted = targets[:, None].float()
-    return job_of(Binary(), nn.BCEWithLogitsLoss(), inputs, wanted, generator, optimizer=sgd(0.1, momentum=0.9))
+    return job_of(
+        Binary(), nn.BCEWithLogitsLoss(), inputs, wanted, generator, optimizer=sgd(0.1, momentum=0.9)
+    )
 
 
 DEVELOP: Mapping[str, Make] = {

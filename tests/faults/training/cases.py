@@ -1,4 +1,4 @@
-"""Cases: every fault in every training that it can be planted in, of one part. A case has a name that makes it."""
+"""Cases: every fault in every training of one part that it can be planted in. A name makes its case again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Literal
 import torch
 
 from tests.faults.training.architectures import DEVELOP, Make
-from tests.faults.training.faults import FAULTS, Fault, layers_of
+from tests.faults.training.faults import FAULTS, Fault
 from tests.faults.training.held_out import HELD_OUT
 from tests.faults.training.job import Job
+from tests.faults.training.planting import layers_of
 
 __all__ = ["Case", "Part", "case_of", "cases", "made"]
 

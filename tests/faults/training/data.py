@@ -10,7 +10,18 @@ from torch import Tensor
 
 from tests.faults.training.job import Batch
 
-__all__ = ["batches", "blobs", "curves", "graphs", "patches", "sequences", "shapes", "split", "tables", "tokens"]
+__all__ = [
+    "batches",
+    "blobs",
+    "curves",
+    "graphs",
+    "patches",
+    "sequences",
+    "shapes",
+    "split",
+    "tables",
+    "tokens",
+]
 
 
 def batches(inputs: Any, targets: Any, size: int, generator: torch.Generator) -> Callable[[int], Batch]:
@@ -115,7 +126,9 @@ def tokens(count: int, length: int, words: int, generator: torch.Generator) -> t
     return ids[:, :-1], ids[:, 1:]
 
 
-def graphs(count: int, nodes: int, width: int, generator: torch.Generator) -> tuple[tuple[Tensor, Tensor], Tensor]:
+def graphs(
+    count: int, nodes: int, width: int, generator: torch.Generator
+) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """Node features with a normalised adjacency matrix, and which of two ways the nodes are joined."""
     of = torch.randint(0, 2, (count,), generator=generator)
     likely = torch.where(of == 1, 0.55, 0.2)[:, None, None]

@@ -1,4 +1,4 @@
-"""Healthy trainings of the part that is looked at only when rules are finished: other models, losses and data."""
+"""Healthy trainings of the part that is looked at only when rules are finished: other models and data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class Lstm(nn.Module):
 def lstm(generator: torch.Generator) -> Job:
     inputs, targets = sequences(1400, 18, 60, generator)
     loss = nn.CrossEntropyLoss()
-    return job_of(Lstm(), loss, inputs, targets, generator, optimizer=adam(1e-2), clip=1.0, steps=200, classes=True)
+    return job_of(
+        Lstm(), loss, inputs, targets, generator, optimizer=adam(1e-2), clip=1.0, steps=200, classes=True
+    )
 
 
 class Vit(nn.Module):
@@ -193,17 +195,24 @@ class TwoTowers(nn.Module):
 
     def __init__(self, users: int = 40, items: int = 30, width: int = 8) -> None:
         super().__init__()
-        self.users, self.items, self.bias = nn.Embedding(users, width), nn.Embedding(items, width), nn.Embedding(items, 1)
+        self.users, self.items, self.bias = (
+            nn.Embedding(users, width),
+            nn.Embedding(items, width),
+            nn.Embedding(items, 1),
+        )
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        return (self.users(users) * self.items(items)).sum(1, keepdim=True) + self.bias(items)
+        result: Tensor = (self.users(users) * self.items(items)).sum(1, keepdim=True) + self.bias(items)
+        return result
 
 
 def recommender(generator: torch.Generator) -> Job:
     users = torch.randint(0, 40, (3000,), generator=generator)
     items = torch.randint(0, 30, (3000,), generator=generator)
     taste, kind = (torch.randn(size, 3, generator=generator) for size in (40, 30))
-    targets = (taste[users] * kind[items]).sum(1, keepdim=True) + 0.1 * torch.randn(3000, 1, generator=generator)
+    targets = (taste[users] * kind[items]).sum(1, keepdim=True) + 0.1 * torch.randn(
+        3000, 1, generator=generator
+    )
     model = TwoTowers()
     for table in (model.users, model.items):
         nn.init.normal_(table.weight, std=0.3)

@@ -59,7 +59,7 @@ def sgd(rate: float, **options: Any) -> Optimizers:
 
 
 def train(job: Job, hook: Any = None) -> list[float]:
-    """Play the training. Returns the loss of each step; ends early where a loss has not been finite for long."""
+    """Play the training. Returns the loss of each step; ends early where losses are not finite for long."""
     if hook is not None:
         hook.register_module(job.model)
         hook.register_loss(job.loss)

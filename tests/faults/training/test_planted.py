@@ -23,7 +23,7 @@ def test_the_two_parts_share_no_training_and_each_has_every_kind_of_architecture
 
 
 def test_every_fault_has_a_cause_of_the_list_and_a_training_to_be_planted_in() -> None:
-    trainings = {case.training for part in ("develop", "held_out") for case in cases(part, [0])}  # type: ignore[arg-type]
+    trainings = {case.training for part in ("develop", "held_out") for case in cases(part, [0])}
     for fault in FAULTS:
         assert fault.cause in CAUSES
         assert set(fault.on) <= trainings
