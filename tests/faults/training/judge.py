@@ -1,0 +1,81 @@
+"""Plays a case, lets all rules judge it, and compares what they say with what was planted."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from tdcore.hooks.pytorch import Hook
+from tdcore.rules import RULES, Finding, run
+from tests.faults.training.cases import Case, case_of, made
+from tests.faults.training.faults import CAUSES, Fault
+from tests.faults.training.job import train
+
+__all__ = ["Outcome", "play", "play_by_name"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What was said of one case. named: a rule that names the cause fired at the right place and in time.
+
+    elsewhere: such a rule fired, at another tensor or too late. others: rules that fired and do not name it.
+    """
+
+    case: str
+    cause: str
+    named: bool
+    elsewhere: bool
+    rules: tuple[str, ...]
+    others: tuple[str, ...]
+    findings: int
+    first_loss: float
+    last_loss: float
+
+
+def play(case: Case, folder: Path) -> Outcome:
+    """Train, judge, compare. folder: for the run; it must be empty."""
+    job, where = made(case)
+    torch.set_num_threads(1)
+    with warnings.catch_warnings(), Hook(str(folder / "run"), rules=list(RULES.values())) as hook:
+        warnings.simplefilter("ignore")  # torch warns of some of the faults itself
+        losses = train(job, hook)
+    report = run(folder / "run", [rule() for rule in RULES.values()], write_findings=False)
+    findings = [finding for verdict in report.verdicts for finding in verdict.findings]
+    fired = tuple(dict.fromkeys(finding.code for finding in findings))
+    accepted = CAUSES[case.fault.cause] if case.fault else frozenset[str]()
+    naming = [finding for finding in findings if finding.code in accepted]
+    return Outcome(
+        case=case.name,
+        cause=case.fault.cause if case.fault else "",
+        named=case.fault is not None and _in_time(naming, case.fault, where),
+        elsewhere=bool(naming),
+        rules=fired,
+        others=tuple(code for code in fired if code not in accepted),
+        findings=sum(verdict.finding_count for verdict in report.verdicts),
+        first_loss=_mean(losses[:10]),
+        last_loss=_mean(losses[-10:]),
+    )
+
+
+def play_by_name(name: str) -> Outcome:
+    """As play(), for another process."""
+    with tempfile.TemporaryDirectory(prefix="tdcore-planted-") as folder:
+        return play(case_of(name), Path(folder))
+
+
+def _in_time(findings: Sequence[Finding], fault: Fault, where: str) -> bool:
+    return any(
+        (not where or where in finding.tensor)
+        and (finding.mode_step >= fault.since or finding.mode != "TRAIN")
+        and finding.mode_step <= fault.since + fault.within
+        for finding in findings
+    )
+
+
+def _mean(losses: Sequence[float]) -> float:
+    return sum(losses) / len(losses)
