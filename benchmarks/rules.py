@@ -117,6 +117,7 @@ class _Held:
             source.attempt_ended,
             source.capture,
         )
+        self.left_out, self.training = source.left_out, source.training
         self._batch = batch
 
     def next(self, columns: Any, *, everything: bool = False) -> Any:

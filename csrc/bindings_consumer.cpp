@@ -273,7 +273,8 @@ void bind_consumer(py::module_& module) {
           "Reserved, not released.")
       .def_property_readonly(
           "data_bytes", [](const SharedConsumer& self) { return self.consumer.data_bytes(); },
-          "Size of the ring of bytes; of the smallest lane.")
+          "Bytes that the ring may come to hold, or holds while no more memory is to be had; of the smallest "
+          "lane.")
       .def_property_readonly(
           "slots", [](const SharedConsumer& self) { return self.consumer.slots(); },
           "Number of records the ring can hold; of the smallest lane.")

@@ -5,11 +5,13 @@
 
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "bindings_counters.hpp"
 #include "bindings_errors.hpp"
+#include "memory_limits.hpp"
 #include "ring.hpp"
 
 namespace py = pybind11;
@@ -109,7 +111,8 @@ py::dict progress(const Ring& ring) {
 constexpr const char* kRingDoc =
     R"(The trainer's side of the ring that a flusher reads through a file descriptor.
 
-data_bytes, slots, names_bytes: powers of two (64 KiB to 64 GiB, 16 to 2**20, 4 KiB to 1 GiB). The memory is taken at once.
+data_bytes, slots, names_bytes: powers of two (64 KiB to 64 GiB, 16 to 2**20, 4 KiB to 1 GiB). data_bytes and names_bytes are the most:
+the ring begins with 1 to 4 MiB of data and takes more memory when a record finds no room, and names take theirs as they come.
 policy: what a capture does when there is no room: 'block' (up to block_timeout_seconds, then drop), 'drop' or 'degrade'
 (keep statistics, leave payloads out). threads: that share the work of a large capture, the caller included; the others
 sleep until there is some.
@@ -118,12 +121,19 @@ each; their memory is taken when their device is first used. device_arena_bytes:
 Any thread may call anything. In a forked child and after close() every method does nothing.
 Raises ValueError (sizes) or OSError (no memory).)";
 
+constexpr const char* kPretendDoc =
+    R"(For tests: rings of this process find no more than this much memory, in bytes. None: what there is.)";
+
 }  // namespace
 
 void bind_ring(py::module_& module) {
+  module.def(
+      "_pretend_available_memory",
+      [](std::optional<std::uint64_t> bytes) { pretend_available_memory(bytes.value_or(~std::uint64_t{0})); },
+      py::arg("bytes"), kPretendDoc);
   py::class_<Ring, std::shared_ptr<Ring>>(module, "Ring", kRingDoc)
       .def(py::init(&make_ring), py::kw_only(), py::arg("data_bytes"), py::arg("slots"),
-           py::arg("names_bytes") = std::uint64_t{1} << 22, py::arg("policy") = "block",
+           py::arg("names_bytes") = RingConfig{}.names_bytes, py::arg("policy") = "block",
            py::arg("block_timeout_seconds") = 30.0, py::arg("threads") = 1,
            py::arg("device_lanes") = RingConfig{}.device_lanes,
            py::arg("device_lane_bytes") = RingConfig{}.device_lane_bytes,
@@ -137,7 +147,15 @@ void bind_ring(py::module_& module) {
       .def_property_readonly("early_commits", &Ring::early_commits,
                              "Records of a device that were found committed before their values were there.")
       .def_property_readonly("usable", &Ring::usable, "False in a forked child and after close().")
-      .def_property_readonly("data_bytes", &Ring::data_bytes, "Size of the ring of bytes.")
+      .def_property_readonly("data_bytes", &Ring::data_bytes, "The most that the ring of bytes may hold.")
+      .def_property_readonly("memory_bytes", &Ring::memory_bytes,
+                             "Bytes of shared memory taken so far, lanes included; 0 after close().")
+      .def("expect", &Ring::expect, py::arg("bytes"),
+           "Records of so many bytes in all will be in the ring at once soon: a thread takes the memory, so "
+           "that no "
+           "capture has to. Returns at once.")
+      .def("growth_refusal", &Ring::growth_refusal,
+           "Why the ring could not become larger when it last wanted to; \"\" when it could.")
       .def_property_readonly("slots", &Ring::slots, "Number of records the ring can hold.")
       .def_property_readonly("max_record_bytes", &Ring::max_record_bytes,
                              "Largest record; larger tensors go in parts.")
@@ -145,7 +163,9 @@ void bind_ring(py::module_& module) {
           "policy", [](const Ring& ring) { return policy_name(ring.policy()); },
           "'block', 'drop' or 'degrade'.")
       .def("intern", &intern, py::arg("name"), py::arg("kind"), py::arg("origin") = "", py::arg("shard") = "",
-           "Id of the name in the shared table, the same for the same arguments; -1 when the table is full. "
+           "Id of the name in the shared table, the same for the same arguments; -1 when the table cannot "
+           "grow any more. "
+           "The last part of a full table takes names of losses, scalars, metrics and hyperparameters only. "
            "shard: the tensor's place in a larger one, as text (tdcore/shard.py).")
       .def("put_document", &put_document, py::arg("key"), py::arg("data"),
            "Sends a small file of the run; the last one of a key wins. False when it does not fit. May wait, "

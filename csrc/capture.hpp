@@ -10,7 +10,7 @@
 //   skipped (reason in the request, or found here) -> a row that says so, and the count
 //   ring full -> no row; the parts after a lost part are given up with it
 //   ring full under policy degrade -> a row with statistics, reason kDegraded, and the count
-//   no name (kNoName) -> no row
+//   no name (kNoName, kUnfitName) -> no row
 // Threads: any number may call capture() on one ring. It waits only in `waiter`, and never while it holds a
 // reservation. It allocates only while its per-thread plan grows to its working size, runs no Python and
 // throws nothing of its own (a waiter may unwind the thread: Python does that to daemon threads at exit).
@@ -26,7 +26,9 @@
 namespace tdcore {
 
 /// The id of a tensor whose name found no room in the table of names.
-inline constexpr std::uint32_t kNoName = 0xFFFFFFFF;
+inline constexpr std::uint32_t kNoName = 0xFFFFFFFF;       // the table of names is full
+inline constexpr std::uint32_t kUnfitName = kUnfitNameId;  // no reader would take the name (names.hpp)
+constexpr bool has_name(std::uint32_t name) noexcept { return name < kUnfitName; }
 
 /// One tensor of a capture call.
 struct Request {

@@ -45,7 +45,7 @@ CaptureResult CapturePlan::skip_all(std::span<const Request> requests, DropReaso
   try {
     for (; index < requests.size(); ++index) {
       const Request& request = requests[index];
-      if (request.name == kNoName || request.status != EntryStatus::kOk) {
+      if (!has_name(request.name) || request.status != EntryStatus::kOk) {
         add_request(request, index);
         continue;
       }
@@ -74,9 +74,10 @@ void CapturePlan::give_up(std::uint64_t index, DropReason reason, std::uint64_t 
 }
 
 void CapturePlan::add_request(const Request& request, std::uint64_t index) {
-  if (request.name == kNoName) {
+  if (!has_name(request.name)) {
+    const DropReason reason = request.name == kUnfitName ? DropReason::kUnfitName : DropReason::kNamesFull;
     const bool has_bytes = request.status == EntryStatus::kOk && (request.flags & kWantPayload) != 0;
-    give_up(index, DropReason::kNamesFull, has_bytes ? view_bytes(request.tensor) : 0);
+    give_up(index, reason, has_bytes ? view_bytes(request.tensor) : 0);
     return;
   }
   if (request.status == EntryStatus::kOk) {

@@ -42,6 +42,13 @@ Pending pending(const RingMemory& lane) noexcept {
   return {tail.tickets_since(head), tail.units_since(head) * kUnitBytes};
 }
 
+/// Bytes that the lane may come to hold. Relaxed: a hint. All of them in a forked child.
+std::uint64_t data_limit(const RingMemory& lane) noexcept {
+  if (!lane.here()) return lane.data_bytes();
+  const std::uint64_t limit = lane.control().data_limit.load(std::memory_order_relaxed);
+  return limit == 0 ? lane.data_bytes() : std::min(limit, lane.data_bytes());
+}
+
 }  // namespace
 
 Consumer::Consumer(std::shared_ptr<RingMemory> memory)
@@ -209,8 +216,8 @@ std::uint64_t Consumer::pending_bytes() const noexcept {
 }
 
 std::uint64_t Consumer::data_bytes() const noexcept {
-  std::uint64_t least = memory()->data_bytes();
-  for (const std::shared_ptr<RingMemory>& lane : lanes_) least = std::min(least, lane->data_bytes());
+  std::uint64_t least = data_limit(*memory());
+  for (const std::shared_ptr<RingMemory>& lane : lanes_) least = std::min(least, data_limit(*lane));
   return least;
 }
 
@@ -224,7 +231,7 @@ double Consumer::fill() const noexcept {
   double most = 0;
   for (const std::shared_ptr<RingMemory>& lane : lanes_) {
     const Pending there = pending(*lane);
-    most = std::max(most, static_cast<double>(there.bytes) / static_cast<double>(lane->data_bytes()));
+    most = std::max(most, static_cast<double>(there.bytes) / static_cast<double>(data_limit(*lane)));
     most = std::max(most, static_cast<double>(there.records) / static_cast<double>(lane->slot_count()));
   }
   return most;

@@ -4,6 +4,9 @@
 //
 //     ControlPage | names | order | slots | data
 //
+// The file is sparse: `names` and `data` have room for far more than most runs need. Their memory is taken as
+// names come and as the ring grows (ring_memory.hpp, ring.hpp).
+//
 // A trainer with accelerators has a ring of its own for each of them, a *lane*, in a memfd of its own of the
 // same form. `order` is empty but in the main ring of such a trainer; lane_order.hpp says what is in it. Both
 // processes map it and build their view from this header; layout_hash() covers every size that matters, so a
@@ -21,13 +24,15 @@
 namespace tdcore {
 
 inline constexpr std::uint64_t kRingMagic = 0x31474E4952434454;  // "TDCRING1"
-inline constexpr std::uint32_t kRingVersion = 2;
+inline constexpr std::uint32_t kRingVersion = 3;
 // Two cache lines: x86 fetches them in pairs, some ARM lines are this long.
 inline constexpr std::size_t kLineBytes = 128;
 inline constexpr std::uint64_t kUnitBytes = 64;  // positions in the data ring count these
-inline constexpr unsigned kPositionBits = 40;
+inline constexpr unsigned kPositionBits = 36;
+inline constexpr unsigned kSizeBits = 4;
 inline constexpr unsigned kTicketBits = 24;
 inline constexpr std::uint64_t kPositionMask = (std::uint64_t{1} << kPositionBits) - 1;
+inline constexpr std::uint64_t kSizeMask = (std::uint64_t{1} << kSizeBits) - 1;
 inline constexpr std::uint64_t kTicketMask = (std::uint64_t{1} << kTicketBits) - 1;
 inline constexpr std::size_t kMaxDeviceLanes = 8;
 inline constexpr std::size_t kMaxLanes = kMaxDeviceLanes + 1;  // lane 0 is the main ring
@@ -35,16 +40,20 @@ inline constexpr std::size_t kErrorTextBytes = 1024;
 inline constexpr std::size_t kControlTextBytes = 8192;
 
 /// A place in the ring: the number of records before it and the 64-byte units before it, both modulo
-/// their width. Held in one 64-bit word so that one compare-and-swap takes a slot and its bytes together.
+/// their width. Held in one 64-bit word so that one compare-and-swap takes a slot and its bytes together. The
+/// reservation also says which of its sizes the ring has (Ring::sizes_), so that no swap succeeds with a
+/// place that was computed for another size; elsewhere `size` is 0 and means nothing.
 struct Cursor {
   std::uint64_t ticket = 0;    // modulo 2^24
-  std::uint64_t position = 0;  // modulo 2^40, in kUnitBytes
+  std::uint64_t position = 0;  // modulo 2^36, in kUnitBytes
+  std::uint64_t size = 0;      // modulo 2^4
 
   static constexpr Cursor unpack(std::uint64_t word) noexcept {
-    return {word >> kPositionBits, word & kPositionMask};
+    return {word >> (kPositionBits + kSizeBits), word & kPositionMask, (word >> kPositionBits) & kSizeMask};
   }
   constexpr std::uint64_t pack() const noexcept {
-    return ((ticket & kTicketMask) << kPositionBits) | (position & kPositionMask);
+    return ((ticket & kTicketMask) << (kPositionBits + kSizeBits)) | ((size & kSizeMask) << kPositionBits) |
+           (position & kPositionMask);
   }
   constexpr std::uint64_t tickets_since(Cursor earlier) const noexcept {
     return (ticket - earlier.ticket) & kTicketMask;
@@ -59,11 +68,12 @@ struct Slot {
   // Producer, release: ticket + 1 once the record may be read; pairs with the acquire in Consumer::next().
   std::atomic<std::uint64_t> commit;
   // Producer, plain, before commit; consumer, after it.
-  std::uint64_t position;  // first unit of the record, modulo 2^40
+  std::uint64_t position;  // first unit of the record, modulo 2^36
   std::uint64_t bytes;     // as asked for
   std::uint32_t kind;      // RecordKind
   std::uint32_t reserved;
-  std::uint64_t unused[4];
+  std::uint64_t offset;  // of its first byte in the data
+  std::uint64_t unused[3];
 };
 static_assert(sizeof(Slot) == 64);
 
@@ -100,7 +110,8 @@ struct ControlPage {
   std::uint32_t lane;           // 0 in a main ring, else which of its lanes this is
   std::uint32_t device_lanes;   // of a main ring
 
-  // Producers, compare-and-swap, relaxed: next ticket and position. The consumer only reads it.
+  // Producers, compare-and-swap: next ticket and position, and which size the ring has. Relaxed, except for
+  // the release in Ring::grow(), which pairs with the acquire in Ring::reserve(). The consumer only reads it.
   alignas(kLineBytes) std::atomic<std::uint64_t> reservation;
 
   // Consumer, release: first record not yet given back; pairs with the acquire in Ring::try_reserve().
@@ -134,6 +145,10 @@ struct ControlPage {
   std::atomic<std::uint64_t> tensors;
   std::atomic<std::uint64_t> payload_bytes;
   std::atomic<std::uint64_t> capture_ns;
+  // Bytes of data that the ring may come to hold: all of them, or what it has while no more memory is to be
+  // had. Trainer under Ring's mutex of growth, relaxed: a hint for the consumer, which bounds its batches by
+  // it.
+  std::atomic<std::uint64_t> data_limit;
 
   // Trainer under the name table's mutex, release: [names:32 | bytes:32]; pairs with the acquire in
   // read_names().
@@ -206,6 +221,8 @@ constexpr std::uint64_t layout_hash() noexcept {
                                  offsetof(ControlPage, note_heads),
                                  offsetof(ControlPage, early_commits),
                                  offsetof(ControlPage, drops),
+                                 offsetof(ControlPage, data_limit),
+                                 offsetof(Slot, offset),
                                  offsetof(ControlPage, error),
                                  offsetof(ControlPage, stop_bytes),
                                  offsetof(ControlPage, requests_posted),
@@ -217,6 +234,7 @@ constexpr std::uint64_t layout_hash() noexcept {
                                  static_cast<std::uint64_t>(Dtype::kCount),
                                  static_cast<std::uint64_t>(DropReason::kCount),
                                  kPositionBits,
+                                 kSizeBits,
                                  kTicketBits,
                                  kUnitBytes};
   std::uint64_t hash = 0xcbf29ce484222325;

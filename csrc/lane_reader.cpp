@@ -46,7 +46,8 @@ bool place_is_sound(const RingMemory& lane, const Slot& slot, Cursor at) noexcep
   if (bytes == 0 || bytes > lane.data_bytes() / 8) return false;
   const std::uint64_t units = (bytes + kUnitBytes - 1) / kUnitBytes;
   const std::uint64_t gap = (slot.position - at.position) & kPositionMask;
-  return slot.position <= kPositionMask && gap + units <= cap && (slot.position & (cap - 1)) + units <= cap;
+  return slot.position <= kPositionMask && gap + units <= cap && slot.offset % kUnitBytes == 0 &&
+         slot.offset <= lane.data_bytes() && units * kUnitBytes <= lane.data_bytes() - slot.offset;
 }
 
 const Slot& slot_at(const RingMemory& lane, Cursor at) noexcept {
@@ -74,7 +75,7 @@ Found left_behind_at(const RingMemory& lane, Cursor at) noexcept {
 Found committed_at(const RingMemory& lane, Cursor at, const Slot& slot) noexcept {
   Found found;
   found.what = Found::What::kRecord;
-  found.view.data = lane.data() + (slot.position & (lane.data_bytes() / kUnitBytes - 1)) * kUnitBytes;
+  found.view.data = lane.data() + slot.offset;
   found.view.bytes = slot.bytes;
   found.view.kind = static_cast<RecordKind>(slot.kind);
   found.after = {(at.ticket + 1) & kTicketMask,

@@ -1,6 +1,7 @@
 #include "memory_limits.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <initializer_list>
 #include <string>
@@ -10,6 +11,8 @@ namespace tdcore {
 namespace {
 
 constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
+
+std::atomic<std::uint64_t> pretended{kUnlimited};  // relaxed: a number, orders nothing
 
 /// The number at the start of a file; kUnlimited when there is none ("max", no such file).
 std::uint64_t number_in(const std::string& path) {
@@ -80,10 +83,14 @@ std::uint64_t cgroups_bytes() {
 
 std::uint64_t available_memory_bytes() noexcept {
   try {
-    return std::min(machine_bytes(), cgroups_bytes());
+    return std::min({machine_bytes(), cgroups_bytes(), pretended.load(std::memory_order_relaxed)});
   } catch (...) {  // no memory for a string
     return kUnlimited;
   }
+}
+
+void pretend_available_memory(std::uint64_t bytes) noexcept {
+  pretended.store(bytes, std::memory_order_relaxed);
 }
 
 }  // namespace tdcore

@@ -33,21 +33,34 @@ std::string entry_of(std::string_view name, std::uint32_t kind, std::string_view
   return entry.append(name).append(origin).append(shard);
 }
 
-/// Appends and publishes. Under the writer's mutex.
-std::optional<std::uint32_t> append(RingMemory& memory, const std::string& entry) noexcept {
+constexpr std::chrono::seconds kPauseAfterRefusal{1};
+
+}  // namespace
+
+/// Whether an entry that ends at `end` may be written; takes memory for it. Under mutex_.
+bool NameWriter::make_room(RingMemory& memory, std::uint64_t end, std::uint32_t kind) noexcept {
+  const std::uint64_t kept = kept_for_small(memory.names_bytes());
+  if (end + kept <= memory.names_taken()) return true;
+  if (end + kept <= memory.names_bytes() && std::chrono::steady_clock::now() >= no_growth_until_) {
+    if (memory.take_names(end + kept)) return true;
+    no_growth_until_ = std::chrono::steady_clock::now() + kPauseAfterRefusal;
+  }
+  return is_small_kind(kind) && end <= memory.names_taken();
+}
+
+/// Appends and publishes. Under mutex_.
+std::optional<std::uint32_t> NameWriter::append(RingMemory& memory, const std::string& entry,
+                                                std::uint32_t kind) noexcept {
   std::atomic<std::uint64_t>& published = memory.control().names_published;
   const std::uint64_t word = published.load(std::memory_order_relaxed);  // written under this mutex only
   const std::uint64_t count = word >> kCountShift;
   const std::uint64_t used = word & kBytesMask;
-  const std::uint64_t needed = round_up(entry.size(), 8);
-  if (needed > memory.names_bytes() - used || count >= kBytesMask) return std::nullopt;
+  const std::uint64_t end = used + round_up(entry.size(), 8);
+  if (count >= kUnfitNameId || !make_room(memory, end, kind)) return std::nullopt;
   std::memcpy(memory.names() + used, entry.data(), entry.size());
-  published.store(((count + 1) << kCountShift) | (used + needed),
-                  std::memory_order_release);  // pairs with read_names()
+  published.store(((count + 1) << kCountShift) | end, std::memory_order_release);  // pairs with read_names()
   return static_cast<std::uint32_t>(count);
 }
-
-}  // namespace
 
 std::optional<std::uint32_t> NameWriter::intern(RingMemory& memory, std::string_view name, std::uint32_t kind,
                                                 std::string_view origin, std::string_view shard) noexcept {
@@ -57,7 +70,7 @@ std::optional<std::uint32_t> NameWriter::intern(RingMemory& memory, std::string_
     const std::lock_guard lock(mutex_);
     const auto [found, added] = ids_.try_emplace(entry_of(name, kind, origin, shard), 0);
     if (!added) return found->second;
-    const std::optional<std::uint32_t> id = append(memory, found->first);
+    const std::optional<std::uint32_t> id = append(memory, found->first, kind);
     if (id) {
       found->second = *id;
     } else {

@@ -55,7 +55,8 @@ enum class DropReason : std::uint8_t {
   kGraphCapture = 12,       // the device's stream was being captured into a graph
   kArenaFull = 13,          // no room in the device's arena (policy drop)
   kDeviceError = 14,        // the device refused, or cannot be used
-  kCount = 15,
+  kUnfitName = 15,          // its name is one that no reader takes
+  kCount = 16,
 };
 
 /// Why a tensor had no value. The names that users see are in absent_reason_name(); append only.

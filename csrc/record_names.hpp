@@ -9,10 +9,10 @@ namespace tdcore {
 
 /// "ring_full", ...; nullptr for kNone and numbers out of range.
 constexpr const char* drop_reason_name(DropReason reason) noexcept {
-  constexpr const char* kNames[] = {nullptr,         "ring_full",  "too_large",   "unsupported_dtype",
-                                    "sparse",        "no_storage", "unreadable",  "names_full",
-                                    "degraded",      "torn",       "io_error",    "unsupported_device",
-                                    "graph_capture", "arena_full", "device_error"};
+  constexpr const char* kNames[] = {nullptr,         "ring_full",  "too_large",    "unsupported_dtype",
+                                    "sparse",        "no_storage", "unreadable",   "names_full",
+                                    "degraded",      "torn",       "io_error",     "unsupported_device",
+                                    "graph_capture", "arena_full", "device_error", "unfit_name"};
   static_assert(sizeof(kNames) / sizeof(kNames[0]) == static_cast<std::size_t>(DropReason::kCount));
   return reason < DropReason::kCount ? kNames[static_cast<std::size_t>(reason)] : nullptr;
 }

@@ -69,6 +69,10 @@ Sizes sizes_of(const RingConfig& config) {
           config.device_lanes == 0 ? 0 : std::bit_ceil(records)};
 }
 
+std::uint64_t first_of(const RingConfig& config) noexcept {
+  return config.first_data_bytes == 0 ? first_data_bytes(config.data_bytes) : config.first_data_bytes;
+}
+
 /// The first `bytes` of a text of the control page. Relaxed: an acquire came before.
 std::string read_words(const std::atomic<std::uint64_t> (&from)[kControlTextBytes / 8], std::uint64_t bytes) {
   std::uint64_t words[kControlTextBytes / 8];
@@ -81,18 +85,10 @@ std::int64_t wall_clock_ns() noexcept {
   return std::chrono::duration_cast<nanoseconds>(now).count();
 }
 
-/// Where a record of `units` goes when the ring's end is at `position`: aligned, and in one piece.
-/// cap is a power of two that divides 2^40, so this stays continuous when the position wraps.
-std::uint64_t place(std::uint64_t position, std::uint64_t units, std::uint64_t align_units,
-                    std::uint64_t cap) noexcept {
-  const std::uint64_t start = round_up(position, align_units);
-  const bool wraps = (start & (cap - 1)) + units > cap;
-  return wraps ? round_up(start, cap) : start;
-}
-
 }  // namespace
 
-Ring::Ring(const RingConfig& config) : Ring(config, RingMemory::create(sizes_of(checked(config))), true) {
+Ring::Ring(const RingConfig& config)
+    : Ring(config, RingMemory::create(sizes_of(checked(config)), first_of(config)), true) {
   if (config.device_lanes == 0) return;
   make_lanes();
   devices_ = std::make_unique<DeviceSet>(*this);
@@ -105,11 +101,15 @@ Ring::Ring(const RingConfig& config, std::shared_ptr<RingMemory> memory, bool ta
       guard_(memory_->guard()),
       fd_(memory_->fd()),
       memory_taken_(taken),
-      helpers_(config.threads > 1 ? std::make_unique<HelperPool>(config.threads - 1, guard_) : nullptr) {}
+      helpers_(config.threads > 1 ? std::make_unique<HelperPool>(config.threads - 1, guard_) : nullptr) {
+  // A lane has its memory at once, or none.
+  sizes_[0].capacity = (taken ? first_of(config) : config.data_bytes) / kUnitBytes;
+}
 
 Ring::~Ring() {
   close();
-  if (memory_ && guard_->here()) {  // still in use: leave it mapped
+  if (!guard_->here()) (void)ahead_.release();  // the thread is the parent's
+  if (memory_ && guard_->here()) {              // still in use: leave it mapped
     keep_for_ever(std::move(helpers_));
     keep_for_ever(std::shared_ptr<RingMemory>(memory_));
     keep_for_ever(std::vector<std::shared_ptr<Ring>>(lanes_));
@@ -118,26 +118,30 @@ Ring::~Ring() {
 
 Reservation Ring::reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t align) noexcept {
   ControlPage& control = memory_->control();
-  const std::uint64_t cap = config_.data_bytes / kUnitBytes;
   const std::uint64_t units = (bytes + kUnitBytes - 1) / kUnitBytes;
   for (;;) {
     // Acquire: pairs with the release in Consumer::release(); what it gave back may be overwritten now.
     const std::uint64_t head_word = control.head.load(std::memory_order_acquire);
     const Cursor head = Cursor::unpack(head_word);
-    std::uint64_t word = control.reservation.load(std::memory_order_relaxed);  // after head: never older
+    // After head: never older. Acquire: pairs with the release in grow(), for sizes_.
+    std::uint64_t word = control.reservation.load(std::memory_order_acquire);
     const Cursor tail = Cursor::unpack(word);
-    const std::uint64_t start = place(tail.position, units, align / kUnitBytes, cap);
-    const Cursor end{tail.ticket + 1, start + units};
-    if (tail.tickets_since(head) >= config_.slots || end.units_since(head) > cap) {
+    const Size& size = sizes_[tail.size];
+    const Place start = place(tail.position, units, align / kUnitBytes, size);
+    const Cursor end{tail.ticket + 1, start.position + units, tail.size};
+    const bool slots_full = tail.tickets_since(head) >= config_.slots;
+    if (slots_full || end.units_since(head) > size.capacity) {
       if (control.head.load(std::memory_order_relaxed) != head_word) continue;  // not full: our head was old
+      if (!slots_full && grow(units)) continue;
       return {};
     }
     if (!control.reservation.compare_exchange_weak(word, end.pack(), std::memory_order_relaxed)) continue;
     Slot& slot = memory_->slots()[tail.ticket & (config_.slots - 1)];
-    slot.position = start & kPositionMask;
+    slot.position = start.position & kPositionMask;
+    slot.offset = start.unit * kUnitBytes;
     slot.bytes = bytes;
     slot.kind = static_cast<std::uint32_t>(kind);
-    return {memory_->data() + (start & (cap - 1)) * kUnitBytes, bytes, tail.ticket};
+    return {memory_->data() + start.unit * kUnitBytes, bytes, tail.ticket};
   }
 }
 
@@ -183,13 +187,14 @@ void Ring::abort(const Reservation& reservation) noexcept {
 
 bool Ring::has_room(std::uint64_t bytes) const noexcept {
   const ControlPage& control = memory_->control();
-  const std::uint64_t cap = config_.data_bytes / kUnitBytes;
   const std::uint64_t units = (bytes + kUnitBytes - 1) / kUnitBytes;
   const Cursor head = Cursor::unpack(
       control.head.load(std::memory_order_acquire));  // before the reservation, as in reserve()
-  const Cursor tail = Cursor::unpack(control.reservation.load(std::memory_order_relaxed));
-  const Cursor end{tail.ticket + 1, place(tail.position, units, kPageBytes / kUnitBytes, cap) + units};
-  return tail.tickets_since(head) < config_.slots && end.units_since(head) <= cap;
+  const Cursor tail = Cursor::unpack(control.reservation.load(std::memory_order_acquire));  // likewise
+  const Size& size = sizes_[tail.size];
+  const Cursor end{tail.ticket + 1,
+                   place(tail.position, units, kPageBytes / kUnitBytes, size).position + units};
+  return tail.tickets_since(head) < config_.slots && end.units_since(head) <= size.capacity;
 }
 
 bool Ring::wait_for_room(std::uint64_t bytes) noexcept {
@@ -198,8 +203,10 @@ bool Ring::wait_for_room(std::uint64_t bytes) noexcept {
   if (!use) return false;
   const ControlPage& control = memory_->control();
   // Relaxed: a hint. Two producers that time out at once store the same word.
-  if (gave_up_at_.load(std::memory_order_relaxed) == control.head.load(std::memory_order_relaxed))
+  if (gave_up_at_.load(std::memory_order_relaxed) == control.head.load(std::memory_order_relaxed) ||
+      !may_ever_fit((bytes + kUnitBytes - 1) / kUnitBytes)) {
     return has_room(bytes);
+  }
   const Clock::time_point deadline = Clock::now() + config_.block_timeout;
   nanoseconds pause = kFirstPause;
   for (;;) {
@@ -356,6 +363,10 @@ std::shared_ptr<RingMemory> Ring::memory() const noexcept {
 void Ring::close() noexcept {
   if (devices_) devices_->close();  // first: devices write to the lanes
   if (!guard_->here() || closed_.exchange(true, std::memory_order_seq_cst)) return;
+  {
+    const std::lock_guard lock(ahead_mutex_);
+    if (ahead_ && ahead_->joinable()) ahead_->join();
+  }
   const Clock::time_point deadline = Clock::now() + kCloseTimeout;
   while (users_.load(std::memory_order_seq_cst) != 0) {  // acquire side of Use::leave()
     if (Clock::now() >= deadline) return;

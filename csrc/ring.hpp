@@ -6,13 +6,18 @@
 //     if (room) { ...fill room.data... ; ring.commit(room); }
 //
 // Threads: everything here may be called from any thread of the process that made the ring.
-// It never waits, except in wait_for_room(), intern() (a mutex held for one hash look-up) and close().
-// After construction nothing allocates or throws, except intern() (which swallows lack of memory)
+// It never waits, except in wait_for_room(), intern() (a mutex held for one hash look-up), close(), and where
+// try_reserve() makes the ring larger (a mutex, and the kernel takes memory: about 0.3 s per GiB).
+// After construction nothing allocates or throws, except intern() and growth (which swallow lack of memory)
 // and stop_request()/take_request()/progress() (which return text).
 // Fork: in a forked child every entry point does nothing and returns "no"; destructors leave the
 // parent's memory alone (ring_memory.hpp says how the child is told apart).
 // Between try_reserve() and commit()/abort() a producer runs no Python, allocates nothing and throws
 // nothing: records behind it wait for it. ScopedReservation aborts on every way out.
+//
+// Growth. A ring may hold `data_bytes`, and begins with a small part of them (first_data_bytes). When a
+// record finds no room the ring becomes four times as large, and its memory is taken then; it never becomes
+// smaller. Where no memory is to be had the ring is full as it is, and the next try is a second later.
 //
 // Lanes. A trainer with accelerators asks for one more Ring per device, made with the main one and owned by
 // it: descriptors cannot be handed to the flusher later. A lane is sparse until take_memory(): until then it
@@ -24,13 +29,14 @@
 // ---------------------------------------------------------------------------------------------
 // Why it is correct (C++20 memory model, so x86 and ARM alike)
 //
-// R = control.reservation, H = control.head, C(i) = slots[i].commit, D = data, n = slots, cap = units of D.
+// R = control.reservation, H = control.head, C(i) = slots[i].commit, D = data, n = slots, cap = units of D
+// that the ring has at present.
 //
 // 1. One owner. A producer owns ticket t and units [p, e) exactly when its compare-and-swap took R from
 //    (t, p0) to (t + 1, e). R is one atomic object and each of its values is replaced by one successful
 //    swap, so ranges of successive tickets are disjoint and in ticket order. That needs atomicity only:
-//    the swap is relaxed. (A swap fooled by R's return to an old value needs 2^24 records between one
-//    thread's load and its swap.)
+//    the swap is relaxed (but see 10). (A swap fooled by R's return to an old value needs 2^24 records
+//    between one thread's load and its swap.)
 // 2. No unread byte is overwritten. Before its swap the producer itself loads H (acquire) and checks that
 //    fewer than n tickets and at most cap units lie between H and its end. The consumer stores H (release)
 //    after its last read of what it gives back. The load reads that store or a later one (the consumer is
@@ -60,6 +66,19 @@
 //    count. What was read but not released is read again, under the same tickets.
 // 9. Progress. A failed swap means that another producer succeeded. The consumer waits for the oldest
 //    uncommitted record.
+// 10. Growth from cap c to c', a power of two above c. Position p lies at unit (p + b) mod c, with a number b
+// for each size. One
+//    thread at a time grows. It takes the memory, then swaps R from (t, p0, size) to (t, p1, next size): p1
+//    is the next position after p0 that lay at unit 0 of c (p1 - p0 < c), and b' is such that p1 lies at unit
+//    c of c'. The size is a part of R, so a place that was computed with c is only taken by a swap from an R
+//    with c. The swap is a release, and reserve() loads R with acquire: b' and c' were stored before. (Later
+//    swaps are read-modify-writes, so a load that reads one of them pairs with it as well.) No unread byte is
+//    overwritten: what is unread at the growth lies at units 0 to c - 1, in the order of the positions that
+//    end at p1: position p1 - d, for d from 1 to 2c, lies at unit (-d) mod c. From p1 on, records lie at
+//    units c to c' - 1 first, and position p1 + (c' - c) + x at unit x. Where x is the unit of an unread p1 -
+//    d, x >= c - d, so the two are c' - c + x + d >= c' apart, and the check of 2 with c' fails: a record
+//    ends at most c' after H, and H is not behind p1 - d. The consumer computes no place: the slot says where
+//    its record lies.
 #pragma once
 
 #include <array>
@@ -73,6 +92,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "control_page.hpp"
@@ -94,9 +114,10 @@ enum class FullPolicy : std::uint32_t {
 };
 
 struct RingConfig {
-  std::uint64_t data_bytes = 0;                        // power of two, 64 KiB .. 64 GiB
-  std::uint64_t slots = 0;                             // power of two, 16 .. 2^20
-  std::uint64_t names_bytes = std::uint64_t{4} << 20;  // power of two, 4 KiB .. 1 GiB
+  std::uint64_t data_bytes = 0;                          // most; power of two, 64 KiB .. 64 GiB
+  std::uint64_t first_data_bytes = 0;                    // to begin with; 0: as first_data_bytes() says
+  std::uint64_t slots = 0;                               // power of two, 16 .. 2^20
+  std::uint64_t names_bytes = std::uint64_t{256} << 20;  // most; power of two, 4 KiB .. 1 GiB
   FullPolicy policy = FullPolicy::kBlock;
   std::chrono::nanoseconds block_timeout = std::chrono::seconds(30);
   int threads = 1;                 // that share the work of a large capture, the caller included, 1 .. 64
@@ -184,6 +205,13 @@ class Ring {
     return max_record_bytes_;
   }  // min(data_bytes / 8, 64 MiB)
   std::uint64_t data_bytes() const noexcept { return config_.data_bytes; }
+  /// Bytes of shared memory that were taken so far, lanes included; 0 after close().
+  std::uint64_t memory_bytes() const noexcept;
+  /// Says that records of `bytes` in all will be in the ring at once soon: a thread makes it large enough,
+  /// within its bounds, so that no capture has to. Returns at once; later calls count when they ask for more.
+  void expect(std::uint64_t bytes) noexcept;
+  /// Why the ring could not become larger when it last wanted to; "" when it could.
+  std::string growth_refusal() const;
   std::uint64_t slots() const noexcept { return config_.slots; }
   FullPolicy policy() const noexcept { return config_.policy; }
   HelperPool* helpers() const noexcept {
@@ -226,6 +254,25 @@ class Ring {
 
   class Use;  // counts a call in flight, so that close() can wait for it
 
+  /// In units. Position p lies at unit (p + bias) modulo capacity.
+  struct Size {
+    std::uint64_t capacity = 0;  // a power of two
+    std::uint64_t bias = 0;      // modulo 2^36
+  };
+  /// Where a record goes: its position, and its first unit in the data.
+  struct Place {
+    std::uint64_t position;
+    std::uint64_t unit;
+  };
+
+  static Place place(std::uint64_t position, std::uint64_t units, std::uint64_t align_units,
+                     const Size& size) noexcept;
+  bool may_ever_fit(std::uint64_t units) const noexcept;
+  bool grow(std::uint64_t units) noexcept;
+  bool resize(std::uint64_t capacity) noexcept;
+  void grow_ahead() noexcept;
+  std::uint64_t next_size(std::uint64_t index, std::uint64_t units) const noexcept;
+  void set_size(std::uint64_t index) noexcept;
   bool has_room(std::uint64_t bytes) const noexcept;
   Reservation reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t align) noexcept;
   void publish(const Reservation& reservation) noexcept;
@@ -243,6 +290,15 @@ class Ring {
   std::mutex take_mutex_;  // guards the next two
   bool take_tried_ = false;
   std::string take_error_;
+  // Sizes that the ring has had, by Cursor::size, and the one that grow() makes. Written under grow_mutex_,
+  // each before the swap that makes it the ring's; read after the load of R that names it.
+  std::array<Size, std::size_t{1} << kSizeBits> sizes_{};
+  std::atomic<std::uint64_t> expected_units_{0};  // expect(); relaxed: a number, orders nothing
+  std::mutex ahead_mutex_;                        // guards the next one; taken before grow_mutex_
+  std::unique_ptr<std::thread> ahead_;            // of expect(); joined by close()
+  mutable std::mutex grow_mutex_;                 // guards the next two, and sizes_
+  std::chrono::steady_clock::time_point no_growth_until_{};
+  std::string growth_refusal_;
   std::unique_ptr<HelperPool> helpers_;      // constant until close() has seen users_ == 0, null after
   std::unique_ptr<DeviceSet> devices_;       // constant; of the lanes
   NameWriter names_;                         // own mutex

@@ -35,7 +35,7 @@ void Ring::make_lanes() {
   for (std::uint32_t lane = 1; lane <= config_.device_lanes; ++lane) {
     try {
       std::shared_ptr<RingMemory> memory =
-          RingMemory::create({config.data_bytes, config.slots, kLaneNamesBytes, 0}, false);
+          RingMemory::create({config.data_bytes, config.slots, kLaneNamesBytes, 0}, 0);
       memory->control().family = main.family;
       memory->control().lane = lane;
       lanes_.push_back(std::shared_ptr<Ring>(new Ring(config, std::move(memory), false)));

@@ -32,6 +32,7 @@ constexpr std::uint64_t kMaxSlots = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMinNamesBytes = std::uint64_t{4} << 10;
 constexpr std::uint64_t kMaxNamesBytes = std::uint64_t{1} << 30;
 constexpr std::uint64_t kPrefaultChunkBytes = std::uint64_t{4} << 20;
+constexpr std::uint64_t kNamesStepBytes = std::uint64_t{64} << 10;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 [[noreturn]] void throw_errno(int error, const std::string& what) {
@@ -53,19 +54,24 @@ void check_sizes(const Sizes& sizes) {
     check_power_of_two("order_entries", sizes.order_entries, kMinSlots, kMaxSlots * 16);
 }
 
-/// Takes the memory now, so that lack of it is an error here and not a SIGBUS in the training. The kernel
-/// itself would rather kill than refuse, hence the look at what there is first.
-/// `setting`: what makes it smaller.
-void reserve_memory(int fd, std::uint64_t bytes, const std::string& setting) {
+/// Throws when there is not so much memory. `setting`: what makes it smaller.
+void check_memory(std::uint64_t bytes, const std::string& setting) {
   const std::uint64_t available = available_memory_bytes();
   if (bytes > available) {
     throw_errno(ENOMEM, "a ring of " + std::to_string(bytes) +
                             " bytes does not fit: the machine and its cgroup have " +
                             std::to_string(available) + " bytes available; make " + setting + " smaller");
   }
+}
+
+/// Takes the memory now, so that lack of it is an error here and not a SIGBUS in the training. The kernel
+/// itself would rather kill than refuse, hence the look at what there is first.
+void reserve_memory(int fd, std::uint64_t offset, std::uint64_t bytes, const std::string& setting) {
+  if (bytes == 0) return;
+  check_memory(bytes, setting);
   int result = 0;
   do {
-    result = ::fallocate(fd, 0, 0, static_cast<off_t>(bytes));
+    result = ::fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
   } while (result != 0 && errno == EINTR);
   if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) {
     throw_errno(errno, "no memory for a ring of " + std::to_string(bytes) +
@@ -99,8 +105,9 @@ ForkGuard::~ForkGuard() {
 
 // ---- RingMemory
 
-std::shared_ptr<RingMemory> RingMemory::create(const Sizes& sizes, bool taken) {
+std::shared_ptr<RingMemory> RingMemory::create(const Sizes& sizes, std::uint64_t first_data) {
   check_sizes(sizes);
+  if (first_data != 0) check_power_of_two("first_data_bytes", first_data, kPageBytes, sizes.data_bytes);
   const Layout layout = layout_for(sizes);
   std::shared_ptr<RingMemory> memory(new RingMemory);
   memory->fd_ = ::memfd_create("tdcore-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -110,8 +117,11 @@ std::shared_ptr<RingMemory> RingMemory::create(const Sizes& sizes, bool taken) {
   }
   if (::fcntl(memory->fd_, F_ADD_SEALS, kSeals) != 0)
     throw_errno(errno, "fcntl(F_ADD_SEALS) of the ring's memfd");
-  reserve_memory(memory->fd_, taken ? layout.total_bytes : layout.names_offset, "data_bytes");
   memory->map(layout, sizes);
+  if (first_data != 0)
+    check_memory(layout.total_bytes - sizes.names_bytes, "data_bytes");  // what it may come to
+  reserve_memory(memory->fd_, 0, layout.names_offset, "data_bytes");
+  if (first_data != 0) memory->take_parts(first_data, "data_bytes");
 
   ControlPage& control = *new (memory->base_) ControlPage{};
   control.version = kRingVersion;
@@ -125,12 +135,54 @@ std::shared_ptr<RingMemory> RingMemory::create(const Sizes& sizes, bool taken) {
   control.slots_offset = layout.slots_offset;
   control.data_offset = layout.data_offset;
   control.total_bytes = layout.total_bytes;
+  control.data_limit.store(sizes.data_bytes, std::memory_order_relaxed);
   control.last_step.store(-1, std::memory_order_relaxed);
   control.magic = kRingMagic;
   return memory;
 }
 
-void RingMemory::take() { reserve_memory(fd_, total_bytes_, "device_lane_bytes"); }
+void RingMemory::take() { take_parts(sizes_.data_bytes, "device_lane_bytes"); }
+
+void RingMemory::take_parts(std::uint64_t data_bytes, const std::string& setting) {
+  const auto names = static_cast<std::uint64_t>(names_ - base_);
+  const auto order = static_cast<std::uint64_t>(reinterpret_cast<std::byte*>(order_) - base_);
+  const auto data = static_cast<std::uint64_t>(data_ - base_);
+  reserve_memory(fd_, order, data + data_bytes - order, setting);
+  data_taken_.store(data_bytes, std::memory_order_relaxed);
+  const std::uint64_t first = std::min(kNamesStepBytes, sizes_.names_bytes);
+  reserve_memory(fd_, names, first, setting);
+  names_taken_.store(first, std::memory_order_relaxed);
+}
+
+void RingMemory::take_data(std::uint64_t bytes) {
+  const std::uint64_t before = data_taken();
+  if (bytes <= before) return;
+  const auto data = static_cast<std::uint64_t>(data_ - base_);
+  reserve_memory(fd_, data + before, bytes - before, "data_bytes");
+  data_taken_.store(bytes, std::memory_order_relaxed);
+  const std::lock_guard lock(prefault_mutex_);
+  if (!prefault_started_) return;
+  prefault_threads_.push_back(start_quiet_thread(
+      [this, begin = data + before, end = data + bytes] { (void)prefault_range(begin, end); }));
+}
+
+bool RingMemory::take_names(std::uint64_t bytes) noexcept {
+  const std::uint64_t before = names_taken();
+  if (bytes <= before) return true;
+  if (bytes > sizes_.names_bytes) return false;
+  const auto names = static_cast<std::uint64_t>(names_ - base_);
+  const std::uint64_t ahead = before + std::max(kNamesStepBytes, before / 2);
+  for (const std::uint64_t wished : {std::max(bytes, ahead), bytes}) {  // the least, where that is too much
+    const std::uint64_t end = std::min(round_up(wished, kPageBytes), sizes_.names_bytes);
+    try {
+      reserve_memory(fd_, names + before, end - before, "names_bytes");
+      names_taken_.store(end, std::memory_order_relaxed);
+      return true;
+    } catch (const std::exception&) {  // no memory, or none for the message that says so
+    }
+  }
+  return false;
+}
 
 std::shared_ptr<RingMemory> RingMemory::attach(int fd) {
   std::shared_ptr<RingMemory> memory(new RingMemory);
@@ -197,26 +249,45 @@ void RingMemory::map(const Layout& layout, const Sizes& sizes) {
 
 RingMemory::~RingMemory() {
   if (!here()) {
-    (void)prefault_thread_.release();  // the thread is the parent's
+    for (std::unique_ptr<std::thread>& thread : prefault_threads_) (void)thread.release();  // the parent's
     return;
   }
   prefault_stop_.store(true, std::memory_order_relaxed);
-  if (prefault_thread_ && prefault_thread_->joinable()) prefault_thread_->join();
+  for (const std::unique_ptr<std::thread>& thread : prefault_threads_) {
+    if (thread && thread->joinable()) thread->join();
+  }
   if (base_ != nullptr) ::munmap(base_, total_bytes_);
   if (fd_ >= 0) ::close(fd_);
 }
 
 void RingMemory::start_prefault() noexcept {
-  if (!here() || prefault_started_.exchange(true, std::memory_order_relaxed)) return;
-  // Without a thread pages are touched by the first lap instead.
-  prefault_thread_ = start_quiet_thread([this] { prefault(); });
+  if (!here()) return;
+  try {
+    const std::lock_guard lock(prefault_mutex_);
+    if (prefault_started_) return;
+    prefault_started_ = true;
+    // Without a thread pages are touched by the first lap instead.
+    prefault_threads_.push_back(start_quiet_thread([this] { prefault(); }));
+  } catch (...) {  // no memory for the list: as without a thread
+    return;
+  }
 }
 
 void RingMemory::prefault() noexcept {
+  const auto names = static_cast<std::uint64_t>(names_ - base_);
+  const auto order = static_cast<std::uint64_t>(reinterpret_cast<std::byte*>(order_) - base_);
+  const std::uint64_t first_names = std::min(kNamesStepBytes, sizes_.names_bytes);  // taken by create()
+  const std::uint64_t end = static_cast<std::uint64_t>(data_ - base_) + data_taken();
+  if (prefault_range(0, names + first_names) && prefault_range(order, end))
+    prefaulted_.store(true, std::memory_order_release);
+}
+
+/// False when it was told to stop.
+bool RingMemory::prefault_range(std::uint64_t begin, std::uint64_t end) noexcept {
   bool by_kernel = true;
-  for (std::uint64_t offset = 0; offset < total_bytes_; offset += kPrefaultChunkBytes) {
-    if (prefault_stop_.load(std::memory_order_relaxed)) return;
-    const std::uint64_t bytes = std::min(kPrefaultChunkBytes, total_bytes_ - offset);
+  for (std::uint64_t offset = begin; offset < end; offset += kPrefaultChunkBytes) {
+    if (prefault_stop_.load(std::memory_order_relaxed)) return false;
+    const std::uint64_t bytes = std::min(kPrefaultChunkBytes, end - offset);
     if (by_kernel && ::madvise(base_ + offset, bytes, MADV_POPULATE_WRITE) == 0) continue;
     if (errno == EINVAL || errno == ENOSYS) by_kernel = false;
     for (std::uint64_t page = 0; page < bytes; page += kPageBytes) {
@@ -225,7 +296,7 @@ void RingMemory::prefault() noexcept {
       (void)__atomic_fetch_or(reinterpret_cast<unsigned char*>(base_ + offset + page), 0, __ATOMIC_RELAXED);
     }
   }
-  prefaulted_.store(true, std::memory_order_release);
+  return true;
 }
 
 }  // namespace tdcore

@@ -24,21 +24,25 @@ from tdcore.collection import Collection, CollectionConfig, CollectionKeys, Coll
 from tdcore.config import HookConfig, SaveConfig, SaveConfigMode
 from tdcore.counters import CloseReport, Counters, DeviceReport
 from tdcore.errors import ConfigError, StopTraining, UnsupportedFeature
+from tdcore.hooks import current
 from tdcore.hooks.capture_requests import CaptureRequests
 from tdcore.hooks.clock import Clock
-from tdcore.hooks.devices import device_notes, device_reports, say_refusals
+from tdcore.hooks.devices import device_notes, device_reports, say_growth_refusal, say_refusals
 from tdcore.hooks.dry_ring import DryRing
-from tdcore.hooks.notes import Notes, Warner
+from tdcore.hooks.hook_state import HookState
+from tdcore.hooks.notes import Notes
 from tdcore.hooks.plan import NameTable, Plan
 from tdcore.hooks.recorder import Recorder, array_product
 from tdcore.hooks.resume import Resumable
 from tdcore.hooks.rules import with_rules
 from tdcore.hooks.shortfall import Possible, Shortfalls
 from tdcore.hooks.values import ScriptValues
+from tdcore.hooks.warner import Warner
 from tdcore.layout import worker_name
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, Session, StopRequest
 from tdcore.settings import disabled
+from tdcore.step_text import step_text
 from tdcore.workers import expected_workers
 
 __all__ = ["BaseHook", "hook_config"]
@@ -47,7 +51,7 @@ _log = logging.getLogger("tdcore")
 _HookT = TypeVar("_HookT", bound="BaseHook")
 
 
-class BaseHook(Resumable):
+class BaseHook(HookState, Resumable):
     """Collections, modes, scalars, stop requests. See the subclasses for what a user makes."""
 
     framework: ClassVar[str]
@@ -102,6 +106,7 @@ class BaseHook(Resumable):
         self._shortfalls = Shortfalls(given, config, self._collections, self._clock)
         self._include_from(config)
         _ALL_HOOKS.add(self)
+        current.remember(self)
 
     # What a script asks and tells -----------------------------------------------------------------------
 
@@ -109,21 +114,6 @@ class BaseHook(Resumable):
     def out_dir(self) -> str:
         """Where the run is written."""
         return self._session.out_dir if self._session else self.config.out_dir
-
-    @property
-    def mode(self) -> ModeKeys:
-        """Mode of the current step."""
-        return ModeKeys(self._mode or self._clock.now.mode)
-
-    @property
-    def global_step(self) -> int:
-        """The current step over all modes, from 0; -1 before the first (resumed: that of the checkpoint)."""
-        return self._clock.now.step
-
-    @property
-    def mode_step(self) -> int:
-        """The current step within its mode, from 0; -1 before the first."""
-        return self._clock.mode_steps[self.mode.value]
 
     def set_mode(self, mode: ModeKeys) -> None:
         """Says what the following steps are. From the first call on the mode no longer follows the model."""
@@ -146,11 +136,17 @@ class BaseHook(Resumable):
         """All collections by name."""
         return self._collections.get_collections()
 
-    def save_scalar(self, name: str, value: Any) -> None:
+    def save_scalar(
+        self, name: str, value: Any, sm_metric: bool = False, timestamp: float | None = None
+    ) -> None:
         """Records a number as "scalar/<name>": at every call, or as the save_config of "scalars" says.
 
-        value: a number, or a tensor or array of one element.
+        value: a number, or a tensor or array of one element. sm_metric, timestamp: for the metrics of the
+        older library's service, which tdcore does not send; a warning says so once, and the number is
+        recorded under the time of the call.
         """
+        if sm_metric or timestamp is not None:
+            self._warn(_NO_METRICS)
         self._save("save_scalar", self._values.scalar, f"scalar/{name}", value)
 
     def save_tensor(
@@ -187,17 +183,43 @@ class BaseHook(Resumable):
         """Time of the training's threads inside the hook on steps that save, native calls included."""
         return timedelta(microseconds=self._recorder.spent_ns / 1000)
 
+    def flush(self, timeout: timedelta | None = None) -> bool:
+        """Waits until everything captured so far can be read in the run, without ending the capture.
+
+        What a step that has not ended still lacks is not captured early. Never raises.
+
+        Args:
+            timeout: How long to wait at most; None takes the hook's close_timeout. Usually about a second.
+
+        Returns:
+            True when everything is readable, also where nothing is written (dry_run, a worker that captures
+            nothing, a closed hook). False, with a warning, when time ran out or the capture was given up.
+        """
+        if self._session is None or self._off:
+            return True
+        if self._names.changed:
+            self._guarded("collections", self._send_collections)
+        if self._unmarked:
+            self._guarded("steps", self._mark)
+        return self._session.flush(timeout)
+
     def close(self) -> CloseReport | None:
         """Ends the capture, takes everything off the framework, and waits for the last data.
 
         None when nothing was written (dry_run, or a worker that captures nothing). May be called again.
         """
+        current.forget(self)
         self._end_capture()
         self._detach()
         return self._session.close() if self._session is not None else None
 
     def __repr__(self) -> str:
-        state = "closed" if self._off else f"step {self._clock.now.step}"
+        now = self._clock.now
+        state = "before the first step"
+        if self._off:
+            state = "closed"
+        elif now.step >= now.first:
+            state = step_text(now.step, ModeKeys(now.mode).name, now.mode_step)
         return f"<{type(self).__name__} for {self.framework}, {self.out_dir!r}, {state}>"
 
     def __enter__(self: _HookT) -> _HookT:
@@ -260,6 +282,7 @@ class BaseHook(Resumable):
         self._unmarked = not self._ring.mark_step_end(whole) or whole < self._clock.last
         if self._ring.device_refusals():
             say_refusals(self._ring, self._warn)
+        say_growth_refusal(self._ring, self._warn)
 
     def _check_control(self) -> None:
         """Captures more when that is asked; raises StopTraining, or calls on_stop: once per request."""
@@ -275,8 +298,14 @@ class BaseHook(Resumable):
         if self._on_stop is not None:
             self._on_stop(request)
             return
-        step, by = max(self._clock.last, 0), request.by or request.rule
-        raise StopTraining(request.reason, step=step, requested_by=by)
+        now, step = self._clock.now, max(self._clock.last, 0)
+        raise StopTraining(
+            request.reason,
+            step=step,
+            mode=ModeKeys(now.mode).name,
+            mode_step=now.mode_step if now.step == step else None,
+            requested_by=request.by or request.rule,
+        )
 
     def _ask_control(self) -> None:
         """As _check_control(); StopTraining is the only exception that leaves it."""
@@ -309,6 +338,7 @@ class BaseHook(Resumable):
             self._guarded("close", self._finish)
             self._guarded("devices", say_refusals, self._ring, self._warn)
             self._guarded("what is missing", self._tell_shortfalls)
+            self._guarded("ring size", say_growth_refusal, self._ring, self._warn)
             self._guarded("collections", self._send_collections)
             self._off = True
 
@@ -362,7 +392,9 @@ class BaseHook(Resumable):
                 }
                 if collection.module_regex:
                     entries[collection.name]["module_regex"] = collection.module_regex
-        notes = self._notes | device_notes(self._ring)
+        for message in self._names.left_out.messages():
+            self._warn(message)
+        notes = self._notes | device_notes(self._ring) | self._names.left_out.as_note()
         self._session.put_collections({"collections": entries, **notes})
 
 
@@ -386,6 +418,10 @@ def hook_config(
 
 
 _LONGEST_ERROR = 500  # characters
+_NO_METRICS = (
+    "save_scalar: sm_metric and timestamp are for metrics of the older library's service, which tdcore does "
+    "not send; the numbers are in the run, under the time of the call"
+)
 _ALL_HOOKS: weakref.WeakSet[BaseHook] = weakref.WeakSet()
 
 

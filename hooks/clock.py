@@ -97,6 +97,7 @@ class Clock:
         self._before = list(self.mode_steps)  # as this attempt began
         self.plan: Plan | None = None  # of the current step; None: it saves nothing
         self.last = -1  # the highest global step that has begun
+        self.saving = 0  # how many steps that are saved have begun
         self.on_refresh: Callable[[], Callable[[], None] | None] = (
             _nobody  # who is called when collections changed
         )
@@ -156,6 +157,7 @@ class Clock:
             self.plan = None
             return None
         plan = self.plan = self._start_saving(mode, mode_step)
+        self.saving += plan is not None
         now.forget_calls(saved=plan is not None)
         return plan
 

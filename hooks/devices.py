@@ -10,7 +10,7 @@ from typing import Any
 
 from tdcore.counters import DeviceReport
 
-__all__ = ["device_notes", "device_reports", "prepare_devices", "say_refusals"]
+__all__ = ["device_notes", "device_reports", "prepare_devices", "say_growth_refusal", "say_refusals"]
 
 
 def prepare_devices(ring: Any, devices: Iterable[int], warn: Callable[[str], None]) -> None:
@@ -28,6 +28,13 @@ def say_refusals(ring: Any, warn: Callable[[str], None]) -> None:
     """Devices that cannot be used are said once (warn sees to that); their tensors are counted."""
     for line in ring.device_refusals().splitlines():
         warn(line)
+
+
+def say_growth_refusal(ring: Any, warn: Callable[[str], None]) -> None:
+    """A ring that finds no memory to grow is said once; what finds no room in it is counted."""
+    refusal = ring.growth_refusal()
+    if refusal:
+        warn(f"the ring cannot grow, so RingConfig.when_full decides sooner what is kept: {refusal}")
 
 
 def device_reports(ring: Any) -> tuple[DeviceReport, ...]:

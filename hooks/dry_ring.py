@@ -14,6 +14,8 @@ __all__ = ["DryRing"]
 class DryRing:
     """The calls of _core.Ring that a hook makes."""
 
+    usable = True
+
     def __init__(self) -> None:
         self._captures = self._tensors = self._bytes = 0
         self._names: dict[tuple[str, str], int] = {}
@@ -51,6 +53,13 @@ class DryRing:
     def device_refusals(self) -> str:
         """No device is used, so none is refused."""
         return ""
+
+    def growth_refusal(self) -> str:
+        """No memory is taken."""
+        return ""
+
+    def expect(self, size: int) -> None:
+        """No memory is taken."""
 
     def device_reports(self) -> list[dict[str, Any]]:
         """No device is used."""

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
 from tdcore.collection import Collection, CollectionConfig, CollectionManager
-from tdcore.config import HookConfig
+from tdcore.config import HookConfig, ReductionConfig, SaveConfig
 from tdcore.counters import Counters, DeviceReport
 from tdcore.modes import ModeKeys
 
-__all__ = ["Hook", "create_from_json_file"]
+__all__ = ["Hook", "create_from_json_file", "del_hook", "get_hook", "set_hook"]
 
 _log = logging.getLogger("tdcore")
 _HookT = TypeVar("_HookT", bound="Hook")
@@ -68,6 +68,31 @@ class Hook:
         """-1: no step is counted."""
         return -1
 
+    @property
+    def mode_steps(self) -> dict[ModeKeys, int]:
+        """-1 for each mode: no step is counted."""
+        return dict.fromkeys(ModeKeys, -1)
+
+    @property
+    def save_config(self) -> SaveConfig:
+        """The default."""
+        return self.config.save_config
+
+    @property
+    def reduction_config(self) -> ReductionConfig | None:
+        """None."""
+        return self.config.reduction_config
+
+    @property
+    def include_collections(self) -> list[str]:
+        """None."""
+        return []
+
+    @property
+    def collection_manager(self) -> CollectionManager:
+        """The collections that the script asked for."""
+        return self._collections
+
     def set_mode(self, mode: ModeKeys) -> None:
         """Is kept for `mode`."""
         self._mode = mode
@@ -115,6 +140,14 @@ class Hook:
     def record_tensor_value(self, tensor_name: str, tensor_value: Any) -> None:
         """Records nothing."""
 
+    def backward_hook(self, tname: str) -> Callable[[Any], None]:
+        """A function that records nothing."""
+        return _nothing
+
+    def flush(self, timeout: timedelta | None = None) -> bool:
+        """True: nothing is left to be written."""
+        return True
+
     def counters(self) -> Counters:
         """Nothing was captured and nothing dropped."""
         return Counters()
@@ -153,3 +186,27 @@ class Hook:
 def create_from_json_file(json_file_path: str | os.PathLike[str] | None = None, **options: Any) -> Hook:
     """A hook that does nothing. The file is not read."""
     return Hook.create_from_json_file(json_file_path, **options)
+
+
+def get_hook(
+    json_config_path: str | os.PathLike[str] | None = None, create_if_not_exists: bool = False
+) -> Hook | None:
+    """The hook that set_hook() was given, or with create_if_not_exists one that does nothing, or None."""
+    return _current[-1] if _current else Hook() if create_if_not_exists else None
+
+
+def set_hook(custom_hook: Hook) -> None:
+    """Is kept for get_hook()."""
+    _current[:] = [custom_hook]
+
+
+def del_hook() -> None:
+    """Forgets what set_hook() was given."""
+    _current.clear()
+
+
+def _nothing(gradient: Any) -> None:
+    return None
+
+
+_current: list[Hook] = []  # at most one

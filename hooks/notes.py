@@ -1,17 +1,12 @@
-"""What collections.json says beside the collections: whatever a reader should know of what was captured; and
-messages that are logged once.
-"""
+"""What collections.json says beside the collections: whatever a reader should know of what was captured."""
 
 from __future__ import annotations
 
-import logging
 from typing import Any, TypeVar
 
 from tdcore.hooks.plan import NameTable
 
-__all__ = ["Notes", "Warner"]
-
-_log = logging.getLogger("tdcore")
+__all__ = ["Notes"]
 
 T = TypeVar("T")
 
@@ -35,16 +30,3 @@ class Notes(dict[str, Any]):
             self[heading] = note
         found: T = self[heading]
         return found
-
-
-class Warner:
-    """Says each message once. Holds no reference to the hook, so that a dropped hook is freed at once."""
-
-    def __init__(self) -> None:
-        self._said: set[str] = set()
-
-    def __call__(self, message: str) -> None:
-        """Logs a warning."""
-        if message not in self._said:
-            self._said.add(message)
-            _log.warning("tdcore: %s", message)

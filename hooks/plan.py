@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from tdcore.collection import Collection, CollectionManager
 from tdcore.config import ReductionConfig
+from tdcore.hooks.left_out import NO_ROOM, LeftOutNames
 from tdcore.layout import TensorKind
 from tdcore.shard import Shard
 
@@ -21,7 +22,7 @@ __all__ = ["PAYLOAD", "STATISTICS", "Batch", "NameTable", "Plan", "Want"]
 PAYLOAD = 1  # CaptureFlags of csrc/record.hpp
 STATISTICS = 2
 _REASON_SHIFT = 4  # above the flags: why a tensor is absent
-_ID_BITS = 0xFFFFFFFF  # -1, "the table of names is full", becomes an id that the capture counts as such
+_ID_BITS = 0xFFFFFFFF  # -1, "the table of names cannot grow", becomes an id that the capture counts as such
 
 # One element each: the value costs nothing beside its statistics, and readers want it whatever was asked.
 _ALWAYS_WHOLE = frozenset(
@@ -95,6 +96,7 @@ class NameTable:
 
     def __init__(self, ring: Any, collections: CollectionManager) -> None:
         self.changed = False  # names came since collections.json was last sent
+        self.left_out = LeftOutNames()
         self._ring = ring
         self._collections = collections
         self._ids: dict[str, tuple[int, TensorKind, str]] = {}
@@ -109,12 +111,14 @@ class NameTable:
             return known[0]
         tensor_id: int = self._ring.intern(name, kind.value, origin) & _ID_BITS
         self._ids[name] = (tensor_id, kind, origin)
-        if tensor_id != _ID_BITS:
-            self._named[tensor_id] = name
+        self.changed = True
+        if tensor_id == _ID_BITS:
+            self._leave_out(name, kind)
+            return tensor_id
+        self._named[tensor_id] = name
         for collection in self._collections:
             if collection.belongs(name, kind, origin):
                 collection.seen.add(name)
-        self.changed = True
         return tensor_id
 
     @property
@@ -123,7 +127,7 @@ class NameTable:
         return bool(self._ids)
 
     def named(self, tensor_id: int) -> tuple[str, TensorKind]:
-        """Name and kind of an id that intern() or placed() gave; no name when the table was full."""
+        """Name and kind of an id that intern() or placed() gave; no name when it was left out."""
         name = self._named.get(tensor_id, "")
         return name, self._ids[name][1] if name else TensorKind.CUSTOM
 
@@ -138,8 +142,15 @@ class NameTable:
                 found = self._ring.intern(name, kind.value, origin, shard.as_text()) & _ID_BITS
                 if found != _ID_BITS:
                     self._named[found] = name
+                else:
+                    self._leave_out(name, kind)
             self._placed[tensor_id, shard] = found
         return found
+
+    def _leave_out(self, name: str, kind: TensorKind) -> None:
+        if self._ring.usable:  # else nothing is recorded any more, whatever its name
+            self.left_out.add(name, kind, NO_ROOM)
+            self.changed = True
 
     def refresh(self) -> None:
         """Collections changed: known names may belong to more of them."""
@@ -150,8 +161,8 @@ class NameTable:
             self._looked[collection.name] = selects
             collection.seen.update(
                 name
-                for name, (_, kind, origin) in self._ids.items()
-                if collection.belongs(name, kind, origin)
+                for name, (tensor_id, kind, origin) in self._ids.items()
+                if tensor_id != _ID_BITS and collection.belongs(name, kind, origin)
             )
         self.changed = True
 

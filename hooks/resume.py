@@ -45,7 +45,7 @@ class Resumable:
         step, mode_steps = _checked(state)
         if self._clock.begun:
             raise ConfigError(
-                f"load_state_dict() came after step {self._clock.last} had begun; "
+                f"load_state_dict() came after global step {self._clock.last} had begun; "
                 "load the hook's state before the first forward"
             )
         self._clock.resume(step, mode_steps)

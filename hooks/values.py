@@ -48,6 +48,10 @@ class ScriptValues:
             self._clock.include(collection)
         return self._by_name(name, value, TensorKind.CUSTOM)
 
+    def gradient(self, name: str, value: Any) -> bool:
+        """The gradient of a tensor that the script named, for the collections that take the name."""
+        return self._by_name(name, value, TensorKind.GRADIENT)
+
     def functional_loss(self, tensor_name: str, value: Any) -> bool:
         """What a function gave, as if it were the output of a module."""
         name = f"{tensor_name}_output_0"

@@ -9,19 +9,20 @@ is made from it).
 
     plan([VanishingGradient(), DeadRelu()])    what a hook must capture for them; Hook(rules=[...]) does it
 
-Users' own rules: a class with `code`, `needs` and `check` (rules/base.py), or one of the older kind with
-`invoke_at_step` (rules/legacy.py).
+Users' own rules: a class with `code`, `needs` and `check` (RuleProtocol, rules/base.py), or a subclass of
+Rule with `invoke_at_step`, as in the older library (rules/legacy.py).
 """
 
 from __future__ import annotations
 
 from tdcore.rules import library
-from tdcore.rules.base import Finding, Rule, Status, Verdict
+from tdcore.rules.base import Finding, RuleProtocol, Status, Verdict
 from tdcore.rules.engine import Engine
-from tdcore.rules.legacy import invoke_rule
+from tdcore.rules.legacy import Rule, invoke_rule
 from tdcore.rules.library import *  # noqa: F403 -- the rules, each by its name
 from tdcore.rules.need import Need
 from tdcore.rules.planning import plan
+from tdcore.rules.required import RequiredTensors
 from tdcore.rules.runner import Report, run
 from tdcore.rules.sweep import SweepReport, sweep
 from tdcore.rules.window import Window
@@ -31,7 +32,9 @@ __all__ = [
     "Finding",
     "Need",
     "Report",
+    "RequiredTensors",
     "Rule",
+    "RuleProtocol",
     "Status",
     "SweepReport",
     "Verdict",

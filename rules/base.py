@@ -1,4 +1,4 @@
-"""What rules are made of: findings and verdicts as values, the Rule protocol, and what a rule asks for.
+"""What rules are made of: findings and verdicts as values, RuleProtocol, and what a rule asks for.
 
 A rule is a small frozen dataclass. Its `check` looks at a `Window` (rules/window.py) of complete steps and
 yields `Finding` values. It never acts, prints, writes or waits; the engine (rules/engine.py) feeds it, live
@@ -17,11 +17,23 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from tdcore.collection import CollectionConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.need import Need
+from tdcore.short_repr import cut
+from tdcore.step_text import step_text
 
 if TYPE_CHECKING:
     from tdcore.rules.window import Window
 
-__all__ = ["SEPARATOR", "Finding", "Need", "Rule", "Status", "Verdict", "names_of", "require"]
+__all__ = [
+    "SEPARATOR",
+    "Finding",
+    "Need",
+    "Rule",
+    "RuleProtocol",
+    "Status",
+    "Verdict",
+    "names_of",
+    "require",
+]
 
 
 SEPARATOR = re.compile(r"(?<!\\),(?!\d*\})")  # see names_of
@@ -33,6 +45,7 @@ class Status(Enum):
     NO_ISSUE = "no issue"
     ISSUE = "issue"
     NOT_EVALUABLE = "not evaluable"
+    NOT_APPLICABLE = "does not apply"
     ERROR = "error"
     IN_PROGRESS = "in progress"
 
@@ -57,6 +70,14 @@ class Finding:
     numbers: Mapping[str, float | int | str]
     why: str
     do: str
+
+    @property
+    def at(self) -> str:
+        """The step in words, that of the mode first: "TRAIN step 40 (global 55)"."""
+        return step_text(self.step, self.mode, self.mode_step)
+
+    def __repr__(self) -> str:
+        return cut(f"<{self.rule} at {self.at}, {self.tensor or 'the run'}: {self.why}>")
 
     @property
     def key(self) -> tuple[str, int, str, int, str, str]:
@@ -88,8 +109,10 @@ class Verdict:
     rule: the name the rule runs under, that of its class; "-2" and so on when it runs more than once.
     findings: the first ones, in order of steps, at most the engine's limit; finding_count: all of them.
     judged: rows the rule could decide on. missing: why rows that it wanted could not be judged, with how
-    many. reason: for NOT_EVALUABLE and ERROR, what is wrong. fix: for NOT_EVALUABLE, the configuration that
-    would give the rule what it needs, as Python text. captures: the same as values.
+    many. reason: why it is NOT_EVALUABLE, NOT_APPLICABLE or an ERROR. fix: for NOT_EVALUABLE, what
+    would give the rule what it needs, as Python text. captures: the same as values. last_step: the newest
+    global step that was judged; last_mode, last_mode_step: the same as its mode counts. asked: the user or
+    the run's hook has named the rule; False where it runs because all rules do.
     """
 
     rule: str
@@ -100,10 +123,16 @@ class Verdict:
     finding_count: int = 0
     judged: int = 0
     last_step: int | None = None
+    last_mode: str = ""
+    last_mode_step: int | None = None
     missing: Mapping[str, int] = field(default_factory=dict)
     reason: str = ""
     fix: str = ""
     captures: tuple[CollectionConfig, ...] = ()
+    asked: bool = True
+
+    def __repr__(self) -> str:
+        return cut(f"<Verdict of {self.rule}: {self.text}>")
 
     @property
     def text(self) -> str:
@@ -111,18 +140,19 @@ class Verdict:
         if self.status is Status.ISSUE:
             plural = "" if self.finding_count == 1 else "s"
             failed = f"; then the rule failed: {self.reason}" if self.reason else ""
-            return (
-                f"issue: {self.finding_count} finding{plural}, first at step {self.findings[0].step}{failed}"
-            )
+            first = f", first at {self.findings[0].at}" if self.findings else ""
+            return f"issue: {self.finding_count:,} finding{plural}{first}{failed}"
         if self.status is Status.NOT_EVALUABLE:
             return f"not evaluable: {self.reason}" + (f" Add {self.fix}" if self.fix else "")
+        if self.status is Status.NOT_APPLICABLE:
+            return f"does not apply: {self.reason}"
         if self.status is Status.ERROR:
             return f"error: {self.reason}"
         if self.status is Status.IN_PROGRESS:
-            until = (
-                "nothing judged yet" if self.last_step is None else f"no issue up to step {self.last_step}"
-            )
-            return f"in progress: {until}"
+            if self.last_step is None:
+                return "in progress: nothing judged yet"
+            newest = step_text(self.last_step, self.last_mode, self.last_mode_step)
+            return f"in progress: no issue up to {newest}"
         if self.missing:
             notes = "; ".join(f"{count} not judged: {why}" for why, count in self.missing.items())
             return f"no issue ({notes})"
@@ -140,13 +170,16 @@ class Verdict:
             "findings": [finding.to_json() for finding in self.findings],
             "judged": self.judged,
             "last_step": self.last_step,
+            "last_mode": self.last_mode,
+            "last_mode_step": self.last_mode_step,
             "missing": dict(self.missing),
             "reason": self.reason,
             "fix": self.fix,
+            "asked": self.asked,
         }
 
 
-class Rule(Protocol):
+class RuleProtocol(Protocol):
     """A rule: pure judgement over rows of complete steps.
 
     `check` may be called many times, each time with the rows of steps that became complete since the last
@@ -167,6 +200,9 @@ class Rule(Protocol):
     def check(self, window: Window) -> Iterator[Finding]:
         """Findings in `window`, any order."""
         ...
+
+
+Rule = RuleProtocol  # its earlier name
 
 
 def names_of(value: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -21,6 +21,8 @@ from tdcore import layout
 from tdcore.actions.outbox import CLOSE_TIMEOUT, Outbox
 from tdcore.collection import CollectionConfig
 from tdcore.errors import SinkError
+from tdcore.patterns import RunPatterns
+from tdcore.rules.applies import why_not_applicable
 from tdcore.rules.base import Finding, Rule, Status, Verdict
 from tdcore.rules.bounds import bounds_of, unbounded
 from tdcore.rules.evaluable import lacking, unmatched
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_FINDINGS", "Engine"]
 
 MAX_FINDINGS = 1000  # kept per rule; all are counted
+_LEFT_OUT = f"see the note {layout.LEFT_OUT_NOTE!r}"
 
 
 class Engine:
@@ -43,7 +46,8 @@ class Engine:
     source: where rows come from. rules: instances; the same class twice gets a number in its label. actions:
     what is to be done about findings. sink: for findings/ and what actions ask of the run; None: neither is
     written. write_findings: False leaves findings/ alone. max_findings: how many are kept per rule. clock_ns:
-    time of day, for rules about the time that passes.
+    time of day, for rules about the time that passes. rules_of_run: the run names the rules, and not the
+    user, so that their patterns are searched with as those of a run (tdcore/patterns.py).
     """
 
     def __init__(
@@ -56,10 +60,13 @@ class Engine:
         write_findings: bool = True,
         max_findings: int = MAX_FINDINGS,
         clock_ns: Callable[[], int] = time.time_ns,
+        rules_of_run: bool = False,
     ) -> None:
         self.source = source
+        self._run_patterns = RunPatterns() if rules_of_run else None
         self.problems: list[str] = []  # of actions and of writing findings; judging goes on
         self.left_out: tuple[str, ...] = ()  # what else it was asked to judge by, and why it does not
+        self.asked: int | None = None  # how many of the rules, the first ones, were named; None: all
         self.rows = 0
         self._judges = _labelled(rules)
         self._outbox = Outbox(actions)
@@ -68,6 +75,7 @@ class Engine:
         self._max_findings = max_findings
         self._clock_ns = clock_ns
         self._kinds: set[str] = set()
+        self._classes: set[str] = set()  # of modules whose outputs were seen
         self._ended: frozenset[tuple[int, str]] = frozenset()
         self._delivered: dict[FindingKey, None] = {}  # what actions have seen, an ordered set
         self._pending: list[Finding] = []  # what they are to see
@@ -96,6 +104,9 @@ class Engine:
         if rows:
             codes, texts = columns.codes("kind")
             self._kinds.update(filter(None, (texts[code] for code in np.unique(codes).tolist())))
+            outputs = columns.where("kind", "output".__eq__)
+            codes, texts = columns.codes("origin")
+            self._classes.update(filter(None, (texts[code] for code in np.unique(codes[outputs]).tolist())))
         found: list[Finding] = []
         for judge in judges:
             found += self._judge(judge, columns, batch)
@@ -106,13 +117,18 @@ class Engine:
         self._outbox.try_again(self.source, self._sink)
         self._act()
         self._take_problems()
+        for remark in getattr(self.source, "remarks", list)():
+            self._problem(remark)
         untold = self._outbox.untold()
         self.changed, self._untold = self.changed or untold != self._untold, untold
         return found
 
     def verdicts(self, *, finished: bool) -> tuple[Verdict, ...]:
         """Where each rule stands. finished: whether all that the run will ever hold was judged."""
-        return tuple(self._verdict(judge, finished) for judge in self._judges)
+        asked = len(self._judges) if self.asked is None else self.asked
+        return tuple(
+            self._verdict(judge, finished, asked=number < asked) for number, judge in enumerate(self._judges)
+        )
 
     @property
     def labels(self) -> list[tuple[str, Rule]]:
@@ -129,6 +145,7 @@ class Engine:
         return {
             "rows": self.rows,
             "kinds": self._kinds,
+            "classes": self._classes,
             "ended": self._ended,
             "delivered": list(self._delivered),
             "untold": self._outbox.untold(),
@@ -138,6 +155,7 @@ class Engine:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes over what another engine with the same rules has left. Before the first `step`."""
         self.rows, self._kinds, self._ended = state["rows"], state["kinds"], state["ended"]
+        self._classes = state["classes"]
         self._delivered = dict.fromkeys(state["delivered"])
         for judge, kept in zip(self._judges, state["judges"], strict=True):
             for name in _KEPT:
@@ -189,6 +207,7 @@ class Engine:
             room=max(0, self._max_findings - judge.count),
             coverage=judge.coverage,
             now_ns=self._clock_ns(),
+            run_patterns=self._run_patterns,
         )
         found: list[Finding] = []
         try:
@@ -206,11 +225,17 @@ class Engine:
         judge.findings += found
         judge.unwritten = judge.unwritten or bool(found)
         if len(columns.table):
-            judge.last_step = max(judge.last_step, int(columns.ints("step").max()))
+            newest = int(columns.ints("step").argmax())
+            if columns.ints("step")[newest] >= judge.last_step:
+                judge.last_step, judge.last_mode_step = (
+                    int(columns.ints(name)[newest]) for name in ("step", "mode_step")
+                )
+                judge.last_mode = columns.text("mode", newest)
         return found
 
-    def _verdict(self, judge: _Judge, finished: bool) -> Verdict:
+    def _verdict(self, judge: _Judge, finished: bool, *, asked: bool) -> Verdict:
         reason, fix = "", ""
+        left_out = self._left_out(judge)
         captures: tuple[CollectionConfig, ...] = ()
         if judge.count:
             status, reason = Status.ISSUE, judge.error
@@ -221,10 +246,15 @@ class Engine:
                 need = judge.rule.needs()
                 fix, captures = need.fix, need.captures
                 lack = self._lack(judge, need, finished)
-                if finished and unmatched(need, self.source.capture()):
-                    fix, captures = "", ()
+                if left_out or (finished and unmatched(need, self.source.capture())):
+                    fix, captures = "", ()  # asking for them again would not help
                 status = Status.NOT_EVALUABLE if finished or lack else Status.IN_PROGRESS
                 reason = lack or self._lacks(judge, need.what)
+                if left_out:
+                    reason = f"{left_out:,} names that it may need were left out ({_LEFT_OUT}). {reason}"
+                foreign = "" if left_out else self._foreign(judge, need)
+                if foreign:
+                    status, reason, fix, captures = Status.NOT_APPLICABLE, foreign, "", ()
             except Exception as error:  # as for check: the other rules have their verdicts
                 status, reason = Status.ERROR, _where_raised(error)
         else:
@@ -238,11 +268,35 @@ class Engine:
             finding_count=judge.count,
             judged=judge.coverage.judged,
             last_step=judge.last_step if judge.last_step >= 0 else None,
-            missing=dict(judge.coverage.missing),
+            last_mode=judge.last_mode,
+            last_mode_step=judge.last_mode_step if judge.last_mode_step >= 0 else None,
+            missing=dict(judge.coverage.missing)
+            | ({f"names left out, {_LEFT_OUT}": left_out} if left_out else {}),
             reason=reason,
             fix=fix,
             captures=captures,
+            asked=asked,
         )
+
+    def _left_out(self, judge: _Judge) -> int:
+        """How many names, of the kinds that the rule needs, the run could not record."""
+        found = self.source.left_out()
+        if found is None:
+            return 0
+        try:
+            return found.of_kinds(judge.rule.needs().kinds)
+        except Exception:  # a rule is anybody's code; its own verdict says what is wrong
+            return found.names
+
+    def _foreign(self, judge: _Judge, need: Need) -> str:
+        """Why the rule does not apply to this run, once something of the run was seen; "" where it may."""
+        if not self.rows:
+            return ""
+        capture = self.source.capture()
+        names = () if capture is None else [each.name for each in capture.collections]
+        classes = self._classes if "outputs" in names or "all" in names else ()
+        seen = bool(judge.coverage.missing)
+        return why_not_applicable(need, self.source.training(), classes, seen=seen)
 
     def _lack(self, judge: _Judge, need: Need, finished: bool) -> str:
         """What the run is not configured to capture, once something of it was seen; "" when that is open."""
@@ -307,11 +361,16 @@ class _Judge:
     findings: list[Finding] = field(default_factory=list)
     count: int = 0
     last_step: int = -1
+    last_mode: str = ""
+    last_mode_step: int = -1
     error: str = ""
     unwritten: bool = False
 
 
-_KEPT = ("memory", "coverage", "findings", "count", "last_step", "error", "unwritten")
+_KEPT = (
+    "memory", "coverage", "findings", "count", "last_step", "last_mode", "last_mode_step", "error",
+    "unwritten",
+)  # fmt: skip
 FindingKey: TypeAlias = "tuple[str, int, str, int, str, str]"
 
 

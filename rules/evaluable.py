@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tdcore.collection import CollectionConfig, CollectionManager
+from tdcore.built_in_collections import BUILT_IN
+from tdcore.collection import Collection, CollectionConfig
 from tdcore.errors import ConfigError
 from tdcore.layout import TensorKind
+from tdcore.patterns import RunPatterns
 from tdcore.rules.need import Need
 
 __all__ = ["Capture", "Saved", "capture_of", "lacking", "unmatched"]
@@ -164,7 +166,12 @@ def _texts(entry: Mapping[str, Any], field: str) -> list[str]:
 
 def _kinds(name: str, patterns: Iterable[str], of_modules: Iterable[str]) -> frozenset[str] | None:
     """Kinds of tensors that a collection can hold; None, any, where it goes by names not all known."""
-    collection = CollectionManager().get(name)
+    compiled = RunPatterns().compile  # they are the run's, and only counted here
+    collection = (
+        Collection.built_in(name, compiled)
+        if name in BUILT_IN
+        else Collection(name or "unnamed", compile_pattern=compiled)
+    )
     if list(of_modules):
         return None
     if list(patterns):

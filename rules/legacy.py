@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,6 +25,7 @@ import numpy as np
 
 from tdcore.errors import (
     ConfigError,
+    NoMoreData,
     RuleEvaluationConditionMet,
     StepNotYetAvailable,
     StepUnavailable,
@@ -36,20 +36,21 @@ from tdcore.errors import (
 from tdcore.rules.base import Finding
 from tdcore.rules.measures.series import groups
 from tdcore.rules.need import Need
+from tdcore.rules.required import RequiredTensors
 
 if TYPE_CHECKING:
     from tdcore.rules.source import Source
     from tdcore.rules.window import Window
     from tdcore.trial import Trial
 
-__all__ = ["LegacyRule", "Rule", "RuleEvaluationConditionMet", "invoke_rule"]
+__all__ = ["LegacyRule", "Rule", "RuleEvaluationConditionMet", "invoke_rule", "is_older_rule"]
 
-_NOT_THERE = (TensorUnavailableForStep, TensorUnavailable, StepUnavailable, StepNotYetAvailable)
+_NOT_THERE = (TensorUnavailableForStep, TensorUnavailable, StepUnavailable, StepNotYetAvailable, NoMoreData)
 _POLL_SECONDS = 0.3
 
 
-class Rule(ABC):
-    """Base class of rules of the older kind.
+class Rule:
+    """Base class of rules of the older kind: subclasses have `invoke_at_step`.
 
     base_trial: the run to judge. other_trials: further runs the rule compares with. Subclasses take their
     parameters, which may come as strings, in __init__ and pass base_trial on.
@@ -58,12 +59,18 @@ class Rule(ABC):
     def __init__(
         self, base_trial: Trial, action_str: str = "", other_trials: Sequence[Trial] | None = None
     ) -> None:
+        if not is_older_rule(type(self)):
+            raise TypeError(
+                f"{type(self).__name__} has no method invoke_at_step(self, step); a rule needs it"
+            )
         if action_str:
             raise UnsupportedFeature(
                 "action_str is not served: use tdcore.rules.run(..., actions=[...]) or `--on-fire`"
             )
         self.base_trial = base_trial
         self.other_trials = list(other_trials or ())
+        self.trials = [base_trial, *self.other_trials]
+        self.req_tensors = RequiredTensors(base_trial, self.other_trials)
         self.rule_name = type(self).__name__
         self.logger = logging.getLogger("tdcore.rules")
         self.report: dict[str, Any] = {
@@ -74,24 +81,52 @@ class Rule(ABC):
             "RuleParameters": "",
         }
 
-    @abstractmethod
-    def invoke_at_step(self, step: int) -> bool:
-        """Whether the rule's condition is met at `step` (global).
+    def set_required_tensors(self, step: int) -> None:
+        """Adds to `req_tensors` what invoke_at_step needs: for subclasses to override (rules/required.py)."""
 
-        May read this step and earlier ones only.
+    def invoke_at_step(self, step: int) -> bool:
+        """Whether the rule's condition is met at `step` (global): for subclasses to override.
+
+        May read this step and earlier ones only. The trials answer from what was read before the call.
         """
+        raise NotImplementedError
+
+    def judge(self, step: int, *, wait: bool = True) -> bool:
+        """Reads the runs, collects the required tensors, and returns what invoke_at_step returns.
+
+        wait: for steps of required tensors that may still come. Raises what invoke_at_step raises, and
+        TensorUnavailable, StepUnavailable and their like when a required tensor is not there.
+        """
+        from tdcore.trial import no_refresh
+
+        for trial in self.trials:
+            trial.refresh()
+        with no_refresh(self.trials):
+            self.req_tensors.clear()
+            self.set_required_tensors(step)
+            self.req_tensors.fetch(wait=wait)
+            return bool(self.invoke_at_step(step))
 
     def invoke(self, step: int) -> None:
-        """Judges one step. Raises RuleEvaluationConditionMet when the condition is met."""
+        """Waits for a step and judges it. Raises RuleEvaluationConditionMet when the condition is met.
+
+        Raises StepUnavailable and NoMoreData for a step that does not come.
+        """
+        self.base_trial.wait_for_steps([step])
         self.report["Datapoints"] += 1
-        if self.invoke_at_step(step):
+        if self.judge(step):
             self.report["RuleTriggered"] += 1
             raise RuleEvaluationConditionMet(self.rule_name, step)
 
 
+def is_older_rule(kind: type[Any]) -> bool:
+    """Whether a class is a rule of the older kind, with an invoke_at_step of its own."""
+    return issubclass(kind, Rule) and kind.invoke_at_step is not Rule.invoke_at_step
+
+
 def invoke_rule(
     rule_obj: Rule,
-    start_step: int = 0,
+    start_step: int | None = 0,
     end_step: int | None = None,
     raise_eval_cond: bool = False,
     *,
@@ -99,10 +134,12 @@ def invoke_rule(
 ) -> None:
     """Judges the saved steps start_step <= step < end_step in order, following the run until it has ended.
 
-    Steps and tensors that are not there are skipped. raise_eval_cond: raise RuleEvaluationConditionMet at the
-    first step where the condition is met; otherwise it is logged and the next steps are judged. wait: called
-    with seconds between two looks at a run that goes on.
+    Steps and tensors that are not there are skipped. start_step: None is 0. raise_eval_cond: raise
+    RuleEvaluationConditionMet at the first step where the condition is met; otherwise it is logged and the
+    next steps are judged, unless the rule raised it with end_of_rule=True, which ends the evaluation. wait:
+    called with seconds between two looks at a run that goes on.
     """
+    start_step = start_step or 0
     if end_step is not None and end_step < start_step:
         raise ConfigError(f"end_step must be at least start_step, got {end_step} and {start_step}")
     trial = rule_obj.base_trial
@@ -113,13 +150,15 @@ def invoke_rule(
             if step_there < step or (end_step is not None and step_there >= end_step):
                 continue
             step = step_there + 1
-            _invoke(rule_obj, step_there, raise_eval_cond)
+            if _invoke(rule_obj, step_there, raise_eval_cond):
+                return
         if last_look or (end_step is not None and step >= end_step):
             return
         wait(_POLL_SECONDS)
 
 
-def _invoke(rule_obj: Rule, step: int, raise_eval_cond: bool) -> None:
+def _invoke(rule_obj: Rule, step: int, raise_eval_cond: bool) -> bool:
+    """Judge one step; whether the rule has ended."""
     try:
         rule_obj.invoke(step)
     except _NOT_THERE as error:
@@ -128,6 +167,8 @@ def _invoke(rule_obj: Rule, step: int, raise_eval_cond: bool) -> None:
         if raise_eval_cond:
             raise
         rule_obj.logger.info("%s", met)
+        return met.end_of_rule
+    return False
 
 
 class LegacyRule:
@@ -160,7 +201,7 @@ class LegacyRule:
             return
         for row, step in _complete_steps(window):
             try:
-                met = self._opened().invoke_at_step(step)
+                met = self._opened().judge(step, wait=False)
             except _NOT_THERE as error:
                 window.missing(f"skipped: {type(error).__name__}", 1)
                 continue
@@ -194,7 +235,7 @@ class LegacyRule:
 
             make: Callable[..., Rule] = self.kind
             try:
-                self._rule = make(create_trial(self._place), **self.parameters)
+                self._rule = make(create_trial(self._place, compat=True), **self.parameters)
             except TypeError as error:
                 raise ConfigError(
                     f"{self.label} does not take the parameters {self.parameters}: {error}"

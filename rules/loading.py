@@ -6,6 +6,7 @@
     my_rules.py::SpikyLoss:factor=3        a class in a file
     my_rules.py                            all rules of a file
     my_package.rules:SpikyLoss             a class in an importable module
+    all                                    every rule of the table, with its defaults
 
 Code is loaded only from what the user names here, never from a run. Parameters come as strings, as in the
 older library, and become what the rule's fields say.
@@ -30,8 +31,11 @@ from tdcore.errors import ConfigError
 from tdcore.rules.base import SEPARATOR, Rule
 
 __all__ = [
+    "ALL",
+    "all_rules",
     "as_text",
     "find_rule",
+    "is_all",
     "load_rule",
     "load_rules",
     "no_rule",
@@ -40,6 +44,7 @@ __all__ = [
     "text_of",
 ]
 
+ALL = "all"
 _FILE_MODULE = "tdcore_rules_of_user_"  # begins the names of modules made of files
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 _PARAMETER = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)", re.DOTALL)
@@ -54,6 +59,8 @@ def load_rules(rules: Iterable[object] | str) -> list[Rule]:
     for rule in [rules] if isinstance(rules, str) else rules:
         if isinstance(rule, str) and rule.endswith(".py"):
             found += [rule_from_strings(kind, {}) for kind in _classes_in_file(Path(rule))]
+        elif is_all(rule):
+            found += all_rules()
         elif isinstance(rule, str):
             found.append(load_rule(rule))
         elif isinstance(rule, type):
@@ -63,6 +70,18 @@ def load_rules(rules: Iterable[object] | str) -> list[Rule]:
         else:
             raise ConfigError(f"a rule is an instance, a class or a text such as its name, got {rule!r}")
     return found
+
+
+def is_all(rule: object) -> bool:
+    """Whether the text stands for every rule of the table."""
+    return isinstance(rule, str) and rule.strip().lower() == ALL
+
+
+def all_rules() -> list[Rule]:
+    """Every rule of the table, with its defaults."""
+    from tdcore.rules import RULES
+
+    return [rule_from_strings(rule, {}) for rule in RULES.values()]
 
 
 def load_rule(spec: str, parameters: Mapping[str, str] | None = None) -> Rule:
@@ -152,11 +171,11 @@ def rule_from_strings(rule: type[Any], parameters: Mapping[str, str]) -> Rule:
     from tdcore.rules import legacy
     from tdcore.rules.bounds import bounded
 
-    is_older = issubclass(rule, legacy.Rule)
+    is_older = legacy.is_older_rule(rule)
     if not is_older and not _is_rule(rule):
         raise ConfigError(
             f"{rule.__name__} is not a rule: it needs a dataclass with `code`, `needs` and `check` "
-            "(tdcore.rules.base.Rule), or tdcore.rules.legacy.Rule with `invoke_at_step`"
+            "(tdcore.rules.RuleProtocol), or tdcore.rules.Rule with `invoke_at_step`"
         )
     parameters, bounds = _without_bounds(rule, parameters)
     if is_older:
@@ -259,11 +278,7 @@ def _classes_in_file(path: Path) -> list[type[Any]]:
     """The rules of both kinds that a file defines, in its order."""
     from tdcore.rules import legacy
 
-    found = [
-        kind
-        for kind in _own_classes(_module_of(path))
-        if _is_rule(kind) or (issubclass(kind, legacy.Rule) and not inspect.isabstract(kind))
-    ]
+    found = [kind for kind in _own_classes(_module_of(path)) if _is_rule(kind) or legacy.is_older_rule(kind)]
     if not found:
         raise ConfigError(f"{path} defines no rule")
     return found

@@ -26,13 +26,16 @@ class Need:
     what: in words, for the verdict. captures: collections that would hold it, each with its save_config and
     with reduction_config STATISTICS or VALUES. kinds: of tensors ("gradient", "loss", ...); where a run has
     none of any of them, the rule can say nothing; () where names decide. payload: whether statistics are not
-    enough.
+    enough. frameworks: of the trainings that the rule is about; () for any. workers: how many it compares at
+    least. Where a run is of another kind, the rule does not apply (rules/applies.py).
     """
 
     what: str
     captures: tuple[CollectionConfig, ...] = ()
     kinds: tuple[str, ...] = ()
     payload: bool = False
+    frameworks: tuple[str, ...] = ()
+    workers: int = 1
 
     @property
     def fix(self) -> str:

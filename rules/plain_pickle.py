@@ -3,7 +3,10 @@
 A pickle is a program, which may call what it names and what it has made. Here the reader knows three names,
 all of this module's own making: an array (or a number of NumPy's), a dataclass without its __init__, and a
 container of the standard library. It calls these alone, has no operation but those that dump() writes, and
-takes memory in proportion to the file. Anything else is refused. Any thread.
+takes memory in proportion to the file. A value may be there several times; but where lists hold the same list
+twice, which holds the same list twice, and so on, a file of some hundred bytes would take years to compare,
+to hash or to print, so what a value has when all is written out is bounded, too (rules/plain_size.py).
+Anything else is refused. Any thread.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.documents import clipped
+from tdcore.rules.plain_size import TooLargeError, Weights, check_size
+
 __all__ = ["UnreadableError", "UnsaveableError", "dump", "load"]
 
 _PLAIN_KINDS = "biufcSUmM"  # of arrays: numbers, texts and times; never objects
@@ -32,6 +38,7 @@ _OPERATIONS = (
     *(pickle.EMPTY_SET, pickle.FROZENSET, pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2),
     *(pickle.TUPLE3, pickle.STACK_GLOBAL, pickle.MEMOIZE, pickle.BINGET, pickle.LONG_BINGET),
 )
+_HASHABLE = (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3, pickle.FROZENSET)
 _FACTORIES = {"": None, "int": int, "float": float, "list": list, "dict": dict, "set": set, "str": str}
 
 
@@ -59,11 +66,15 @@ def load(data: bytes, modules: Collection[str] = ()) -> Any:
     Only classes of modules that are loaded already are found. Raises UnreadableError.
     """
     try:
-        return _Reader(data, modules).load()
+        value = _Reader(data, modules).load()
+        check_size(value)
+        return value
+    except TooLargeError as error:
+        raise UnreadableError(str(error)) from error
     except UnreadableError:
         raise
     except Exception as error:  # a file of somebody else's: any error is one of the file's
-        raise UnreadableError(f"{type(error).__name__}: {error}") from error
+        raise UnreadableError(f"{type(error).__name__}: {clipped(str(error))}") from error
 
 
 class _Writer(pickle.Pickler):
@@ -98,7 +109,21 @@ def _into(operation: bytes, kind: type, at: int | None = None) -> Callable[[Any]
         container = reader.metastack[-1][-1] if at is None else reader.stack[at]
         if type(container) is not kind:
             raise UnreadableError(f"it puts items into a {type(container).__name__}")
+        if kind is not list:
+            items = reader.stack if at is None else reader.stack[at + 1 :]
+            reader.hashable.hashed(items[::2] if kind is dict else items)
         put(reader)
+
+    return checked
+
+
+def _weighed(operation: bytes) -> Callable[[Any], None]:
+    """An operation that makes a tuple or a frozen set, which may be hashed at once, as keys are."""
+    make = pickle._Unpickler.dispatch[operation[0]]
+
+    def checked(reader: Any) -> None:
+        make(reader)
+        reader.hashable.add(reader.stack[-1])
 
     return checked
 
@@ -113,6 +138,7 @@ class _Reader(pickle._Unpickler):
     def __init__(self, data: bytes, modules: Collection[str]) -> None:
         super().__init__(io.BytesIO(data))
         self._modules = frozenset(modules)
+        self.hashable = Weights(len(data))
         self._room = len(data)  # so many items and bytes may be copied: what dump() writes is copied once
         self._makers = {"_array": _array, "_instance": self._instance, "_container": _container}
 
@@ -138,6 +164,7 @@ class _Reader(pickle._Unpickler):
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **{operation[0]: pickle._Unpickler.dispatch[operation[0]] for operation in _OPERATIONS},
+        **{operation[0]: _weighed(operation) for operation in _HASHABLE},
         pickle.REDUCE[0]: _reduce,
         pickle.BYTEARRAY8[0]: _bytearray,
         pickle.APPEND[0]: _into(pickle.APPEND, list, -2),
@@ -158,6 +185,7 @@ class _Reader(pickle._Unpickler):
         made = object.__new__(kind)
         for field_name, value in values.items():
             object.__setattr__(made, field_name, value)
+        self.hashable.add(made, values.values())
         return made
 
 

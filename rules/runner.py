@@ -2,7 +2,8 @@
 
     run("runs/demo", [VanishingGradient()])                         what is there now
     run("runs/demo", ["vanishing_gradient:threshold=1e-6"])         the same, with a rule as text
-    run("runs/demo")                                                by the rules that its hook was given
+    run("runs/demo")                      by the rules that its hook was given, or else all that apply
+    run("runs/demo", "all")               by all rules that apply
     run("runs/demo", rules, live=True, actions=[StopTraining()])    until the first issue or the run's end
     run("runs/demo", rules, live=True, until_end=True)              until the run's end
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -21,14 +23,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tdcore.actions.outbox import CLOSE_TIMEOUT
-from tdcore.errors import ConfigError, RunNotFound, SinkError
+from tdcore.errors import RunNotFound, SinkError
 from tdcore.rules.base import Finding, Rule, Status, Verdict
 from tdcore.rules.bounds import bounded
-from tdcore.rules.chosen import chosen_rules
+from tdcore.rules.chosen import choose
 from tdcore.rules.engine import MAX_FINDINGS, Engine
-from tdcore.rules.loading import load_rules
 from tdcore.rules.source import RunSource, Source
 from tdcore.rules.state import Keeper, alone
+from tdcore.short_repr import cut, how_many
 
 if TYPE_CHECKING:
     from tdcore.actions import Action
@@ -43,8 +45,10 @@ EXIT_CODES = (
     (Status.ISSUE, 1),
     (Status.ERROR, 3),
     (Status.NOT_EVALUABLE, 3),
+    (Status.NOT_APPLICABLE, 3),
     (Status.IN_PROGRESS, 4),
 )
+_FOLDED = frozenset({Status.NOT_EVALUABLE, Status.NOT_APPLICABLE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,13 @@ class Report:
     left_out: tuple[str, ...] = ()
     not_recorded: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        counts = Counter(verdict.status.value for verdict in self.verdicts)
+        found = ", ".join(f"{count} {status}" for status, count in counts.items()) or "no rules"
+        going = "" if self.finished else ", so far"
+        findings = how_many(sum(verdict.finding_count for verdict in self.verdicts), "finding")
+        return cut(f"<Report on {self.run}: {found}; {findings}{going}>")
+
     @property
     def findings(self) -> list[Finding]:
         """Findings of all rules (those kept), in order of attempts and steps."""
@@ -76,8 +87,12 @@ class Report:
     def exit_code(self) -> int:
         """0: every rule says no issue. 1: an issue. 3: not evaluable, an error, or a rule that was left out.
         4: in progress, no issue so far.
+
+        Of rules that nobody has named, those that cannot be evaluated or do not apply do not count, unless
+        there are no others.
         """
-        statuses = {verdict.status for verdict in self.verdicts}
+        counted = [each for each in self.verdicts if each.asked or each.status not in _FOLDED]
+        statuses = {verdict.status for verdict in counted or self.verdicts}
         if self.left_out:
             statuses.add(Status.ERROR)
         return next((code for status, code in EXIT_CODES if status in statuses), 0)
@@ -120,7 +135,8 @@ def run(
     """Judges a run by rules and returns their verdicts.
 
     trial: folder, URL or open Trial. rules: instances, classes (with their defaults) or text such as
-    "vanishing_gradient:threshold=1e-6"; None: those of the table that the run's hook was given. live: follow
+    "vanishing_gradient:threshold=1e-6"; None: those of the table that the run's hook was given, and where it
+    was given none, all that apply; "all": all that apply, besides others that are named. live: follow
     the run while it is written, until the first issue or until it has ended. until_end: follow it to its end
     whatever is found. attempt: None for the newest and those that follow, a number for that one, "all".
     start_step, end_step: global steps that are judged, the end excluded (rules/bounds.py). ended: judge the
@@ -143,12 +159,8 @@ def run(
     with closing(sink), alone(state):
         if rules is None and not source.begun():
             _await(source, following, pause, start_timeout)
-        chosen, left_out = chosen_rules(sink) if rules is None else (load_rules(rules), [])
-        if not chosen:
-            raise ConfigError(
-                "; ".join(["no rule was given; name at least one, such as vanishing_gradient", *left_out])
-            )
-        instances = [bounded(rule, start_step, end_step) for rule in chosen]
+        chosen = choose(rules, sink)
+        instances = [bounded(rule, start_step, end_step) for rule in chosen.rules]
         engine = Engine(
             source,
             instances,
@@ -156,8 +168,9 @@ def run(
             sink=sink,
             write_findings=write_findings,
             max_findings=max_findings,
+            rules_of_run=rules is None and chosen.asked > 0,
         )
-        engine.left_out = tuple(left_out)
+        engine.left_out, engine.asked = tuple(chosen.left_out), chosen.asked
         for rule in instances:  # rules of the older kind look at the run themselves
             attach = getattr(rule, "attach", None)
             if attach is not None:
@@ -280,7 +293,7 @@ def _not_begun(source: Source, start_timeout: timedelta) -> RunNotFound:
 def _tell(engine: Engine, said: set[str], on_lacking: Callable[[Verdict], None]) -> None:
     """Tells of each rule that cannot be evaluated as the run is configured, once."""
     for verdict in engine.verdicts(finished=False):
-        if verdict.status is Status.NOT_EVALUABLE and verdict.rule not in said:
+        if verdict.status in _FOLDED and verdict.asked and verdict.rule not in said:
             said.add(verdict.rule)
             on_lacking(verdict)
 

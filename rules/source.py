@@ -21,14 +21,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.errors import ConfigError, RunError, SinkError, SinkKeyError, TensorUnavailableForStep
+from tdcore.patterns import RunPatterns
+from tdcore.rules.applies import Training
 from tdcore.rules.completeness import Completeness
 from tdcore.rules.evaluable import Capture, capture_of
 from tdcore.rules.window import Members
+from tdcore.step_text import step_text
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
     from tdcore.trial import Trial
     from tdcore.trial.captures import Captures
+    from tdcore.trial.left_out import LeftOut
     from tdcore.trial.payload import Payloads
     from tdcore.trial.progress import Progress
 
@@ -77,6 +81,14 @@ class Source(Protocol):
 
     def capture(self) -> Capture | None:
         """What the newest attempt is configured to save; None when it does not say."""
+        ...
+
+    def left_out(self) -> LeftOut | None:
+        """Names that the newest attempt could not record; None when there are none."""
+        ...
+
+    def training(self) -> Training | None:
+        """What the newest attempt says of its training; None when it does not say."""
         ...
 
     def begun(self) -> bool:
@@ -137,6 +149,8 @@ class RunSource:
         self._over = False  # the newest attempt has ended, or died
         self._collections: dict[int, dict[str, Mapping[str, Any]]] = {}  # by attempt, as last read
         self._members: dict[str, Members] = {}
+        self.patterns = RunPatterns()  # those of collections.json
+        self._left_out: LeftOut | None = None
 
     @property
     def attempts(self) -> list[int]:
@@ -200,7 +214,8 @@ class RunSource:
         captures = resolve(index, rows[complete])
         if self._progress is not None and (len(fresh) or len(captures)):
             self._collections = _collections(self.sink)
-            self._members = _members(self._collections)
+            self._members = _members(self._collections, self.patterns)
+            self._left_out = _left_out(self.sink, self._newest())
         table = stats_table(index, captures, columns)
         if index.common.differs:
             own = index.own_steps[captures.first_rows]
@@ -212,12 +227,33 @@ class RunSource:
         """See Source.members."""
         return self._members.get(collection)
 
+    def remarks(self) -> list[str]:
+        """What could not be taken as the run has it, in sentences."""
+        return self.patterns.remarks()
+
     def capture(self) -> Capture | None:
         """See Source.capture. As of the last rows."""
-        attempt = self._attempt
-        if not isinstance(attempt, int):
-            attempt = -1 if self._progress is None else self._progress.latest_attempt
-        return capture_of(self._collections.get(attempt, {}))
+        return capture_of(self._collections.get(self._newest(), {}))
+
+    def _newest(self) -> int:
+        """The attempt that is judged; the newest of several."""
+        if isinstance(self._attempt, int):
+            return self._attempt
+        return -1 if self._progress is None else self._progress.latest_attempt
+
+    def left_out(self) -> LeftOut | None:
+        """See Source.left_out. As of the last rows."""
+        return self._left_out
+
+    def training(self) -> Training | None:
+        """See Source.training. As of the last rows."""
+        attempts = () if self._progress is None else self._progress.run.attempts
+        if not attempts:
+            return None
+        framework = attempts[-1].document.get("framework")
+        return Training(
+            framework=framework if isinstance(framework, str) else "", world_size=attempts[-1].world_size
+        )
 
     def not_recorded(self) -> tuple[str, ...]:
         """What the hook was asked for and has not recorded, as it noted at its end; empty without a note."""
@@ -271,8 +307,12 @@ class RunSource:
         progress = self._progress
         if progress is None:
             return frozenset()
-        over = {attempt for attempt in progress.attempts if self.attempt_ended(attempt)}
-        pairs = {(attempt, worker) for attempt in over for worker in progress.workers(attempt)}
+        newest = progress.latest_attempt
+        pairs = {
+            (attempt, worker)
+            for worker, attempt in progress.homes
+            if attempt < newest or (attempt == newest and self._over)
+        }
         return frozenset(pairs | {(attempt, worker) for worker, attempt in progress.ends})
 
     def _wanted(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -300,7 +340,8 @@ class RunSource:
             self._payloads = Payloads(self.sink, self._root)
         parts = captures.parts(at)
         index, row = self._index, int(parts[0])
-        what = f"{index.text('name', row)!r} at step {int(index.column('step')[row])}"
+        step, mode_step = (int(index.column(name)[row]) for name in ("step", "mode_step"))
+        what = f"{index.text('name', row)!r} at {step_text(step, index.text('mode', row) or '', mode_step)}"
         if np.any(index.column("segment")[parts] < 0):
             raise TensorUnavailableForStep(f"{what} was saved without its values", reason="stats_only")
         expect_values(index, self._payloads, row, captures.rows[captures.starts[at] :])
@@ -345,6 +386,13 @@ class TableSource:
         """See Source.capture."""
         return None
 
+    def left_out(self) -> LeftOut | None:
+        """See Source.left_out."""
+
+    def training(self) -> Training | None:
+        """See Source.training."""
+        return None
+
     def begun(self) -> bool:
         """See Source.begun."""
         return True
@@ -385,7 +433,20 @@ def _collections(sink: Sink) -> dict[int, dict[str, Mapping[str, Any]]]:
         return {}
 
 
-def _members(attempts: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> dict[str, Members]:
+def _left_out(sink: Sink, attempt: int) -> LeftOut | None:
+    """The names that an attempt could not record; None also when that cannot be read."""
+    from tdcore.trial.documents import read_notes
+    from tdcore.trial.left_out import left_out_of
+
+    try:
+        return left_out_of(read_notes(sink).get(attempt, {}))
+    except RunError:
+        return None
+
+
+def _members(
+    attempts: Mapping[int, Mapping[str, Mapping[str, Any]]], patterns: RunPatterns
+) -> dict[str, Members]:
     """Collections of all attempts joined."""
     from tdcore.trial.documents import texts
 
@@ -395,5 +456,5 @@ def _members(attempts: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> dict[st
             before = found.get(name, Members())
             regexes = dict.fromkeys([*before.include_regex, *texts(entry, "include_regex")])
             names = before.tensor_names | frozenset(texts(entry, "tensor_names"))
-            found[name] = Members(tensor_names=names, include_regex=tuple(regexes))
+            found[name] = Members(tensor_names=names, include_regex=tuple(regexes), patterns=patterns)
     return found

@@ -29,7 +29,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tdcore._version import __version__
+from tdcore.documents import clipped
 from tdcore.errors import ConfigError
+from tdcore.quoting import quoted
 from tdcore.rules.base import Rule
 from tdcore.rules.bounds import bounds_of, unbounded
 from tdcore.rules.legacy import LegacyRule
@@ -37,9 +39,10 @@ from tdcore.rules.plain_pickle import UnreadableError, UnsaveableError, dump, lo
 
 __all__ = ["Keeper", "Resumable", "alone"]
 
-_MAGIC = b"tdcore rules state 1\n"
+_MAGIC = b"tdcore rules state 2\n"
 _DIGEST_BYTES = 32
 _SAVE_EVERY_SECONDS = 1.0
+_SHOWN, _MAX_CHARS = 20, 600  # rules, and characters, of what a message says of a state
 _COST = 20  # times as long as it takes to save, at least, until it is saved again
 
 
@@ -165,8 +168,8 @@ class Keeper:
             raise
         except Exception as error:  # somebody else's file, with a right checksum: anything may be in it
             raise ConfigError(
-                f"state {self.path} cannot be taken over ({type(error).__name__}: {error}); give another "
-                "file, or delete it to judge the run anew"
+                f"state {self.path} cannot be taken over ({type(error).__name__}: {clipped(str(error))}); "
+                "give another file, or delete it to judge the run anew"
             ) from error
 
     def looks(self) -> None:
@@ -231,9 +234,9 @@ class Keeper:
             if not {"identity", "position", "engine"} <= set(state):
                 raise UnreadableError("it lacks a part")
         except (UnreadableError, KeyError, TypeError) as error:
-            return self._nothing(f"cannot be taken over ({error})")
+            return self._nothing(f"cannot be taken over ({quoted(error, _MAX_CHARS)})")
         if version != __version__:
-            return self._nothing(f"is of tdcore {version}, this is {__version__}")
+            return self._nothing(f"is of tdcore {_version(version)}, this is {__version__}")
         return dict(state)
 
     def _nothing(self, why: str) -> dict[str, Any] | None:
@@ -282,10 +285,20 @@ def _parameters(rule: Any) -> list[list[str]]:
     return [[field.name, repr(getattr(rule, field.name))] for field in fields(rule) if field.init]
 
 
-def _text(identity: dict[str, Any]) -> str:
-    rules = ", ".join(
+def _version(version: Any) -> str:
+    return quoted(version, 40) if isinstance(version, str) else "of no version"
+
+
+def _text(identity: Any) -> str:
+    """What a state says that it is of, in a few words: it may be anybody's. Raises what odd types raise."""
+    attempt, rules = identity["attempt"], identity["rules"]
+    texts = [
         label + (f" ({', '.join(f'{name}={value}' for name, value in given)})" if given else "")
-        for label, _, given in identity["rules"]
-    )
-    attempt = identity["attempt"]
-    return rules if attempt is None else f"{rules}, attempt {attempt}"
+        for label, _, given in rules[:_SHOWN]
+        if isinstance(label, str) and all(type(text) is str for pair in given for text in pair)
+    ]
+    more = [f"{len(rules) - _SHOWN} more"] if len(rules) > _SHOWN else []
+    text = quoted(", ".join([*texts, *more]) or "no rules", _MAX_CHARS)
+    if attempt is None:
+        return text
+    return f"{text}, attempt {quoted(attempt, 20) if type(attempt) in (int, str) else '?'}"

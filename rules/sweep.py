@@ -9,6 +9,7 @@ Processes are spawned, so a script that calls this needs the usual `if __name__ 
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import pickle
@@ -22,7 +23,7 @@ from tdcore.errors import ConfigError, SinkError
 from tdcore.layout import RUN_KEY
 from tdcore.rules.base import Rule
 from tdcore.rules.engine import MAX_FINDINGS
-from tdcore.rules.loading import load_rule
+from tdcore.rules.loading import load_rules
 from tdcore.rules.runner import EXIT_CODES, Report
 from tdcore.rules.sweep_engines import ENGINES
 from tdcore.rules.sweep_task import Entry, Task
@@ -39,6 +40,9 @@ class SweepReport:
     """What the rules say about each run, in the order in which the runs were given."""
 
     entries: tuple[Entry, ...]
+
+    def __repr__(self) -> str:
+        return f"<SweepReport: {self.summary}>"
 
     @property
     def reports(self) -> list[Report]:
@@ -127,9 +131,9 @@ def find_runs(places: Place | Iterable[Place]) -> list[str]:
     """The runs that places name, each once, in order.
 
     A place is a run; a folder or a prefix of a bucket with runs up to three levels below it; or a pattern of
-    folders such as "runs/lr-*". One that is given as it is and holds no run, or cannot be looked into, is
-    kept, so that it is reported.
-    Raises ConfigError when there is nothing at all.
+    folders or prefixes such as "runs/lr-*" or "s3://bucket/runs/lr-*" ("?" begins the options of a URL). One
+    that is given as it is and holds no run, or cannot be looked into, is kept, so that it is reported.
+    Raises ConfigError when there is nothing at all, SinkError for a pattern in a bucket that refuses.
     """
     given = [places] if isinstance(places, (str, os.PathLike)) else list(places)
     found: dict[str, None] = {}
@@ -137,11 +141,31 @@ def find_runs(places: Place | Iterable[Place]) -> list[str]:
         if not is_remote(place) and glob.has_magic(place) and not Path(place).exists():
             for match in sorted(glob.glob(place)):
                 found.update(dict.fromkeys([match] if Path(match, RUN_KEY).exists() else runs_below(match)))
+        elif is_remote(place) and glob.has_magic(place.partition("?")[0]):
+            found.update(dict.fromkeys(_matching_prefixes(place)))
         else:
             found.update(dict.fromkeys(_below(place) or [place]))
     if not found:
         raise ConfigError(f"there are no runs at {', '.join(map(str, given)) or 'no place'}")
     return list(found)
+
+
+def _matching_prefixes(url: str) -> list[str]:
+    """Runs in a bucket at or below the prefixes that the pattern matches, each part of it on its own."""
+    base, mark, options = url.partition("?")
+    bucket, _, pattern = base[len("s3://") :].partition("/")
+    if glob.has_magic(bucket):
+        raise ConfigError(f"{base!r}: the name of a bucket cannot be a pattern; name each bucket")
+    parts = pattern.rstrip("/").split("/")
+    fixed = next(at for at, part in enumerate(parts) if glob.has_magic(part))
+    above = "/".join([f"{base[: len('s3://')]}{bucket}", *parts[:fixed]])
+    found = []
+    for run in runs_below(f"{above}/{mark}{options}"):
+        inside = run.partition("?")[0][len(above) :].strip("/").split("/")
+        wanted = parts[fixed:]
+        if len(inside) >= len(wanted) and all(map(fnmatch.fnmatchcase, inside, wanted)):
+            found.append(run)
+    return found
 
 
 def _below(place: str) -> list[str]:
@@ -161,7 +185,7 @@ def _checked(rules: Iterable[str | Rule | type[Rule]], *, sent: bool) -> Sequenc
         raise ConfigError("no rule was given; name at least one, such as vanishing_gradient")
     for rule in chosen:
         if isinstance(rule, str):
-            load_rule(rule)
+            load_rules(rule)
         elif sent:
             try:
                 pickle.dumps(rule)

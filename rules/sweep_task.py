@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from tdcore.errors import TdcoreError
 from tdcore.rules.base import Rule
-from tdcore.rules.loading import load_rule
 from tdcore.rules.runner import Report, run
+from tdcore.short_repr import cut
 
 __all__ = ["Entry", "Task"]
 
@@ -23,6 +23,9 @@ class Entry:
     place: str
     report: Report | None = None
     error: str = ""
+
+    def __repr__(self) -> str:
+        return cut(f"<Entry {self.place}: {self.error or self.report!r}>")
 
     @property
     def exit_code(self) -> int:
@@ -48,10 +51,9 @@ class Task:
     def __call__(self, place: str) -> Entry:
         """Judges the run. Never raises for what the run or the rules do."""
         try:
-            rules = [load_rule(rule) if isinstance(rule, str) else rule for rule in self.rules]
             report = run(
                 place,
-                rules,
+                self.rules,
                 attempt=self.attempt,
                 ended=self.ended,
                 write_findings=self.write_findings,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.errors import ConfigError
+from tdcore.patterns import RunPatterns
 from tdcore.rules.base import Finding, Rule
 from tdcore.rules.measures.histogram import Histograms
 
@@ -34,6 +35,12 @@ class Members:
 
     tensor_names: frozenset[str] = frozenset()
     include_regex: tuple[str, ...] = ()
+    patterns: RunPatterns = field(default_factory=RunPatterns, repr=False, compare=False)
+
+    def of(self, names: Sequence[str]) -> frozenset[str]:
+        """Those of the names that belong to it."""
+        listed = self.tensor_names.intersection(names)
+        return listed | self.patterns.matching(self.include_regex, names)
 
 
 class Columns:
@@ -119,6 +126,10 @@ class Columns:
                 self._codes[name] = (np.asarray(indices.to_numpy(), dtype=np.int64), texts)
         return self._codes[name]
 
+    def texts(self, name: str) -> list[str]:
+        """The distinct texts of a column."""
+        return [text for text in self.codes(name)[1] if text is not None]
+
     def where(self, name: str, test: Callable[[str], bool]) -> Mask:
         """Rows whose text in column `name` passes `test`, which is called once per distinct text.
 
@@ -146,6 +157,7 @@ class Window:
     store. ended: the (attempt, worker) pairs that will get no more rows after these; the window that says so
     may be empty. members: finds the members of a collection, None when the run has none of that name.
     room: how many findings will still be kept. now_ns: time of day of this look, as `time_ns` of rows.
+    run_patterns: searches with the rule's patterns where the run brought the rule; None: the user did.
     payload: reads the values of one row as an array; raises tdcore.errors.RunError where there are none.
     """
 
@@ -157,6 +169,7 @@ class Window:
     room: int = sys.maxsize
     now_ns: int = 0
     coverage: Coverage = field(default_factory=lambda: Coverage())
+    run_patterns: RunPatterns | None = None
 
     # What rows there are.
     # -------------------------------------------------------------------------------------
@@ -203,8 +216,20 @@ class Window:
         return self.columns.shared(("named", wanted), lambda: self._named(wanted))
 
     def _named(self, patterns: tuple[str, ...]) -> Mask:
+        if self.run_patterns is not None:
+            return self._named_by_run(patterns, self.run_patterns)
         tests = [compile_pattern(pattern) for pattern in patterns]
         return self.columns.where("name", lambda name: any(test.search(name) for test in tests))
+
+    def _named_by_run(self, patterns: tuple[str, ...], engine: RunPatterns) -> Mask:
+        found = engine.matching(patterns, self.columns.texts("name"))
+        for pattern in patterns:
+            if pattern in engine.refused:
+                raise ConfigError(
+                    f"the pattern {pattern[:120]!r} comes from the run, and is not searched with "
+                    f"({engine.refused[pattern]}); name the rule and its pattern yourself to have it searched"
+                )
+        return self.columns.where("name", found.__contains__)
 
     def in_collections(self, collections: Iterable[str]) -> Mask:
         """Rows of tensors that belong to one of the collections. "all" is everything."""
@@ -220,9 +245,9 @@ class Window:
             members = self.members(collection) or Members()
             if kind is not None:
                 mask |= self.kind(kind)
+                mask |= self.columns.where("name", members.tensor_names.__contains__)
             else:
-                mask |= self.named(members.include_regex)
-            mask |= self.columns.where("name", members.tensor_names.__contains__)
+                mask |= self.columns.where("name", members.of(self.columns.texts("name")).__contains__)
         return mask
 
     def selected(self, collections: Iterable[str], patterns: Iterable[str]) -> Mask:
@@ -318,5 +343,5 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     """A compiled regular expression; ConfigError says which one is wrong and where."""
     try:
         return re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(f"{pattern!r} is not a regular expression: {error}") from error
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ConfigError(f"{pattern[:200]!r} is not a regular expression: {error}") from error

@@ -10,7 +10,8 @@ class Ring:
     """
     The trainer's side of the ring that a flusher reads through a file descriptor.
 
-    data_bytes, slots, names_bytes: powers of two (64 KiB to 64 GiB, 16 to 2**20, 4 KiB to 1 GiB). The memory is taken at once.
+    data_bytes, slots, names_bytes: powers of two (64 KiB to 64 GiB, 16 to 2**20, 4 KiB to 1 GiB). data_bytes and names_bytes are the most:
+    the ring begins with 1 to 4 MiB of data and takes more memory when a record finds no room, and names take theirs as they come.
     policy: what a capture does when there is no room: 'block' (up to block_timeout_seconds, then drop), 'drop' or 'degrade'
     (keep statistics, leave payloads out). threads: that share the work of a large capture, the caller included; the others
     sleep until there is some.
@@ -19,7 +20,7 @@ class Ring:
     Any thread may call anything. In a forked child and after close() every method does nothing.
     Raises ValueError (sizes) or OSError (no memory).
     """
-    def __init__(self, *, data_bytes: typing.SupportsInt | typing.SupportsIndex, slots: typing.SupportsInt | typing.SupportsIndex, names_bytes: typing.SupportsInt | typing.SupportsIndex = 4194304, policy: str = 'block', block_timeout_seconds: typing.SupportsFloat | typing.SupportsIndex = 30.0, threads: typing.SupportsInt | typing.SupportsIndex = 1, device_lanes: typing.SupportsInt | typing.SupportsIndex = 0, device_lane_bytes: typing.SupportsInt | typing.SupportsIndex = 268435456, device_lane_slots: typing.SupportsInt | typing.SupportsIndex = 16384, device_arena_bytes: typing.SupportsInt | typing.SupportsIndex = 67108864) -> None:
+    def __init__(self, *, data_bytes: typing.SupportsInt | typing.SupportsIndex, slots: typing.SupportsInt | typing.SupportsIndex, names_bytes: typing.SupportsInt | typing.SupportsIndex = 268435456, policy: str = 'block', block_timeout_seconds: typing.SupportsFloat | typing.SupportsIndex = 30.0, threads: typing.SupportsInt | typing.SupportsIndex = 1, device_lanes: typing.SupportsInt | typing.SupportsIndex = 0, device_lane_bytes: typing.SupportsInt | typing.SupportsIndex = 268435456, device_lane_slots: typing.SupportsInt | typing.SupportsIndex = 16384, device_arena_bytes: typing.SupportsInt | typing.SupportsIndex = 67108864) -> None:
         ...
     def capture(self, tensors: typing.Any, names: typing.Any, flags: typing.Any, step: typing.SupportsInt | typing.SupportsIndex, mode: typing.SupportsInt | typing.SupportsIndex, mode_step: typing.SupportsInt | typing.SupportsIndex, call: typing.SupportsInt | typing.SupportsIndex = 0) -> int:
         """
@@ -52,9 +53,17 @@ class Ring:
         """
         What is known of each device that was met: device, name, kernels, rung, rung_reason, arena_bytes, early_commits, in_flight, error.
         """
+    def expect(self, bytes: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Records of so many bytes in all will be in the ring at once soon: a thread takes the memory, so that no capture has to. Returns at once.
+        """
+    def growth_refusal(self) -> str:
+        """
+        Why the ring could not become larger when it last wanted to; "" when it could.
+        """
     def intern(self, name: str, kind: typing.SupportsInt | typing.SupportsIndex, origin: str = '', shard: str = '') -> int:
         """
-        Id of the name in the shared table, the same for the same arguments; -1 when the table is full. shard: the tensor's place in a larger one, as text (tdcore/shard.py).
+        Id of the name in the shared table, the same for the same arguments; -1 when the table cannot grow any more. The last part of a full table takes names of losses, scalars, metrics and hyperparameters only. shard: the tensor's place in a larger one, as text (tdcore/shard.py).
         """
     def mark_step_end(self, step: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """
@@ -95,7 +104,7 @@ class Ring:
     @property
     def data_bytes(self) -> int:
         """
-        Size of the ring of bytes.
+        The most that the ring of bytes may hold.
         """
     @property
     def early_commits(self) -> int:
@@ -116,6 +125,11 @@ class Ring:
     def max_record_bytes(self) -> int:
         """
         Largest record; larger tensors go in parts.
+        """
+    @property
+    def memory_bytes(self) -> int:
+        """
+        Bytes of shared memory taken so far, lanes included; 0 after close().
         """
     @property
     def policy(self) -> str:
@@ -243,7 +257,7 @@ class Consumer:
     @property
     def data_bytes(self) -> int:
         """
-        Size of the ring of bytes; of the smallest lane.
+        Bytes that the ring may come to hold, or holds while no more memory is to be had; of the smallest lane.
         """
     @property
     def early_commits(self) -> int:
@@ -319,6 +333,10 @@ class SimulatedDevice:
         """
         Writes beyond an allocation, and launches that found their counters in use.
         """
+def _pretend_available_memory(bytes: typing.SupportsInt | typing.SupportsIndex | None) -> None:
+    """
+    For tests: rings of this process find no more than this much memory, in bytes. None: what there is.
+    """
 def compile_kernels(architecture: typing.SupportsInt | typing.SupportsIndex, *, folders: collections.abc.Sequence[str] | None = None) -> bytes:
     """
     The kernels as NVRTC compiles them for an architecture (90 is compute capability 9.0): a cubin, or PTX
@@ -374,7 +392,7 @@ def write_file(path: typing.Any, parts: collections.abc.Sequence[typing.Any], *,
     Raises OSError (FileExistsError, ...) with path; then no file is left. Renaming, and syncing the folder, are the caller's.
     """
 ABSENT_REASONS: dict[typing.Any, typing.Any] = {1: 'no_backward', 2: 'not_stepped', 3: 'cleared', 4: 'accumulated', 5: 'scaler_skipped', 6: 'unknown'}
-DROP_REASONS: dict[typing.Any, typing.Any] = {1: 'ring_full', 2: 'too_large', 3: 'unsupported_dtype', 4: 'sparse', 5: 'no_storage', 6: 'unreadable', 7: 'names_full', 8: 'degraded', 9: 'torn', 10: 'io_error', 11: 'unsupported_device', 12: 'graph_capture', 13: 'arena_full', 14: 'device_error'}
+DROP_REASONS: dict[typing.Any, typing.Any] = {1: 'ring_full', 2: 'too_large', 3: 'unsupported_dtype', 4: 'sparse', 5: 'no_storage', 6: 'unreadable', 7: 'names_full', 8: 'degraded', 9: 'torn', 10: 'io_error', 11: 'unsupported_device', 12: 'graph_capture', 13: 'arena_full', 14: 'device_error', 15: 'unfit_name'}
 DTYPES: dict[typing.Any, typing.Any] = {1: 'BOOL', 2: 'U8', 3: 'I8', 4: 'U16', 5: 'I16', 6: 'U32', 7: 'I32', 8: 'U64', 9: 'I64', 10: 'F16', 11: 'BF16', 12: 'F32', 13: 'F64', 14: 'F8_E4M3', 15: 'F8_E5M2', 16: 'C64', 17: 'C128'}
 LOG2_MIN: int = -40
 NO_PAYLOAD: int = 18446744073709551615

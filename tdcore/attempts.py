@@ -28,8 +28,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tdcore._version import __version__
-from tdcore.errors import ConfigError, RunCorrupt, SinkKeyError, UnsupportedFormat
-from tdcore.layout import FORMAT_VERSION, RUN_KEY, collections_key, end_key, valid_worker
+from tdcore.documents import Fields, claimed_process, parse_json, parse_run
+from tdcore.errors import ConfigError, RunCorrupt, SinkKeyError
+from tdcore.layout import FORMAT_VERSION, MAX_ATTEMPT, RUN_KEY, collections_key, end_key, valid_worker
 from tdcore.processes import process_is_gone
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON
 _START_NS = 600 * 10**9  # so much later no worker of a job begins
 _SAME = ("world_size", "workers", "job")  # what all claims of one attempt say
 _JOB = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
-_CLAIM = re.compile(r"attempts/([0-9]{4,})-(.+)\.json")
+_CLAIM = re.compile(r"attempts/([0-9]{4})-(.+)\.json")
+_ADVICE = "choose another out_dir, or move the file away"
 _MAX_ROUNDS = 100  # of the race for run.json; each round means that another trainer was faster
 
 
@@ -135,6 +137,8 @@ def _claim(
                 attempt = number
                 break
     while True:
+        if attempt > MAX_ATTEMPT:
+            raise ConfigError(f"the run has an attempt {MAX_ATTEMPT} already, which is the last; {_ADVICE}")
         document: dict[str, JSON] = {"attempt": attempt, **entry}
         if sink.put_new(f"attempts/{attempt:04d}-{worker}.json", [_dump(document)]):
             return attempt
@@ -144,16 +148,15 @@ def _claim(
 def _said(sink: Sink, key: str) -> Mapping[str, Any]:
     """What a claim or an end file says; empty when it is not there or cannot be read."""
     try:
-        document = json.loads(sink.get(key))
-    except (SinkKeyError, ValueError):
+        return Fields(parse_json(sink.get(key), key), key).document
+    except (SinkKeyError, RunCorrupt):
         return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _is_over(sink: Sink, worker: str, number: int, claim: Mapping[str, Any]) -> bool:
     """Whether the process that made a claim has ended. In doubt not: containers see one another's as gone."""
-    host, pid, started_ns = (claim.get(name) for name in ("host", "pid", "started_ns"))
-    if not (isinstance(host, str) and isinstance(pid, int) and isinstance(started_ns, int)):
+    host, pid, started_ns = claimed_process(claim)
+    if not pid:
         return False
     gone = process_is_gone(host, pid, started_ns)
     if gone is False:
@@ -170,7 +173,7 @@ def _enter(sink: Sink, where: str) -> str:
         entries: dict[int, Any] = {entry["attempt"]: entry for entry in run["attempts"]} if run else {}
         for number, worker in sorted(_claims(sink)):
             if number not in entries:
-                entries[number] = _read_json(sink, f"attempts/{number:04d}-{worker}.json", where)
+                entries[number] = _read_json(sink, f"attempts/{number:04d}-{worker}.json", where).document
         attempts = [entries[number] for number in sorted(entries)]
         if run is None:
             document: dict[str, Any] = {
@@ -195,47 +198,34 @@ def _claims(sink: Sink) -> list[tuple[int, str]]:
 
 
 def _read_run(sink: Sink, where: str) -> dict[str, Any] | None:
+    """run.json as it is, checked; None when there is none."""
     try:
-        run = _read_json(sink, RUN_KEY, where)
+        data = sink.get(RUN_KEY)
     except SinkKeyError:
         return None
-    advice = "choose another out_dir, or move the file away"
-    if not isinstance(run.get("run_id"), str) or not isinstance(run.get("attempts"), list):
-        raise RunCorrupt(f"{where}/{RUN_KEY} is not a tdcore run (no run_id or no attempts); {advice}")
-    if run.get("format") != FORMAT_VERSION:
-        raise UnsupportedFormat(
-            f"{where}/{RUN_KEY} has format {run.get('format')!r}, this version writes {FORMAT_VERSION}; "
-            + advice
-        )
-    if not all(
-        isinstance(entry, dict) and isinstance(entry.get("attempt"), int) for entry in run["attempts"]
-    ):
-        raise RunCorrupt(f"{where}/{RUN_KEY} has an attempt without a number; {advice}")
-    return run
+    try:
+        return dict(parse_run(data, f"{where}/{RUN_KEY}").document)
+    except RunCorrupt as error:
+        raise type(error)(f"{error}; {_ADVICE}") from error
 
 
 def _read_collections(sink: Sink, where: str, key: str) -> Mapping[str, JSON]:
     try:
-        document = _read_json(sink, key, where)
+        fields = _read_json(sink, key, where)
     except SinkKeyError:
         return {}
-    attempts = document.get("attempts")
+    attempts = fields.document.get("attempts")
     if not isinstance(attempts, dict):
-        raise RunCorrupt(f"{where}/{key} has no attempts; choose another out_dir, or move the file away")
+        raise RunCorrupt(f"{where}/{key} has no attempts; {_ADVICE}")
     return attempts
 
 
-def _read_json(sink: Sink, key: str, where: str) -> dict[str, Any]:
+def _read_json(sink: Sink, key: str, where: str) -> Fields:
     data = sink.get(key)
     try:
-        document = json.loads(data)
-    except ValueError as error:
-        raise RunCorrupt(
-            f"{where}/{key} is not JSON ({error}); choose another out_dir, or move the file away"
-        ) from error
-    if not isinstance(document, dict):
-        raise RunCorrupt(f"{where}/{key} is not a JSON object; choose another out_dir, or move the file away")
-    return document
+        return Fields(parse_json(data, f"{where}/{key}"), f"{where}/{key}")
+    except RunCorrupt as error:
+        raise RunCorrupt(f"{error}; {_ADVICE}") from error
 
 
 def _dump(document: Mapping[str, JSON]) -> bytes:

@@ -16,18 +16,21 @@ captured only where they are asked for: "all" leaves them out, and a pattern sel
 
 from __future__ import annotations
 
+import json
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tdcore.built_in_collections import BUILT_IN, OLDER_REGEX, ON_REQUEST, PARAMETERS, CollectionKeys, Kinds
+from tdcore.collection_config import CollectionConfig
 from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode, patterns
 from tdcore.errors import InvalidCollectionConfiguration
 from tdcore.layout import TensorKind
 from tdcore.modes import ModeKeys
 from tdcore.pattern_list import PatternList
+from tdcore.short_repr import cut, how_many
 
 __all__ = [
     "OLDER_REGEX",
@@ -39,48 +42,6 @@ __all__ = [
 ]
 
 _OF_MODULES = frozenset({TensorKind.INPUT, TensorKind.OUTPUT})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectionConfig:
-    """Settings of one collection, as given to a hook. None: as the hook's own settings say.
-
-    module_regex: patterns for inputs and outputs by the class of their module, searched in the class with
-    "_input" or "_output" behind it, such as "^ReLU_output"; for modules whose names say nothing.
-    """
-
-    name: str
-    include_regex: Sequence[str] = ()
-    tensor_names: Sequence[str] = ()
-    module_regex: Sequence[str] = ()
-    save_config: SaveConfig | None = None
-    reduction_config: ReductionConfig | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise InvalidCollectionConfiguration(f"a collection needs a name, got {self.name!r}")
-        object.__setattr__(self, "include_regex", patterns("include_regex", self.include_regex))
-        names = (self.tensor_names,) if isinstance(self.tensor_names, str) else tuple(self.tensor_names or ())
-        object.__setattr__(self, "tensor_names", names)
-        object.__setattr__(self, "module_regex", patterns("module_regex", self.module_regex))
-        if self.save_config is not None:
-            object.__setattr__(self, "save_config", SaveConfig.parse(self.save_config))
-        if self.reduction_config is not None and not isinstance(self.reduction_config, ReductionConfig):
-            raise InvalidCollectionConfiguration(
-                f"collection {self.name!r}: reduction_config must be a ReductionConfig, "
-                f"got {type(self.reduction_config).__name__}"
-            )
-
-    def to_json_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {
-            "name": self.name,
-            "include_regex": list(self.include_regex),
-            "tensor_names": list(self.tensor_names),
-            "module_regex": list(self.module_regex),
-            "save_config": self.save_config.to_json_dict() if self.save_config else None,
-            "reduction_config": self.reduction_config.to_json_dict() if self.reduction_config else None,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +62,24 @@ class Version:
         self.value = 0
 
 
+class Pattern(Protocol):
+    """A compiled regular expression, as far as it is used here."""
+
+    @property
+    def pattern(self) -> str:
+        """Its text."""
+        ...
+
+    def search(self, string: str, /) -> object:
+        """Something true when it finds anything in the text."""
+        ...
+
+
 class Collection:
-    """A named group of tensors that can still be changed. See the module's text for what belongs to it."""
+    """A named group of tensors that can still be changed. See the module's text for what belongs to it.
+
+    compile_pattern: makes what searches names; of a run's own patterns it is RunPatterns.compile.
+    """
 
     def __init__(
         self,
@@ -111,17 +88,22 @@ class Collection:
         tensor_names: Iterable[str] | None = None,
         reduction_config: ReductionConfig | None = None,
         save_config: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode] | None = None,
+        save_histogram: bool = True,
+        *,
+        compile_pattern: Callable[[str], Pattern] = re.compile,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise InvalidCollectionConfiguration(f"a collection needs a name, got {name!r}")
         self.name = name
+        self.save_histogram = save_histogram  # of the older library's TensorBoard export; not used here
+        self._compile = compile_pattern
         self.version = Version()  # the manager's, once it belongs to one
         self.seen: set[str] = set()  # names of captured tensors that belong here; filled by the hook
         self._own: Mapping[str, Kinds | None] = {}  # patterns with a meaning here: the kinds that they select
-        self._built_in: dict[re.Pattern[str], Kinds | None] = {}  # those of _own that are in use
+        self._built_in: dict[Pattern, Kinds | None] = {}  # those of _own that are in use
         self._by_nature: Kinds = frozenset()
-        self._patterns: list[re.Pattern[str]] = []  # the user's, select any kind
-        self._module_patterns: list[re.Pattern[str]] = []
+        self._patterns: list[Pattern] = []  # the user's, select any kind
+        self._module_patterns: list[Pattern] = []
         self._names: set[str] = set()
         self._modules: list[ModuleTensors] = []
         self._reduction_config: ReductionConfig | None = None
@@ -132,10 +114,10 @@ class Collection:
         self.save_config = save_config
 
     @classmethod
-    def built_in(cls, name: str) -> Collection:
+    def built_in(cls, name: str, compile_pattern: Callable[[str], Pattern] = re.compile) -> Collection:
         """The built-in collection of that name."""
         regexes, by_nature, kinds = BUILT_IN[name]
-        collection = cls(name)
+        collection = cls(name, compile_pattern=compile_pattern)
         collection._own = dict.fromkeys(regexes, kinds)
         if name in OLDER_REGEX:
             collection._own[OLDER_REGEX[name]] = PARAMETERS
@@ -158,19 +140,21 @@ class Collection:
         self._replace_regex(regexes)
 
     def _replace_regex(self, regexes: str | Iterable[str]) -> None:
-        checked = patterns("include_regex", regexes)
+        checked = self._texts("include_regex", regexes)
         self._built_in, self._patterns = {}, []
         self.include(checked)
 
     def include(self, regexes: str | Iterable[str]) -> None:
         """Adds patterns, matched with re.search against tensor names."""
-        for text in patterns("include_regex", regexes):
-            pattern = re.compile(text)
+        for text in self._texts("include_regex", regexes):
             if text in self._own:
-                self._built_in[pattern] = self._own[text]
+                self._built_in[re.compile(text)] = self._own[text]
             else:
-                self._patterns.append(pattern)
+                self._patterns.append(self._compile(text))
         self.version.value += 1
+
+    def _texts(self, name: str, regexes: str | Iterable[str]) -> tuple[str, ...]:
+        return patterns(name, regexes, check=self._compile is re.compile)
 
     @property
     def tensor_names(self) -> set[str]:
@@ -188,6 +172,10 @@ class Collection:
             self._names.add(name)
             self.version.value += 1
 
+    def has_tensor_name(self, name: str) -> bool:
+        """Whether the tensor was listed, or was captured and belongs here."""
+        return name in self.tensor_names
+
     def remove_tensor_name(self, name: str) -> None:
         """Takes a name that was added out again; a pattern may still match it."""
         self._names.discard(name)
@@ -200,7 +188,7 @@ class Collection:
 
     @module_regex.setter
     def module_regex(self, regexes: str | Iterable[str]) -> None:
-        self._module_patterns = [re.compile(pattern) for pattern in patterns("module_regex", regexes)]
+        self._module_patterns = [self._compile(pattern) for pattern in self._texts("module_regex", regexes)]
         self.version.value += 1
 
     def add_module_tensors(self, module: object, inputs: bool = False, outputs: bool = True) -> None:
@@ -300,6 +288,13 @@ class Collection:
             for pattern, kinds in self._built_in.items()
         )
 
+    def expect(self, names: Sequence[str]) -> None:
+        """belongs() is called for each of these next: patterns that search many at once faster do so."""
+        for pattern in (*self._built_in, *self._patterns):
+            expect = getattr(pattern, "expect", None)
+            if expect is not None:
+                expect(names)
+
     def may_take(self, kind: TensorKind) -> bool:
         """False when no tensor of the kind can belong here, whatever its name."""
         filled = self._patterns_for(kind) or self._names if kind is ON_REQUEST else self.is_filled
@@ -307,7 +302,7 @@ class Collection:
             return True
         return any(kinds is None or kind in kinds for kinds in self._built_in.values())
 
-    def _patterns_for(self, kind: TensorKind) -> list[re.Pattern[str]]:
+    def _patterns_for(self, kind: TensorKind) -> list[Pattern]:
         """The user's patterns that may select the kind."""
         if kind is not ON_REQUEST:
             return self._patterns
@@ -324,8 +319,53 @@ class Collection:
         if config.reduction_config is not None:
             self.reduction_config = config.reduction_config
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Collection) and self.to_json_dict() == other.to_json_dict()
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Name, patterns, listed names and settings as JSON values."""
+        return {
+            "name": self.name,
+            "include_regex": list(self.include_regex),
+            "tensor_names": sorted(self._names),
+            "save_config": self.save_config.to_json_dict() if self.save_config else None,
+            "reduction_config": self.reduction_config.to_json_dict() if self.reduction_config else None,
+            "save_histogram": self.save_histogram,
+        }
+
+    def to_json(self) -> str:
+        """to_json_dict() as text."""
+        return json.dumps(self.to_json_dict())
+
+    @classmethod
+    def from_dict(cls, params: Mapping[str, Any]) -> Collection:
+        """A collection from what to_json_dict() gives. Raises ConfigError."""
+        found = dict(params)
+        for key, kind in (("save_config", SaveConfig), ("reduction_config", ReductionConfig)):
+            if found.get(key) is not None:
+                found[key] = kind.from_dict(found[key])
+        try:
+            return cls(**found)
+        except TypeError as error:
+            raise InvalidCollectionConfiguration(
+                f"a collection cannot be made from {params}: {error}"
+            ) from None
+
+    @classmethod
+    def from_json(cls, json_str: str) -> Collection:
+        """A collection from the text of to_json(). Raises ConfigError."""
+        try:
+            found = json.loads(json_str)
+        except ValueError as error:
+            raise InvalidCollectionConfiguration(f"a collection: the text is not JSON: {error}") from error
+        return cls.from_dict(found)
+
     def __repr__(self) -> str:
-        return f"Collection({self.name!r}, include_regex={self.include_regex!r})"
+        seen = how_many(len(self.seen), "tensor")
+        return cut(f"<Collection {self.name!r}: {seen} so far, include_regex={self.include_regex!r}>")
 
 
 class CollectionManager:
@@ -355,6 +395,15 @@ class CollectionManager:
     def get_collections(self) -> dict[str, Collection]:
         """All of them, by name."""
         return dict(self._collections)
+
+    @property
+    def collections(self) -> dict[str, Collection]:
+        """As get_collections()."""
+        return self.get_collections()
+
+    def create_collection(self, name: str) -> Collection:
+        """The collection of that name; an empty one is made where there is none."""
+        return self.get(name)
 
     def add(self, collection: Collection | CollectionConfig | str) -> Collection:
         """Adds a collection, or settings to the one of that name. Returns the one that now stands."""

@@ -7,14 +7,16 @@ work is a ConfigError with what to write instead, never ignored.
 
 from __future__ import annotations
 
-import operator
-import re
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from tdcore import checks
+from tdcore.checks import patterns
 from tdcore.errors import ConfigError
 from tdcore.modes import ModeKeys
+from tdcore.short_repr import settings_repr
 from tdcore.workers import parse_workers
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ __all__ = [
     "SaveConfig",
     "SaveConfigMode",
     "patterns",
+    "reduction_lists",
 ]
 
 DEFAULT_SAVE_INTERVAL = 500
@@ -36,13 +39,14 @@ ALLOWED_REDUCTIONS = ("min", "max", "mean", "std", "variance", "sum", "prod")
 ALLOWED_NORMS = ("l1", "l2")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SaveConfigMode:
     """When to save within one mode. A step is saved when
 
     ``step % save_interval == 0 and start_step <= step < end_step``, or when it is one of ``save_steps``.
 
-    Steps are counted per mode from 0. end_step None: no end. save_steps are kept sorted.
+    Steps are counted per mode from 0. end_step None: no end. save_steps are kept sorted. Numbers may be given
+    as text ("10"); None for an interval or a start is the default.
     """
 
     save_interval: int = DEFAULT_SAVE_INTERVAL
@@ -50,12 +54,16 @@ class SaveConfigMode:
     end_step: int | None = None
     save_steps: Sequence[int] = ()
 
+    __repr__ = settings_repr
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "save_interval", _whole("save_interval", self.save_interval, least=1))
-        object.__setattr__(self, "start_step", _whole("start_step", self.start_step))
+        interval = DEFAULT_SAVE_INTERVAL if self.save_interval is None else self.save_interval
+        object.__setattr__(self, "save_interval", checks.whole("save_interval", interval, least=1))
+        start = 0 if self.start_step is None else self.start_step
+        object.__setattr__(self, "start_step", checks.whole("start_step", start))
         if self.end_step is not None:
-            object.__setattr__(self, "end_step", _whole("end_step", self.end_step))
-        object.__setattr__(self, "save_steps", _steps(self.save_steps))
+            object.__setattr__(self, "end_step", checks.whole("end_step", self.end_step))
+        object.__setattr__(self, "save_steps", checks.steps(self.save_steps))
 
     def should_save_step(self, step: int) -> bool:
         """Whether the step (of this mode, from 0) is saved."""
@@ -80,26 +88,36 @@ class SaveConfigMode:
             "save_steps": list(self.save_steps),
         }
 
+    @classmethod
+    def from_dict(cls, params: Mapping[str, Any]) -> SaveConfigMode:
+        """The settings of to_json_dict(); those that are left out or None are the defaults."""
+        checks.known_names("SaveConfigMode", params, SETTINGS)
+        return cls(**params)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class SaveConfig:
     """When to save, for all modes, or per mode.
 
     SaveConfig(save_interval=10)                      steps 0, 10, 20, ... of every mode
     SaveConfig(save_interval=10, save_steps=[3, 7])   those, and 3 and 7
-    SaveConfig(mode_save_configs={modes.TRAIN: SaveConfigMode(save_interval=1)})   other modes: as given
-    beside it
+    SaveConfig({modes.TRAIN: SaveConfigMode(1)}, save_interval=10)   other modes: every 10th step
+    SaveConfig({modes.TRAIN: SaveConfigMode(1)})      other modes: of a collection, as the hook says
+
+    Two are equal when they save the same steps of each mode by the same settings.
     """
 
+    mode_save_configs: Mapping[ModeKeys, SaveConfigMode] = field(default_factory=dict)
     save_interval: int = DEFAULT_SAVE_INTERVAL
     start_step: int = 0
     end_step: int | None = None
     save_steps: Sequence[int] = ()
-    mode_save_configs: Mapping[ModeKeys, SaveConfigMode] = field(default_factory=dict)
     _rest: SaveConfigMode = field(init=False, repr=False, compare=False)
     _partial: bool = field(
         init=False, repr=False, default=False
     )  # says nothing of modes that it does not name
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         rest = SaveConfigMode(
@@ -112,13 +130,23 @@ class SaveConfig:
             object.__setattr__(self, name, getattr(rest, name))
         object.__setattr__(self, "_rest", rest)
         object.__setattr__(self, "mode_save_configs", _per_mode(self.mode_save_configs))
+        object.__setattr__(self, "_partial", bool(self.mode_save_configs) and rest == SaveConfigMode())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SaveConfig) and self._of_modes() == other._of_modes()
+
+    def __hash__(self) -> int:
+        return hash(self._of_modes())
+
+    def _of_modes(self) -> tuple[SaveConfigMode | None, ...]:
+        return tuple(self.own(mode) for mode in ModeKeys)
 
     def get_save_config(self, mode: ModeKeys) -> SaveConfigMode:
         """The settings that hold in the mode."""
         return self.mode_save_configs.get(mode, self._rest)
 
     def own(self, mode: ModeKeys) -> SaveConfigMode | None:
-        """The settings that it has for the mode; None where it came as a dict that does not name the mode."""
+        """The settings that it has for the mode; None where it has only those of other modes."""
         return self.mode_save_configs.get(mode, None if self._partial else self._rest)
 
     def completed(self, other: SaveConfig) -> SaveConfig:
@@ -137,6 +165,33 @@ class SaveConfig:
         found = {mode.name: self.own(mode) for mode in ModeKeys}
         return {name: own.to_json_dict() for name, own in found.items() if own is not None}
 
+    def to_json(self) -> str:
+        """to_json_dict() as text."""
+        return json.dumps(self.to_json_dict())
+
+    @classmethod
+    def from_dict(cls, params: Mapping[Any, Any]) -> SaveConfig:
+        """From mode (or its name) -> settings, as to_json_dict() gives them, or from settings of all modes.
+
+        Modes that are left out or None follow the hook's own settings. Raises ConfigError.
+        """
+        named = {mode.name: mode for mode in ModeKeys} | {mode: mode for mode in ModeKeys}
+        if not any(key in named for key in params):
+            checks.known_names("SaveConfig", params, SETTINGS)
+            return cls(**params)
+        checks.known_names("SaveConfig", params, tuple(named))
+        given = {named[key]: value for key, value in params.items() if value is not None}
+        per_mode = {
+            mode: value if isinstance(value, SaveConfigMode) else SaveConfigMode.from_dict(value)
+            for mode, value in given.items()
+        }
+        return cls(mode_save_configs=per_mode) if len(per_mode) == len(ModeKeys) else cls.parse(per_mode)
+
+    @classmethod
+    def from_json(cls, json_str: str) -> SaveConfig:
+        """From the text of to_json(). Raises ConfigError."""
+        return cls.from_dict(checks.json_object("SaveConfig", json_str))
+
     @classmethod
     def parse(cls, value: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode]) -> SaveConfig:
         """A SaveConfig from any of the forms that the API takes. One from a dict may leave modes open."""
@@ -154,7 +209,7 @@ class SaveConfig:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ReductionConfig:
     """Save statistics instead of the whole tensor (save_raw_tensor=False), or beside it (True).
 
@@ -171,6 +226,8 @@ class ReductionConfig:
     save_raw_tensor: bool = False
     save_shape: bool = True
 
+    __repr__ = settings_repr
+
     def __post_init__(self) -> None:
         for name, allowed in (
             ("reductions", ALLOWED_REDUCTIONS),
@@ -178,8 +235,8 @@ class ReductionConfig:
             ("norms", ALLOWED_NORMS),
             ("abs_norms", ALLOWED_NORMS),
         ):
-            object.__setattr__(self, name, _allowed(name, getattr(self, name), allowed))
-        _flag("save_raw_tensor", self.save_raw_tensor)
+            object.__setattr__(self, name, checks.allowed(name, getattr(self, name), allowed))
+        checks.flag("save_raw_tensor", self.save_raw_tensor)
         if self.save_shape is not True:
             raise ConfigError("save_shape=False cannot be kept: shapes are part of every row; leave it out")
 
@@ -192,6 +249,48 @@ class ReductionConfig:
             "abs_norms": list(self.abs_norms),
             "save_raw_tensor": self.save_raw_tensor,
         }
+
+    def to_json(self) -> str:
+        """to_json_dict() as text."""
+        return json.dumps(self.to_json_dict())
+
+    @classmethod
+    def from_dict(cls, params: Mapping[str, Any]) -> ReductionConfig:
+        """From what to_json_dict() gives, here or in the older library. Raises ConfigError.
+
+        reductions: a list, or names with commas between them; "abs_mean", "l2_norm" and "abs_l2_norm" there
+        stand for the other three lists.
+        """
+        lists = ("reductions", "abs_reductions", "norms", "abs_norms")
+        checks.known_names("ReductionConfig", params, (*lists, "save_raw_tensor", "save_shape"))
+        found = reduction_lists(params.get("reductions"))
+        for name in lists[1:]:
+            found[name] = [*found[name], *checks.names(name, params.get(name))]
+        return cls(save_raw_tensor=params.get("save_raw_tensor", False), **found)
+
+    @classmethod
+    def from_json(cls, json_str: str) -> ReductionConfig:
+        """From the text of to_json(). Raises ConfigError."""
+        return cls.from_dict(checks.json_object("ReductionConfig", json_str))
+
+
+def reduction_lists(names: str | Iterable[str] | None) -> dict[str, Any]:
+    """Names such as "mean", "abs_max", "l2_norm" and "abs_l1_norm", as the four lists of ReductionConfig.
+
+    names: a list, or text with commas between them. Raises ConfigError.
+    """
+    groups: dict[str, list[str]] = {"reductions": [], "abs_reductions": [], "norms": [], "abs_norms": []}
+    listed = names.split(",") if isinstance(names, str) else names or ()
+    for name in filter(None, (str(each).strip() for each in listed)):
+        prefix, plain = ("abs_", name[4:]) if name.startswith("abs_") else ("", name)
+        if plain.endswith("_norm") and plain[:-5] in ALLOWED_NORMS:
+            groups[f"{prefix}norms"].append(plain[:-5])
+        elif plain in ALLOWED_REDUCTIONS:
+            groups[f"{prefix}reductions"].append(plain)
+        else:
+            allowed = ", ".join((*ALLOWED_REDUCTIONS, *(f"{norm}_norm" for norm in ALLOWED_NORMS)))
+            raise ConfigError(f"reductions can be {allowed}, each also with abs_ in front; got {name!r}")
+    return groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,11 +315,13 @@ class HookConfig:
     collections: Sequence[CollectionConfig] = ()
     rules: Sequence[str] = ()
 
+    __repr__ = settings_repr
+
     def __post_init__(self) -> None:
         if not isinstance(self.out_dir, str) or not self.out_dir:
             raise ConfigError(f"out_dir must be a folder or URL, such as 'runs/demo'; got {self.out_dir!r}")
-        _flag("dry_run", self.dry_run)
-        _flag("save_all", self.save_all)
+        checks.flag("dry_run", self.dry_run)
+        checks.flag("save_all", self.save_all)
         if self.reduction_config is not None and not isinstance(self.reduction_config, ReductionConfig):
             raise ConfigError(
                 f"reduction_config must be a ReductionConfig, got {type(self.reduction_config).__name__}"
@@ -230,10 +331,10 @@ class HookConfig:
         object.__setattr__(self, "include_workers", parse_workers(self.include_workers))
         object.__setattr__(self, "include_regex", patterns("include_regex", self.include_regex))
         object.__setattr__(
-            self, "include_collections", _names("include_collections", self.include_collections)
+            self, "include_collections", checks.names("include_collections", self.include_collections)
         )
         object.__setattr__(self, "collections", tuple(self.collections))
-        object.__setattr__(self, "rules", _names("rules", self.rules))
+        object.__setattr__(self, "rules", checks.names("rules", self.rules))
 
     def to_json_dict(self) -> dict[str, Any]:
         """As JSON values, for run.json."""
@@ -243,59 +344,10 @@ class HookConfig:
             "include_regex": list(self.include_regex),
             "include_collections": list(self.include_collections),
             "save_all": self.save_all,
-            "include_workers": _plain(self.include_workers),
+            "include_workers": checks.plain(self.include_workers),
             "collections": [collection.to_json_dict() for collection in self.collections],
             "rules": list(self.rules),
         }
-
-
-def patterns(name: str, value: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Regular expressions from one string or several, each checked. `name` is for messages."""
-    found = _names(name, value)
-    for pattern in found:
-        _check_pattern(name, pattern)
-    return found
-
-
-def _check_pattern(name: str, pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(f"{name}: {pattern!r} is not a regular expression: {error}") from error
-
-
-def _names(name: str, value: str | Iterable[str] | None) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    found = (value,) if isinstance(value, str) else tuple(value)
-    for item in found:
-        if not isinstance(item, str) or not item:
-            raise ConfigError(f"{name} must be strings that are not empty, got {item!r}")
-    return tuple(dict.fromkeys(found))
-
-
-def _plain(value: str | Iterable[int | str]) -> str | list[int | str]:
-    return value if isinstance(value, str) else list(value)
-
-
-def _whole(name: str, value: object, least: int = 0) -> int:
-    if isinstance(value, bool):
-        raise ConfigError(f"{name} must be a whole number, got {value!r}")
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]  # whatever it is: this is the check
-    except TypeError:
-        raise ConfigError(f"{name} must be a whole number, got {value!r}") from None
-    if number < least:
-        raise ConfigError(f"{name} must be at least {least}, got {number}")
-    return number
-
-
-def _steps(value: object) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ConfigError(f"save_steps must be a list of steps, such as [0, 100], got {value!r}")
-    return tuple(sorted({_whole("save_steps", step) for step in value}))
 
 
 def _per_mode(value: Mapping[ModeKeys, SaveConfigMode] | None) -> dict[ModeKeys, SaveConfigMode]:
@@ -307,19 +359,6 @@ def _per_mode(value: Mapping[ModeKeys, SaveConfigMode] | None) -> dict[ModeKeys,
             raise ConfigError(f"modes.{mode.name} needs a SaveConfigMode, got {type(config).__name__}")
         result[mode] = config
     return result
-
-
-def _allowed(name: str, value: object, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    found = _names(name, value)  # type: ignore[arg-type]  # whatever it is: this is the check
-    unknown = [item for item in found if item not in allowed]
-    if unknown:
-        raise ConfigError(f"{name} can be {', '.join(allowed)}; got {', '.join(map(repr, unknown))}")
-    return found
-
-
-def _flag(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} must be True or False, got {value!r}")
 
 
 SETTINGS = tuple(item.name for item in fields(SaveConfigMode))

@@ -103,6 +103,8 @@ class CaptureRequest:
             raise ConfigError(f"it is a JSON {type(raw).__name__}, expected an object")
         if "too_large" in raw:
             raise ConfigError(f"it has {raw['too_large']!r:.80} bytes, expected 1 to {MAX_REQUEST_BYTES}")
+        if "unreadable" in raw:
+            raise ConfigError(f"it is not a file that may be read: {raw['unreadable']!s:.400}")
         if raw.get("format") != FORMAT_VERSION:
             raise ConfigError(f"its format is {raw.get('format')!r:.80}, expected {FORMAT_VERSION}")
         return cls(

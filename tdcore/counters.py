@@ -11,6 +11,8 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
+from tdcore.short_repr import cut, how_many
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
@@ -34,6 +36,14 @@ class Counters:
     payload_bytes: int = 0
     capture_ns: int = 0
     drops: Mapping[str, Drop] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __repr__(self) -> str:
+        dropped = how_many(self.dropped_tensors, "tensor") + " not kept" if self.drops else "no drops"
+        time = f"{self.capture_ns / 1e6:,.1f} ms"
+        return (
+            f"<Counters: {how_many(self.tensors, 'tensor')} in {how_many(self.captures, 'capture')}, "
+            f"{self.payload_bytes:,} bytes, {time}; {dropped}>"
+        )
 
     @property
     def capture_time(self) -> timedelta:
@@ -155,3 +165,11 @@ class CloseReport:
     counters: Counters
     progress: Progress
     devices: tuple[DeviceReport, ...] = ()
+
+    def __repr__(self) -> str:
+        state = "all is written"
+        if not self.drained:
+            left = how_many(self.records_left, "record")
+            state = f"{left} ({self.bytes_left:,} bytes) not written yet: {self.reason}"
+        waited = f"{self.waited.total_seconds():.1f} s"
+        return cut(f"<CloseReport: {state}; {how_many(self.progress.rows, 'row')}, waited {waited}>")

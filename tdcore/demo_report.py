@@ -7,13 +7,15 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
+
+from tdcore.step_text import step_text
 
 if TYPE_CHECKING:
     from tdcore.demo import Outcome
@@ -69,7 +71,7 @@ def _findings(outcome: Outcome) -> Panel:
         )
     first = outcome.findings[0]
     same = [one for one in outcome.findings if one["rule"] == first["rule"] and one["step"] == first["step"]]
-    lines = [f"[bold]{first['rule']}[/] at step {first['step']}: {len(same)} tensors"]
+    lines = [f"[bold]{first['rule']}[/] at {_at(first)}: {len(same)} tensors"]
     lines += [f"  {one['tensor']}" for one in same[:8]]
     if len(same) > 8:
         lines.append(f"  ... and {len(same) - 8} more")
@@ -100,6 +102,10 @@ def _command(name: str) -> str:
     here = Path(sys.executable).parent / name
     found = shutil.which(name)
     return name if found is not None and Path(found) == here else os.path.relpath(here)
+
+
+def _at(finding: Mapping[str, Any]) -> str:
+    return step_text(finding["step"], finding["mode"], finding["mode_step"])
 
 
 def _percent(share: float | None) -> str:

@@ -9,7 +9,8 @@
     ├── RunError                                 reading a run
     │   ├── RunNotFound (also FileNotFoundError) there is no run at this place
     │   ├── RunCorrupt                           its bytes contradict the format or their checksum
-    │   │   └── UnsupportedFormat                it was written in another version of the format
+    │   │   ├── UnsupportedFormat                it was written in another version of the format
+    │   │   └── UnsafeFile (also SinkError)      a file of it is a link, a FIFO, a device, or too large
     │   ├── MissingCollectionFiles               nothing was ever saved: no data, no collections
     │   ├── InvalidWorker                        no such worker in this run
     │   ├── InvalidAttempt                       no such attempt in this run
@@ -37,6 +38,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from tdcore.modes import ModeKeys
+from tdcore.step_text import step_text
+
 __all__ = [
     "ActionError",
     "CaptureError",
@@ -63,6 +67,7 @@ __all__ = [
     "TdcoreError",
     "TensorUnavailable",
     "TensorUnavailableForStep",
+    "UnsafeFile",
     "UnsupportedFeature",
     "UnsupportedFormat",
     "WaitTimeout",
@@ -114,7 +119,12 @@ class MissingCollectionFiles(RunError):
 
 
 class InvalidWorker(RunError, KeyError):
-    """The run has no such worker. The message lists those it has."""
+    """The run has no such worker. The message lists those it has.
+
+    worker: the name that was asked for; None where the error was raised without it.
+    """
+
+    worker: str | None = None
 
     __str__ = Exception.__str__  # KeyError would show repr() of the message
 
@@ -132,19 +142,44 @@ class InvalidCollection(RunError, KeyError):
 
 
 class NoMoreData(RunError):
-    """The run has ended: the step or tensor that was waited for will never come."""
+    """The run has ended: the step or tensor that was waited for will never come.
+
+    step, mode: what was waited for; the step is one of the mode. last_step: the last step of the mode that
+    the run has; None when it has none.
+    """
+
+    step: int | None = None
+    mode: ModeKeys = ModeKeys.GLOBAL
+    last_step: int | None = None
 
 
 class StepUnavailable(RunError):
-    """Nothing was saved at this step, and nothing will be."""
+    """Nothing was saved at this step, and nothing will be.
+
+    step, mode: what was asked for; the step is one of the mode.
+    """
+
+    step: int | None = None
+    mode: ModeKeys = ModeKeys.GLOBAL
 
 
 class StepNotYetAvailable(RunError):
-    """The step has not been seen yet; it may still come while the run goes on."""
+    """The step has not been seen yet; it may still come while the run goes on.
+
+    step, mode: what was asked for; the step is one of the mode.
+    """
+
+    step: int | None = None
+    mode: ModeKeys = ModeKeys.GLOBAL
 
 
 class TensorUnavailable(RunError):
-    """No tensor of this name was saved at any step seen so far."""
+    """No tensor of this name was saved at any step seen so far.
+
+    tname: the name that was asked for.
+    """
+
+    tname: str | None = None
 
 
 class TensorUnavailableForStep(RunError):
@@ -152,13 +187,23 @@ class TensorUnavailableForStep(RunError):
 
     reason: "not_saved", "absent", "skipped", "lost", "stats_only" or "incomplete"; of what several
     workers have also "copies_differ", "disagree" (no parts of one tensor) or "partial"; more in the message.
-    has_statistics: whether reduction_value() and stats() can still serve this step.
+    has_statistics: whether reduction_value() and stats() can still serve this step. tname, step, mode: what
+    was asked for; the step is one of the mode.
     """
+
+    tname: str | None = None
+    step: int | None = None
+    mode: ModeKeys = ModeKeys.GLOBAL
 
     def __init__(self, message: str, *, reason: str = "not_saved", has_statistics: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
         self.has_statistics = has_statistics
+
+    @property
+    def has_reductions(self) -> bool:
+        """The older library's name of has_statistics."""
+        return self.has_statistics
 
 
 class WaitTimeout(RunError, TimeoutError):
@@ -191,6 +236,16 @@ class SinkKeyError(SinkError, FileNotFoundError):
         super().__init__(message, kind=kind, errno=errno)
 
 
+class UnsafeFile(RunCorrupt, SinkError):
+    """A file of a run is not read or written: it is a link, a FIFO or a device, or larger than it can be.
+
+    kind: "denied".
+    """
+
+    def __init__(self, message: str, *, kind: SinkErrorKind = "denied", errno: int | None = None) -> None:
+        super().__init__(message, kind=kind, errno=errno)
+
+
 class ActionError(TdcoreError):
     """An action on findings (a message, a call of a service, a command) failed. Never shows a secret."""
 
@@ -217,23 +272,45 @@ class RuleEvaluationConditionMet(RuleError):
 
 
 class InsufficientInformationForRuleInvocation(RuleError):
-    """A rule lacks a parameter or the data it needs to be invoked."""
+    """A rule lacks a parameter or the data it needs to be invoked.
+
+    rule_name: the rule. message: what it lacks.
+    """
+
+    def __init__(self, rule_name: str, message: str = "") -> None:
+        super().__init__(*([rule_name, message] if message else [rule_name]))
+        self.rule_name = rule_name
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.rule_name}: {self.message}" if self.message else self.rule_name
 
 
 class StopTraining(TdcoreError):
     """A stop of the training was asked for (by a rule's action, the CLI, or a file in control/).
 
     Raised in the training script by the hook, at the start of the next step. reason: what the request says.
-    step: the step at which it was raised. requested_by: the rule or tool that asked.
+    step: the global step at which it was raised; mode, mode_step: the same as its mode counts. requested_by:
+    the rule or tool that asked.
     """
 
-    def __init__(self, reason: str, *, step: int | None = None, requested_by: str = "") -> None:
+    def __init__(
+        self,
+        reason: str,
+        *,
+        step: int | None = None,
+        mode: str = "",
+        mode_step: int | None = None,
+        requested_by: str = "",
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.step = step
+        self.mode = mode
+        self.mode_step = mode_step
         self.requested_by = requested_by
 
     def __str__(self) -> str:
         who = f" by {self.requested_by}" if self.requested_by else ""
-        where = f" at step {self.step}" if self.step is not None else ""
+        where = f" at {step_text(self.step, self.mode, self.mode_step)}" if self.step is not None else ""
         return f"training stop requested{who}{where}: {self.reason}"

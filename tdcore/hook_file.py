@@ -29,12 +29,12 @@ from tdcore.collection import CollectionConfig
 from tdcore.config import SETTINGS, HookConfig, ReductionConfig, SaveConfig, SaveConfigMode
 from tdcore.config_text import parse_config_text
 from tdcore.errors import ConfigError
-from tdcore.hook_json import CONFIG_VARIABLES, DEFAULT_CONFIG_PATH, parse_hook_config
+from tdcore.hook_json import CONFIG_VARIABLES, DEFAULT_CONFIG_PATH, PLACES, parse_hook_config
 from tdcore.modes import ModeKeys
 
 __all__ = ["find_hook_file", "load_hook_file"]
 
-_OLDER = ("LocalPath", "S3OutputPath", "HookParameters", "CollectionConfigurations")
+_OLDER = (*PLACES, "HookParameters", "CollectionConfigurations")
 _MODES = {mode.name.lower(): mode for mode in ModeKeys}
 
 
@@ -56,7 +56,7 @@ def load_hook_file(path: str | os.PathLike[str], *, out_dir: str) -> HookConfig:
     try:
         document = _names("the file", parse_config_text(text, as_json=place.suffix == ".json"))
         if any(key in document for key in _OLDER):
-            if not (document.get("LocalPath") or document.get("S3OutputPath")):
+            if not any(document.get(key) for key in PLACES):
                 document = {**document, "LocalPath": out_dir}
             return parse_hook_config(document)
         return _hook_config(document, out_dir)

@@ -1,7 +1,7 @@
 """The older library's JSON hook configuration, read into a HookConfig.
 
     {
-      "LocalPath": "runs/demo",                       or "S3OutputPath"; LocalPath wins where both stand
+      "LocalPath": "runs/demo",                       or "S3OutputPath" or "S3Path"; the first of these holds
       "HookParameters": {"save_interval": "100", "eval.save_interval": "10", "include_regex": "relu,tanh",
                          "reductions": "min,abs_max,l2_norm", "save_raw_tensor": "true", ...},
       "CollectionConfigurations": [
@@ -12,29 +12,29 @@
 Values are strings or JSON values of the right type; lists are comma-separated strings (so a pattern in one
 holds no comma) or JSON lists. A collection takes what its parameters leave open from HookParameters,
 setting by setting; its module_regex is that of CollectionConfig. The file is found through the argument,
-TDCORE_CONFIG, SMDEBUG_CONFIG_FILE_PATH, then the place where the older service writes it. Any fault is a
-ConfigError that names the file and the key.
-Reads one file, keeps no state.
+TDCORE_CONFIG, SMDEBUG_CONFIG_FILE_PATH, then the place where the older service writes it. A key that is not
+known has no effect, which a warning says with the key that may be meant; any other fault is a ConfigError
+that names the file and the key. Reads one file, keeps no state.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import logging
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tdcore.collection import CollectionConfig
 from tdcore.config import (
-    ALLOWED_NORMS,
-    ALLOWED_REDUCTIONS,
     SETTINGS,
     HookConfig,
     ReductionConfig,
     SaveConfig,
     SaveConfigMode,
+    reduction_lists,
 )
 from tdcore.errors import ConfigError, UnsupportedFeature
 from tdcore.modes import ModeKeys
@@ -42,15 +42,19 @@ from tdcore.modes import ModeKeys
 __all__ = [
     "CONFIG_VARIABLES",
     "DEFAULT_CONFIG_PATH",
+    "PLACES",
     "hook_document",
     "load_hook_config",
     "parse_hook_config",
 ]
 
+_log = logging.getLogger("tdcore")
+
 CONFIG_VARIABLES = ("TDCORE_CONFIG", "SMDEBUG_CONFIG_FILE_PATH")
 DEFAULT_CONFIG_PATH = "/opt/ml/input/config/debughookconfig.json"
 
-_TOP = ("LocalPath", "S3OutputPath", "HookParameters", "CollectionConfigurations")
+PLACES = ("LocalPath", "S3OutputPath", "S3Path")  # the first that is there holds
+_TOP = (*PLACES, "HookParameters", "CollectionConfigurations")
 _MODES = {mode.name.lower(): mode for mode in ModeKeys}
 _SAVE_KEYS = (*SETTINGS, *(f"{mode}.{setting}" for mode in _MODES for setting in SETTINGS))
 _REDUCTION_KEYS = ("reductions", "save_raw_tensor", "save_shape")
@@ -78,11 +82,11 @@ def load_hook_config(path: str | os.PathLike[str] | None = None) -> HookConfig:
 def parse_hook_config(document: object) -> HookConfig:
     """The configuration that a parsed JSON document describes."""
     top = _object("the document", document)
-    _known("the document", top, _TOP)
+    top = _known("the document", top, _TOP)
     hook = _object("HookParameters", top.get("HookParameters"))
     _refuse_tensorboard(hook)
-    _known("HookParameters", hook, (*_HOOK_KEYS, *_SAVE_KEYS, *_REDUCTION_KEYS, *_TENSORBOARD))
-    out_dir = top.get("LocalPath") or top.get("S3OutputPath")
+    hook = _known("HookParameters", hook, (*_HOOK_KEYS, *_SAVE_KEYS, *_REDUCTION_KEYS, *_TENSORBOARD))
+    out_dir = next((top[key] for key in PLACES if top.get(key)), None)
     if not isinstance(out_dir, str):
         raise ConfigError("LocalPath (or S3OutputPath) must say where the run is written")
     entries = top.get("CollectionConfigurations") or []
@@ -158,14 +162,14 @@ def _find(path: str | os.PathLike[str] | None) -> str:
 
 def _collection(entry: object, hook: Mapping[str, Any]) -> CollectionConfig:
     item = _object("an entry of CollectionConfigurations", entry)
-    _known("an entry of CollectionConfigurations", item, ("CollectionName", "CollectionParameters"))
+    item = _known("an entry of CollectionConfigurations", item, ("CollectionName", "CollectionParameters"))
     name = item.get("CollectionName")
     if not isinstance(name, str) or not name:
         raise ConfigError("an entry of CollectionConfigurations lacks its CollectionName")
     where = f"collection {name!r}"
     own = _object(where, item.get("CollectionParameters"))
     _refuse_tensorboard(own)
-    _known(where, own, (*_COLLECTION_KEYS, *_SAVE_KEYS, *_REDUCTION_KEYS))
+    own = _known(where, own, (*_COLLECTION_KEYS, *_SAVE_KEYS, *_REDUCTION_KEYS))
     try:
         return CollectionConfig(
             name=name,
@@ -215,25 +219,10 @@ def _setting(key: str, value: object) -> object:
 def _reduction_config(own: Mapping[str, Any]) -> ReductionConfig | None:
     if not any(key in own for key in _REDUCTION_KEYS):
         return None
-    groups: dict[str, list[str]] = {"reductions": [], "abs_reductions": [], "norms": [], "abs_norms": []}
-    for name in _list("reductions", own.get("reductions")):
-        prefix, plain = ("abs_", name[4:]) if name.startswith("abs_") else ("", name)
-        if plain.endswith("_norm") and plain[:-5] in ALLOWED_NORMS:
-            groups[f"{prefix}norms"].append(plain[:-5])
-        elif plain in ALLOWED_REDUCTIONS:
-            groups[f"{prefix}reductions"].append(plain)
-        else:
-            allowed = ", ".join((*ALLOWED_REDUCTIONS, *(f"{norm}_norm" for norm in ALLOWED_NORMS)))
-            raise ConfigError(f"reductions can be {allowed}, each also with abs_ in front; got {name!r}")
+    groups = reduction_lists(_list("reductions", own.get("reductions")))
     # Asking for reductions asks not for the tensor, as in the older library; save_raw_tensor asks for both.
     raw = _bool("save_raw_tensor", own.get("save_raw_tensor", not any(groups.values())))
-    return ReductionConfig(
-        reductions=groups["reductions"],
-        abs_reductions=groups["abs_reductions"],
-        norms=groups["norms"],
-        abs_norms=groups["abs_norms"],
-        save_raw_tensor=raw,
-    )
+    return ReductionConfig(**groups, save_raw_tensor=raw)
 
 
 def _refuse_tensorboard(parameters: Mapping[str, Any]) -> None:
@@ -252,12 +241,14 @@ def _object(where: str, value: object) -> dict[str, Any]:
     return value
 
 
-def _known(where: str, found: Collection[str], allowed: tuple[str, ...]) -> None:
+def _known(where: str, found: Mapping[str, Any], allowed: tuple[str, ...]) -> dict[str, Any]:
+    """The entries with known keys. A warning names each of the others, which have no effect."""
     for key in found:
         if key not in allowed:
             close = difflib.get_close_matches(key, allowed, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(allowed)}"
-            raise ConfigError(f"{where} has an unknown key {key!r}; {hint}")
+            _log.warning("tdcore: hook configuration: %s has an unknown key %r; %s", where, key, hint)
+    return {key: value for key, value in found.items() if key in allowed}
 
 
 def _list(key: str, value: object) -> tuple[str, ...]:

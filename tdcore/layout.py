@@ -34,13 +34,17 @@ if TYPE_CHECKING:
 __all__ = [
     "COLLECTIONS_KEY",
     "COLLECTIONS_PREFIX",
+    "CONTROL_PREFIX",
     "DATA_PREFIX",
     "END_PREFIX",
     "FINDINGS_PREFIX",
     "FORMAT_VERSION",
     "INDEX_PREFIX",
     "INDEX_SCHEMA",
+    "LEFT_OUT_NOTE",
     "LOG2_MIN",
+    "MAX_ATTEMPT",
+    "MAX_NAME_CHARS",
     "PAD_PREFIX",
     "RUN_KEY",
     "STATISTICS_COLUMNS",
@@ -64,6 +68,7 @@ __all__ = [
     "parse_segment_name",
     "segment_key",
     "segment_name",
+    "size_limit",
     "stop_key",
     "valid_worker",
     "whole_step",
@@ -78,8 +83,12 @@ INDEX_PREFIX = "index/"
 DATA_PREFIX = "data/"
 FINDINGS_PREFIX = "findings/"
 END_PREFIX = "end/"
+CONTROL_PREFIX = "control/"
 SUMMARY_KEY = b"tdcore"  # of an index file's metadata: what it says of itself (flusher/summary.py)
 PAD_PREFIX = "__pad__"  # names of the tensors that only fill gaps in a segment
+LEFT_OUT_NOTE = "names_left_out"  # heading in collections.json (hooks/left_out.py, trial/left_out.py)
+MAX_NAME_CHARS = 65536  # of a text in the index: readers take no longer one, so the writer refuses it
+MAX_ATTEMPT = 10**4 - 1  # highest number of an attempt
 LOG2_MIN = -40  # exponent of bin 0 of TensorStats.log2_counts
 
 STATUSES = ("ok", "absent", "skipped", "lost")
@@ -102,7 +111,9 @@ STATISTICS_COLUMNS = (
     "log2_counts",
 )
 
-_MAX_ATTEMPT = 10**4 - 1
+_MAX_DOCUMENT_BYTES = 64 << 20
+_MAX_COLLECTIONS_BYTES = 256 << 20  # they name tensors, of all attempts
+_MAX_CONTROL_BYTES = 1 << 20
 _MAX_TICKET = 10**12 - 1
 _WORKER = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
 _RANGE = r"(?P<attempt>[0-9]{4})-(?P<first>[0-9]{12})-(?P<last>[0-9]{12})"
@@ -227,14 +238,14 @@ def end_key(worker: str, attempt: int) -> str:
 
 def stop_key(attempt: int) -> str:
     """Key of the request to stop an attempt."""
-    return f"control/stop-{_checked_attempt(attempt):04d}.json"
+    return f"{CONTROL_PREFIX}stop-{_checked_attempt(attempt):04d}.json"
 
 
 def capture_key(attempt: int, number: int) -> str:
     """Key of the n-th request, from 0, to capture more in an attempt."""
-    if not 0 <= number <= _MAX_ATTEMPT:
-        raise ValueError(f"requests are numbered 0 to {_MAX_ATTEMPT}, got {number}")
-    return f"control/capture-{_checked_attempt(attempt):04d}-{number:04d}.json"
+    if not 0 <= number <= MAX_ATTEMPT:
+        raise ValueError(f"requests are numbered 0 to {MAX_ATTEMPT}, got {number}")
+    return f"{CONTROL_PREFIX}capture-{_checked_attempt(attempt):04d}-{number:04d}.json"
 
 
 def findings_key(rule: str) -> str:
@@ -242,6 +253,18 @@ def findings_key(rule: str) -> str:
     if _RULE_PATTERN.fullmatch(rule) is None:
         raise ValueError(f"rule name {rule!r} cannot be a file name; use letters, digits, '_', '-' and '.'")
     return f"{FINDINGS_PREFIX}{rule}.jsonl"
+
+
+def size_limit(key: str) -> int | None:
+    """How many bytes a file of a run may have to be read whole; None: any number, as it is read in pieces.
+
+    Index files and segments say themselves how large they are, and are checked against that.
+    """
+    if key.startswith(CONTROL_PREFIX):
+        return _MAX_CONTROL_BYTES
+    if key == COLLECTIONS_KEY or key.startswith(COLLECTIONS_PREFIX):
+        return _MAX_COLLECTIONS_BYTES
+    return None if key.startswith((INDEX_PREFIX, DATA_PREFIX)) else _MAX_DOCUMENT_BYTES
 
 
 def parse_index_key(key: str) -> FileRange | None:
@@ -343,8 +366,8 @@ def _range_name(attempt: int, first: int, last: int) -> str:
 
 
 def _checked_attempt(attempt: int) -> int:
-    if not 0 <= attempt <= _MAX_ATTEMPT:
-        raise ValueError(f"attempt must be 0 to {_MAX_ATTEMPT}, got {attempt}; start a new run folder")
+    if not 0 <= attempt <= MAX_ATTEMPT:
+        raise ValueError(f"attempt must be 0 to {MAX_ATTEMPT}, got {attempt}; start a new run folder")
     return attempt
 
 

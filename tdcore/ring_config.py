@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tdcore.devices import visible_nvidia_devices
 from tdcore.errors import CaptureError, ConfigError
+from tdcore.short_repr import settings_repr
 
 if TYPE_CHECKING:
     from tdcore import _core
@@ -28,8 +29,10 @@ _MOST_RING = 64 * 1024 * _MIB
 class RingConfig:
     """The memory between the training and its flusher.
 
-    ring_bytes: payloads and statistics in flight; a power of two. The memory is taken when the session
-    starts. slots: records in flight; a power of two. names_bytes: table of tensor names; a power of two.
+    ring_bytes: the most that payloads and statistics in flight may take; a power of two. A ring begins with
+    1 to 4 MiB and takes more when a record finds no room; without memory it is full as it is. slots:
+    records in flight; a power of two. names_bytes: the most that the table of tensor names, which grows as
+    names come, may take; a power of two.
     when_full: "block" waits for the flusher, at most block_timeout, then drops; "drop" drops at once;
     "degrade" keeps the statistics and drops the payload. Each drop is counted with its reason. threads: that
     copy and reduce large tensors, the training's included; None takes a quarter of the CPUs, from 2 to 4 (1
@@ -42,13 +45,15 @@ class RingConfig:
 
     ring_bytes: int = 256 * _MIB
     slots: int = 16384
-    names_bytes: int = 4 * _MIB
+    names_bytes: int = 256 * _MIB
     when_full: Literal["block", "drop", "degrade"] = "block"
     block_timeout: timedelta = timedelta(seconds=30)
     threads: int | None = None
     device_lanes: int | None = None
     device_ring_bytes: int = 256 * _MIB
     device_arena_bytes: int = 64 * _MIB
+
+    __repr__ = settings_repr
 
     def __post_init__(self) -> None:
         if self.when_full not in ("block", "drop", "degrade"):

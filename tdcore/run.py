@@ -26,6 +26,7 @@ from tdcore.watch import COLLECTIONS, SAVE_INTERVAL
 
 if TYPE_CHECKING:
     from tdcore.hooks.pytorch.attach import Attachment
+    from tdcore.run_summary import RunSummary
 
 __all__ = ["chosen_config", "main"]
 
@@ -69,12 +70,16 @@ class _Recording:
         self._attachment: Attachment | None = None
         self._pid = os.getpid()
         self._failed = False
+        self._folder = os.getcwd()
+        self._summary: RunSummary | None = None
 
     def begin(self) -> None:
         """torch is there."""
         try:
+            from tdcore.hooks import current
             from tdcore.hooks.pytorch.attach import Attachment
 
+            current.offer(self._hook)
             self._attachment = Attachment(self._hook, _say_nothing if self._quiet else _say, _say)
         except Exception as error:
             self._failed = True
@@ -82,8 +87,12 @@ class _Recording:
 
     def end(self) -> None:
         """The script has ended, well or not."""
+        if self._quiet or os.getpid() != self._pid:
+            return
         found = self._attachment is not None and self._attachment.found
-        if not found and not self._failed and not self._quiet and os.getpid() == self._pid:
+        if self._summary is not None:
+            self._say_summary(self._summary)
+        elif not found and not self._failed:
             _say(
                 "no training was seen: no optimizer or backward() had parameters of a module that was called"
             )
@@ -92,7 +101,19 @@ class _Recording:
         from tdcore.hooks.pytorch.hook import Hook
 
         rules = self._config.rules
-        return Hook.from_config(replace(self._config, rules=()), rules=rules)
+        hook = Hook.from_config(replace(self._config, rules=()), rules=rules)
+        with contextlib.suppress(Exception):  # the summary is a courtesy
+            from tdcore.run_summary import RunSummary
+
+            self._summary = RunSummary(hook, self._folder)
+        return hook
+
+    @staticmethod
+    def _say_summary(summary: RunSummary) -> None:
+        """After the hook was closed: atexit calls what was registered first last."""
+        with contextlib.suppress(Exception):  # the script's exit code stays what it is
+            for line in summary.lines():
+                _say(line)
 
 
 def _say(text: str) -> None:

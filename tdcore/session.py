@@ -185,6 +185,17 @@ class Session:
         """How far the flusher has come."""
         return self._supervisor.progress()
 
+    def flush(self, timeout: timedelta | None = None) -> bool:
+        """Waits until what the ring holds now is durable, at most `timeout` (default: close_timeout).
+
+        The flusher writes after its visible_delay, so this takes about a second. False, with a warning, when
+        time ran out or nobody writes any more. Returns at once in a forked child and after close().
+        """
+        with self._unsent_lock:
+            if self._unsent is not None and self.ring.put_document(self._collections_key, self._unsent):
+                self._unsent = None
+        return self._supervisor.flush(timeout)
+
     def close(self, timeout: timedelta | None = None) -> CloseReport:
         """Ends the capture and waits for the last data, at most `timeout` (default: close_timeout).
 

@@ -1,8 +1,8 @@
 """Where the part of a tensor that one worker holds lies in the whole: the index column `shard`.
 
 The part is a box at `offset` in a tensor of `global_shape`; its own shape is the row's. A replicated tensor
-has offset zeros and the whole's shape. partial: None, or the reduction ("sum", "avg", ...) over workers of
-which the part is one summand. Pure values; any thread.
+has offset zeros and the whole's shape. partial: None, or the reduction ("sum", "avg", "norm_2", ...) over
+workers of which the part is one summand. Pure values; any thread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-__all__ = ["Shard"]
+__all__ = ["NORM_OF", "Shard"]
+
+NORM_OF = "norm_"  # of a reduction: the power follows
 
 
 class Shard(NamedTuple):

@@ -32,6 +32,7 @@ _log = logging.getLogger("tdcore")
 _MAX_FRUITLESS_STARTS = 5
 # A flusher that lived this long counts as useful, even where there was nothing to do.
 _FRUITFUL_SECONDS = 30.0
+_FLUSH_POLL_SECONDS = 0.01
 _FIRST_PAUSE_SECONDS = 0.05  # doubled with each fruitless start
 
 
@@ -114,6 +115,32 @@ class Supervisor:
         """For a session dropped without close(): its flusher finishes alone; only the exit waits for it."""
         self._abandoned = True
         self.request_close()
+
+    def flush(self, timeout: timedelta | None = None) -> bool:
+        """Waits until the records that are in the ring now are durable; at most `timeout`.
+
+        Records that come meanwhile are not waited for, unless they go out with the others.
+        """
+        if self.in_other_process or self._closing:
+            return not self.in_other_process
+        seconds = (self._close_timeout if timeout is None else timeout).total_seconds()
+        end, start = time.monotonic() + seconds, self.progress()
+        while True:
+            now = self.progress()
+            if not now.pending_records or now.records >= start.records + start.pending_records:
+                return True
+            if time.monotonic() >= end or not self.running:
+                break
+            self._ended.wait(_FLUSH_POLL_SECONDS)
+        _log.warning(
+            "tdcore %s: flush() waited %.1f s, %d records (%d bytes) are not yet written: %s",
+            self._name,
+            seconds,
+            now.pending_records,
+            now.pending_bytes,
+            self._failure or now.error or "the flusher is still at work",
+        )
+        return False
 
     def close(self, timeout: timedelta | None = None) -> CloseReport:
         """Waits until all is durable and the flusher has ended, at most `timeout`. May be called again.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -150,7 +151,8 @@ def test_ls_shows_what_a_run_holds_and_what_was_not_kept(tdcore: Command, tmp_pa
     weight = next(tensor for tensor in found["tensors"] if tensor["tensor"] == "Net_fc.weight")
     assert weight == {
         "tensor": "Net_fc.weight", "kind": "weight", "dtype": "F32", "first_step": 0, "last_step": 20,
-        "steps": 3, "payload_bytes": 144, "sharding": None, "notes": "",
+        "steps": 3, "mode_steps": {"TRAIN": {"first": 0, "last": 20, "steps": 3}}, "payload_bytes": 144,
+        "sharding": None, "notes": "",
     }  # fmt: skip
     text = tdcore("ls", tmp_path).out
     assert "not kept as asked: 3 tensors (4.0 KB): ring_full" in text
@@ -345,9 +347,22 @@ def test_doctor_finds_what_capture_needs(tdcore: Command, tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_doctor_says_that_a_folder_cannot_be_written(tdcore: Command, tmp_path: Path) -> None:
-    result = tdcore("doctor", tmp_path / "none", "--json")
-    assert {c["name"]: c["state"] for c in result.json["checks"]}["folder"] == "failed"
+def test_doctor_of_a_folder_that_a_run_would_make_is_fine_and_makes_nothing(
+    tdcore: Command, tmp_path: Path
+) -> None:
+    result = tdcore("doctor", tmp_path / "new" / "run", "--json")
+    checks = {check["name"]: check for check in result.json["checks"]}
+    assert (result.code, checks["folder"]["state"], checks["direct I/O"]["state"]) == (0, "ok", "ok")
+    assert f"is not there yet; a run makes it in {tmp_path}" in checks["folder"]["detail"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_of_a_place_that_cannot_be_written_is_3(tdcore: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "run"):
+        result = tdcore("doctor", place)
+        assert result.code == 3
+        assert "capture does not work here" in result.out
     assert "capture works here" in tdcore("doctor", tmp_path).out
 
 
@@ -398,3 +413,41 @@ def test_numbers_and_bytes_are_short() -> None:
         "1.5 KB",
         "2.0 MB",
     ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ls", "EMPTY"],
+        ["ls", "none"],
+        ["ls", "RUN", "-r", "("],
+        ["show", "EMPTY"],
+        ["show", "none"],
+        ["show", "RUN", "no_such_tensor"],
+        ["show", "RUN", "Net_fc.weight", "--step", "7"],
+        ["rules", "run", "EMPTY", "-r", "TDC101"],
+        ["rules", "run", "none"],
+        ["rules", "run", "none", "--live", "--start-timeout", "0"],
+        ["rules", "run", "RUN", "--attempt", "7"],
+        ["rules", "run", "RUN", "-r", "no_such_rule"],
+        ["rules", "run", "RUN", "-r", "TDC101:threshold=-1"],
+        ["rules", "run", "RUN", "-r", "TDC101", "--on-fire", "stop:training_job_prefix=x"],
+        ["rules", "run", "RUN", "-r", "TDC101", "--on-fire", "no_such_action"],
+        ["rules", "sweep", "none", "-r", "no_such_rule"],
+        ["rules", "plan"],
+        ["upload", "none"],
+        ["run", "none.py"],
+        ["run", "--save-interval", "0", "none.py"],
+    ],
+)
+def test_no_error_of_a_command_speaks_of_python(
+    tdcore: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "EMPTY").mkdir()
+    write(tmp_path / "RUN")
+    result = tdcore(*arguments)
+    said = result.err or result.out
+    assert result.code in (2, 3), said
+    assert "timedelta" not in said
+    assert not re.search(r"\w\(\w*=|\w\(\)", said), said

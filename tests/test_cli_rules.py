@@ -72,11 +72,79 @@ def test_code_that_a_run_names_is_never_loaded_but_reported(tdcore: Command, tmp
     assert "has no parameter 'nonsense'" in result.json["left_out"][5]
 
 
-@pytest.mark.parametrize("rules", [[], None, "x", {"a": 1}])
-def test_a_run_that_names_no_rule_asks_for_one(tdcore: Command, tmp_path: Path, rules: Any) -> None:
-    result = tdcore("rules", "run", made_with(tmp_path, rules))
-    assert result.code == 2
-    assert "no rule was given; name at least one, such as vanishing_gradient" in result.err
+@pytest.mark.parametrize("rules", [[], None])
+def test_a_run_that_names_no_rule_is_judged_by_all(tdcore: Command, tmp_path: Path, rules: Any) -> None:
+    result = tdcore("rules", "run", made_with(tmp_path, rules), "--json")
+    assert result.code == 1  # the weight of this run never changes
+    assert rules_of(result.json) == [rule.__name__ for rule in RULES.values()]
+    assert not any(verdict["asked"] for verdict in result.json["verdicts"])
+
+
+def test_a_run_that_names_nothing_but_what_is_no_rule_is_judged_by_all_and_says_so(
+    tdcore: Command, tmp_path: Path
+) -> None:
+    result = tdcore("rules", "run", made_with(tmp_path, "x"), "--json")
+    assert (result.code, len(result.json["verdicts"]), len(result.json["left_out"])) == (1, len(RULES), 1)
+
+
+def test_all_means_every_rule_and_keeps_the_parameters_of_those_that_are_named(
+    tdcore: Command, tmp_path: Path
+) -> None:
+    rules = ("-r", "ALL", "-r", "vanishing_gradient:threshold=2")
+    result = tdcore("rules", "run", write(tmp_path), *rules, "--json")
+    assert (result.code, len(result.json["verdicts"])) == (1, len(RULES))
+    asked = [each for each in result.json["verdicts"] if each["asked"]]
+    assert [(each["rule"], each["parameters"]) for each in asked] == [
+        ("VanishingGradient", {"threshold": "2.0"})
+    ]
+
+
+def test_rules_that_nobody_named_and_cannot_judge_are_two_lines(tdcore: Command, tmp_path: Path) -> None:
+    out = tdcore("rules", "run", write(tmp_path)).out
+    assert "not evaluable here (--verbose says what each needs): DeadRelu, " in out
+    assert "does not apply to this run (--verbose says why): TreeDepth, FeatureImportanceOverweight" in out
+    assert "TDC104" not in out
+    assert "TDC115" not in out
+    assert "What the rules that are not evaluable need" not in out
+
+
+def test_verbose_lists_each_rule_with_the_reason(tdcore: Command, tmp_path: Path) -> None:
+    out = tdcore("rules", "run", write(tmp_path), "--verbose").out
+    assert "does not apply: it judges trainings of xgboost, and this one is of tests" in out
+    assert "TDC104" in out
+    assert "CollectionConfig(name=" in out
+
+
+def test_a_rule_that_was_named_and_does_not_apply_is_listed_and_3(tdcore: Command, tmp_path: Path) -> None:
+    result = tdcore("rules", "run", write(tmp_path), "-r", "tree_depth")
+    assert result.code == 3
+    assert "TDC115   TreeDepth   does not apply: it judges trainings of xgboost" in result.out
+
+
+def test_a_run_that_no_rule_can_judge_is_3(tdcore: Command, tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path)
+    writer.add("m", 1.0, step=0, kind="metric", stats=False, payload=False)
+    writer.flush()
+    writer.end()
+    result = tdcore("rules", "run", tmp_path)
+    assert result.code == 3, result.out
+
+
+def test_following_prints_a_finding_once_and_at_the_end_how_often_it_came_again(
+    tdcore: Command, tmp_path: Path
+) -> None:
+    writer = RunWriter(tmp_path)
+    sizes = [1e-9, 1e-9, 1e-9, 1e-9]
+    for step, size in enumerate(sizes):
+        writer.add("gradient/a.weight", size * np.ones(4), step=step, kind="gradient", payload=False)
+        if step > 1:
+            writer.add("gradient/b.weight", size * np.ones(4), step=step, kind="gradient", payload=False)
+        writer.flush()
+    writer.end()
+    out = tdcore("rules", "run", tmp_path, "-r", "TDC101", "--live", "--until-end").out
+    assert out.count("gradient/a.weight: mean |gradient|") == 1
+    assert out.count("gradient/b.weight: mean |gradient|") == 1
+    assert "VanishingGradient again 4 times in 2 tensors, last at step 3, worker_0" in out
 
 
 def test_without_a_rule_a_run_that_has_not_begun_is_waited_for(tdcore: Command, tmp_path: Path) -> None:

@@ -172,19 +172,13 @@ def test_without_reductions_the_raw_tensor_is_saved() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"HookParameters": {"save_intervall": "1"}}, "did you mean 'save_interval'"),
         ({"HookParameters": {"save_interval": "often"}}, "save_interval must be a whole number, got 'often'"),
         ({"HookParameters": {"save_all": "perhaps"}}, "save_all must be true or false"),
         ({"HookParameters": {"reductions": "mean,avg"}}, "each also with abs_ in front; got 'avg'"),
         ({"HookParameters": {"train.save_steps": "1,x"}}, "train.save_steps must be a whole number"),
         ({"HookParameters": []}, "HookParameters must be a JSON object"),
         ({"LocalPath": None}, "LocalPath"),
-        ({"LocalPaht": "y"}, "did you mean .LocalPath."),
         ({"CollectionConfigurations": [{}]}, "lacks its CollectionName"),
-        (
-            {"CollectionConfigurations": [{"CollectionName": "a", "CollectionParameters": {"x": 1}}]},
-            "collection 'a' has an unknown key 'x'; known keys",
-        ),
         (
             {
                 "CollectionConfigurations": [
@@ -198,6 +192,32 @@ def test_without_reductions_the_raw_tensor_is_saved() -> None:
 def test_a_fault_in_the_json_names_the_key(change: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         parse_hook_config({"LocalPath": "x", **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"HookParameters": {"save_intervall": "1"}}, "did you mean 'save_interval'"),
+        ({"LocalPaht": "y"}, "did you mean 'LocalPath'"),
+        (
+            {"CollectionConfigurations": [{"CollectionName": "a", "CollectionParameters": {"x": 1}}]},
+            "collection 'a' has an unknown key 'x'; known keys",
+        ),
+        ({"CollectionConfigurations": [{"CollectionName": "a", "Tags": []}]}, "has an unknown key 'Tags'"),
+    ],
+)
+def test_a_key_of_the_json_that_is_not_known_is_a_warning(
+    change: dict[str, Any], says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = parse_hook_config({"LocalPath": "x", **change})
+    assert config.save_config == SaveConfig()
+    assert says in caplog.text
+
+
+def test_the_place_of_the_json_is_the_first_of_its_three_keys() -> None:
+    assert parse_hook_config({"S3Path": "s3://b/p"}).out_dir == "s3://b/p"
+    assert parse_hook_config({"S3Path": "s3://b/p", "S3OutputPath": "s3://b/q"}).out_dir == "s3://b/q"
+    assert parse_hook_config({"S3Path": "s3://b/p", "LocalPath": "x"}).out_dir == "x"
 
 
 @pytest.mark.parametrize("key", ["export_tensorboard", "tensorboard_dir"])

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import socket
+from datetime import timedelta
+
 import pytest
 
+from tdcore.cli import doctor_s3
 from tdcore.cli.doctor import Check, checks
+from tdcore.sinks.s3.options import parse_s3_url
 from tests.s3.fixtures import Place
 from tests.s3.servers import StubServer
+from tests.test_cli import Command
+
+
+@pytest.fixture
+def tdcore(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
 
 
 def look(url: str) -> dict[str, Check]:
@@ -105,3 +116,27 @@ def test_a_place_that_cannot_be_is_one_failed_line() -> None:
     found = look("s3://bucket/runs?colour=red")
     assert list(found) == ["S3 place"]
     assert "no S3 option 'colour'" in found["S3 place"].detail + found["S3 place"].advice
+
+
+def test_a_service_that_never_answers_is_asked_once_and_said(
+    tdcore: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_s3, "_ANSWER", timedelta(seconds=0.2))
+    monkeypatch.setattr(doctor_s3, "_PATIENCE", timedelta(seconds=0.1))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
+        port = silent.getsockname()[1]
+        result = tdcore("doctor", f"s3://bucket/runs?endpoint_url=http://127.0.0.1:{port}", "--json")
+    found = {check["name"]: check["state"] for check in result.json["checks"] if check["name"][:2] == "S3"}
+    assert (found["S3 end point"], found["S3 write"]) == ("failed", "failed")
+    assert "S3 list" not in found
+    assert result.code == 3
+    assert "tdcore doctor: asking s3://bucket/runs (at most 12 s when nobody answers)" in result.err
+
+
+def test_the_doctor_waits_for_seconds_where_a_run_waits_for_a_minute() -> None:
+    options = doctor_s3._hurried(parse_s3_url("s3://bucket/runs")).options
+    assert options.connect_timeout + options.read_timeout <= timedelta(seconds=8)
+    mine = doctor_s3._hurried(parse_s3_url("s3://bucket/runs?connect_timeout=1")).options
+    assert mine.connect_timeout == timedelta(seconds=1)

@@ -69,5 +69,7 @@ def test_built_in_kinds_of_error_are_kept() -> None:
 def test_messages_are_shown_as_they_are_written() -> None:
     assert str(errors.InvalidWorker("it has 'a'")) == "it has 'a'"
     assert str(errors.SinkError("full up", kind="full", errno=28)) == "full up"
-    assert str(errors.StopTraining("why", step=3)) == "training stop requested at step 3: why"
+    assert str(errors.StopTraining("why", step=3)) == "training stop requested at global step 3: why"
+    at = errors.StopTraining("why", step=3, mode="TRAIN", mode_step=2)
+    assert str(at) == "training stop requested at TRAIN step 2 (global 3): why"
     assert "resulted in the condition being met" in str(errors.RuleEvaluationConditionMet("R", 2))

@@ -83,7 +83,8 @@ def test_a_plain_loop_is_recorded_and_prints_the_same(tmp_path: Path) -> None:
     ran = python("-m", "tdcore.run", "--save-interval", 5, script, "--steps", 11, cwd=tmp_path)
     assert (plain.code, ran.code, plain.err) == (0, 0, "")
     assert ran.out == plain.out
-    assert ran.err == f"tdcore run: recording Net to {tmp_path / 'runs' / 'plain'}\n"
+    assert ran.err.startswith(f"tdcore run: recording Net to {tmp_path / 'runs' / 'plain'}\n")
+    assert all(line.startswith("tdcore run: ") for line in ran.err.splitlines())
     trial = td.create_trial(str(tmp_path / "runs" / "plain"))
     assert trial.steps() == [0, 5, 10]
     loss = trial.tensor("loss_output_0")
@@ -226,3 +227,70 @@ def test_a_training_that_is_asked_to_stop_ends_with_a_line_and_1(tmp_path: Path)
     noted = td.create_trial(str(tmp_path / "runs" / "stopped")).notes()["exception"]
     assert noted.startswith("StopTraining: ")
     assert "that is enough" in noted
+
+
+def test_a_script_that_asks_for_its_hook_gets_that_of_the_command(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "from tdcore.smd import get_hook, modes\n\n"
+        "hook = get_hook(create_if_not_exists=True)\n"
+        "criterion = nn.MSELoss()\n"
+        "hook.register_loss(criterion)\n"
+        "model = nn.Sequential(nn.Linear(3, 2))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "hook.set_mode(modes.TRAIN)\n"
+        "for _ in range(3):\n"
+        "    optimizer.zero_grad()\n"
+        "    criterion(model(torch.ones(4, 3)), torch.ones(4, 2)).backward()\n"
+        "    optimizer.step()\n"
+    )
+    ended = python("-m", "tdcore.run", "--out", "run", "--save-interval", "1", "train.py", cwd=tmp_path)
+    assert ended.code == 0
+    assert ended.err.startswith(f"tdcore run: recording Sequential to {tmp_path / 'run'}\n")
+    run = td.create_trial(tmp_path / "run")
+    assert run.attempts == [0]
+    assert run.tensor("MSELoss_output_0").steps() == [0, 1, 2]
+    assert run.tensor("gradient/Sequential_0.weight").steps() == [0, 1, 2]
+
+
+def test_the_command_ends_with_what_was_recorded_its_cost_and_what_to_type_next(tmp_path: Path) -> None:
+    script = SCRIPTS / "plain.py"
+    command = ("-m", "tdcore.run", "--save-interval", 5)
+    first = python(*command, script, "--steps", 11, cwd=tmp_path)
+    rows = td.create_trial(str(tmp_path / "runs" / "plain")).rows().num_rows
+    _, recorded, cost, following = first.err.splitlines()
+    assert recorded.startswith(f"tdcore run: recorded 3 saved steps, {rows} rows, ")
+    assert re.search(r", [0-9.]+ [KM]B in runs/plain$", recorded)
+    assert re.fullmatch(
+        r"tdcore run: capture took [0-9.,]+ ms of the training's time, [0-9.,]+ ms per saved step; "
+        "nothing was dropped",
+        cost,
+    )
+    assert following == "tdcore run: next: tdcore rules run runs/plain, or tdcore show runs/plain"
+    again = python(*command, script, "--steps", 11, cwd=tmp_path)
+    assert "runs/plain (attempt 1; those before it are kept)" in again.err
+    assert "in runs/plain, attempt 1\n" in again.err
+    assert (again.code, again.out) == (first.code, first.out)
+    assert td.create_trial(str(tmp_path / "runs" / "plain")).attempts == [0, 1]
+
+
+def test_a_quiet_command_says_nothing_of_a_training_that_went_well(tmp_path: Path) -> None:
+    ran = python("-m", "tdcore.run", "--quiet", SCRIPTS / "plain.py", "--steps", 3, cwd=tmp_path)
+    assert (ran.code, ran.err) == (0, "")
+
+
+def test_a_script_that_fails_has_its_traceback_its_exit_code_and_the_summary(tmp_path: Path) -> None:
+    script = tmp_path / "fails.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(2, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for step in range(3):\n"
+        "    model(torch.ones(4, 2)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "raise SystemExit(7)\n"
+    )
+    ran = python("-m", "tdcore.run", "--save-interval", 1, script, cwd=tmp_path)
+    assert ran.code == 7
+    assert "tdcore run: recorded 3 saved steps, " in ran.err

@@ -1,4 +1,5 @@
-"""Finds the model, its optimizers and its losses in a training script that does not know tdcore.
+"""Finds the model, its optimizers and its losses in a training script that does not know tdcore, or that has
+a hook and registers no model with it.
 
 The root is the first module that is called at the top (not inside another's forward) with gradients on, and
 whose parameters an optimizer holds; DistributedDataParallel, torch.compile and the like are looked through.
@@ -253,11 +254,13 @@ class Attachment:
             self.found = True
         self._call.close()
         self._step.remove()
-        if any(not hook._off for hook in list(base._ALL_HOOKS)):
+        own = [hook for hook in list(base._ALL_HOOKS) if not hook._off]
+        without_module = [hook for hook in own if isinstance(hook, Hook) and not hook._roots]
+        if own and not without_module:
             self._say("the script has a hook of its own, so `tdcore run` adds none")
             self.close()
             return
-        hook = self._make_hook()
+        hook = without_module[0] if without_module else self._make_hook()
         try:
             self._register(hook, roots)
         except BaseException:
@@ -279,7 +282,9 @@ class Attachment:
                 self._warn(f"{type(root).__name__} trains beside {names[0]}; it is not recorded")
         if not hook._off:
             self._continue_steps(hook, first)
-            self._say(f"recording {', '.join(names)} to {hook.out_dir}")
+            attempt = hook._session.attempt if hook._session is not None else 0
+            again = f" (attempt {attempt}; those before it are kept)" if attempt else ""
+            self._say(f"recording {', '.join(names)} to {hook.out_dir}{again}")
 
     def _continue_steps(self, hook: Hook, root: nn.Module) -> None:
         """Where the trainer of transformers has resumed from a checkpoint: the numbers go on from there."""

@@ -17,14 +17,13 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from functools import partial
-from types import MethodType
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from tdcore.hooks.pytorch.bodies import Untraced
+from tdcore.hooks.pytorch.marks import put_mark, take_mark
 from tdcore.hooks.pytorch.operator import number_of
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "Site",
     "Sites",
     "compile_in_use",
-    "hide",
     "original",
 ]
 
@@ -82,7 +80,7 @@ class SecondVariant:
     """
 
     def __init__(self) -> None:
-        self._held: list[tuple[dict[str, Any], Any, Any]] = []  # dictionary, what it has now, what it had
+        self._held: list[tuple[dict[str, Any], Callable[..., Any]]] = []  # of a module, and its mark
         self.sites: list[Site] = []
 
     def enter(self, taps: Iterable[Sited], root: nn.Module | None = None) -> None:
@@ -103,62 +101,16 @@ class SecondVariant:
         while self.sites:
             self.sites.pop().taker = _nobody
         while self._held:
-            attributes, ours, patched = self._held.pop()
-            if attributes.get("forward") is ours:
-                if patched is None:
-                    del attributes["forward"]
-                else:
-                    attributes["forward"] = patched
+            take_mark(*self._held.pop())
 
     def mark(self, module: nn.Module) -> None:
-        """Gives one module its own `forward`, until leave()."""
+        """Gives one module its own `forward` (marks.py), until leave()."""
         attributes = module.__dict__
-        patched = attributes.get("forward")
-        if patched is not None and any(attributes is held for held, _, _ in self._held):
+        if "forward" in attributes and any(attributes is held for held, _ in self._held):
             return  # by another tap of this module
-        forward = _forward_for(module)
-        if forward is not None:
-            attributes["forward"] = forward
-            self._held.append((attributes, forward, patched))
-
-
-def hide(module: nn.Module) -> Callable[[], None]:
-    """Code that was compiled for the module up to now does not match any more. Returns what ends that.
-
-    That keeps neither the module nor its forward alive: a hook that is never closed ends with the model.
-    """
-    forward = _forward_for(module)
-    if forward is None:
-        return _nobody
-    module.__dict__["forward"] = forward
-    return partial(_unhide, weakref.ref(module), weakref.ref(forward))
-
-
-def _unhide(module_ref: weakref.ref[nn.Module], forward_ref: weakref.ref[Callable[..., Any]]) -> None:
-    module, forward = module_ref(), forward_ref()
-    if module is None or forward is None or module.__dict__.get("forward") is not forward:
-        return
-    if type(forward) is MethodType:
-        del module.__dict__["forward"]
-    else:
-        module.__dict__["forward"] = getattr(forward, "__wrapped__", forward)  # of _through()
-
-
-def _forward_for(module: nn.Module) -> Callable[..., Any] | None:
-    """A forward that the module can hold itself; None where its forward is not a plain method."""
-    patched = module.__dict__.get("forward")
-    if patched is not None:
-        return _through(patched)
-    forward: Any = getattr(module, "forward", None)
-    return forward if type(forward) is MethodType and forward.__self__ is module else None
-
-
-def _through(forward: Callable[..., Any]) -> Callable[..., Any]:
-    def through(*args: Any, **kwargs: Any) -> Any:
-        return forward(*args, **kwargs)
-
-    through.__wrapped__ = forward  # type: ignore[attr-defined]
-    return through
+        mark = put_mark(module)
+        if mark is not None:
+            self._held.append((attributes, mark))
 
 
 class Sited(Protocol):

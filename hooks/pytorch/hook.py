@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from contextvars import ContextVar
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -35,11 +36,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from tdcore.config import HookConfig, ReductionConfig, SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
 from tdcore.hook_json import load_hook_config
-from tdcore.hooks.base import BaseHook, hook_config
+from tdcore.hooks import current
+from tdcore.hooks.base import _ALL_HOOKS, BaseHook, hook_config
 from tdcore.hooks.pytorch import compiled_steps
 from tdcore.hooks.pytorch.compiled import CompiledRoot, compile_in_use
 from tdcore.hooks.pytorch.driver import TrainingDriver
 from tdcore.hooks.pytorch.job import came_too_early, place_in_job
+from tdcore.hooks.pytorch.payload_size import expected_bytes
 from tdcore.hooks.pytorch.pickling import leave_hooks_out_of_pickles
 from tdcore.hooks.pytorch.registration import (
     check_clock,
@@ -51,12 +54,14 @@ from tdcore.hooks.pytorch.registration import (
 from tdcore.hooks.pytorch.roots import Root, root_name
 from tdcore.hooks.pytorch.scripting import leave_out_of_scripts
 from tdcore.hooks.pytorch.signals import optimizer_hooks
+from tdcore.hooks.pytorch.takeover import take_over
 from tdcore.hooks.pytorch.tap import Tap
 from tdcore.hooks.recorder import array_product
+from tdcore.hooks.step_number import StepNumber
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, StopRequest
 
-__all__ = ["Hook", "create_from_json_file"]
+__all__ = ["Hook", "create_from_json_file", "get_hook"]
 
 _TRAIN, _EVAL, _GLOBAL = ModeKeys.TRAIN.value, ModeKeys.EVAL.value, ModeKeys.GLOBAL.value
 _given: ContextVar[HookConfig | None] = ContextVar(
@@ -153,11 +158,15 @@ class Hook(TrainingDriver):
     # What a script registers ------------------------------------------------------------------------------
 
     def register_module(self, module: nn.Module) -> None:
-        """Captures this model. Any number may be registered, in any order (names: roots.py)."""
+        """Captures this model. Any number may be registered, in any order (names: roots.py).
+
+        A hook that has the same model registered is closed first, with a warning: a model has one hook.
+        """
         module = root_of(module)
         self._roots = [root for root in self._roots if root.reference() is not None]
         if self._off or any(root.reference() is module for root in self._roots):
             return
+        take_over(self, module, list(_ALL_HOOKS))
         early = came_too_early(self._place)
         if early is not None:
             self._notes["place"] = early
@@ -180,11 +189,19 @@ class Hook(TrainingDriver):
         leave_hooks_out_of_pickles()
         leave_out_of_scripts()
         self._foreign.clear()
+        self._guarded("ring size", self._expect, module, name)
         self._clock.refresh_next()
         if compile_in_use():
             compiled_steps.arm(self, root)
 
     register_hook = register_module
+
+    def _expect(self, module: nn.Module, name: str) -> None:
+        """Has the ring take memory in advance for the values that a saved step of the model will have."""
+        included = [self._collections.get(each) for each in self._clock.included]
+        expected = expected_bytes(module, name, included, self.config.reduction_config)
+        if expected:
+            self._ring.expect(expected)
 
     def register_loss(self, loss_module: nn.Module) -> None:
         """Captures what a loss module returns, as "<Class>_output_0" of the collection "losses"."""
@@ -266,8 +283,22 @@ class Hook(TrainingDriver):
         else:
             BaseHook.record_tensor_value(self, tensor_name, tensor_value)
 
-    def step(self) -> None:
-        """Starts the next step by hand; from the first call on forwards start none. Raises StopTraining."""
+    def backward_hook(self, tname: str) -> Callable[[torch.Tensor], None]:
+        """A function for Tensor.register_hook() that records the tensor's gradient as "gradient/<tname>".
+
+        Recorded when a collection that takes the name is being saved, such as "gradients".
+        """
+        return partial(_record_gradient, weakref.ref(self), f"gradient/{tname}")
+
+    @property
+    def step(self) -> StepNumber:
+        """The number of the current step, as global_step; called, it starts the next step by hand.
+
+        From the first call on forwards start no step. The call raises StopTraining.
+        """
+        return StepNumber(self._clock.now.step, self._next_step)
+
+    def _next_step(self) -> None:
         if self._off:
             return
         self._by_hand = True
@@ -291,6 +322,19 @@ class Hook(TrainingDriver):
 def create_from_json_file(json_file_path: str | os.PathLike[str] | None = None, **options: Any) -> Hook:
     """Hook.create_from_json_file()."""
     return Hook.create_from_json_file(json_file_path, **options)
+
+
+def get_hook(
+    json_config_path: str | os.PathLike[str] | None = None, create_if_not_exists: bool = False
+) -> Hook | None:
+    """The current hook, or None; create_if_not_exists makes one from the configuration (current.py)."""
+    return current.get_hook(json_config_path, create_if_not_exists, hook_class=Hook)
+
+
+def _record_gradient(hook: weakref.ref[Hook], name: str, gradient: torch.Tensor) -> None:
+    found = hook()
+    if found is not None:
+        found._save("backward_hook", found._values.gradient, name, gradient)
 
 
 def _closed_hook(config: HookConfig) -> Hook:

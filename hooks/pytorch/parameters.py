@@ -154,6 +154,9 @@ class ParameterCapture(GradientCapture):
         self.backward.detach()
         self.updates.pending.clear()
         parameters = self.held()
+        if pending is not None and parameters is not None and pending.kinds.series and pending.captures:
+            alive = [optimizer for _, optimizer in self.optimizers.alive()]
+            self.updates.end_step(pending.plan, self.view, alive, parameters)
         if pending is not None and parameters is not None:
             self._capture_rest(pending, parameters, accumulated=accumulated)
         elif pending is not None:

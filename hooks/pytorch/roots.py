@@ -22,10 +22,11 @@ from torch.optim import Optimizer
 from tdcore.hooks.clock import Stamp
 from tdcore.hooks.devices import prepare_devices
 from tdcore.hooks.plan import Plan
-from tdcore.hooks.pytorch.compiled import CompiledRoot, compile_in_use, hide
+from tdcore.hooks.pytorch.compiled import CompiledRoot, compile_in_use
 from tdcore.hooks.pytorch.compiled_steps import note_missed, widest
 from tdcore.hooks.pytorch.entries import Entries
 from tdcore.hooks.pytorch.gradient_order import BackwardSentinel
+from tdcore.hooks.pytorch.marks import hide
 from tdcore.hooks.pytorch.model import ModelView, cuda_devices
 from tdcore.hooks.pytorch.parameters import ParameterCapture
 from tdcore.hooks.pytorch.signals import ForwardPreHook

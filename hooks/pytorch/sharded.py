@@ -31,7 +31,7 @@ from tdcore.hooks.pytorch.unfinished import Unfinished
 from tdcore.hooks.pytorch.wrappers import active_ddp, ddp_ranks, ignored_by_ddp
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
-from tdcore.shard import Shard
+from tdcore.shard import NORM_OF, Shard
 
 __all__ = ["Part", "Parts", "box", "in_place", "part_of"]
 
@@ -236,8 +236,11 @@ def _placed(whole: Any, local: Any) -> Part:
 
 
 def _reduction(placement: Any) -> str:
-    """The operation of a Partial; of its relatives (masked, norms), which differ, their own names."""
+    """The operation of a Partial, "norm_<p>" of a norm, and for any other kind its name."""
     kind = type(placement).__name__
+    power = getattr(placement, "norm_type", None)
+    if kind == "_NormPartial" and isinstance(power, (int, float)):
+        return f"{NORM_OF}{float(power):g}"
     return str(placement.reduce_op) if kind == "Partial" else kind.strip("_")
 
 

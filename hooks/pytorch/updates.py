@@ -46,6 +46,10 @@ _SPREAD = (
     "update_ratio is not captured of parameters that are spread over ranks, since no rank knows the whole "
     "norm: divide the merged l2 of weight_update by that of the weight"
 )
+_REPLACED = (
+    "weight_update and update_ratio lack steps of {}, and perhaps of other parameters, because no optimizer "
+    "holds the parameter: the script has replaced it, or has given it to no optimizer"
+)
 
 
 class Watched(NamedTuple):
@@ -74,6 +78,10 @@ class Updates:
         self._fault = fault
         self._warn = warn
         self._off = False
+        self._step: Stamp | None = None  # the last one that an optimizer changed anything in
+        self._done: set[int] = set()  # positions of the parameters that it changed
+        self._gone = False  # a parameter was replaced within its optimizer's step
+        self._replaced: str | None = None  # the first parameter that was replaced
 
     def prepare(
         self,
@@ -92,6 +100,15 @@ class Updates:
         if pending is not None:
             self._guarded(self._compare, pending)
 
+    def end_step(
+        self, plan: Plan, view: ModelView, optimizers: Sequence[Optimizer], parameters: list[nn.Parameter]
+    ) -> None:
+        """The step is over, and one of the optimizers has stepped in it: says what has no update.
+
+        A parameter that the script replaces before its optimizer steps is in no optimizer's groups then.
+        """
+        self._guarded(self._note_replaced, plan, view, optimizers, parameters)
+
     def switch_off(self) -> None:
         """Captures nothing from now on."""
         self._off = True
@@ -108,6 +125,8 @@ class Updates:
         updates, ratios = chosen(plan, view, UPDATE), chosen(plan, view, RATIO)
         if not (updates or ratios):
             return
+        if stamp is not self._step:
+            self._step, self._done = stamp, set()
         owned = set(map(id, owned_by(optimizer)))
         weights = []
         for position in sorted(updates.keys() | ratios.keys()):
@@ -125,12 +144,14 @@ class Updates:
             whole = ratio.whole if ratio is not None else None
             watched = Watched(weakref.ref(parameter), before, part.shard, updates.get(position), whole)
             weights.append(watched)
+            self._done.add(position)
         if weights:
             self.pending[id(optimizer)] = Pending(stamp, weights)
 
     def _compare(self, pending: Pending) -> None:
         held = [(one, one.parameter()) for one in pending.weights]
         there = [(one, parameter) for one, parameter in held if parameter is not None]
+        self._gone = self._gone or len(there) < len(held)
         before = _norms([one.before for one, _ in there])
         with torch.no_grad():
             changes = [one.before.neg_().add_(_values(part_of(held).tensor)) for one, held in there]
@@ -145,6 +166,24 @@ class Updates:
                     tensors.append(norm / size)
                 wants.append(one.ratio)
         self._recorder.capture(tensors, Batch(wants), pending.stamp)
+
+    def _note_replaced(
+        self,
+        plan: Plan,
+        view: ModelView,
+        optimizers: Sequence[Optimizer],
+        parameters: list[nn.Parameter],
+    ) -> None:
+        asked = chosen(plan, view, UPDATE).keys() | chosen(plan, view, RATIO).keys()
+        owned = {id(one) for optimizer in optimizers for one in owned_by(optimizer)}
+        lacking = [
+            position
+            for position in sorted(asked - self._done)
+            if parameters[position].requires_grad and id(parameters[position]) not in owned
+        ]
+        if self._replaced is None and (lacking or self._gone):
+            self._replaced = view.parameters[lacking[0]].name if lacking else "one"
+            self._warn(_REPLACED.format(self._replaced))
 
     def _guarded(self, call: Callable[..., None], *arguments: Any) -> None:
         if self._off:

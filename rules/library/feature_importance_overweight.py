@@ -74,6 +74,7 @@ class FeatureImportanceOverweight:
                 keep=STATISTICS,
                 name="feature_importance",
             ),
+            frameworks=("xgboost",),
         )
 
     def check(self, window: Window) -> Iterator[Finding]:

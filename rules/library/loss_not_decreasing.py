@@ -200,6 +200,12 @@ class LossNotDecreasing:
                 if finding is not None:
                     yield finding
 
+    def _step_word(self, state: _Series) -> str:
+        """What the units of the loss count."""
+        if self.mode == "GLOBAL":
+            return "global step"
+        return "step" if state.mode == "GLOBAL" else f"{state.mode} step"
+
     def _compare(self, state: _Series, current: float, step: int, mode_step: int) -> Finding | None:
         baseline, since = state.baseline, state.baseline_step
         change = 100 * (baseline - current) / max(abs(baseline), 1e-12)
@@ -236,7 +242,7 @@ class LossNotDecreasing:
                 "diff_percent": self.diff_percent,
                 "strikes": max(state.strikes, 1),
             },
-            why=f"loss {moved} since step {since} of the mode ({baseline:.4g} to {current:.4g}); "
+            why=f"loss {moved} since {self._step_word(state)} {since} ({baseline:.4g} to {current:.4g}); "
             f"{self.diff_percent:g} % down was expected within {self.num_steps * needed} steps",
             do="change the learning rate, check that gradients arrive and that labels fit inputs; "
             "if training has converged, it is done",

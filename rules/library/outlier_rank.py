@@ -84,6 +84,7 @@ class OutlierRank:
                 ["gradients"], (), save_config=SaveConfig(save_interval=100), keep=STATISTICS
             ),
             kinds=("gradient",),
+            workers=_RANKS,
         )
 
     def check(self, window: Window) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from tdcore.rules.measures.phases import PhaseCutter
 from tdcore.rules.measures.series import NO_POINTS, Points, mixed_series, scalars
 from tdcore.rules.need import Need
 from tdcore.rules.window import Window, compile_pattern
+from tdcore.step_text import step_text
 
 __all__ = ["Overtraining"]
 
@@ -160,7 +161,8 @@ class Overtraining:
         which.means += 1
         delta = self._delta_of(which)
         if which.best - mean > delta:
-            which.best, which.best_step, which.count = mean, step, 0
+            which.best, which.count = mean, 0
+            which.best_step, which.best_mode_step = step, mode_step
         else:
             which.count += 1
         window.judged(int(which.means > 1))
@@ -185,7 +187,7 @@ class Overtraining:
         train, validation = state.train, state.validation
         unit = "saved values" if self.compat else f"means of {self.smoothing_values} saved values"
         why = f"the training loss has not improved by more than {self._delta_of(train):.2g} on "
-        why += f"{train.best:.4g} for {train.count} {unit} (since step {train.best_step})"
+        why += f"{train.best:.4g} for {train.count} {unit} (since {train.since('TRAIN')})"
         numbers: dict[str, float | int | str] = {
             "training_best": train.best,
             "training_count": train.count,
@@ -194,8 +196,8 @@ class Overtraining:
         }
         if validation.means:
             unit = "saved values" if self.compat else "phases"
-            why += f", the validation loss not on {validation.best:.4g} for {validation.count} {unit} (since "
-            why += f"step {validation.best_step})"
+            why += f", the validation loss not on {validation.best:.4g} for {validation.count} {unit} "
+            why += f"(since {validation.since('EVAL')})"
             numbers |= {
                 "validation_best": validation.best,
                 "validation_count": validation.count,
@@ -225,8 +227,13 @@ class _Counter:
     means: int = 0
     first: float = 0.0
     best: float = np.inf
-    best_step: int = 0
+    best_step: int = 0  # global
+    best_mode_step: int = 0
     count: int = 0  # means since the last optimum
+
+    def since(self, mode: str) -> str:
+        """The step of the best mean in words."""
+        return step_text(self.best_step, mode, self.best_mode_step)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.series import groups
 from tdcore.rules.need import STATISTICS, Need
 from tdcore.rules.window import Columns, Window
+from tdcore.step_text import step_text
 
 __all__ = ["StalledTrainingRule"]
 
@@ -158,7 +159,8 @@ class StalledTrainingRule:
                 "last_time_ns": state.time_ns,
                 "workers": workers,
             },
-            why=f"nothing was saved for {seconds:.0f} s after step {state.step} "
+            why=f"nothing was saved for {seconds:.0f} s after "
+            f"{step_text(state.step, state.mode, state.mode_step)} "
             f"({self.threshold:g} s are tolerated), {then}",
             do="look at the stacks of all ranks, the data loader and storage; save a scalar as a heartbeat "
             "if the pause is meant",

@@ -80,6 +80,7 @@ class TreeDepth:
                 ),
             ),
             payload=True,
+            frameworks=("xgboost",),
         )
 
     def check(self, window: Window) -> Iterator[Finding]:

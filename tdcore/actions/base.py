@@ -141,7 +141,7 @@ def finding_line(finding: Finding, *, with_do: bool = True) -> str:
     do = f" {finding.do}" if with_do else ""
     where = f"{finding.tensor}: " if finding.tensor else ""
     return printable(
-        f"{finding.rule} ({finding.code}) at step {finding.step} of attempt {finding.attempt}, "
+        f"{finding.rule} ({finding.code}) at {finding.at} of attempt {finding.attempt}, "
         f"{finding.worker}: {where}{finding.why}.{do}"
     )
 

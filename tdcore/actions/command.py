@@ -1,7 +1,8 @@
 """Command: runs a program for new findings, with all about them on its standard input and in its environment.
 
 The input is one JSON object: {"run": ..., "count": ..., "findings": [...]}. The environment has TDCORE_RUN,
-TDCORE_COUNT, and of the first finding TDCORE_RULE, _CODE, _STEP, _ATTEMPT, _WORKER, _TENSOR and _WHY.
+TDCORE_COUNT, and of the first finding TDCORE_RULE, _CODE, _STEP (global), _MODE, _MODE_STEP, _ATTEMPT,
+_WORKER, _TENSOR and _WHY.
 """
 
 from __future__ import annotations
@@ -175,6 +176,8 @@ def _environment(notice: Notice) -> dict[str, str]:
         "RULE": first.rule,
         "CODE": first.code,
         "STEP": first.step,
+        "MODE": first.mode,
+        "MODE_STEP": first.mode_step,
         "ATTEMPT": first.attempt,
         "WORKER": first.worker,
         "TENSOR": first.tensor,

@@ -39,9 +39,9 @@ class LogFindings:
         self._once.told(due)
         for finding in due:
             self._logger.warning(
-                "%s at step %d, %s: %s; %s",
+                "%s at %s, %s: %s; %s",
                 finding.rule,
-                finding.step,
+                finding.at,
                 printable(finding.tensor) or "run",
                 printable(finding.why),
                 finding.do,

@@ -68,6 +68,8 @@ class StopTraining:
             "rule": finding.rule,
             "code": finding.code,
             "step": finding.step,
+            "mode": finding.mode,
+            "mode_step": finding.mode_step,
             "tensor": finding.tensor,
             "by": f"rule {finding.rule}",
             "requested_ns": self._clock(),

@@ -13,7 +13,9 @@ from typing import Annotated
 
 import typer
 
-from tdcore.cli import doctor, ls, rm, rules, run, show, sweep, upload
+from tdcore.cli import doctor, ls, merge, rm, rules, run, show, sweep, upload
+from tdcore.cli.output import encode_anything
+from tdcore.quoting import quoted_lines
 
 __all__ = ["app", "main"]
 
@@ -35,6 +37,7 @@ rules.app.command("sweep", epilog=sweep.EXIT_CODES)(sweep.command)
 app.add_typer(rules.app, name="rules")
 app.command("rm", epilog=rm.EXIT_CODES)(rm.command)
 app.command("upload", epilog=upload.EXIT_CODES)(upload.command)
+app.command("merge", epilog=merge.EXIT_CODES)(merge.command)
 app.command(
     "doctor",
     epilog="Exit codes: 0 all that capture needs works. 3 something that capture needs does not work.",
@@ -77,6 +80,7 @@ def main() -> None:
     """Runs the command line; ends the process with its exit code."""
     from tdcore.errors import ConfigError, TdcoreError
 
+    encode_anything()
     try:
         app()
     except ConfigError as error:
@@ -91,5 +95,5 @@ def main() -> None:
 
 
 def _fail(error: Exception, code: int) -> None:
-    print(f"tdcore: {error}", file=sys.stderr)
+    print(f"tdcore: {quoted_lines(error)}", file=sys.stderr)
     sys.exit(code)

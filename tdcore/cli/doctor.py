@@ -54,6 +54,12 @@ def command(
 
       [bold]tdcore doctor s3://bucket/runs[/]
     """
+    if place.lower().startswith("s3://"):
+        from tdcore.cli.doctor_s3 import LONGEST_SECONDS
+        from tdcore.sinks import shown_place
+
+        where = f"{shown_place(place)} (at most {LONGEST_SECONDS} s when nobody answers)"
+        print(f"tdcore doctor: asking {where}", file=sys.stderr, flush=True)
     found = checks(place)
     good = all(check.state == "ok" for check in found if check.needed)
     if json_output:
@@ -174,26 +180,34 @@ def _ring() -> Check:
 def _place(place: str) -> list[Check]:
     """A folder, or a place in S3."""
     if not place.lower().startswith("s3://"):
-        return [_folder(place), _direct_io(place)]
+        return [_folder(place), _direct_io(_nearest(place))]
     from tdcore.cli import doctor_s3
 
     return doctor_s3.checks(place)
 
 
+def _nearest(folder: str) -> str:
+    """The folder, or the nearest one above it that is there: a hook makes the folders between."""
+    folder = os.path.abspath(folder)
+    while not os.path.lexists(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
 def _folder(folder: str) -> Check:
+    there, wanted = _nearest(folder), os.path.abspath(folder)
     try:
-        room = os.statvfs(folder)
-        free = room.f_bavail * room.f_frsize
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".tdcore-doctor-"):
+        room = os.statvfs(there)
+        free = f"{human_bytes(room.f_bavail * room.f_frsize)} free"
+        with tempfile.NamedTemporaryFile(dir=there, prefix=".tdcore-doctor-"):
             pass
-        return Check(
-            name="folder",
-            state="ok",
-            detail=f"{os.path.abspath(folder)} is writable, {human_bytes(free)} free",
-        )
+        detail = f"{wanted} is writable, {free}"
+        if there != wanted:
+            detail = f"{wanted} is not there yet; a run makes it in {there}, which is writable, {free}"
+        return Check(name="folder", state="ok", detail=detail, needed=True)
     except OSError as error:
         return Check(
-            name="folder", state="failed", detail=f"{folder}: {error.strerror or error}",
+            name="folder", state="failed", detail=f"{there}: {error.strerror or error}", needed=True,
             advice="name a folder that you may write: tdcore doctor FOLDER",
         )  # fmt: skip
 

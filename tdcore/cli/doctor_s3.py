@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
@@ -17,9 +18,11 @@ from tdcore.sinks.s3.faults import Action, Fault
 from tdcore.sinks.s3.options import S3Place, parse_s3_url
 from tdcore.sinks.s3.sink import S3Sink
 
-__all__ = ["checks"]
+__all__ = ["LONGEST_SECONDS", "checks"]
 
-_PATIENCE = timedelta(seconds=5)
+_PATIENCE = timedelta(seconds=4)  # a command that somebody waits for: a run is more patient
+_CONNECT, _ANSWER = timedelta(seconds=3), timedelta(seconds=5)
+LONGEST_SECONDS = int((_PATIENCE + _CONNECT + _ANSWER).total_seconds())  # of a place where nobody answers
 _DATA = b"written by tdcore doctor; may be deleted"
 
 T = TypeVar("T")
@@ -28,8 +31,8 @@ T = TypeVar("T")
 def checks(url: str) -> list[Check]:
     """Checks of the place `url`. Nothing raises or shows a secret; the one object made is removed."""
     try:
-        place = parse_s3_url(url)
-        sink = S3Sink(url, patience=_PATIENCE)
+        place = _hurried(parse_s3_url(url))
+        sink = S3Sink(place.options.at(place.where), patience=_PATIENCE)
     except ConfigError as error:
         return [_failed("S3 place", error)]
     try:
@@ -38,6 +41,17 @@ def checks(url: str) -> list[Check]:
         return [_failed("S3 place", error)]
     finally:
         sink.close()
+
+
+def _hurried(place: S3Place) -> S3Place:
+    """The place, with timeouts of a few seconds."""
+    options = place.options
+    options = replace(
+        options,
+        connect_timeout=min(options.connect_timeout, _CONNECT),
+        read_timeout=min(options.read_timeout, _ANSWER),
+    )
+    return replace(place, options=options)
 
 
 def _before(place: S3Place, sink: S3Sink) -> list[Check]:
@@ -71,11 +85,14 @@ class _Visit:
         self._place = place
         self._sink = sink
         self._key = f".tdcore-doctor-{os.urandom(8).hex()}"
+        self._silent = False  # nobody answered
         self._seconds = (place.options.connect_timeout + place.options.read_timeout).total_seconds()
 
     def checks(self) -> list[Check]:
         """All of them; those that need the object only when it could be written."""
         written = self._try("S3 write", self._write)
+        if self._silent:  # the other questions would only take as long again
+            return [self._end_point(), written]
         found = [written, self._try("S3 list", self._list)]
         if written.state == "ok":
             found += [
@@ -91,6 +108,11 @@ class _Visit:
         chain = Chain.of(self._place, region=self._sink.store.region)
         style = "path" if chain.path_style else "virtual-hosted"
         detail = f"{chain.url()}, region {chain.region}, {style} addressing"
+        if self._silent:
+            return Check(
+                name="S3 end point", state="failed", detail=f"{detail}: no answer", needed=True,
+                advice="check the address (endpoint_url), the proxy and the network of this machine",
+            )  # fmt: skip
         if self._sink.store.region is None:
             return Check(name="S3 end point", state="ok", detail=detail)
         return Check(
@@ -170,6 +192,7 @@ class _Visit:
         try:
             return check()
         except (SinkError, ConfigError) as error:
+            self._silent = isinstance(error, SinkError) and error.kind == "transient"
             return _failed(name, error, needed=name != "S3 delete")
 
     def _ask(self, action: Action, call: Callable[[Engine], Awaitable[T]], expect: tuple[str, ...] = ()) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime, timezone
@@ -11,14 +12,18 @@ import typer
 
 from tdcore.cli.gaps import missing_lines
 from tdcore.cli.notes import note_lines
-from tdcore.cli.output import console, human_bytes, print_json, steps_text
+from tdcore.cli.output import console, human_bytes, print_json, shown
 from tdcore.cli.sharding import sharding_texts
+from tdcore.cli.steps import spans_by_mode, spans_of_tensors, spans_text
+from tdcore.errors import ConfigError
 from tdcore.sinks import shown_place
 
 if TYPE_CHECKING:
-    from tdcore.trial import Gap, Trial
+    from tdcore.trial import RunEnd, Trial
 
 __all__ = ["command"]
+
+_MAX_ERROR, _MAX_LINE = 600, 2000  # characters
 
 
 def command(
@@ -30,6 +35,9 @@ def command(
     ] = "runs",
     regex: Annotated[
         str | None, typer.Option("--regex", "-r", help="Only tensors whose name this pattern finds.")
+    ] = None,
+    attempt: Annotated[
+        int | None, typer.Option(min=0, help="Only this attempt of the run; default: its latest history.")
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -43,37 +51,62 @@ def command(
 
       [bold]tdcore ls s3://bucket/demo[/]         a run in a bucket
     """
-    from tdcore.trial import create_trial
+    from tdcore.trial import create_trial, no_refresh
     from tdcore.trial.below import runs_below
 
     places = runs_below(path)
+    if places and attempt is not None:
+        raise ConfigError(f"--attempt is one of a run, and {path} is a folder of runs; name one of them")
     if places:
-        found = [_summary(create_trial(place)) for place in places]
+        found = [_summary_or_error(place) for place in places]
         if json_output:
             print_json({"folder": path, "runs": found})
         else:
             _print_runs(path, found)
         return
-    with closing(create_trial(path)) as trial:
-        summary = {**_summary(trial), "collections": _collections(trial), "tensors": _tensors(trial, regex)}
-        lost = list(missing_lines(trial.missing()))
+    with closing(create_trial(path, attempt=attempt)) as trial, no_refresh(trial):
+        summary = _summary(trial, attempt)
+        summary |= {"collections": _collections(trial), "tensors": _tensors(trial, regex)}
+        missing = [each for each in trial.missing() if attempt in (None, each.attempt)]
+        lost = [*missing_lines(missing, len(trial.modes())), *trial.patterns.remarks()]
+        if trial.open_hint:
+            lost.append(trial.open_hint)
     if json_output:
         print_json(summary)
     else:
         _print_run(summary, lost)
 
 
-def _summary(trial: Trial) -> dict[str, Any]:
+def _summary_or_error(place: str) -> dict[str, Any]:
+    """What a run holds, or why it cannot be read: one bad run does not hide the others."""
+    from tdcore.errors import TdcoreError
+    from tdcore.trial import create_trial, no_refresh
+
+    try:
+        with closing(create_trial(place)) as trial, no_refresh(trial):
+            return _summary(trial)
+    except TdcoreError as error:
+        return {"run": place, "status": "unreadable", "error": str(error)}
+    except Exception as error:  # a fault of ours, found by this run: the others are listed
+        return {"run": place, "status": "unreadable", "error": f"{type(error).__name__}: {error}"}
+
+
+def _summary(trial: Trial, only: int | None = None) -> dict[str, Any]:
+    """What a run holds. trial: frozen, so that each answer costs no look at the run.
+
+    only: of this attempt, which the trial was opened for.
+    """
     import pyarrow.compute as pc
 
-    rows = trial.rows(columns=["name", "nbytes"])
-    ends, gaps = trial.ends(), trial.gaps
+    rows = trial.rows(columns=["name", "nbytes", "mode", "mode_step"])
+    ends = {place: end for place, end in trial.ends().items() if only in (None, place[1])}
+    gaps = [gap for gap in trial.gaps if only in (None, gap.attempt)]
     drops: dict[str, dict[str, int]] = {}
     for end in ends.values():
-        for reason, drop in dict(end.document.get("drops") or {}).items():
+        for reason, drop in end.drops.items():
             total = drops.setdefault(reason, {"tensors": 0, "bytes": 0})
-            for unit in total:
-                total[unit] += int(drop.get(unit, 0))
+            total["tensors"] += drop.tensors
+            total["bytes"] += drop.bytes
     counted = set(drops)
     for gap in gaps:
         if gap.reason not in counted and gap.tensors is not None:  # what io_error counts is among the drops
@@ -85,38 +118,50 @@ def _summary(trial: Trial) -> dict[str, Any]:
         "run": trial.path,
         "run_id": trial.run_id,
         "status": trial.status,
-        "attempts": [_attempt(trial, number, ends, gaps) for number in trial.attempts],
+        "attempts": _attempts(trial, only),
         "workers": trial.workers(),
         "modes": [mode.name for mode in trial.modes()],
         "first_step": steps[0] if steps else None,
         "last_step": steps[-1] if steps else None,
         "steps": len(steps),
+        "mode_steps": spans_by_mode(rows),
         "rows": rows.num_rows,
         "payload_bytes": pc.sum(rows.column("nbytes")).as_py() or 0,
         "drops": drops,
         "lost_rows": any(not gap.statistics_kept for gap in gaps),
         "gaps": [asdict(gap) for gap in gaps],
-        "missing": [asdict(missing) for missing in trial.missing()],
-        "findings": len(trial.findings()),
+        "missing": [asdict(each) for each in trial.missing() if only in (None, each.attempt)],
+        "findings": sum(only in (None, finding.get("attempt")) for finding in trial.findings()),
         "notes": trial.notes(),
     }
 
 
-def _attempt(trial: Trial, number: int, ends: Any, gaps: list[Gap]) -> dict[str, Any]:
-    info = trial.attempt_info(number)
-    mine = [end for (_, attempt), end in ends.items() if attempt == number]
-    return {
-        "attempt": number,
-        "started_ns": info.started_ns if info else None,
-        "world_size": info.world_size if info else None,
-        "framework": info.document.get("framework") if info else None,
-        "host": info.host if info else None,
-        "ended": len(mine) > 0,
-        "clean": all(end.clean for end in mine) if mine else None,
-        "reason": "; ".join(sorted({str(end.document.get("reason", "")) for end in mine})),
-        "exception": trial.notes(number).get("exception"),
-        "gaps": sum(gap.attempt == number for gap in gaps),
-    }
+def _attempts(trial: Trial, only: int | None) -> list[dict[str, Any]]:
+    ends: dict[int, list[RunEnd]] = {}
+    for (_, attempt), end in trial.ends().items():
+        ends.setdefault(attempt, []).append(end)
+    gaps = Counter(gap.attempt for gap in trial.gaps)
+    notes = trial.all_notes()
+    found = []
+    for number in trial.attempts:
+        if only not in (None, number):
+            continue
+        info, mine = trial.attempt_info(number), ends.get(number, [])
+        found.append(
+            {
+                "attempt": number,
+                "started_ns": info.started_ns if info else None,
+                "world_size": info.world_size if info else None,
+                "framework": info.document.get("framework") if info else None,
+                "host": info.host if info else None,
+                "ended": len(mine) > 0,
+                "clean": all(end.clean for end in mine) if mine else None,
+                "reason": "; ".join(sorted({end.reason for end in mine})),
+                "exception": notes.get(number, {}).get("exception"),
+                "gaps": gaps[number],
+            }
+        )
+    return found
 
 
 def _collections(trial: Trial) -> list[dict[str, Any]]:
@@ -129,14 +174,16 @@ def _collections(trial: Trial) -> list[dict[str, Any]]:
 
 def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
     """One entry per tensor: kind, dtype, steps, bytes, how it is spread over workers."""
-    rows = trial.rows(regex, columns=["name", "kind", "dtype", "step", "nbytes", "status"])
-    for name in ("name", "kind", "dtype", "status"):
+    columns = ["name", "kind", "dtype", "mode", "mode_step", "step", "nbytes", "status"]
+    rows = trial.rows(regex, columns=columns)
+    for name in ("name", "kind", "dtype", "mode", "status"):
         at = rows.schema.get_field_index(name)
         rows = rows.set_column(at, name, rows.column(name).cast("string"))
     grouped = rows.group_by(["name", "kind"]).aggregate(
         [("dtype", "distinct"), ("status", "distinct"), ("nbytes", "sum"), ("step", "min"), ("step", "max"),
          ("step", "count_distinct")]
     )  # fmt: skip
+    spans = spans_of_tensors(rows)
     sharding = sharding_texts(trial, regex)
     return [
         {
@@ -146,6 +193,7 @@ def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
             "first_step": row["step_min"],
             "last_step": row["step_max"],
             "steps": row["step_count_distinct"],
+            "mode_steps": spans[row["name"], row["kind"]],
             "payload_bytes": row["nbytes_sum"] or 0,
             "sharding": sharding.get(row["name"]),
             "notes": ", ".join(sorted(status for status in row["status_distinct"] if status != "ok")),
@@ -155,33 +203,39 @@ def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
 
 
 def _print_runs(path: str, runs: list[dict[str, Any]]) -> None:
-    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=f"{len(runs)} runs in {escape(shown_place(path))}", title_justify="left")
+    table = Table(title=f"{len(runs)} runs in {shown(shown_place(path))}", title_justify="left")
     for column in ("run", "status", "attempts", "steps", "rows", "payload", "drops", "findings"):
         table.add_column(column, justify="left" if column in ("run", "status") else "right", overflow="fold")
     for run in runs:
+        if "error" in run:
+            table.add_row(shown(shown_place(run["run"])), _status(run), *"------")
+            continue
         dropped = sum(drop["tensors"] for drop in run["drops"].values())
         table.add_row(
-            escape(shown_place(run["run"])), _status(run), str(len(run["attempts"])), f"{run['steps']:,}",
+            shown(shown_place(run["run"])), _status(run), str(len(run["attempts"])), f"{run['steps']:,}",
             f"{run['rows']:,}", human_bytes(run["payload_bytes"]), f"{dropped:,}", f"{run['findings']:,}",
         )  # fmt: skip
-    console().print(table)
+    out = console()
+    out.print(table)
+    for run in runs:
+        if "error" in run:
+            out.print(f"[red]{shown(shown_place(run['run']))}: {shown(run['error'], _MAX_ERROR)}[/]")
 
 
 def _print_run(run: dict[str, Any], lost: list[str]) -> None:
     """lost: a line for each thing that is missing."""
-    from rich.markup import escape
     from rich.table import Table
 
     out = console()
-    steps = (
-        f"{run['first_step']}..{run['last_step']}, {run['steps']:,} saved" if run["steps"] else "none saved"
-    )
-    out.print(f"[bold]{escape(shown_place(run['run']))}[/]  {_status(run)}")
+    steps = spans_text(run["mode_steps"]) or "none saved"
+    if len(run["mode_steps"]) > 1:
+        steps += f", global {run['first_step']}..{run['last_step']}"
+    out.print(f"[bold]{shown(shown_place(run['run']))}[/]  {_status(run)}")
     out.print(
-        f"steps {steps}; modes {', '.join(run['modes']) or '-'}; workers {', '.join(run['workers']) or '-'}"
+        f"steps {steps} saved; modes {', '.join(run['modes']) or '-'}; "
+        f"workers {', '.join(run['workers']) or '-'}"
     )
     out.print(
         f"{run['rows']:,} rows, {human_bytes(run['payload_bytes'])} of values, {run['findings']:,} findings"
@@ -190,15 +244,15 @@ def _print_run(run: dict[str, Any], lost: list[str]) -> None:
         out.print(_attempt_line(attempt))
     for reason, drop in sorted(run["drops"].items()):
         what = f"{drop['tensors']:,} tensors ({human_bytes(drop['bytes'])})"
-        out.print(f"[yellow]not kept as asked: {what}: {escape(reason)}[/]")
+        out.print(f"[yellow]not kept as asked: {what}: {shown(reason)}[/]")
     for line in lost:
-        out.print(f"[yellow]{escape(line)}[/]")
+        out.print(f"[yellow]{shown(line, _MAX_LINE)}[/]")
     for line in note_lines(run["notes"]):
-        out.print(escape(line))
+        out.print(shown(line, _MAX_LINE))
     if run["collections"]:
         out.print(
             "collections: "
-            + ", ".join(f"{escape(c['collection'])} ({c['tensors']})" for c in run["collections"])
+            + ", ".join(f"{shown(c['collection'])} ({c['tensors']})" for c in run["collections"])
         )
     table = Table()
     for column in ("tensor", "kind", "dtype", "steps", "values", "notes"):
@@ -206,36 +260,41 @@ def _print_run(run: dict[str, Any], lost: list[str]) -> None:
             column, justify="right" if column in ("steps", "values") else "left", overflow="fold"
         )
     for tensor in run["tensors"]:
-        span = [tensor["first_step"], tensor["last_step"]]
-        text = f"{span[0]}..{span[1]} ({tensor['steps']:,})" if tensor["steps"] > 1 else steps_text(span[:1])
+        text = spans_text(tensor["mode_steps"], between="\n")
         values = human_bytes(tensor["payload_bytes"]) if tensor["payload_bytes"] else "statistics"
         notes = ", ".join(filter(None, (tensor["sharding"], tensor["notes"])))
-        table.add_row(escape(tensor["tensor"]), tensor["kind"], tensor["dtype"] or "-", text, values, notes)
+        table.add_row(
+            shown(tensor["tensor"]), shown(tensor["kind"]), shown(tensor["dtype"] or "-"), text, values, notes
+        )
     out.print(table)
 
 
 def _attempt_line(attempt: dict[str, Any]) -> str:
-    from rich.markup import escape
 
     started = attempt["started_ns"]
-    when = (
-        datetime.fromtimestamp(started / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-        if started
-        else "?"
-    )
+    when = _time_text(started)
     if not attempt["ended"]:
         how = "no end yet"
     elif attempt["clean"]:
-        by = f"[yellow]ended by {escape(str(attempt['exception']))}[/]" if attempt["exception"] else ""
+        by = f"[yellow]ended by {shown(attempt['exception'])}[/]" if attempt["exception"] else ""
         if attempt["gaps"]:
             how = f"{by or 'closed'}, [yellow]but its record has gaps[/]"
         else:
             how = f"{by}, its record is whole" if by else "ended clean"
     else:
-        how = f"[yellow]ended unclean: {escape(attempt['reason'])}[/]"
-    return f"attempt {attempt['attempt']}: {escape(str(attempt['framework'] or '?'))}, started {when}, {how}"
+        how = f"[yellow]ended unclean: {shown(attempt['reason'])}[/]"
+    return f"attempt {attempt['attempt']}: {shown(attempt['framework'] or '?')}, started {when}, {how}"
+
+
+def _time_text(time_ns: int | None) -> str:
+    if not time_ns:
+        return "?"
+    try:
+        return datetime.fromtimestamp(time_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):  # a year that no calendar has
+        return "?"
 
 
 def _status(run: dict[str, Any]) -> str:
-    colour = {"running": "cyan", "ended": "green", "died": "red"}[run["status"]]
+    colour = {"running": "cyan", "ended": "green", "died": "red", "unreadable": "red"}[run["status"]]
     return f"[{colour}]{run['status']}[/]"

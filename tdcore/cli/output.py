@@ -1,4 +1,4 @@
-"""What the commands share: tables or JSON, numbers for people, lines of blocks."""
+"""What the commands share: tables or JSON, numbers, lines of blocks, and text from runs made safe."""
 
 from __future__ import annotations
 
@@ -9,21 +9,86 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from tdcore.quoting import quoted, quoted_lines
 
-__all__ = ["console", "human_bytes", "number", "print_json", "sparkline", "steps_text"]
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderResult
+
+__all__ = [
+    "ascii_only",
+    "bar",
+    "console",
+    "encode_anything",
+    "human_bytes",
+    "number",
+    "print_json",
+    "shown",
+    "sparkline",
+]
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
+_ASCII_BLOCKS = "_.-:=+*#"
 _WIDTH = 120  # where the output is no terminal
+_MAX_CHARS = 300  # of a name or a reason
 
 
 def console() -> Console:
-    """The console on stdout."""
+    """The console on stdout. Nothing that it prints moves the cursor, whatever is in the text."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDTH
-    return Console(width=width, highlight=False, soft_wrap=False)
+    made = Console(width=width, highlight=False, soft_wrap=False)
+    made.push_render_hook(_Safe())  # type: ignore[arg-type]  # its base would have rich imported with this file
+    return made
+
+
+def encode_anything() -> None:
+    """From now on text that the terminal cannot show is printed as escapes, and is no error."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def ascii_only() -> bool:
+    """Whether the terminal lacks the characters of lines and blocks."""
+    try:
+        (_BLOCKS + "…").encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return True
+    return False
+
+
+def shown(text: object, limit: int = _MAX_CHARS) -> str:
+    """Text from a run as markup: on one line, without escape sequences, cut when it is very long."""
+    from rich.markup import escape
+
+    return escape(quoted(text, limit))
+
+
+class _Safe:
+    """A rich.console.RenderHook: what was not made safe where it came from is made safe here."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Escaped(each) for each in renderables]
+
+
+class _Escaped:
+    """A renderable without control characters, and in ASCII where the terminal has no more."""
+
+    def __init__(self, inner: ConsoleRenderable) -> None:
+        self._inner = inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+
+        plain = ascii_only()
+        for segment in console.render(self._inner, options):
+            if segment.control:
+                yield segment
+            else:
+                text = quoted_lines(segment.text)
+                yield Segment(text.replace("…", "~") if plain else text, segment.style)
 
 
 def print_json(value: object) -> None:
@@ -52,13 +117,6 @@ def human_bytes(count: int | None) -> str:
     raise AssertionError
 
 
-def steps_text(steps: Sequence[int]) -> str:
-    """ "0..120 (13)"; "-" for none."""
-    if not steps:
-        return "-"
-    return f"{steps[0]}..{steps[-1]} ({len(steps)})" if len(steps) > 1 else str(steps[0])
-
-
 def sparkline(values: Sequence[float | None], width: int = 24) -> str:
     """Values as a line of blocks, at most `width` long:
 
@@ -66,6 +124,7 @@ def sparkline(values: Sequence[float | None], width: int = 24) -> str:
     """
     if not values:
         return ""
+    blocks = _ASCII_BLOCKS if ascii_only() else _BLOCKS
     width = min(width, len(values))
     shares = [values[at * len(values) // width : (at + 1) * len(values) // width] for at in range(width)]
     means = [_mean(share) for share in shares]
@@ -73,8 +132,13 @@ def sparkline(values: Sequence[float | None], width: int = 24) -> str:
     if not finite:
         return "x" * width
     low, high = min(finite), max(finite)
-    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return "".join("x" if mean is None else _BLOCKS[round((mean - low) * scale)] for mean in means)
+    scale = (len(blocks) - 1) / (high - low) if high > low else 0.0
+    return "".join("x" if mean is None else blocks[round((mean - low) * scale)] for mean in means)
+
+
+def bar(length: int) -> str:
+    """A horizontal bar."""
+    return ("#" if ascii_only() else "█") * length
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

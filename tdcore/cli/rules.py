@@ -11,7 +11,7 @@ import typer
 from tdcore.cli import sweep
 from tdcore.cli.output import print_json
 from tdcore.cli.rules_list import explain_command, list_command
-from tdcore.cli.rules_output import print_findings, print_lacking, print_report
+from tdcore.cli.rules_output import LiveFindings, print_lacking, print_report
 from tdcore.cli.rules_plan import plan_command
 from tdcore.errors import ConfigError
 
@@ -46,8 +46,8 @@ def run_command(
             "--rule",
             "-r",
             metavar="NAME[:k=v,...]",
-            help="A rule: a name or code of the list, file.py::Class or module:Class. Repeat for more. "
-            "Without any, nor any in --config: those that the run's hook was given.",
+            help="A rule: a name or code of the list, file.py::Class or module:Class; all for every rule. "
+            "Repeat for more. Without any, nor in --config: those that the run's hook was given, else all.",
         ),
     ] = None,
     config: Annotated[
@@ -99,11 +99,17 @@ def run_command(
     no_write: Annotated[
         bool, typer.Option("--no-write", help="Do not keep findings in the run's findings/ folder.")
     ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="Also list each rule that could not judge the run, with why."),
+    ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Judge a run by rules: now, or while it is written.
 
     Examples:
+
+      [bold]tdcore rules run runs/demo[/]                             all rules that apply
 
       [bold]tdcore rules run runs/demo -r vanishing_gradient -r exploding_tensor[/]
 
@@ -134,8 +140,9 @@ def run_command(
         ),
     }
     following = bool(options.get("live") or options.get("until_end"))
+    live_findings = LiveFindings()
     if following and not json_output:
-        options |= {"on_findings": print_findings, "on_lacking": print_lacking}
+        options |= {"on_findings": live_findings, "on_lacking": print_lacking}
     before = signal.signal(
         signal.SIGTERM, signal.default_int_handler
     )  # as Ctrl-C: the report is still printed
@@ -151,7 +158,8 @@ def run_command(
     if json_output:
         print_json(report.to_json())
     else:
-        print_report(report, with_findings=not following)
+        live_findings.print_again()
+        print_report(report, with_findings=not following, verbose=verbose)
     raise typer.Exit(report.exit_code)
 
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tdcore.cli.output import console
+from tdcore.cli.output import console, shown
 
 if TYPE_CHECKING:
+    from tdcore.actions.base import NoticeKey
     from tdcore.rules.base import Finding, Verdict
     from tdcore.rules.runner import Report
 
-__all__ = ["print_findings", "print_lacking", "print_report"]
+__all__ = ["LiveFindings", "print_findings", "print_lacking", "print_report"]
 
 _STEPS_SHOWN, _TENSORS_SHOWN = 3, 8
+_MAX_CHARS = 4000  # of a reason
 _COLOURS = {  # in the order in which they are shown
     "issue": "red",
     "error": "red",
     "not evaluable": "yellow",
+    "does not apply": "dim",
     "in progress": "cyan",
     "no issue": "green",
 }
@@ -26,32 +30,78 @@ _COLOURS = {  # in the order in which they are shown
 def print_findings(findings: list[Finding], steps: int | None = None) -> None:
     """By rule and step; at most so many steps of each rule."""
     out = console()
-    by_step: dict[tuple[str, int, str, int], list[Finding]] = {}
+    by_step: dict[tuple[str, int, str, str], list[Finding]] = {}
     for finding in findings:
-        by_step.setdefault((finding.rule, finding.attempt, finding.worker, finding.step), []).append(finding)
-    shown: Counter[str] = Counter()
-    for (rule, attempt, worker, step), found in by_step.items():
-        shown[rule] += 1
-        if steps is not None and shown[rule] > steps:
+        by_step.setdefault((finding.rule, finding.attempt, finding.worker, finding.at), []).append(finding)
+    printed: Counter[str] = Counter()
+    for (rule, attempt, worker, at), found in by_step.items():
+        printed[rule] += 1
+        if steps is not None and printed[rule] > steps:
             continue
         where = f" of attempt {attempt}" if attempt else ""
-        out.print(f"[bold red]{rule}[/] at step {step}{where}, {worker}:")
+        out.print(f"[bold red]{rule}[/] at {at}{where}, {worker}:")
         for finding in found[:_TENSORS_SHOWN]:
-            out.print(f"  {finding.tensor or 'the run'}: {finding.why}", markup=False)
+            out.print(f"  {shown(finding.tensor or 'the run')}: {shown(finding.why, _MAX_CHARS)}")
         if len(found) > _TENSORS_SHOWN:
             out.print(f"  ... and {len(found) - _TENSORS_SHOWN:,} more")
-    for rule, count in shown.items():
+    for rule, count in printed.items():
         if steps is not None and count > steps:
             out.print(f"[bold red]{rule}[/] at {count - steps:,} more steps; --json lists them")
 
 
+class LiveFindings:
+    """Prints findings of a run that is followed: what is found again is counted, and told of at the end.
+
+    Two findings are the same where all but their step agrees: rule, attempt, worker, tensor and kind.
+    """
+
+    def __init__(self) -> None:
+        self._newest: dict[NoticeKey, Finding] = {}
+        self._again: Counter[NoticeKey] = Counter()
+
+    def __call__(self, findings: list[Finding]) -> None:
+        """What one look has found, in order of steps."""
+        from tdcore.actions.base import notice_key
+
+        fresh: list[Finding] = []
+        for finding in findings:
+            key = notice_key(finding)
+            if key in self._newest:
+                self._again[key] += 1
+            else:
+                fresh.append(finding)
+            self._newest[key] = finding
+        if fresh:
+            print_findings(fresh)
+
+    def print_again(self) -> None:
+        """What was found again since it was printed: a line for each rule, attempt and worker."""
+        out = console()
+        groups: dict[tuple[str, int, str], list[NoticeKey]] = {}
+        for key in self._again:
+            groups.setdefault((key[0], key[1], key[2]), []).append(key)
+        for (rule, attempt, worker), keys in groups.items():
+            newest = max((self._newest[key] for key in keys), key=lambda finding: finding.step)
+            times = sum(self._again[key] for key in keys)
+            often = f"{times:,} time{'s' * (times > 1)}" + (f" in {len(keys):,} tensors" if keys[1:] else "")
+            where = f" of attempt {attempt}" if attempt else ""
+            out.print(f"[bold red]{rule}[/] again {often}, last at {newest.at}{where}, {worker}")
+
+
 def print_lacking(verdict: Verdict) -> None:
-    """A rule of a run that goes on cannot be evaluated as the run is configured."""
-    console().print(f"[yellow]{verdict.rule}[/] is not evaluable so far: {_escaped(verdict.reason)}")
+    """A rule of a run that goes on cannot be evaluated as the run is configured, or does not apply."""
+    how = "is not evaluable so far"
+    if verdict.status.value == "does not apply":
+        how = "does not apply"
+    console().print(f"[yellow]{verdict.rule}[/] {how}: {shown(verdict.reason, _MAX_CHARS)}")
 
 
-def print_report(report: Report, *, with_findings: bool) -> None:
-    """The verdicts, gravest first; under them what rules would need to be evaluable, and problems."""
+def print_report(report: Report, *, with_findings: bool, verbose: bool = False) -> None:
+    """The verdicts, gravest first; under them what rules would need to be evaluable, and problems.
+
+    Rules that nobody named and that could not judge the run are one line for each of the two reasons, unless
+    `verbose`.
+    """
     from rich import box
     from rich.table import Table
 
@@ -59,22 +109,29 @@ def print_report(report: Report, *, with_findings: bool) -> None:
     from tdcore.rules.need import as_code
     from tdcore.rules.planning import merged
 
-    lacking = [verdict for verdict in report.verdicts if verdict.status is Status.NOT_EVALUABLE]
+    folding = (Status.NOT_EVALUABLE, Status.NOT_APPLICABLE)
+    folded = [each for each in report.verdicts if not each.asked and not verbose and each.status in folding]
+    printed = [verdict for verdict in report.verdicts if verdict not in folded]
+    lacking = [verdict for verdict in printed if verdict.status is Status.NOT_EVALUABLE]
     out = console()
     if with_findings:
         print_findings(report.findings, _STEPS_SHOWN)
-    table = Table(title=report.run, title_justify="left", box=box.SIMPLE, pad_edge=False, show_edge=False)
+    table = Table(
+        title=shown(report.run), title_justify="left", box=box.SIMPLE, pad_edge=False, show_edge=False
+    )
     table.add_column("code", no_wrap=True)
     table.add_column("rule", overflow="fold")
     table.add_column("verdict", overflow="fold")
     order = list(_COLOURS)
-    for verdict in sorted(report.verdicts, key=lambda each: order.index(each.status.value)):
+    for verdict in sorted(printed, key=lambda each: order.index(each.status.value)):
         colour = _COLOURS[verdict.status.value]
-        text = f"[{colour}]{_escaped(verdict.text.removesuffix(f' Add {verdict.fix}'))}[/]"
+        text = f"[{colour}]{shown(verdict.text.removesuffix(f' Add {verdict.fix}'), _MAX_CHARS)}[/]"
         if verdict.findings:
-            text += f"\n{_escaped(verdict.findings[0].do)}"
+            text += f"\n{shown(verdict.findings[0].do, _MAX_CHARS)}"
         table.add_row(verdict.code, verdict.rule, text)
-    out.print(table)
+    if printed:
+        out.print(table)
+    _print_folded(folded)
     needed = merged(capture for verdict in lacking for capture in verdict.captures)
     if needed:
         out.print("\nWhat the rules that are not evaluable need to be captured (`tdcore rules plan`):")
@@ -83,12 +140,18 @@ def print_report(report: Report, *, with_findings: bool) -> None:
     if report.interrupted:
         out.print("interrupted; the run goes on")
     for each in report.not_recorded:
-        out.print(f"[yellow]not recorded: {_escaped(each)}[/]")
+        out.print(f"[yellow]not recorded: {shown(each, _MAX_CHARS)}[/]")
     for problem in (*report.left_out, *report.problems):
-        out.print(f"[yellow]{_escaped(problem)}[/]")
+        out.print(f"[yellow]{shown(problem, _MAX_CHARS)}[/]")
 
 
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+def _print_folded(verdicts: Sequence[Verdict]) -> None:
+    """A line for the rules that are not evaluable, and one for those that do not apply."""
+    out = console()
+    for status, words in (
+        ("not evaluable", "not evaluable here (--verbose says what each needs)"),
+        ("does not apply", "does not apply to this run (--verbose says why)"),
+    ):
+        names = [each.rule for each in verdicts if each.status.value == status]
+        if names:
+            out.print(f"[{_COLOURS[status]}]{words}[/]: {', '.join(map(shown, names))}")

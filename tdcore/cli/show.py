@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tdcore.cli.gaps import missing_lines
-from tdcore.cli.output import console, number, print_json, sparkline
+from tdcore.cli.output import bar, console, number, print_json, shown, sparkline
 from tdcore.cli.sharding import sharding_texts
 from tdcore.errors import ConfigError, TensorUnavailable
+from tdcore.layout import TensorKind
+from tdcore.modes import ModeKeys
+from tdcore.step_text import step_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,8 +25,11 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 STATS = ("mean", "std", "min", "max", "l1", "l2", "abs_mean", "abs_max", "zero_percent", "nan_count")
+_NEEDED = ("count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "l1")
 _BAR_WIDTH = 50
-_WIDE = 130  # columns of a terminal from which on more statistics are listed
+_HISTORY = 18  # cells of a line of history
+_WIDE, _MIDDLE = 130, 100  # columns of a terminal from which on more statistics are listed
+_MAX_LINE = 2000  # characters
 
 
 def command(
@@ -31,13 +37,21 @@ def command(
     tensor: Annotated[
         str | None, typer.Argument(help="A tensor's name, or a pattern that finds one.")
     ] = None,
-    step: Annotated[int | None, typer.Option(help="Global step of the histogram; default: the last.")] = None,
+    step: Annotated[
+        int | None, typer.Option(help="Step of the histogram: of --mode, else global; default: the last.")
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="Only steps of this mode (train, eval, predict); --step is then its.")
+    ] = None,
     stat: Annotated[
         str, typer.Option(help=f"What the line of history shows: {', '.join(STATS)}.")
     ] = "abs_mean",
     last: Annotated[
         int, typer.Option("--last", "-n", min=1, help="How many steps of a tensor are listed.")
     ] = 20,
+    attempt: Annotated[
+        int | None, typer.Option(min=0, help="Only this attempt of the run; default: its latest history.")
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show each tensor's statistics with a line of its history; of one tensor also the steps and a histogram.
@@ -53,36 +67,49 @@ def command(
         raise ConfigError(f"--stat is {stat!r}; it can be {', '.join(STATS)}")
     from tdcore.trial import create_trial
 
-    with closing(create_trial(run)) as trial:
-        names = _chosen(trial, tensor)
+    with closing(create_trial(run, attempt=attempt)) as trial:
+        names, of_mode = _chosen(trial, tensor), _mode(mode)
         if not json_output:
-            for line in missing_lines(trial.missing()):
-                console().print(line, style="yellow", markup=False)
+            missing = [each for each in trial.missing() if attempt in (None, each.attempt)]
+            lines = missing_lines(missing, len(trial.modes()))
+            for line in filter(None, [*lines, trial.open_hint]):
+                console().print(f"[yellow]{shown(line, _MAX_LINE)}[/]")
         if tensor is not None and len(names) == 1:
-            _show_one(trial, names[0], step, stat, last, json_output)
+            _show_one(trial, names[0], step, of_mode, stat, last, json_output)
         else:
-            _show_all(trial, names, step, stat, json_output)
+            _show_all(trial, names, step, of_mode, stat, json_output)
+
+
+def _mode(text: str | None) -> ModeKeys | None:
+    if text is None or text.upper() in ModeKeys.__members__:
+        return None if text is None else ModeKeys[text.upper()]
+    raise ConfigError(f"--mode is {text!r}; it can be {', '.join(each.name.lower() for each in ModeKeys)}")
 
 
 def _chosen(trial: Trial, tensor: str | None) -> list[str]:
-    if tensor is None:
-        return trial.tensor_names()
-    if trial.has_tensor(tensor):
+    """Names, sorted; also those of tensors of which nothing but absent values was recorded."""
+    if tensor is not None and trial.has_tensor(tensor):
         return [tensor]
-    names = trial.tensor_names(regex=tensor)
-    if not names:
+    recorded = trial.rows(tensor, columns=["name", "kind"])
+    if tensor is None:
+        kinds = recorded.column("kind").cast("string")
+        recorded = recorded.filter([kind != TensorKind.REDUCTION.label for kind in kinds.to_pylist()])
+    names = sorted(recorded.column("name").unify_dictionaries().unique().to_pylist())
+    hint = f". It may still come: {trial.open_hint}" if trial.open_hint else ""
+    if not names and tensor is not None:
         raise TensorUnavailable(
             f"no tensor of {trial.path} is called {tensor!r} or found by it{trial.why_absent(tensor)}; "
-            f"see tdcore ls {trial.path}"
+            f"see tdcore ls {trial.path}{hint}"
         )
     return names
 
 
-def _show_all(trial: Trial, names: list[str], step: int | None, stat: str, json_output: bool) -> None:
-    from rich.markup import escape
+def _show_all(
+    trial: Trial, names: list[str], step: int | None, mode: ModeKeys | None, stat: str, json_output: bool
+) -> None:
     from rich.table import Table
 
-    rows = _by_name(trial.stats(names, steps=step, merged=True))
+    rows = _by_name(trial.stats(names, steps=step, mode=mode, merged=True))
     found: list[dict[str, Any]] = []
     for name in names:
         mine = rows.get(name, [])
@@ -92,9 +119,13 @@ def _show_all(trial: Trial, names: list[str], step: int | None, stat: str, json_
             {
                 "tensor": name,
                 "kind": mine[-1]["kind"],
+                "status": mine[-1]["status"],
+                "reason": mine[-1]["reason"],
                 "last": _numbers(mine[-1]),
                 "history": [_numbers(row)[stat] for row in mine],
                 "steps": [row["step"] for row in mine],
+                "modes": [row["mode"] for row in mine],
+                "mode_steps": [row["mode_step"] for row in mine],
             }
         )
     if json_output:
@@ -102,38 +133,102 @@ def _show_all(trial: Trial, names: list[str], step: int | None, stat: str, json_
         print_json({"run": trial.path, "stat": stat, "gaps": gaps, "tensors": found})
         return
     out = console()
-    shown = ("mean", "std", "abs_mean", "abs_max") if out.width >= _WIDE else ("abs_mean", "abs_max")
-    table = Table(title=f"{escape(trial.path)}: last saved step of each tensor", title_justify="left")
-    table.add_column("tensor", overflow="fold", min_width=24)
-    for column in ("kind", "step", *shown, "nan/inf"):
+    layout = _layout(out.width, stat)
+    table = Table(**layout.style)
+    table.title, table.title_justify = f"{shown(trial.path)}: last saved step of each tensor", "left"
+    table.add_column("tensor", overflow="fold", min_width=min(24, out.width // 4))
+    for column in (*layout.before, *layout.statistics, "nan/inf"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column(f"history of {stat}", no_wrap=True)
+    table.add_column(f"history of {stat}", overflow="fold", min_width=layout.history)
     for entry in found:
-        numbers = entry["last"]
-        bad = (numbers["nan_count"] or 0) + (numbers["inf_count"] or 0)
-        table.add_row(
-            escape(entry["tensor"]), entry["kind"], str(entry["steps"][-1]),
-            *(number(numbers[each], 3) for each in shown),
-            f"[red]{bad:,}[/]" if bad else "0", sparkline(entry["history"], 18),
-        )  # fmt: skip
+        table.add_row(*_row(entry, layout))
     out.print(table)
 
 
-def _show_one(trial: Trial, name: str, step: int | None, stat: str, last: int, json_output: bool) -> None:
-    from rich.markup import escape
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """What fits on a line of a terminal: columns before and of statistics, cells of the history."""
+
+    before: tuple[str, ...]
+    statistics: tuple[str, ...]
+    history: int
+    style: dict[str, Any]
+
+
+def _layout(width: int, stat: str) -> _Layout:
+    if width >= _WIDE:
+        return _Layout(
+            before=("kind", "step"),
+            statistics=("mean", "std", "abs_mean", "abs_max"),
+            history=_HISTORY,
+            style={},
+        )
+    from rich import box
+
+    style = {"box": box.SIMPLE_HEAD, "pad_edge": False, "show_edge": False}
+    if width >= _MIDDLE:
+        return _Layout(
+            before=("kind", "step"), statistics=("abs_mean", "abs_max"), history=_HISTORY, style=style
+        )
+    return _Layout(before=("step",), statistics=(stat,), history=min(_HISTORY, width // 4), style=style)
+
+
+def _row(entry: dict[str, Any], layout: _Layout) -> list[str]:
+    before = {"kind": shown(entry["kind"]), "step": _last_step(entry)}
+    numbers = entry["last"]
+    if (
+        numbers["count"] is None
+    ):  # absent, skipped or lost without statistics: said where the numbers would be
+        cells = [f"[yellow]{shown(entry['status'])}[/]", *[""] * (len(layout.statistics) - 1)]
+        bad = "-"
+    else:
+        cells = [number(numbers[each], 3) for each in layout.statistics]
+        count = (numbers["nan_count"] or 0) + (numbers["inf_count"] or 0)
+        bad = f"[red]{count:,}[/]" if count else "0"
+    name = shown(entry["tensor"])
+    return [
+        name,
+        *(before[each] for each in layout.before),
+        *cells,
+        bad,
+        sparkline(entry["history"], layout.history),
+    ]
+
+
+def _last_step(entry: dict[str, Any]) -> str:
+    """The step of the mode, with the mode where it is not TRAIN."""
+    mode, step = entry["modes"][-1], entry["mode_steps"][-1]
+    return str(step) if mode in ("TRAIN", "GLOBAL") else f"{shown(mode)} {step}"
+
+
+def _show_one(
+    trial: Trial,
+    name: str,
+    step: int | None,
+    mode: ModeKeys | None,
+    stat: str,
+    last: int,
+    json_output: bool,
+) -> None:
     from rich.table import Table
 
     sharding = sharding_texts(trial, [name]).get(name)
     who = "worker" if sharding is None else "workers"
-    rows = trial.stats([name], merged=sharding is not None).to_pylist()
-    histogram = _histogram_row(trial, rows, step, name)
+    rows = trial.stats([name], mode=mode, merged=sharding is not None).to_pylist()
+    if not rows:
+        raise TensorUnavailable(f"{name!r} was not saved in mode {mode.name if mode else '?'}")
+    histogram = _histogram_row(trial, rows, step, mode, name)
     if json_output:
         entries = [
-            {"step": row["step"], "mode": row["mode"], who: row[who], "call": row["call"],
+            {"step": row["step"], "mode": row["mode"], "mode_step": row["mode_step"], who: row[who],
+             "call": row["call"],
              "status": row["status"], "shape": row["shape"], "dtype": row["dtype"], **_numbers(row)}
             for row in rows
         ]  # fmt: skip
-        drawn = {"step": histogram["step"], "log2": _bins(histogram)} if histogram else None
+        drawn = None
+        if histogram is not None:
+            at = {key: histogram[key] for key in ("step", "mode", "mode_step")}
+            drawn = {**at, "log2": _bins(histogram)}
         gaps = [asdict(gap) for gap in trial.gaps]
         head = {"run": trial.path, "tensor": name, "gaps": gaps, "sharding": sharding}
         print_json({**head, "rows": entries, "histogram": drawn})
@@ -142,8 +237,13 @@ def _show_one(trial: Trial, name: str, step: int | None, stat: str, last: int, j
     with_statistics = [row for row in rows if row["count"] is not None]
     shape = with_statistics[-1]["shape"] if with_statistics else None
     dtype = with_statistics[-1]["dtype"] if with_statistics else None
+    modes = list(dict.fromkeys(row["mode"] for row in rows))
+    counts_differ = any(row["step"] != row["mode_step"] for row in rows)
+    of_mode = f"  {modes[0]} steps" if len(modes) == 1 and counts_differ else ""
     out.print(
-        f"[bold]{escape(name)}[/]  {rows[-1]['kind']}  {dtype or '-'} {shape if shape is not None else ''}"
+        f"[bold]{shown(name)}[/]  {shown(rows[-1]['kind'])}  {shown(dtype or '-')} "
+        + (shown(shape) if shape is not None else "")
+        + of_mode
     )
     if sharding is not None:
         out.print(f"{sharding}; statistics are those of the whole")
@@ -151,34 +251,42 @@ def _show_one(trial: Trial, name: str, step: int | None, stat: str, last: int, j
     told = [key for key in (who, "call") if len({row[key] for row in rows}) > 1]  # else the same for all
     if sharding is not None and who not in told:
         told.insert(0, who)
-    table = Table(
-        title=f"last {min(last, len(rows))} of {len(rows)}" if len(rows) > last else None,
-        title_justify="left",
-    )
+    layout = _layout(out.width, stat)
+    table = Table(**layout.style)
+    table.title_justify = "left"
+    table.title = f"last {min(last, len(rows))} of {len(rows)}" if len(rows) > last else None
     columns = ["mean", "std", "abs_mean", "min", "max", "l2", "zero_percent", "nan_count", "inf_count"]
     if out.width < _WIDE:
         columns = ["mean", "abs_mean", "min", "max", "nan_count", "inf_count"]
-    for column in ["step", "mode", *told, *columns, "status"]:
+    if out.width < _MIDDLE:
+        columns.remove("abs_mean")
+    places = ["mode"] if len(modes) > 1 else []
+    places += ["mode_step", *(["step"] if counts_differ else []), *told]
+    titles = {"step": "global", "mode_step": "step"}
+    for column in [*(titles.get(place, place) for place in places), *columns]:
         table.add_column(
             column.replace("_percent", " %").replace("_count", ""), justify="right", no_wrap=True
         )
+    table.add_column("status", justify="right", overflow="fold")
     for row in rows[-last:]:
         numbers = _numbers(row)
-        status = row["status"] + (f" ({escape(row['reason'])})" if row["reason"] else "")
-        place = (str(row[key]) for key in told)
-        table.add_row(str(row["step"]), row["mode"], *place, *(number(numbers[c]) for c in columns), status)
+        status = row["status"] + (f" ({shown(row['reason'])})" if row["reason"] else "")
+        place = (str(row[key]) for key in places)
+        table.add_row(*place, *(number(numbers[c]) for c in columns), status)
     out.print(table)
     if histogram is not None:
         which = "".join(f", {key} {str(histogram[key]).removeprefix('worker_')}" for key in told)
-        out.print(f"magnitudes at step {histogram['step']}{which}: how many values lie in each power of two")
-        for label, count, bar in _bars(_bins(histogram), _numbers(histogram)["zero_count"] or 0):
-            out.print(f"{label:>16} {count:>12,} {bar}")
+        at_step = step_text(histogram["step"], histogram["mode"], histogram["mode_step"])
+        out.print(f"magnitudes at {at_step}{which}: how many values lie in each power of two")
+        for label, count, line in _bars(_bins(histogram), _numbers(histogram)["zero_count"] or 0):
+            out.print(f"{label:>16} {count:>12,} {line}")
 
 
 def _by_name(table: pa.Table) -> dict[str, list[dict[str, Any]]]:
     columns = [
-        "name", "kind", "step", "count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "min",
-        "max", "mean", "std", "l1", "l2", "abs_max",
+        "name", "kind", "step", "mode", "mode_step", "status", "reason", "count", "nan_count",
+        "pos_inf_count", "neg_inf_count",
+        "zero_count", "min", "max", "mean", "std", "l1", "l2", "abs_max",
     ]  # fmt: skip
     found: dict[str, list[dict[str, Any]]] = {}
     for row in table.select(columns).to_pylist():
@@ -187,8 +295,8 @@ def _by_name(table: pa.Table) -> dict[str, list[dict[str, Any]]]:
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, Any]:
-    """The statistics of one row by the names of STATS; None where it has none."""
-    if row["count"] is None:
+    """The statistics of one row by the names of STATS; None where it has none, or lacks some."""
+    if any(row[name] is None for name in _NEEDED):
         return dict.fromkeys((*STATS, "inf_count", "zero_count", "count"))
     inf = row["pos_inf_count"] + row["neg_inf_count"]
     finite = row["count"] - row["nan_count"] - inf
@@ -203,14 +311,16 @@ def _numbers(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _histogram_row(
-    trial: Trial, rows: list[dict[str, Any]], step: int | None, name: str
+    trial: Trial, rows: list[dict[str, Any]], step: int | None, mode: ModeKeys | None, name: str
 ) -> dict[str, Any] | None:
-    there = [row for row in rows if row["count"] is not None and (step is None or row["step"] == step)]
+    number_of = "step" if mode in (None, ModeKeys.GLOBAL) else "mode_step"
+    there = [row for row in rows if row["count"] is not None and step in (None, row[number_of])]
     if step is not None and not there:
-        steps = sorted({row["step"] for row in rows if row["count"] is not None})
+        steps = sorted({row[number_of] for row in rows if row["count"] is not None})
         near = min(steps, key=lambda other: abs(other - step)) if steps else None
         raise TensorUnavailable(
-            f"{name!r} has no statistics at step {step}: {trial.why_absent(name, step)}"
+            f"{name!r} has no statistics at {'global step' if mode is None else mode.name + ' step'} {step}: "
+            f"{trial.why_absent(name, step, mode or ModeKeys.GLOBAL)}"
             + (f"; the nearest is {near}" if steps else "")
         )
     return there[-1] if there else None
@@ -229,5 +339,5 @@ def _bars(bins: dict[int, int], zeros: int) -> list[tuple[str, int, str]]:
     if zeros:
         lines.append(("0", zeros))
     return [
-        (label, count, "█" * max(int(count > 0), round(_BAR_WIDTH * count / most))) for label, count in lines
+        (label, count, bar(max(int(count > 0), round(_BAR_WIDTH * count / most)))) for label, count in lines
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdcore.cli.output import console, print_json
+from tdcore.cli.output import console, print_json, shown
 from tdcore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -109,7 +109,6 @@ class _Progress:
 
 
 def _print(report: SweepReport) -> None:
-    from rich.markup import escape
     from rich.table import Table
 
     from tdcore.sinks import shown_place
@@ -121,11 +120,11 @@ def _print(report: SweepReport) -> None:
         table.add_column(column, justify="left" if column == "run" else "right", overflow="fold")
     for entry in report.entries:
         verdicts = {} if entry.report is None else {each.rule: each for each in entry.report.verdicts}
-        table.add_row(escape(shown_place(entry.place)), *(_cell(verdicts.get(name)) for name in names))
+        table.add_row(shown(shown_place(entry.place)), *(_cell(verdicts.get(name)) for name in names))
     out.print(table)
     for entry in report.entries:
         if entry.error:
-            out.print(f"[red]{escape(shown_place(entry.place))}: {escape(entry.error)}[/]")
+            out.print(f"[red]{shown(shown_place(entry.place))}: {shown(entry.error, 1000)}[/]")
     out.print(report.summary)
 
 
@@ -138,6 +137,7 @@ def _cell(verdict: Verdict | None) -> str:
         "issue": f"[red]{verdict.finding_count:,}[/]",
         "error": "[red]error[/]",
         "not evaluable": "[yellow]n/e[/]",
+        "does not apply": "[dim]n/a[/]",
         "in progress": "[cyan]0 so far[/]",
     }
     return cells[verdict.status.value]

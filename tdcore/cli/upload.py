@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdcore.cli.output import console, human_bytes, print_json
+from tdcore.cli.output import console, human_bytes, print_json, shown
 
 if TYPE_CHECKING:
     from tdcore.sinks.spool import SpoolEntry
@@ -59,7 +59,7 @@ def _upload_shown(spool: Path, to: str | None) -> list[Uploaded]:
         def sent(folder: Path, entry: SpoolEntry) -> None:
             nonlocal count, size
             count, size = count + 1, size + entry.size
-            status.update(f"{count} objects, {human_bytes(size)} sent: {entry.key}")
+            status.update(f"{count} objects, {human_bytes(size)} sent: {shown(entry.key)}")
 
         results = upload(spool, to=to, sent=sent)
     for result in results:
@@ -68,8 +68,6 @@ def _upload_shown(spool: Path, to: str | None) -> list[Uploaded]:
 
 
 def _print(result: Uploaded) -> None:
-    from rich.markup import escape
-
     out = console()
     text = f"{result.objects} objects ({human_bytes(result.bytes)})"
     if result.to:
@@ -83,4 +81,4 @@ def _print(result: Uploaded) -> None:
     if result.why:
         text += f": {result.why}"
     colour = "red" if result.left or result.damaged else "green"
-    out.print(f"[{colour}]{escape(result.spool)}[/]: {escape(text)}")
+    out.print(f"[{colour}]{shown(result.spool)}[/]: {shown(text, 1000)}")

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from tdcore.flusher.health import say
 from tdcore.flusher.ledger import IndexEntry, Ledger
-from tdcore.flusher.merge import Merge, final_groups, merge_files, next_group
+from tdcore.flusher.merge import Merge, final_groups, merge_files, next_group, small_files
 from tdcore.flusher.options import FlusherOptions
 from tdcore.sinks.base import PipelinedSink, Sink, SinkError, SinkKeyError, delete_all
 
@@ -25,6 +25,7 @@ Work: TypeAlias = Callable[[], Booking]
 
 _AT_ONCE = 32  # deletions between two looks at the ring
 _PAUSE_SECONDS = 30.0  # after a merge that the sink refused
+_MANY_TIMES = 2  # so many times merge_fan_in small files, or doomed pairs, are more than should wait
 
 
 class Compactor:
@@ -42,6 +43,8 @@ class Compactor:
         self._not_before = 0.0
         self._running: Future[Booking] | None = None  # the work that is under way
         self._nothing_since = -1  # the ledger's changes when there was last nothing to merge
+        self._counted_at = -1  # the ledger's changes when small files were last counted
+        self._small = 0  # as counted then
 
     def step(self, now: float) -> bool:
         """Do one piece of work, or look after the one that is under way; False when there is nothing to do.
@@ -56,14 +59,33 @@ class Compactor:
             self._running = self._begin(work)
         return self._running.done() and self._book(now)
 
+    def overdue(self, now: float) -> bool:
+        """Whether so many files wait to be merged or deleted that step() is due at once."""
+        many = _MANY_TIMES * self._options.merge_fan_in
+        if self._running is not None:
+            return self._running.done()
+        if now < self._not_before:
+            return False
+        if len(self._doomed) > 2 * many and self._doomed[2 * many][0] <= now:
+            return True
+        return len(self._ledger.entries) > many and self._overdue_merge(many)
+
     def finish(self) -> None:
-        """The last merges, as far as time allows, and all deletions. Raises SinkError."""
+        """The last merges and all deletions. Raises SinkError.
+
+        Merges end when `final_merge` is over, but not while so many files are left that a run should not end
+        with them: then when `catch_up` is over.
+        """
         if self._running is not None:
             wait([self._running])
             self._book(self._clock())
-        deadline = self._clock() + self._options.final_merge.total_seconds()
+        began, many = self._clock(), _MANY_TIMES * self._options.merge_fan_in
         for group in final_groups(self._candidates(), self._options):
-            if self._clock() < deadline:
+            left = len(self._candidates()) > many
+            limit = (
+                max(self._options.final_merge, self._options.catch_up) if left else self._options.final_merge
+            )
+            if self._clock() - began < limit.total_seconds():
                 self._merge(group)()
         self._delete([key for _, key in self._doomed])()
 
@@ -85,6 +107,14 @@ class Compactor:
             self._nothing_since = self._ledger.changes
             return None
         return partial(self._merge, group)
+
+    def _overdue_merge(self, many: int) -> bool:
+        if self._nothing_since == self._ledger.changes:
+            return False
+        if self._counted_at != self._ledger.changes:
+            self._counted_at = self._ledger.changes
+            self._small = small_files(self._candidates(), self._options)
+        return self._small > many
 
     def _begin(self, work: Work) -> Future[Booking]:
         end: Future[Booking] = Future()

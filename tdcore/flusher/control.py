@@ -2,6 +2,10 @@
 
 Two keys are asked for: the request to stop, until there is one, and the next request to capture more. What
 they hold is the hook's to judge (tdcore/control.py says what it may be).
+
+Others write that folder. A request that is a link, a FIFO or a device, or is too large, is never opened: the
+flusher says so once, passes a request to capture more on as one that cannot be read, and goes on to the next.
+Such a request to stop is none; a file that takes its place is.
 """
 
 from __future__ import annotations
@@ -11,12 +15,15 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from tdcore.control import MAX_CAPTURE_REQUESTS, MAX_REQUEST_BYTES
+from tdcore.errors import UnsafeFile
+from tdcore.flusher.health import say
 from tdcore.flusher.options import FlusherOptions
 from tdcore.layout import capture_key, stop_key
 from tdcore.sinks.base import PipelinedSink, Sink, SinkError
 
 __all__ = ["ControlRequests"]
 
+_MAX_WHY = 400  # characters of a message that is passed on
 _BARE_STOP = '{"reason": "stop requested"}'
 
 
@@ -52,7 +59,7 @@ class ControlRequests:
         """Looks when it is time to. Never waits for a sink that is far away."""
         if self._stop is not None:
             data = self._stop.poll(now)
-            if data is not None:
+            if isinstance(data, bytes):
                 self._trainer.request_stop(_passable(data) or _BARE_STOP)
                 self._stop = None
         if self._number < MAX_CAPTURE_REQUESTS:
@@ -67,8 +74,11 @@ class ControlRequests:
             data = self._capture.poll(now)
             if data is None:
                 return
-            # One that does not fit is passed on as a note, so that the hook can say that it was ignored.
-            self._waiting = _passable(data) or json.dumps({"too_large": len(data)})
+            # One that cannot be passed on is passed on as a note, so that the hook says that it was ignored.
+            if isinstance(data, UnsafeFile):
+                self._waiting = json.dumps({"unreadable": str(data)[:_MAX_WHY]})
+            else:
+                self._waiting = _passable(data) or json.dumps({"too_large": len(data)})
         if self._trainer.try_post_request(self._waiting):
             self._waiting = ""
             self._number += 1
@@ -86,22 +96,32 @@ class Awaited:
         self._pause = pause.total_seconds()
         self._next = 0.0
         self._asked: Future[bytes] | None = None  # an answer that is on its way
+        self._told = ""  # the last warning, which is not repeated
 
     def next(self, key: str) -> None:
         """Another object is awaited from now on."""
         self._key = key
 
-    def poll(self, now: float) -> bytes | None:
-        """What the object holds, when it has come."""
+    def poll(self, now: float) -> bytes | UnsafeFile | None:
+        """What the object holds, when it has come; an error when it is none that may be read."""
         if now < self._next:
             return None
+        data: bytes | UnsafeFile | None = None
         try:
             data = self._read()
+        except UnsafeFile as error:
+            data = error
+            self._tell(str(error))
         except SinkError:
-            data = None
+            pass
         if self._asked is None:
             self._next = now + self._pause
         return data
+
+    def _tell(self, message: str) -> None:
+        if message != self._told:
+            self._told = message
+            say(f"a request is ignored: {message}")
 
     def _read(self) -> bytes | None:
         if self._pipelined is None:

@@ -26,7 +26,7 @@ Documents = list[tuple[str, bytes]]
 
 
 class Intake:
-    """The batches of `worker` in `attempt`, cut so that each holds at most max_bytes and max_records.
+    """The batches of `worker` in `attempt`; each holds at most segment_bytes and a `share`-th of the ring.
 
     documents: called with the small files that come out of the ring, in order.
     """
@@ -37,8 +37,8 @@ class Intake:
         *,
         worker: str,
         attempt: int,
-        max_bytes: int,
-        max_records: int,
+        segment_bytes: int,
+        share: int,
         documents: Callable[[Documents], None],
     ) -> None:
         self.batches: deque[Batch] = deque()  # taken and not given back, oldest first
@@ -46,8 +46,9 @@ class Intake:
         self._consumer = consumer
         self._worker = worker
         self._attempt = attempt
-        self._max_bytes = max_bytes
-        self._max_records = max_records
+        self._segment_bytes = segment_bytes
+        self._share = share
+        self._max_records = consumer.slots // share
         self._documents = documents
         self._names: NameTable | None = None  # made with the first batch: it imports pyarrow
         self._lost: LostTensors | None = None  # likewise
@@ -111,6 +112,11 @@ class Intake:
         taken = self._next_ticket - self._consumer.head_ticket
         taken_bytes = sum(batch.drained.payload_bytes for batch in self.batches)
         return self._consumer.pending_records - taken, self._consumer.pending_bytes - taken_bytes
+
+    @property
+    def _max_bytes(self) -> int:
+        """Of one batch. A ring that gets no more memory is smaller than it might be."""
+        return min(self._segment_bytes, self._consumer.data_bytes // self._share)
 
     @property
     def full(self) -> bool:

@@ -88,12 +88,13 @@ class Flusher:
             consumer,
             worker=worker,
             attempt=attempt,
-            max_bytes=min(self._options.segment_bytes, consumer.data_bytes // share),
-            max_records=consumer.slots // share,
+            segment_bytes=self._options.segment_bytes,
+            share=share,
             documents=self._documents.update,
         )
         self._started = 0  # so many batches of the intake are on their way
         self._compactor: Compactor | None = None  # made when it is needed: it imports pyarrow
+        self._owes_merge = False  # something was written since the last look for overdue merges
         self._recovered = False
         self._end_written = False
         self._ended = False  # end/ is written and nothing is left to do
@@ -151,8 +152,11 @@ class Flusher:
             worked = self._pipeline.collect()
             if self._pipeline.busy and self._consumer.fill > self._options.spill_fill:
                 self._pipeline.relieve()
+            if self._owes_merge and self._catch_up(now):
+                return True
             if self._something_waits() or self._due(now, ending):
-                return self._flush(now) or worked
+                self._owes_merge = self._flush(now)
+                return self._owes_merge or worked
             if self._pipeline.busy:
                 return worked
             if ending and not self._consumer.pending_records:
@@ -381,6 +385,14 @@ class Flusher:
         """Nothing urgent to do: merge or delete some files. False when there is nothing to do either."""
         merger = self._merger()
         return merger is not None and merger.step(now)
+
+    def _catch_up(self, now: float) -> bool:
+        """At most one piece of overdue merging for each write: so the number of files is bounded at any rate,
+        and what is written does not wait for long.
+        """
+        self._owes_merge = False
+        merger = self._merger()
+        return merger is not None and merger.overdue(now) and merger.step(now)
 
     def _next_pause(self, pause: float) -> float:
         """Half as long again as the last one: about a third of the time since there was work to do."""

@@ -12,6 +12,7 @@ One thread: the flusher's.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,7 +29,15 @@ from tdcore.flusher.table import ROWS_PER_GROUP, IndexWriter
 from tdcore.layout import INDEX_SCHEMA, PAD_PREFIX, FileRange, segment_key, segment_name
 from tdcore.sinks.base import Buffer, Sink, announce, put_straight
 
-__all__ = ["Merge", "MergedSegment", "final_groups", "join_segments", "merge_files", "next_group"]
+__all__ = [
+    "Merge",
+    "MergedSegment",
+    "final_groups",
+    "join_segments",
+    "merge_files",
+    "next_group",
+    "small_files",
+]
 
 _MAX_HEADER_BYTES = 100 * 1024 * 1024  # as the safetensors readers have it
 _DATA_START = 4096
@@ -52,8 +61,18 @@ class Merge:
     unneeded: list[str]
 
 
+def small_files(entries: Sequence[IndexEntry], options: FlusherOptions) -> int:
+    """How many index files are small and have a small neighbour, so that merging may make them fewer."""
+    return sum(len(run) for run, _ in _small_runs(entries, options) if len(run) > 1)
+
+
 def next_group(entries: Sequence[IndexEntry], options: FlusherOptions) -> list[IndexEntry]:
-    """The oldest neighbours worth merging now; empty when there are none."""
+    """The oldest neighbours worth merging now; empty when there are none.
+
+    Neighbours of one level, as many as merge_fan_in, which keeps the work linear. Kills and refused merges
+    can leave levels in any order; where more files stand in a row than an orderly one could have, the
+    smallest neighbours are merged whatever their levels.
+    """
     for run, closed in _small_runs(entries, options):
         levels = [entry.summary.level if entry.summary else 0 for entry in run]
         start = 0
@@ -62,6 +81,10 @@ def next_group(entries: Sequence[IndexEntry], options: FlusherOptions) -> list[I
                 if at - start >= options.merge_fan_in:
                     return _fitting(run[start : start + options.merge_fan_in], options)
                 start = at
+        if len(run) > _most_in_order(run, options.merge_fan_in):
+            group = _fitting(_smallest_window(run, options.merge_fan_in), options)
+            if len(group) >= 2:
+                return group
         if closed and len(run) >= 4:  # a large file follows: no more neighbours will come
             group = _fitting(run, options)
             if len(group) >= 2:
@@ -163,6 +186,18 @@ def _small_runs(
             run.append(entry)
     if run:
         yield run, False
+
+
+def _most_in_order(run: Sequence[IndexEntry], fan_in: int) -> int:
+    """How many files can stand in a row when each level has fewer than fan_in."""
+    records = run[-1].range.last - run[0].range.first + 1
+    return (fan_in - 1) * (1 + math.ceil(math.log(max(records, fan_in), fan_in)))
+
+
+def _smallest_window(run: Sequence[IndexEntry], length: int) -> Sequence[IndexEntry]:
+    """The `length` neighbours that together are smallest."""
+    start = min(range(len(run) - length + 1), key=lambda at: sum(each.size for each in run[at : at + length]))
+    return run[start : start + length]
 
 
 def _fitting(run: Sequence[IndexEntry], options: FlusherOptions) -> list[IndexEntry]:

@@ -33,7 +33,8 @@ class FlusherOptions:
     retry_delay: pause after the sink refused. give_up_fill: share of the ring above which, while the sink
     refuses, payloads are given up, oldest first. kept_bytes: memory for the rows of given-up payloads.
     end_deadline: how long, at the end, a sink that refuses everything is tried again.
-    final_merge: most time spent on merging at the end.
+    final_merge: most time spent on merging at the end. catch_up: the same while far more small files are left
+    than a run should have, as after the death of a flusher.
     """
 
     segment_bytes: int = 64 * _MIB
@@ -56,6 +57,7 @@ class FlusherOptions:
     kept_bytes: int = 32 * _MIB
     end_deadline: timedelta = timedelta(seconds=60)
     final_merge: timedelta = timedelta(seconds=5)
+    catch_up: timedelta = timedelta(seconds=60)
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tdcore.flusher.health import say
 from tdcore.flusher.journal import Journal
 from tdcore.flusher.options import FlusherOptions
-from tdcore.sinks import Sink, is_remote, open_sink
+from tdcore.sinks import Sink, is_remote, local_path, open_sink
+from tdcore.writer_lock import wait_for_writer_lock
 
 if TYPE_CHECKING:
     from tdcore.sinks.spool import Spool
@@ -26,13 +27,14 @@ _PATIENCE = timedelta(seconds=5)  # the flusher must not be away from its ring f
 
 @contextlib.contextmanager
 def open_place(job: Mapping[str, Any]) -> Iterator[tuple[Sink, Journal | None]]:
-    """The sink of `job["out"]`, closed at the end, and its journal.
+    """The sink of `job["out"]`, closed at the end, and its journal. Nobody else merges its files meanwhile.
 
     job: "out", "worker", "attempt", "options", "run_id", "trainer_pid", and "spool", where that is kept which
     a bucket does not take in time.
     """
     if not is_remote(job["out"]):
-        with contextlib.closing(open_sink(job["out"])) as sink:
+        locked = wait_for_writer_lock(Path(local_path(job["out"])), job["worker"], job["attempt"], say)
+        with contextlib.closing(open_sink(job["out"])) as sink, locked:
             yield sink, None
         return
 

@@ -3,6 +3,9 @@
 A put writes a file whose name starts with ".tmp-" beside its place, flushes it to the disk, renames it, and
 flushes the folder: durable and all or nothing, also across a power failure. Large aligned parts go by direct
 I/O (`tdcore._core.write_file`), so that they do not evict the training's data from the page cache.
+
+Below its folder it follows no link, waits for no FIFO and opens no device (run_folder.py): the folder may
+come from somebody else. No document is read that is larger than such a document can be.
 """
 
 from __future__ import annotations
@@ -10,11 +13,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
+from tdcore.layout import size_limit
 from tdcore.sinks.base import Buffer, SinkError, SinkErrorKind, SinkKeyError, check_key, check_prefix
+from tdcore.sinks.run_folder import RunFolder, folder_path, path_below, sync_folder
 
 __all__ = ["LocalSink"]
 
@@ -48,17 +52,18 @@ class LocalSink:
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = os.path.abspath(os.fspath(root))
+        self._folder = RunFolder(root)
+        self.root = self._folder.root
         self._made: set[str] = set()  # folders known to exist, so that one that vanished is noticed
         self._lock = threading.Lock()  # guards _made
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
         """See Sink.put."""
-        self._put(key, parts, os.rename)
+        self._put(key, parts, _rename)
 
     def put_new(self, key: str, parts: Sequence[Buffer]) -> bool:
         """See Sink.put_new."""
-        return not os.path.exists(self._path(key)) and self._put(key, parts, _link)
+        return not self._exists(key) and self._put(key, parts, _link)
 
     def get(self, key: str) -> bytes:
         """See Sink.get."""
@@ -77,17 +82,18 @@ class LocalSink:
         """See Sink.list."""
         check_prefix(prefix)
         folder, _, _ = prefix.rpartition("/")
-        found: list[str] = []
         try:
-            _walk(self.root, folder, prefix, found)
+            found = list(self._folder.keys(folder, prefix))
         except OSError as error:
             raise self._mapped(error, f"list {prefix!r}") from error
-        return sorted(key for key in found if key > after)
+        return sorted(key for key in found if key > after and not _is_temporary(key))
 
     def delete(self, key: str) -> None:
         """See Sink.delete."""
+        above, name = _split(check_key(key))
         try:
-            os.unlink(self._path(key))
+            with self._folder.folder(above) as folder:
+                os.unlink(name, dir_fd=folder)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -96,11 +102,11 @@ class LocalSink:
     def clean(self, prefix: str) -> None:
         """See Sink.clean."""
         check_prefix(prefix)
-        folder = os.path.join(self.root, *prefix.split("/")[:-1])
         try:
-            for name in os.listdir(folder):
-                if name.startswith(_TEMPORARY):
-                    os.unlink(os.path.join(folder, name))
+            with self._folder.folder(prefix.rpartition("/")[0]) as folder:
+                for name in os.listdir(folder):
+                    if name.startswith(_TEMPORARY):
+                        os.unlink(name, dir_fd=folder)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -109,39 +115,44 @@ class LocalSink:
     def close(self) -> None:
         """Nothing is held open between calls."""
 
-    def _path(self, key: str) -> str:
-        return os.path.join(self.root, *check_key(key).split("/"))
-
-    def _put(self, key: str, parts: Sequence[Buffer], place: Callable[[str, str], object]) -> bool:
-        path = self._path(key)
+    def _exists(self, key: str) -> bool:
+        above, name = _split(check_key(key))
         try:
-            self._make_folder(os.path.dirname(path))
-            self._write(path, parts, place)
+            with self._folder.folder(above) as folder:
+                os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise self._mapped(error, f"look for {key!r}") from error
+        return True
+
+    def _put(self, key: str, parts: Sequence[Buffer], place: Callable[[int, str, str], object]) -> bool:
+        above, name = _split(check_key(key))
+        try:
+            self._make_root(above)
+            with self._folder.folder(above, make=True) as folder:
+                self._write(folder, above, name, parts, place)
         except FileExistsError:
             return False
         except OSError as error:
             size = sum(memoryview(part).nbytes for part in parts)
             raise self._mapped(error, f"write {key!r} ({size} bytes)") from error
+        with self._lock:
+            self._made.update([self.root, above])
         return True
 
     def _read(self, key: str, length: int | None) -> bytes:
-        with self._opened(key) as descriptor:
+        with self._opened(key, size_limit(key) if length is None else None) as descriptor:
             size = os.fstat(descriptor).st_size
             offset = 0 if length is None else max(0, size - length)
             return _read_exactly(descriptor, offset, size - offset)
 
     @contextlib.contextmanager
-    def _opened(self, key: str) -> Iterator[int]:
+    def _opened(self, key: str, limit: int | None = None) -> Iterator[int]:
         """A descriptor of the object's file."""
-        path = self._path(key)
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            with self._folder.file(check_key(key), limit=limit) as descriptor:
                 yield descriptor
-            finally:
-                os.close(descriptor)
             with self._lock:
                 self._made.add(self.root)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
@@ -149,31 +160,42 @@ class LocalSink:
         except OSError as error:
             raise self._mapped(error, f"read {key!r}") from error
 
-    def _write(self, path: str, parts: Sequence[Buffer], place: Callable[[str, str], object]) -> None:
+    def _write(
+        self,
+        folder: int,
+        above: str,
+        name: str,
+        parts: Sequence[Buffer],
+        place: Callable[[int, str, str], object],
+    ) -> None:
         from tdcore import _core
 
-        folder, name = os.path.split(path)
-        temporary = os.path.join(folder, f"{_TEMPORARY}{os.urandom(8).hex()}-{name}"[:255])
+        temporary = f"{_TEMPORARY}{os.urandom(8).hex()}-{name}"[:255]
         try:
-            _core.write_file(temporary, parts)
-            place(temporary, path)
+            _core.write_file(path_below(folder, folder_path(self.root, above), temporary), parts)
+            place(folder, temporary, name)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(temporary)
+                os.unlink(temporary, dir_fd=folder)
             raise
-        _sync_folder(folder)
+        sync_folder(folder)
 
-    def _make_folder(self, folder: str) -> None:
-        """Make `folder` and its parents, durably. ENOENT, once, when one that was there has been removed."""
+    def _make_root(self, above: str) -> None:
+        """Make the root and its parents, durably. ENOENT, once, when one that was there has been removed.
+
+        above: key of the folder that is written to.
+        """
+        folder = folder_path(self.root, above)
         with self._lock:
             if self._made and not (
-                os.path.isdir(self.root) and (folder not in self._made or os.path.isdir(folder))
+                os.path.isdir(self.root) and (above not in self._made or os.path.isdir(folder))
             ):
                 self._made.clear()
                 raise FileNotFoundError(errno.ENOENT, "the run's folder was removed", self.root)
-            if folder in self._made:
+            if self.root in self._made:
                 return
             missing: list[str] = []
+            folder = self.root
             while not os.path.isdir(folder):
                 missing.append(folder)
                 folder = os.path.dirname(folder)
@@ -183,10 +205,11 @@ class LocalSink:
                 except FileExistsError:
                     if not os.path.isdir(each):
                         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), each) from None
-                _sync_folder(os.path.dirname(each))
-            self._made.update([self.root, folder, *missing])
+                _sync_path(os.path.dirname(each))
 
     def _mapped(self, error: OSError, action: str) -> SinkError:
+        if isinstance(error, SinkError):
+            return error
         kind = _KINDS.get(error.errno or 0, "transient")
         reason = error.strerror or str(error)
         return SinkError(
@@ -194,38 +217,36 @@ class LocalSink:
         )
 
 
-def _walk(root: str, folder: str, prefix: str, found: list[str]) -> None:
-    """Append to `found` the keys under `folder` that start with `prefix`."""
-    path = os.path.join(root, *folder.split("/")) if folder else root
-    try:
-        entries = list(os.scandir(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for entry in entries:
-        key = f"{folder}/{entry.name}" if folder else entry.name
-        if entry.name.startswith(_TEMPORARY):
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            if key.startswith(prefix) or prefix.startswith(key + "/"):
-                _walk(root, key, prefix, found)
-        elif key.startswith(prefix):
-            found.append(key)
+def _split(key: str) -> tuple[str, str]:
+    """Folder and name of a key."""
+    above, _, name = key.rpartition("/")
+    return above, name
 
 
-def _link(temporary: str, path: str) -> None:
-    """Give `temporary` the name `path`; FileExistsError when that is taken."""
+def _is_temporary(key: str) -> bool:
+    """Whether it is of an unfinished put."""
+    return f"/{_TEMPORARY}" in f"/{key}"
+
+
+def _rename(folder: int, temporary: str, name: str) -> None:
+    os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def _link(folder: int, temporary: str, name: str) -> None:
+    """Give `temporary` the name `name`; FileExistsError when that is taken."""
     try:
-        os.link(temporary, path)
+        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:
         raise
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
             raise
         # No hard links here: take the name first, then fill it.
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
-        os.rename(temporary, path)
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+        os.close(os.open(name, flags, 0o666, dir_fd=folder))
+        _rename(folder, temporary, name)
     else:
-        os.unlink(temporary)
+        os.unlink(temporary, dir_fd=folder)
 
 
 def _read_exactly(descriptor: int, offset: int, length: int) -> bytes:
@@ -237,12 +258,9 @@ def _read_exactly(descriptor: int, offset: int, length: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _sync_folder(folder: str) -> None:
+def _sync_path(folder: str) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot sync a folder
-            raise
+        sync_folder(handle)
     finally:
         os.close(handle)

@@ -5,6 +5,7 @@ Pure functions, any thread.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.errors import TensorUnavailableForStep
+from tdcore.shard import NORM_OF
 from tdcore.trial.boxes import Box, Shard, box_text, common, volume
 
 __all__ = ["assembled", "difference", "reduced"]
@@ -74,17 +76,23 @@ def difference(a: Array, b: Array) -> str:
 def reduced(reduction: str, parts: Sequence[Array], what: str) -> Array:
     """The reduction over workers of what each has, in order, in float64 (integers: in their own type).
 
-    Read-only, of the parts' dtype. Raises TensorUnavailableForStep for reductions and dtypes without one.
+    "norm_<p>": the p-norm of all, where each has that of its own elements. Read-only, of the parts' dtype.
+    Raises TensorUnavailableForStep for reductions and dtypes without one.
     """
     dtype = parts[0].dtype
-    if reduction not in _UFUNCS or dtype.kind == "b" or (reduction == "avg" and dtype.kind in "iu"):
+    power = _power(reduction)
+    known = dtype.kind == "f" if power is not None else reduction in _UFUNCS and dtype.kind != "b"
+    if not known or (reduction == "avg" and dtype.kind in "iu"):
         raise TensorUnavailableForStep(
             f"{what} is saved as what each worker gives to a reduction {reduction!r} of {dtype.name}, which "
-            f"is not known here ({', '.join(_UFUNCS)} are); value(step, worker=...) gives each",
+            f"is not known here ({', '.join(_UFUNCS)} are, and {NORM_OF}<p> of floats); "
+            "value(step, worker=...) gives each",
             reason="partial",
         )
     wide = {"c": np.dtype(np.complex128), "i": dtype, "u": dtype}.get(dtype.kind, np.dtype(np.float64))
     with np.errstate(all="ignore"):
+        if power is not None:
+            parts = [_norm(parts, power)]
         total = parts[0].astype(wide)
         for part in parts[1:]:
             total = _UFUNCS[reduction](total, part.astype(wide))
@@ -92,4 +100,23 @@ def reduced(reduction: str, parts: Sequence[Array], what: str) -> Array:
             total = total / len(parts)
         found: Array = np.asarray(total).astype(dtype)
     found.flags.writeable = False
+    return found
+
+
+def _power(reduction: str) -> float | None:
+    """The p of "norm_<p>"; None for any other reduction."""
+    try:
+        power = float(reduction.removeprefix(NORM_OF)) if reduction.startswith(NORM_OF) else 0.0
+    except ValueError:
+        return None
+    return power if math.isfinite(power) and power > 0 else None
+
+
+def _norm(parts: Sequence[Array], power: float) -> Array:
+    """The p-norm over workers, element by element, in float64; scaled, so that no power overflows."""
+    sizes = np.abs(np.stack([part.astype(np.float64) for part in parts]))
+    largest: Array = sizes.max(axis=0)  # NaN where one is NaN
+    scaled = sizes / np.where((largest > 0) & np.isfinite(largest), largest, 1.0)
+    norm = largest * np.power(scaled, power).sum(axis=0) ** (1.0 / power)
+    found: Array = np.where((largest > 0) & np.isfinite(largest), norm, largest)
     return found

@@ -46,7 +46,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    return os.path.exists(folder / RUN_KEY)  # False where it may not be looked, unlike Path.exists
+    return os.path.lexists(folder / RUN_KEY)  # also a link, which is then refused; False where none may look
 
 
 def _below_prefix(url: str) -> list[str]:

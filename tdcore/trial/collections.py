@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tdcore import layout
-from tdcore.errors import RunCorrupt
+from tdcore import checks
 from tdcore.layout import TensorKind
-from tdcore.trial.index_file import clipped
+from tdcore.patterns import RunPatterns
+from tdcore.short_repr import cut, how_many
 
 if TYPE_CHECKING:
-    from tdcore.collection import Collection
+    from tdcore.collection import Collection, Pattern
 
 __all__ = ["SavedCollection", "kind_of"]
 
 _BY_NAME = {kind.label: kind for kind in TensorKind}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SavedCollection:
     """A collection of a run. Tensors in it need not have been saved.
 
     include_regex: patterns, searched in names. tensor_names: names that were listed or seen to belong.
     save_config, reduction_config: as the hook had them, None where it had none of its own. document: the
-    whole entry.
+    whole entry. patterns: what searches with the run's patterns, and which of them it refuses. include() and
+    add_tensor_name() add to it for the trial that returned it; the run stays as it is.
     """
 
     name: str
@@ -35,12 +36,17 @@ class SavedCollection:
     save_config: Mapping[str, Any] | None = None
     reduction_config: Mapping[str, Any] | None = None
     document: Mapping[str, Any] = field(default_factory=dict)
+    patterns: RunPatterns = field(default_factory=RunPatterns, repr=False, compare=False)
+    _own_regex: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    _own_names: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        tensors = how_many(len(self.tensor_names), "tensor")
+        return cut(f"<SavedCollection {self.name!r}: {tensors}, include_regex={list(self.include_regex)!r}>")
 
     @classmethod
-    def from_document(cls, name: str, entry: Mapping[str, Any]) -> SavedCollection:
-        """From a checked entry of collections.json. Raises RunCorrupt for a pattern that is none."""
-        for pattern in entry.get("include_regex", []):
-            _check_pattern(pattern, name)
+    def from_document(cls, name: str, entry: Mapping[str, Any], patterns: RunPatterns) -> SavedCollection:
+        """From a checked entry of collections.json. Its patterns are not compiled yet."""
         return cls(
             name=name,
             include_regex=tuple(entry.get("include_regex", [])),
@@ -48,35 +54,57 @@ class SavedCollection:
             save_config=entry.get("save_config"),
             reduction_config=entry.get("reduction_config"),
             document=entry,
+            patterns=patterns,
         )
+
+    def include(self, regexes: str | Iterable[str]) -> None:
+        """Adds patterns, searched in names. Raises ConfigError for one that is none."""
+        added = checks.patterns("include_regex", regexes)
+        self._own_regex += added
+        self.include_regex += added
+
+    def add_tensor_name(self, name: str) -> None:
+        """Adds a tensor by its name."""
+        self._own_names |= {name}
+        self.tensor_names |= {name}
+
+    def take(self, saved: SavedCollection) -> None:
+        """Takes what the run says now, and keeps what include() and add_tensor_name() added."""
+        self.include_regex = (*saved.include_regex, *self._own_regex)
+        self.tensor_names = saved.tensor_names | self._own_names
+        self.save_config, self.reduction_config = saved.save_config, saved.reduction_config
+        self.document = saved.document
 
     def matcher(self) -> Collection:
         """The same collection as hooks have it: `belongs(name, kind)` tells what is part of it.
 
         The patterns of a built-in collection select only the kinds of tensors that it is made for.
         """
-        from tdcore.collection import Collection, CollectionManager
+        from tdcore.built_in_collections import BUILT_IN
+        from tdcore.collection import Collection
 
-        manager = CollectionManager()
-        collection = manager.get(self.name) if self.name else Collection("unnamed")
+        if self.name in BUILT_IN:
+            collection = Collection.built_in(self.name, self._compile)
+        else:
+            collection = Collection(self.name or "unnamed", compile_pattern=self._compile)
         if list(self.include_regex) != collection.include_regex:
             collection.include_regex = list(self.include_regex)
         collection.tensor_names = self.tensor_names
         return collection
 
+    def _compile(self, text: str) -> Pattern:
+        """Patterns of include() are the user's own; the others come from the run."""
+        return re.compile(text) if text in self._own_regex else self.patterns.compile(text)
+
+    def of(self, kinds: Mapping[str, str]) -> list[str]:
+        """Which of these tensors are part of the collection. kinds: by name."""
+        collection = self.matcher()
+        collection.expect(list(kinds))
+        return [name for name, kind in kinds.items() if collection.belongs(name, kind_of(kind))]
+
     def belongs(self, name: str, kind: str) -> bool:
         """Whether a tensor of this name and kind ("weight", "gradient", ...) is part of the collection."""
         return self.matcher().belongs(name, kind_of(kind))
-
-
-def _check_pattern(pattern: str, collection: str) -> None:
-    try:
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise RunCorrupt(
-            f"{layout.COLLECTIONS_KEY}: {clipped(pattern)} of collection {clipped(collection)} is not a "
-            f"regular expression: {error}"
-        ) from error
 
 
 def kind_of(label: str) -> TensorKind:

@@ -107,4 +107,4 @@ def _parsed(entries: object, worker: str, attempt: int) -> Iterable[Gap]:
 
 def _count(entry: Mapping[str, Any], name: str) -> int | None:
     value = entry.get(name)
-    return value if type(value) is int else None
+    return value if type(value) is int and 0 <= value < 1 << 63 else None

@@ -10,6 +10,8 @@ object belongs to one reader.
 from __future__ import annotations
 
 import math
+import mmap
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +26,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tdcore import layout
-from tdcore.errors import RunCorrupt, SinkKeyError
+from tdcore.documents import clipped
+from tdcore.errors import RunCorrupt, SinkKeyError, UnsafeFile
+from tdcore.sinks.run_folder import RunFolder
 from tdcore.trial.chunk import Chunk, whole_column
 from tdcore.trial.index_schema import as_type, check_schema
 from tdcore.trial.vocabulary import Vocabularies
@@ -32,7 +36,7 @@ from tdcore.trial.vocabulary import Vocabularies
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["MODES", "NARROW", "WIDE", "WORDS", "clipped", "open_chunks"]
+__all__ = ["MODES", "NARROW", "WIDE", "WORDS", "open_chunks"]
 
 Rows = npt.NDArray[np.int64]
 
@@ -65,7 +69,6 @@ WIDE = tuple(name for name in layout.index_schema().names if name not in NARROW)
 _MAX_ROWS = 1 << 24  # of one file
 _MAX_FILE_BYTES = 1 << 31
 _MAX_EXPANSION = 4096  # bytes in memory per byte of file
-_MAX_NAME_CHARS = 65536
 _MANY_ROWS = 20_000  # from here on columns are decoded by several threads
 _PIECE_ROWS = 16_384  # large files are read in pieces of at least so many rows
 _LIMITS: dict[str, Any] = {"thrift_string_size_limit": 64 << 20, "thrift_container_size_limit": 1 << 20}
@@ -83,11 +86,6 @@ _CORRUPT = (
     TypeError,
     AttributeError,
 )
-
-
-def clipped(text: str, limit: int = 200) -> str:
-    """A text from a file as it may stand in a message: quoted, and cut when it is long."""
-    return repr(text) if len(text) <= limit else f"{text[:limit]!r}... ({len(text)} characters)"
 
 
 @contextmanager
@@ -206,12 +204,15 @@ def _parquet(source: Any, metadata: Any) -> pq.ParquetFile:
 
 def _source(sink: Sink, root: Path | None, key: str) -> Any:
     if root is not None:
-        path = root / key
         try:
-            if path.stat().st_size >= _MAPPED_BYTES:
-                return pa.memory_map(str(path), "r")
+            with RunFolder(root).file(key, limit=_MAX_FILE_BYTES) as descriptor:
+                size = os.fstat(descriptor).st_size
+                if size >= _MAPPED_BYTES:
+                    return pa.BufferReader(pa.py_buffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)))
         except FileNotFoundError as error:
             raise SinkKeyError(f"{key} is gone") from error
+        except UnsafeFile:
+            raise
         except OSError:
             pass  # the sink maps it to an error of its own
     return pa.BufferReader(sink.get(key))
@@ -309,11 +310,11 @@ def _narrow(
 
 def _check_words(name: str, words: Sequence[str | None], file: layout.FileRange) -> None:
     for word in words:
-        if word is None or len(word) > _MAX_NAME_CHARS:
+        if word is None or len(word) > layout.MAX_NAME_CHARS:
             length = "null" if word is None else f"{len(word)} characters"
             raise RunCorrupt(
                 f"{file.index_key}: a text in column {name!r} is {length}; "
-                f"at most {_MAX_NAME_CHARS} are allowed"
+                f"at most {layout.MAX_NAME_CHARS} are allowed"
             )
         if name == "worker" and word != file.worker:
             raise RunCorrupt(

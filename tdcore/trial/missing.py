@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from tdcore.processes import process_is_gone
 from tdcore.trial.documents import claimed_process
 from tdcore.trial.gaps import Gap, all_gaps
+from tdcore.trial.left_out import LeftOut, left_out_of
+from tdcore.trial.worker_order import worker_order
 
 if TYPE_CHECKING:
     from tdcore.trial.index import Hole, Index
@@ -22,6 +24,7 @@ _OF_GAPS = {
     "gone": "the folder of the run was removed while the run was written: restore its files from a copy",
     "io_error": "the place of the run refused them: check its free space and permissions before the next run",
 }
+_NAMES = "give the hook more memory or a larger RingConfig.names_bytes, or shorten the names"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,27 +33,33 @@ class Missing:
     "end", when a worker was not heard of for a while and has not said that it ended: rows from ticket `first`
     on may exist. Of earlier attempts that is said of workers with a spool, which may hold them. "gap", when
     the writer of the run has counted tensors that were captured and are not in it: `gap` has the numbers.
+    "names", when the hook did not record tensors because their names were left out: `left_out` has how many.
     advice: one sentence.
     """
 
     worker: str
     attempt: int
-    what: Literal["rows", "end", "gap"]
+    what: Literal["rows", "end", "gap", "names"]
     first: int | None
     last: int | None
     advice: str
     gap: Gap | None = None
+    left_out: LeftOut | None = None
 
 
-def find_missing(index: Index, progress: Progress) -> list[Missing]:
+def find_missing(
+    index: Index, progress: Progress, notes: Iterable[tuple[str, int, Mapping[str, Any]]]
+) -> list[Missing]:
     """What is missing, as of what index and progress have read; by attempt and worker.
 
-    Reads the claims of the workers concerned, once, and nothing when nothing is missing. Raises SinkError.
+    notes: those of each worker in each attempt; the worker is "" for the first. Reads the
+    claims of the workers concerned, once, and nothing when nothing is missing. Raises SinkError.
     """
     holes, silent = index.holes, progress.silent()
     claims = progress.claims([*((hole.worker, hole.attempt) for hole in holes), *silent])
     found = [_rows(hole, claims[hole.worker, hole.attempt]) for hole in holes]
     found += [_counted(gap) for gap in all_gaps(index, progress.ends) if gap.reason != "no_index_file"]
+    found += _left_out(progress, notes)
     latest = progress.latest_attempt
     for worker, attempt in silent:
         said = claims[worker, attempt]
@@ -88,6 +97,22 @@ def _counted(gap: Gap) -> Missing:
     return Missing(
         worker=gap.worker, attempt=gap.attempt, what="gap", first=None, last=None, advice=advice, gap=gap
     )
+
+
+def _left_out(progress: Progress, notes: Iterable[tuple[str, int, Mapping[str, Any]]]) -> Iterator[Missing]:
+    for worker, attempt, said in notes:
+        left_out = left_out_of(said)
+        if left_out is not None:
+            first = worker or min(progress.workers(attempt), key=worker_order, default="worker_0")
+            yield Missing(
+                worker=first,
+                attempt=attempt,
+                what="names",
+                first=None,
+                last=None,
+                advice=_NAMES,
+                left_out=left_out,
+            )
 
 
 def _end_advice(claim: Mapping[str, Any], *, gone: bool) -> str:

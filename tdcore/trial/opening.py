@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import time
 from datetime import timedelta
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["create_trial", "open_trial"]
 
+_log = logging.getLogger("tdcore")
+_REMINDER_SECONDS = 60.0
+
 
 def create_trial(
     path: str | os.PathLike[str],
@@ -25,20 +30,32 @@ def create_trial(
     range_steps: tuple[int | None, int | None] | None = None,
     attempt: int | None = None,
     verify: bool = True,
-    wait: timedelta = timedelta(0),
+    wait: timedelta | None = timedelta(0),
     settle: timedelta = timedelta(seconds=5),
     refresh_interval: timedelta | None = None,
+    compat: bool = False,
 ) -> Trial:
     """Opens a run for reading, also one that is still being written.
 
-    path: the run's folder or URL ("s3://bucket/prefix?options"). name: for the user; the last part of the
-    path when None. range_steps: only these global steps, (first, end) with end exclusive, None for no bound.
-    attempt: that attempt alone; None is the latest history, in which an attempt replaces earlier ones from
-    its own first step on. verify: compare the checksum of every payload read. wait: how long to wait for a
-    run that has not begun to write. settle: a step counts as complete when a worker has added nothing to it
-    for this long. refresh_interval: how old an answer may be before the run is looked at again; None: not at
-    all old in a folder, a second in a bucket. Raises RunNotFound, UnsupportedFormat, RunCorrupt,
-    InvalidAttempt, ConfigError, SinkError.
+    Args:
+        path: The run's folder or URL ("s3://bucket/prefix?options").
+        name: For the user; the last part of the path when None.
+        range_steps: Only these global steps, (first, end) with end exclusive, None for no bound.
+        attempt: That attempt alone; None is the latest history, in which an attempt replaces earlier ones
+            from its own first step on.
+        verify: Compare the checksum of every payload read.
+        wait: How long to wait for a run that has not begun to write; None: without end. The log names the
+            place that is waited for, at once and once a minute.
+        settle: A step counts as complete when a worker has added nothing to it for this long.
+        refresh_interval: How old an answer may be before the run is looked at again; None: not at all old in
+            a folder, a second in a bucket.
+        compat: Values, collections and scalars as the older library returns them. Arrays are copies that can
+            be written to, a number that save_scalar() saved has shape (1,) instead of (), and collection()
+            makes a collection that the run lacks.
+
+    Raises:
+        RunNotFound: There is no run, and none came in time.
+        UnsupportedFormat, RunCorrupt, InvalidAttempt, ConfigError, SinkError: The run cannot be read.
     """
     low, high = range_steps or (None, None)
     if low is not None and high is not None and low >= high:
@@ -53,6 +70,7 @@ def create_trial(
             step_range=(low, high),
             settle=settle,
             refresh_interval=pause(place.root, near=0) if refresh_interval is None else refresh_interval,
+            compat=compat,
         )
         reader.refresh()
         if attempt is not None:
@@ -63,17 +81,23 @@ def create_trial(
     return Trial(reader, place.url, name or place.name)
 
 
-def _reader(place: RunPlace, wait: timedelta, **options: Any) -> Reader:
+def _reader(place: RunPlace, wait: timedelta | None, **options: Any) -> Reader:
     """A reader of the run, once it has begun."""
-    deadline = time.monotonic() + wait.total_seconds()
+    begun = time.monotonic()
+    limit = math.inf if wait is None else wait.total_seconds()
+    reminded = -math.inf
     while True:
         try:
             return Reader(place.sink, place.root, **options)
         except SinkKeyError as error:  # noqa: PERF203 -- once a look, with a pause between two
-            left = deadline - time.monotonic()
-            if left <= 0:
+            waited = time.monotonic() - begun
+            if waited >= limit or (place.root is not None and place.root.is_file()):
                 raise _not_found(place) from error
-            time.sleep(min(pause(place.root, near=0.1).total_seconds(), left))
+            if waited - reminded >= _REMINDER_SECONDS:
+                reminded = waited
+                until = "" if wait is None else f", at most {wait}"
+                _log.warning("tdcore: create_trial waits for a run to begin at %s%s", place.shown, until)
+            time.sleep(min(pause(place.root, near=0.1).total_seconds(), limit - waited))
 
 
 def open_trial(sink: Sink, name: str = "run", **options: Any) -> Trial:
@@ -95,7 +119,7 @@ def _not_found(place: RunPlace) -> RunNotFound:
         below = "; `tdcore ls` lists the runs below a prefix"
         return RunNotFound(
             f"{place.shown} has no run.json: it is not a run of tdcore, or the training has not begun to "
-            "write; check the path given to the hook as out_dir, or pass wait=timedelta(minutes=1)"
+            "write; check the path given to the hook as out_dir, or wait until it has begun"
             + (below if place.root is None else "")
         )
     if place.root.exists():

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore import layout
+from tdcore.documents import clipped
 from tdcore.errors import ConfigError, RunCorrupt
-from tdcore.trial.index_file import clipped
 from tdcore.trial.segments import FetchedSegments, MappedSegments, Place, Segments
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ __all__ = ["Progress", "RunStatus"]
 RunStatus = Literal["running", "ended", "died"]
 Mask = npt.NDArray[np.bool_]
 
-_CLAIM = re.compile(r"attempts/(\d{4,8})-([A-Za-z0-9][A-Za-z0-9_.-]{0,127})\.json", re.ASCII)
+_CLAIM = re.compile(r"attempts/(\d{4})-([A-Za-z0-9][A-Za-z0-9_.-]{0,127})\.json", re.ASCII)
 _FAR_SECONDS = 60.0  # of silence: longer than clocks of two machines differ
 _ALWAYS = np.iinfo(np.int64).max
 _PATIENCE = (
@@ -144,6 +144,12 @@ class Progress:
         """All attempts that are known, sorted."""
         numbers = {attempt.number for attempt in self.run.attempts}
         return sorted(numbers | set(self._claims) | {attempt for attempt, _ in self._frontiers})
+
+    @property
+    def homes(self) -> set[tuple[str, int]]:
+        """Every (worker, attempt) that has shown itself."""
+        claimed = {(worker, attempt) for attempt, workers in self._claims.items() for worker in workers}
+        return claimed | {(worker, attempt) for attempt, worker in self._frontiers}
 
     def workers(self, attempt: int) -> set[str]:
         """Workers that take part in an attempt, as far as they have shown themselves."""
@@ -289,7 +295,7 @@ class Progress:
         return process_is_gone(entry.host, entry.pid, entry.started_ns) is True
 
     def _entry(self, attempt: int) -> Attempt | None:
-        return next((each for each in self.run.attempts if each.number == attempt), None)
+        return self.run.by_number.get(attempt)
 
     def _is_silent(self, attempt: int, frontiers: Sequence[_Frontier], *, at_least: float = 0.0) -> bool:
         """Whether nothing has come for long, by this machine's clock or by the writer's.

@@ -49,6 +49,7 @@ class Reader:
         step_range: tuple[int | None, int | None],
         settle: timedelta,
         refresh_interval: timedelta,
+        compat: bool = False,
         wait: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -58,6 +59,7 @@ class Reader:
         self.view = View(self.index, attempt, step_range)
         self.payloads = Payloads(sink, root, verify=verify)
         self.attempt = attempt
+        self.compat = compat
         self.frozen = False
         self.wait = wait
         self.clock = clock
@@ -158,9 +160,11 @@ class Reader:
             wanted = list(workers)
             unknown = [worker for worker in wanted if known.code(worker) < 0]
             if unknown:
-                raise InvalidWorker(
+                error = InvalidWorker(
                     f"{unknown[0]!r} is not a worker of this run; it has {', '.join(known.texts)}"
                 )
+                error.worker = unknown[0]
+                raise error
             rows = rows[_among(index.column("worker")[rows], map(known.code, wanted), len(known))]
         return rows
 

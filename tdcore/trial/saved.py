@@ -5,6 +5,8 @@ Threads: as Trial.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from tdcore.trial.merged import merged_table
 from tdcore.trial.notes import absent_text
 from tdcore.trial.reductions import from_statistics
 from tdcore.trial.statistics import stats_table
-from tdcore.trial.steps import StepState
+from tdcore.trial.steps import StepState, of_step
 from tdcore.trial.values import read_values
 from tdcore.trial.worker_order import worker_order
 
@@ -71,10 +73,28 @@ class Saved:
         captures = resolve(index, rows[calls == wanted])
         return captures.parts(len(captures) - 1)
 
+    @contextmanager
+    def asked(self, step: int, mode: ModeKeys) -> Iterator[None]:
+        """Within the block, errors about the step get the tensor, the step and the mode as attributes."""
+        try:
+            yield
+        except TensorUnavailableForStep as error:
+            error.tname = self.name
+            of_step(error, step, mode)
+            raise
+        except (StepUnavailable, StepNotYetAvailable) as error:
+            of_step(error, step, mode)
+            raise
+
     def no_call(self, step: int, call: int, calls: npt.NDArray[Any]) -> TensorUnavailableForStep:
         """The error about a call that the step has not."""
         there = ", ".join(map(str, np.unique(calls).tolist()[:20]))
         return TensorUnavailableForStep(f"{self.at(step)} has no call {call}; it has {there}")
+
+    def is_scalar(self) -> bool:
+        """Whether it is a number that the script saved with save_scalar()."""
+        rows = self.rows()
+        return len(rows) > 0 and self.reader.index.text("kind", int(rows[0])) == "scalar"
 
     def is_part(self, rows: Rows) -> bool:
         """Whether a capture says which part of a tensor it is."""
@@ -84,7 +104,9 @@ class Saved:
         """Raises InvalidWorker for one that has saved nothing."""
         known = self.reader.workers()
         if worker not in known:
-            raise InvalidWorker(f"{worker!r} is not a worker of this run; it has {', '.join(known)}")
+            error = InvalidWorker(f"{worker!r} is not a worker of this run; it has {', '.join(known)}")
+            error.worker = worker
+            raise error
 
     def nothing(self, step: int, mode: ModeKeys, worker: str | None) -> Exception:
         """The error about a step at which nothing of it is."""

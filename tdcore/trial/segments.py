@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 from bisect import bisect_right, insort
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from tdcore.errors import RunCorrupt, SinkKeyError
+from tdcore.errors import RunCorrupt, SinkKeyError, UnsafeFile
+from tdcore.sinks.run_folder import RunFolder
 from tdcore.trial.fetch import fetch_all
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class MappedSegments:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._real_root = os.path.realpath(root)
+        self._folder = RunFolder(root)
         self._open: OrderedDict[str, memoryview] = OrderedDict()  # least recently used first
 
     def holds(self, place: Place) -> bool:
@@ -94,34 +94,24 @@ class MappedSegments:
     def _still_backed(self, key: str, held: memoryview) -> bool:
         """False when a mapped file was cut since: to touch what is mapped beyond its end is fatal."""
         try:
-            return (self._root / key).stat().st_size >= len(held)
+            return (self._root / key).lstat().st_size >= len(held)
         except OSError:
             return True  # deleted: the mapping keeps the bytes
 
     def _mapped(self, key: str) -> memoryview:
-        path = self._root / key
         try:
-            real = os.path.realpath(path, strict=True)
-            if os.path.commonpath([real, self._real_root]) != self._real_root:
-                raise RunCorrupt(
-                    f"{key} is a link to {real}, outside the run; nothing outside the run is read"
-                )
-            descriptor = os.open(real, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+            with self._folder.file(key) as descriptor:
+                size = os.fstat(descriptor).st_size
+                if size == 0:
+                    return memoryview(b"")
+                return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))
+        except UnsafeFile:
+            raise
         except FileNotFoundError as error:
             raise SinkKeyError(f"{key} is gone") from error
-        except OSError as error:
-            raise RunCorrupt(f"{key} cannot be opened: {error.strerror}; check its owner and mode") from error
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise RunCorrupt(f"{key} is not a file")
-            if status.st_size == 0:
-                return memoryview(b"")
-            return memoryview(mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ))
-        except OSError as error:
-            raise RunCorrupt(f"{key} cannot be mapped: {error.strerror}") from error
-        finally:
-            os.close(descriptor)
+        except (OSError, ValueError) as error:  # ValueError: larger than this machine can map
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise RunCorrupt(f"{key} cannot be read: {reason}; check its owner and mode") from error
 
 
 class FetchedSegments:

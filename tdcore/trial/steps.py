@@ -1,10 +1,18 @@
-"""StepState: what a reader knows about one step of a run."""
+"""StepState: what a reader knows about one step of a run; of_step: which step an error is about."""
 
 from __future__ import annotations
 
 from enum import Enum
+from typing import TypeVar
 
-__all__ = ["StepState"]
+from tdcore.errors import NoMoreData, StepNotYetAvailable, StepUnavailable, TensorUnavailableForStep
+from tdcore.modes import ModeKeys
+
+__all__ = ["StepState", "of_step"]
+
+_ErrorT = TypeVar(
+    "_ErrorT", bound="NoMoreData | StepNotYetAvailable | StepUnavailable | TensorUnavailableForStep"
+)
 
 
 class StepState(Enum):
@@ -13,3 +21,9 @@ class StepState(Enum):
     UNAVAILABLE = 0  # nothing was saved at this step, and nothing will be
     AVAILABLE = 1  # every worker has finished this step; all that was saved of it is there
     NOT_YET_AVAILABLE = 2  # not seen yet, or not finished by every worker; it may still come
+
+
+def of_step(error: _ErrorT, step: int, mode: ModeKeys = ModeKeys.GLOBAL) -> _ErrorT:
+    """The error, with the step and mode that were asked for as its attributes."""
+    error.step, error.mode = step, mode
+    return error

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tdcore.errors import TensorUnavailableForStep
 from tdcore.modes import ModeKeys
+from tdcore.short_repr import how_many
 from tdcore.trial.boxes import Shard
 from tdcore.trial.index import Rows
 from tdcore.trial.merged import checked_columns
@@ -45,7 +46,16 @@ class Tensor:
         self.name = name
 
     def __repr__(self) -> str:
-        return f"Tensor({self.name!r})"
+        reader, rows = self._reader, self._saved.rows()
+        if not len(rows):
+            return f"<Tensor {self.name!r}: nothing saved>"
+        last, index = int(rows[-1]), reader.index
+        steps = index.column("step")[rows]
+        words = [index.text(name, last) for name in ("kind", "dtype")]
+        shape = index.wide("shape", rows[-1:])[0].as_py()
+        what = " ".join([*filter(None, words), *([str(shape)] if shape is not None else [])])
+        saved = how_many(len(np.unique(steps)), "step")
+        return f"<Tensor {self.name!r}: {what}, {saved}, global {steps.min()}..{steps.max()}>"
 
     def steps(self, mode: ModeKeys = ModeKeys.GLOBAL, show_incomplete_steps: bool = False) -> list[int]:
         """Steps at which it was saved, sorted: global ones, or those of the mode. Absent values do not count.
@@ -91,7 +101,7 @@ class Tensor:
         device: str | None = None,
     ) -> Any:
         """The values at a step: read-only, of the tensor's own dtype and shape; a view of the file where it
-        can be.
+        can be. (create_trial with compat=True: a copy that can be written to.)
 
         worker: its own values, its part of a sharded tensor; None is the whole of a sharded or replicated
         tensor (global_value), else the first worker that has it. call: which call of a module that runs
@@ -104,8 +114,11 @@ class Tensor:
         """
         number = checked_device(device)
         self._reader.auto_refresh()
-        values = self._value(step_num, mode, worker, call)
-        return values if number is None else on_device(values, number, self._saved.at(step_num))
+        with self._saved.asked(step_num, mode):
+            values = self._value(step_num, mode, worker, call)
+        if number is not None:
+            return on_device(values, number, self._saved.at(step_num))
+        return self._as_asked(values)
 
     def global_value(
         self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, *, call: int | None = None
@@ -118,7 +131,8 @@ class Tensor:
         ("disagree"); else as value().
         """
         self._reader.auto_refresh()
-        return Whole(self._saved, step_num, mode, call).value()
+        with self._saved.asked(step_num, mode):
+            return self._as_asked(Whole(self._saved, step_num, mode, call).value())
 
     def shards(
         self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, *, call: int | None = None
@@ -128,7 +142,8 @@ class Tensor:
         Raises as value().
         """
         self._reader.auto_refresh()
-        return Whole(self._saved, step_num, mode, call).shards
+        with self._saved.asked(step_num, mode):
+            return Whole(self._saved, step_num, mode, call).shards
 
     def values(
         self, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
@@ -163,7 +178,7 @@ class Tensor:
             step = int(of_row[start])
             values = self._several(step, mode, worker) if not is_alone else next(singles)
             if values is not None:
-                found[step] = values
+                found[step] = self._as_asked(values)
         return found
 
     def workers(self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL) -> list[str]:
@@ -174,7 +189,7 @@ class Tensor:
         codes = np.unique(self._reader.index.column("worker")[rows]).tolist()
         return sorted((texts[code] for code in codes), key=worker_order)
 
-    def prev_steps(self, step: int, n: int | None, mode: ModeKeys = ModeKeys.GLOBAL) -> list[int]:
+    def prev_steps(self, step: int, n: int | None = None, mode: ModeKeys = ModeKeys.GLOBAL) -> list[int]:
         """The last n steps up to `step`, this one included, at which it was saved, sorted. n None: all."""
         steps = [each for each in self.steps(mode) if each <= step]
         return steps if n is None else steps[max(0, len(steps) - n) :]
@@ -184,13 +199,14 @@ class Tensor:
     ) -> tuple[int, ...]:
         """Shape at a step, also where only statistics were saved: of the whole where value() is the whole."""
         self._reader.auto_refresh()
-        rows = self._saved.capture(step_num, mode, worker, None)
-        shape = self._reader.index.wide("shape", rows[:1])[0].as_py()
-        if shape is None:
-            raise self._saved.unavailable(rows, step_num)
+        with self._saved.asked(step_num, mode):
+            rows = self._saved.capture(step_num, mode, worker, None)
+            shape = self._reader.index.wide("shape", rows[:1])[0].as_py()
+            if shape is None:
+                raise self._saved.unavailable(rows, step_num)
         if worker is None and self._saved.is_part(rows):
             return tuple(self._reader.index.wide("shard", rows[:1])[0].as_py()["global_shape"])
-        return tuple(shape)
+        return (1,) if self._reader.compat and not shape and self._saved.is_scalar() else tuple(shape)
 
     def reduction_value(
         self,
@@ -210,13 +226,14 @@ class Tensor:
         """
         checked_name(reduction_name)
         self._reader.auto_refresh()
-        rows, statistics = self._one(step_num, mode, worker, call)
-        found = from_statistics(reduction_name, abs, statistics) if statistics is not None else None
-        if found is None and rows is not None:
-            found = self._saved.saved_reduction(rows, step_num, reduction_name, abs)
-        if found is not None:
-            return found
-        return from_values(reduction_name, abs, self._value(step_num, mode, worker, call))
+        with self._saved.asked(step_num, mode):
+            rows, statistics = self._one(step_num, mode, worker, call)
+            found = from_statistics(reduction_name, abs, statistics) if statistics is not None else None
+            if found is None and rows is not None:
+                found = self._saved.saved_reduction(rows, step_num, reduction_name, abs)
+            if found is not None:
+                return found
+            return from_values(reduction_name, abs, self._value(step_num, mode, worker, call))
 
     def reduction_values(
         self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
@@ -225,7 +242,8 @@ class Tensor:
         were.
         """
         self._reader.auto_refresh()
-        rows, statistics = self._one(step_num, mode, worker, None)
+        with self._saved.asked(step_num, mode):
+            rows, statistics = self._one(step_num, mode, worker, None)
         found: dict[tuple[str, bool], float] = {}
         for name in REDUCTIONS:
             for absolute in (False, True):
@@ -266,6 +284,15 @@ class Tensor:
         return table if columns is None else table.select(checked_columns(columns))
 
     # ----------------------------------------------------------------------------------------------
+
+    def _as_asked(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The values as value() returns them: see create_trial's compat."""
+        if not self._reader.compat:
+            return values
+        own: npt.NDArray[Any] = values.copy()
+        if own.ndim == 0 and self._saved.is_scalar():
+            own.shape = (1,)
+        return own
 
     def _value(self, step: int, mode: ModeKeys, worker: str | None, call: int | None) -> npt.NDArray[Any]:
         rows = self._saved.capture(step, mode, worker, call)

@@ -17,7 +17,7 @@ import numpy as np
 
 from tdcore.errors import ConfigError, TensorUnavailable
 from tdcore.modes import ModeKeys
-from tdcore.trial.collections import SavedCollection, kind_of
+from tdcore.trial.collections import SavedCollection
 from tdcore.trial.tensor import Tensor
 from tdcore.trial.trial_steps import TrialSteps
 from tdcore.trial.trial_tables import TrialTables
@@ -34,17 +34,29 @@ class Trial(TrialSteps, TrialTables):
 
     def tensor_names(
         self,
-        *,
         step: int | None = None,
         mode: ModeKeys = ModeKeys.GLOBAL,
         regex: str | Sequence[str] | None = None,
         collection: str | SavedCollection | None = None,
+        *,
+        show_prefixed_tensors: bool = False,
     ) -> list[str]:
         """Names of tensors that were saved and pass all filters, sorted. Empty where none does.
 
-        step: saved at that step (of the mode). regex: patterns, searched in the name, any of them.
-        collection: name or object; InvalidCollection for a name that the run lacks.
+        Args:
+            step: Saved at that step (of the mode). True and False, which the older library's first argument
+                takes for show_prefixed_tensors, are no step.
+            mode: Of the step; without a step, saved in that mode.
+            regex: Patterns, searched in the name, any of them.
+            collection: Name or object.
+            show_prefixed_tensors: As in the older library, whose hook for Keras saves tensors that are hidden
+                otherwise. No hook of tdcore does, so both values give the same names.
+
+        Raises:
+            InvalidCollection: for a name of a collection that the run lacks.
         """
+        if isinstance(step, bool):
+            step = None
         if regex is not None and collection is not None:
             raise ConfigError("give regex or collection, not both: a collection has patterns of its own")
         self._reader.auto_refresh()
@@ -60,8 +72,8 @@ class Trial(TrialSteps, TrialTables):
             names = [text for text in names if any(test.search(text) for test in tests)]
         if collection is not None:
             chosen = self.collection(collection) if isinstance(collection, str) else collection
-            members, kinds = chosen.matcher(), self._kinds()
-            names = [text for text in names if members.belongs(text, kind_of(kinds[text]))]
+            kinds = self._kinds()
+            names = chosen.of({text: kinds[text] for text in names})
         return names
 
     def has_tensor(self, tensor_name: str) -> bool:
@@ -73,12 +85,18 @@ class Trial(TrialSteps, TrialTables):
     def tensor(self, tensor_name: str) -> Tensor:
         """The tensor of this name. Raises TensorUnavailable when nothing of it was saved so far."""
         if not self.has_tensor(tensor_name):
-            raise TensorUnavailable(
+            error = TensorUnavailable(
                 f"run {self.name!r} has no tensor {tensor_name!r}"
                 f"{self.why_absent(tensor_name) or self._similar(tensor_name)}; "
-                "tensor_names() lists what was saved"
+                f"tensor_names() lists what was saved{self._when_open()}"
             )
+            error.tname = tensor_name
+            raise error
         return Tensor(self._reader, tensor_name)
+
+    def _when_open(self) -> str:
+        """The hint that the tensor may still come."""
+        return f". It may still come: {self.open_hint}" if self.open_hint else ""
 
     def _kinds(self) -> dict[str, str]:
         """Kind of each tensor, as its first shown row has it."""

@@ -11,9 +11,19 @@ import numpy as np
 
 from tdcore.errors import InvalidCollection
 from tdcore.modes import ModeKeys
+from tdcore.patterns import RunPatterns
+from tdcore.short_repr import how_many
+from tdcore.sinks import shown_place
 from tdcore.trial.absence import why_no_value
 from tdcore.trial.collections import SavedCollection
-from tdcore.trial.documents import Attempt, RunEnd, read_collections, read_findings, read_notes
+from tdcore.trial.documents import (
+    Attempt,
+    RunEnd,
+    read_collections,
+    read_findings,
+    read_notes,
+    read_notes_of_workers,
+)
 from tdcore.trial.gaps import Gap, all_gaps
 from tdcore.trial.index import Index
 from tdcore.trial.missing import Missing, find_missing
@@ -25,6 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TrialRun"]
 
+WHEN_ROWS_COME = "rows appear a second or two after their capture, all of them once the hook is closed"
+
 
 class TrialRun:
     """A part of Trial. name: for the user. path: where the run is."""
@@ -33,6 +45,8 @@ class TrialRun:
         self.name = name
         self.path = path
         self._reader = reader
+        self.patterns = RunPatterns()  # those of collections.json
+        self._collections: dict[str, SavedCollection] = {}  # that were given out
         self._shown = np.zeros(0, dtype=np.bool_)  # rows that next_complete() has given out
 
     @property
@@ -45,7 +59,19 @@ class TrialRun:
         self._reader.frozen = frozen
 
     def __repr__(self) -> str:
-        return f"Trial({self.name!r}, path={self.path!r}, {len(self._reader.index)} rows)"
+        reader = self._reader
+        steps = reader.view.steps
+        span = f", global steps {steps[0]}..{steps[-1]}" if len(steps) else ""
+        rows, status = how_many(len(reader.index), "row"), reader.progress.status
+        going = f" so far ({WHEN_ROWS_COME})" if status == "running" else ""
+        return f"<Trial {self.name!r} at {shown_place(self.path)!r}: {status}, {rows}{span}{going}>"
+
+    @property
+    def open_hint(self) -> str:
+        """Why what was captured just now may not be here: the run goes on. "" once it has ended."""
+        if self.status != "running":
+            return ""
+        return f"the run is still being written: {WHEN_ROWS_COME}"
 
     @property
     def index(self) -> Index:
@@ -70,7 +96,7 @@ class TrialRun:
         """
         self._reader.auto_refresh()
         number = self._reader.progress.latest_attempt if attempt is None else attempt
-        return next((each for each in self._reader.progress.run.attempts if each.number == number), None)
+        return self._reader.progress.run.by_number.get(number)
 
     @property
     def status(self) -> RunStatus:
@@ -101,14 +127,17 @@ class TrialRun:
         return all_gaps(self._reader.index, self._reader.progress.ends)
 
     def missing(self) -> list[Missing]:
-        """What should be there and is not: rows between others, tensors that the writer counted as lost, and
-        ends of workers that have gone silent.
+        """What should be there and is not: rows between others, tensors that the writer counted as lost or
+        whose names were left out, and ends of workers that have gone silent.
 
         Of a run whose job ended while its bucket was away, this names the host and the spool folder that hold
-        the rest. Empty while all is well. Reads a small file per worker concerned, once.
+        the rest. Empty while all is well. Reads the workers' files of collections, and a
+        small file per worker concerned, once.
         """
         self._reader.auto_refresh()
-        return find_missing(self._reader.index, self._reader.progress)
+        return find_missing(
+            self._reader.index, self._reader.progress, read_notes_of_workers(self._reader.sink)
+        )
 
     def findings(self) -> list[dict[str, Any]]:
         """What rules have found so far, in order of rules."""
@@ -127,10 +156,14 @@ class TrialRun:
 
         attempt: None is the latest that has notes, of those that this trial reads.
         """
-        found = read_notes(self._reader.sink)
+        found = self.all_notes()
         wanted = self._reader.attempt if attempt is None else attempt
         number = max(found, default=-1) if wanted is None else wanted
         return found.get(number, {})
+
+    def all_notes(self) -> dict[int, dict[str, Any]]:
+        """What the hook noted, by attempt; see notes()."""
+        return read_notes(self._reader.sink)
 
     def why_absent(
         self,
@@ -162,20 +195,30 @@ class TrialRun:
     def collections(self) -> dict[str, SavedCollection]:
         """Collections by name, as the latest attempt that has each of them saved it.
 
-        Empty when the run has none.
+        Empty when the run has none. A trial returns the same objects each time, so what was added to them
+        with include() stays.
         """
         found: dict[str, SavedCollection] = {}
         saved = read_collections(self._reader.sink)
         for attempt in sorted(saved):
             if self._reader.attempt in (None, attempt):
                 for name, entry in saved[attempt].items():
-                    found[name] = SavedCollection.from_document(name, entry)
-        return found
+                    found[name] = SavedCollection.from_document(name, entry, self.patterns)
+        for name, collection in found.items():
+            self._collections.setdefault(name, collection).take(collection)
+        return dict(self._collections)
 
     def collection(self, coll_name: str) -> SavedCollection:
-        """One collection. Raises InvalidCollection, naming those that there are."""
+        """One collection. Raises InvalidCollection, naming those that there are.
+
+        With create_trial(compat=True) one that the run lacks is made, empty, as in the older library.
+        """
         found = self.collections()
-        if coll_name not in found:
-            there = ", ".join(sorted(found)) or "none"
-            raise InvalidCollection(f"run {self.name!r} has no collection {coll_name!r}; it has {there}")
-        return found[coll_name]
+        if coll_name in found:
+            return found[coll_name]
+        if self._reader.compat:
+            return self._collections.setdefault(
+                coll_name, SavedCollection(name=coll_name, patterns=self.patterns)
+            )
+        there = ", ".join(sorted(found)) or "none"
+        raise InvalidCollection(f"run {self.name!r} has no collection {coll_name!r}; it has {there}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from tdcore.errors import NoMoreData, StepUnavailable, WaitTimeout
 from tdcore.modes import ModeKeys
-from tdcore.trial.steps import StepState
+from tdcore.trial.steps import StepState, of_step
 from tdcore.trial.trial_run import TrialRun
 from tdcore.trial.worker_order import worker_order
 
@@ -51,6 +51,10 @@ class TrialSteps(TrialRun):
         """Step within its mode of a global step. Raises as mode()."""
         return int(self._reader.index.column("mode_step")[self._row_of(global_step)])
 
+    def mode_modestep(self, global_step: int) -> tuple[ModeKeys, int]:
+        """Mode of a global step, and step within its mode. Raises as mode()."""
+        return self.mode(global_step), self.mode_step(global_step)
+
     def global_step(self, mode: ModeKeys, mode_step: int) -> int:
         """Global step of a step of a mode, as the first worker by rank that has the mode counts.
 
@@ -60,7 +64,8 @@ class TrialSteps(TrialRun):
         view = self._reader.view
         rows = view.at_step(view.mode_rows, mode_step, mode.name)
         if len(rows) == 0:
-            raise StepUnavailable(f"run {self.name!r} has nothing of step {mode_step} of mode {mode.name}")
+            error = StepUnavailable(f"run {self.name!r} has nothing of step {mode_step} of mode {mode.name}")
+            raise of_step(error, mode_step, mode)
         return int(self._reader.index.column("step")[rows].max())
 
     def workers(self) -> list[str]:
@@ -124,13 +129,17 @@ class TrialSteps(TrialRun):
         self._reader.auto_refresh()
         at = self._reader.view.position(global_step)
         if at < 0:
-            raise StepUnavailable(f"run {self.name!r} has nothing of global step {global_step} so far")
+            error = StepUnavailable(f"run {self.name!r} has nothing of global step {global_step} so far")
+            raise of_step(error, global_step)
         return int(self._reader.view.step_rows[at])
 
     def _never(self, step: int, mode: ModeKeys) -> StepUnavailable | NoMoreData:
         last = self._reader.last_step(mode)
         if self._reader.progress.status != "running" and (last is None or step > last):
-            return NoMoreData(
+            ended = NoMoreData(
                 f"run {self.name!r} {self.status} before step {step}; the last one saved is {last}"
             )
-        return StepUnavailable(f"run {self.name!r} saved nothing at step {step}; steps() lists where it did")
+            ended.last_step = last
+            return of_step(ended, step, mode)
+        error = StepUnavailable(f"run {self.name!r} saved nothing at step {step}; steps() lists where it did")
+        return of_step(error, step, mode)

@@ -223,6 +223,6 @@ def patterns(regex: str | Sequence[str]) -> list[re.Pattern[str]]:
     try:
         for text in [regex] if isinstance(regex, str) else regex:
             found.append(re.compile(text))
-    except re.error as error:
-        raise ConfigError(f"{text!r} is not a regular expression: {error}") from error
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ConfigError(f"{text[:200]!r} is not a regular expression: {error}") from error
     return found

@@ -42,7 +42,8 @@ def test_the_findings_are_on_standard_input_and_in_the_environment(tmp_path: Pat
     assert [each["tensor"] for each in given["stdin"]["findings"]] == ["gradient/w", "b"]
     assert given["env"] | {
         "TDCORE_RUN": "runs/demo", "TDCORE_COUNT": "2", "TDCORE_RULE": "VanishingGradient",
-        "TDCORE_CODE": "TDC101", "TDCORE_STEP": "7", "TDCORE_ATTEMPT": "0", "TDCORE_WORKER": "worker_0",
+        "TDCORE_CODE": "TDC101", "TDCORE_STEP": "7", "TDCORE_MODE": "TRAIN", "TDCORE_MODE_STEP": "7",
+        "TDCORE_ATTEMPT": "0", "TDCORE_WORKER": "worker_0",
         "TDCORE_TENSOR": "gradient/w", "TDCORE_WHY": "too small",
     } == given["env"]  # fmt: skip
 

@@ -17,7 +17,7 @@ def test_the_stop_request_names_rule_step_tensor_and_reason() -> None:
     StopTraining(clock=lambda: 5).act([finding()], Running(), sink)
     assert json.loads(sink.get("control/stop-0000.json")) == {
         "format": 1, "attempt": 0, "reason": "gradient/w: too small", "rule": "VanishingGradient",
-        "code": "TDC101", "step": 7,
+        "code": "TDC101", "step": 7, "mode": "TRAIN", "mode_step": 7,
         "tensor": "gradient/w", "by": "rule VanishingGradient", "requested_ns": 5,
     }  # fmt: skip
 

@@ -1,7 +1,7 @@
 // An explicit-state model of the ring's protocol (csrc/ring.hpp): every interleaving of two producers and one
-// consumer on a tiny ring (2 slots, 4 units of data, tickets and positions modulo 8 so that both wrap), where
-// all producers may be killed together at any step, and the consumer may be killed at any step and started
-// again.
+// consumer on a tiny ring (2 slots, or 4, 2 units of data that may grow to 4 once, tickets and positions
+// modulo 8 so that both wrap), where all producers may be killed together at any step, and the consumer may
+// be killed at any step and started again. Whether there is memory to grow is open at each try.
 //
 // Checked in every state: reserved records never overlap; the consumer reads exactly what the owner of that
 // ticket wrote, under the right full ticket; only uncommitted records of a dead producer are skipped; records
@@ -19,7 +19,8 @@
 
 namespace {
 
-constexpr int kSlots = 2;
+constexpr int kMostSlots = 4;
+constexpr int kFirstUnits = 2;
 constexpr int kUnits = 4;
 constexpr int kModulus = 8;  // of tickets and of positions: a multiple of both sizes
 constexpr int kProducers = 2;
@@ -34,16 +35,19 @@ enum class Mistake {
   kNoSlotCheck,
   kCountAfterHead,
   kCommitFirst,
-  kSkipWhileAlive
+  kSkipWhileAlive,
+  kGrowFromTheMiddle,
+  kSizeNotCompared
 };
 
 using Byte = std::uint8_t;
 
 struct Producer {
-  Byte step;    // 0 load head, 1 load reservation, 2 swap, 3 fill slot, 4 and 5 write units, 6 commit
+  Byte step;  // 0 load head, 1 load reservation, 2 swap, 3 fill slot, 4 and 5 write units, 6 commit; 7: grow
   Byte record;  // index of the current record; kRecordsEach: done
-  Byte head_ticket, head_position, tail_ticket, tail_position;  // loaded
+  Byte head_ticket, head_position, tail_ticket, tail_position, tail_size;  // loaded
   Byte start;
+  Byte unit;
 };
 
 struct Consumer {
@@ -52,21 +56,23 @@ struct Consumer {
   Byte ticket, position, full;  // cursor
   Byte first_full;              // what is not given back begins here
   Byte id;                      // record being read
+  Byte unit;                    // where it lies
   Byte noticed;                 // knows that the producers are dead
 };
 
 /// All bytes, so that a state is its own key.
 struct State {
-  Byte tail_ticket, tail_position;
+  Byte tail_ticket, tail_position, tail_size;
+  Byte bias;  // of the second size
   Byte head_ticket, head_position, stored_count;
-  Byte commit[kSlots], slot_position[kSlots], slot_id[kSlots];
+  Byte commit[kMostSlots], slot_position[kMostSlots], slot_unit[kMostSlots], slot_id[kMostSlots];
   Byte data[kUnits];
   Byte dead;
   Producer producers[kProducers];
   Consumer consumer;
   // What only the checker knows:
   Byte owner[kRecords];      // record id + 1 by full ticket
-  Byte start[kRecords];      // first unit by full ticket, modulo kModulus
+  Byte start[kRecords];      // first unit by full ticket
   Byte committed[kRecords];  // by full ticket
   Byte tail_full, head_full;
 };
@@ -75,13 +81,13 @@ static_assert(sizeof(State) < 128);
 int size_of(int id) { return kSizes[id / kRecordsEach][id % kRecordsEach]; }
 Byte wrap(int value) { return static_cast<Byte>(((value % kModulus) + kModulus) % kModulus); }
 
-int place(int position, int units) {  // as in ring.cpp, for an alignment of one unit
-  return position % kUnits + units > kUnits ? position + kUnits - position % kUnits : position;
+int place(int at, int units, int capacity) {  // as in ring_growth.cpp, for an alignment of one unit
+  return at % capacity + units > capacity ? at + capacity - at % capacity : at;
 }
 
 class Model {
  public:
-  explicit Model(Mistake mistake) : mistake_(mistake) {}
+  Model(Mistake mistake, int slots) : mistake_(mistake), slots_(slots) {}
 
   /// Empty when all is well, else what went wrong first.
   std::string run() {
@@ -156,34 +162,51 @@ class Model {
       case 1: {
         me.tail_ticket = state.tail_ticket;
         me.tail_position = state.tail_position;
-        const int start = place(me.tail_position, units);
+        me.tail_size = state.tail_size;
+        const int capacity = me.tail_size == 0 ? kFirstUnits : kUnits;
+        const int at = me.tail_position + (me.tail_size == 0 ? 0 : state.bias);
+        const int there = place(at, units, capacity);
+        const int start = me.tail_position + there - at;
         const int used = wrap(me.tail_ticket - me.head_ticket);
         const int end = start - me.tail_position + wrap(me.tail_position - me.head_position) + units;
-        const bool slot_free = used < kSlots || mistake_ == Mistake::kNoSlotCheck;
-        const bool space_free = end <= kUnits || mistake_ == Mistake::kNoSpaceCheck;
+        const bool slot_free = used < slots_ || mistake_ == Mistake::kNoSlotCheck;
+        const bool space_free = end <= capacity || mistake_ == Mistake::kNoSpaceCheck;
         me.start = wrap(start);
+        me.unit = static_cast<Byte>(there % capacity);
         me.step = slot_free && space_free ? 2 : 0;
-        if (me.step == 0) clear_loads(me);
+        if (me.step == 2) break;
+        clear_loads(me);
+        if (slot_free && state.tail_size == 0) {  // full: larger, or as it is where there is no memory
+          State growing = next;
+          growing.producers[p].step = 7;
+          go(growing);
+        }
         break;
       }
+      case 7:
+        if (state.tail_size == 0) grow(next);
+        me.step = 0;
+        break;
       case 2:
-        if (state.tail_ticket == me.tail_ticket && state.tail_position == me.tail_position) {
+        if (state.tail_ticket == me.tail_ticket && state.tail_position == me.tail_position &&
+            (state.tail_size == me.tail_size || mistake_ == Mistake::kSizeNotCompared)) {
           next.tail_ticket = wrap(me.tail_ticket + 1);
           next.tail_position = wrap(me.start + units);
-          claim(next, id, me.start);
+          claim(next, id, me.unit);
           me.step = 3;
         } else {
           me.step = 0;
         }
         break;
       case 3:
-        next.slot_position[me.tail_ticket % kSlots] = me.start;
-        next.slot_id[me.tail_ticket % kSlots] = static_cast<Byte>(id);
+        next.slot_position[me.tail_ticket % slots_] = me.start;
+        next.slot_unit[me.tail_ticket % slots_] = me.unit;
+        next.slot_id[me.tail_ticket % slots_] = static_cast<Byte>(id);
         me.step = mistake_ == Mistake::kCommitFirst ? 6 : 4;
         break;
       case 4:
       case 5:
-        next.data[(me.start + me.step - 4) % kUnits] = static_cast<Byte>(id + 1);
+        next.data[me.unit + me.step - 4] = static_cast<Byte>(id + 1);
         if (me.step == 4 && units == 2) {
           me.step = 5;
         } else if (mistake_ == Mistake::kCommitFirst) {
@@ -193,7 +216,7 @@ class Model {
         }
         break;
       default:
-        next.commit[me.tail_ticket % kSlots] = static_cast<Byte>(me.tail_ticket + 1);
+        next.commit[me.tail_ticket % slots_] = static_cast<Byte>(me.tail_ticket + 1);
         for (int full = 0; full < next.tail_full; ++full) {
           if (next.owner[full] == id + 1) next.committed[full] = 1;
         }
@@ -207,7 +230,17 @@ class Model {
   }
 
   static void clear_loads(Producer& me) {
-    me.head_ticket = me.head_position = me.tail_ticket = me.tail_position = me.start = 0;
+    me.head_ticket = me.head_position = me.tail_ticket = me.tail_position = me.tail_size = me.start =
+        me.unit = 0;
+  }
+  /// What Ring::set_size() does with its swap.
+  void grow(State& state) const {
+    const int gap = mistake_ == Mistake::kGrowFromTheMiddle
+                        ? 0
+                        : (kFirstUnits - state.tail_position % kFirstUnits) % kFirstUnits;
+    state.tail_position = wrap(state.tail_position + gap);
+    state.bias = wrap(kFirstUnits - state.tail_position);
+    state.tail_size = 1;
   }
   static void next_record(Producer& me) {
     clear_loads(me);
@@ -216,15 +249,15 @@ class Model {
   }
 
   /// A successful swap: the checker notes the owner and looks for overlaps with all that is not given back.
-  void claim(State& state, int id, int start) {
+  void claim(State& state, int id, int unit) {
     const int full = state.tail_full++;
     state.owner[full] = static_cast<Byte>(id + 1);
-    state.start[full] = static_cast<Byte>(start);
-    if (full - state.head_full >= kSlots) fail("two records own one slot");
+    state.start[full] = static_cast<Byte>(unit);
+    if (full - state.head_full >= slots_) fail("two records own one slot");
     for (int other = state.head_full; other < full; ++other) {
       for (int a = 0; a < size_of(state.owner[other] - 1); ++a) {
         for (int b = 0; b < size_of(id); ++b) {
-          if ((state.start[other] + a) % kUnits == (start + b) % kUnits) fail("two records own one byte");
+          if (state.start[other] + a == unit + b) fail("two records own one byte");
         }
       }
     }
@@ -244,11 +277,12 @@ class Model {
         me.step = 1;
         break;
       case 1: {
-        const int slot = me.ticket % kSlots;
+        const int slot = me.ticket % slots_;
         const bool behind = wrap(state.tail_ticket - me.ticket) != 0;
         if (state.commit[slot] == me.ticket + 1) {
           me.id = state.slot_id[slot];
           me.position = state.slot_position[slot];
+          me.unit = state.slot_unit[slot];
           me.step = 2;
         } else if ((me.noticed != 0 || mistake_ == Mistake::kSkipWhileAlive) && behind) {
           if (state.dead == 0 || state.committed[me.full] != 0)
@@ -261,20 +295,19 @@ class Model {
       case 2:
       case 3:
         if (state.owner[me.full] != me.id + 1) fail("a record was read under another's ticket");
-        if (state.data[(me.position + me.step - 2) % kUnits] != me.id + 1)
-          fail("bytes of another record were read");
+        if (state.data[me.unit + me.step - 2] != me.id + 1) fail("bytes of another record were read");
         if (me.step == 2 && size_of(me.id) == 2) {
           me.step = 3;
         } else {
           me.position = wrap(me.position + size_of(me.id));
           me.ticket = wrap(me.ticket + 1);
           ++me.full;
-          me.id = 0;
+          me.id = me.unit = 0;
           me.step = 1;
         }
         break;
       case 6:
-        for (int full = me.first_full; full < me.full; ++full) next.commit[full % kSlots] = 0;
+        for (int full = me.first_full; full < me.full; ++full) next.commit[full % slots_] = 0;
         me.step = 4;
         break;
       case 4:
@@ -307,6 +340,7 @@ class Model {
   }
 
   const Mistake mistake_;
+  const int slots_;
   std::string failure_;
   std::deque<State> queue_;
   std::unordered_set<std::string> seen_;
@@ -316,14 +350,18 @@ class Model {
 
 int main() {
   int failures = 0;
-  Model right(Mistake::kNone);
-  const std::string verdict = right.run();
-  std::printf("protocol: %zu states, %s\n", right.states(), verdict.empty() ? "sound" : verdict.c_str());
-  failures += verdict.empty() ? 0 : 1;
+  for (const int slots : {2, 4}) {
+    Model right(Mistake::kNone, slots);
+    const std::string verdict = right.run();
+    std::printf("protocol with %d slots: %zu states, %s\n", slots, right.states(),
+                verdict.empty() ? "sound" : verdict.c_str());
+    failures += verdict.empty() ? 0 : 1;
+  }
 
   struct Case {
     const char* name;
     Mistake mistake;
+    int slots = 2;
   };
   constexpr Case kCases[] = {
       {"commit words cleared before the head is stored", Mistake::kClearBeforeRelease},
@@ -331,9 +369,11 @@ int main() {
       {"no check for slots", Mistake::kNoSlotCheck},
       {"full count stored after the head", Mistake::kCountAfterHead},
       {"commit before the data", Mistake::kCommitFirst},
-      {"uncommitted records skipped while the producer lives", Mistake::kSkipWhileAlive}};
+      {"uncommitted records skipped while the producer lives", Mistake::kSkipWhileAlive},
+      {"a ring that grows where its end happens to be", Mistake::kGrowFromTheMiddle, 4},
+      {"a swap that does not compare the size", Mistake::kSizeNotCompared}};
   for (const Case& one : kCases) {
-    Model wrong(one.mistake);
+    Model wrong(one.mistake, one.slots);
     const std::string found = wrong.run();
     std::printf("mistake '%s': %s\n", one.name, found.empty() ? "NOT FOUND" : found.c_str());
     failures += found.empty() ? 1 : 0;

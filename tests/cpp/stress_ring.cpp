@@ -201,6 +201,7 @@ int judge(const Ledger& ledger) {
 int run() {
   RingConfig config;
   config.data_bytes = std::uint64_t{1} << 20;
+  config.first_data_bytes = std::uint64_t{4} << 10;  // it grows while it is used
   config.slots = 4096;
   config.names_bytes = 4096;
   config.policy = FullPolicy::kDrop;

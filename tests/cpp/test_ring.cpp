@@ -103,7 +103,7 @@ void sizes() {
     release_all(consumer);
     REQUIRE(consumer.pending_bytes() == 0);
   });
-  it("tickets and positions go on over the end of their 24 and 40 bits", [] {
+  it("tickets and positions go on over the end of their 24 and 36 bits", [] {
     Ring ring(config());
     ControlPage& control = ring.memory()->control();
     const std::uint64_t full = (std::uint64_t{1} << 32) - 7;  // the low 24 bits are near their end
@@ -200,7 +200,7 @@ void consumers() {
     Slot* const slots = ring.memory()->slots();
     slots[0].bytes = kSmallData;
     slots[1].position = kPositionMask + 1;
-    slots[2].position = kSmallData / kUnitBytes - 1;
+    slots[2].offset = kSmallData - kUnitBytes;
     slots[2].bytes = 128;  // over the end
     for (unsigned i = 0; i < 3; ++i) {
       const std::optional<RecordView> record = consumer.next(false);

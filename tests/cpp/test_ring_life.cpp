@@ -178,6 +178,10 @@ void tables() {
     const std::string padding(100, 'x');
     while (ring.intern(std::to_string(known) + padding, 1, "")) ++known;
     REQUIRE(known > 20 && known < 4096 / 100);
+    constexpr std::uint32_t kLoss = 6;
+    REQUIRE(ring.intern("loss", kLoss, "") == known);  // a small kind: room is kept for it
+    ++known;
+    REQUIRE(!ring.intern("weight" + padding, 1, ""));
     REQUIRE(ring.intern("0" + padding, 1, "") == 0U);
     REQUIRE(!ring.intern(std::string(5000, 'y'), 1, ""));
     NameCursor cursor;

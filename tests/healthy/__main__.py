@@ -44,16 +44,19 @@ def main(arguments: list[str] | None = None) -> int:
     return int(any(one.findings and (one.training, one.code) not in JUSTIFIED for one in found))
 
 
+_NOT_JUDGED = (Status.NOT_EVALUABLE, Status.NOT_APPLICABLE)
+
+
 def _print_training(loss: float, outcomes: list[Outcome]) -> None:
     print(f"{outcomes[0].training}: loss {loss:.3f}")
     for one in outcomes:
-        if one.status not in (Status.NO_ISSUE, Status.NOT_EVALUABLE):
+        if one.status not in (Status.NO_ISSUE, *_NOT_JUDGED):
             reason = JUSTIFIED.get((one.training, one.code))
             print(f"  {one.code} {one.rule}: {one.text}" + (f" [justified: {reason}]" if reason else ""))
 
 
 def _print_rules(found: list[Outcome]) -> None:
-    judged = Counter(one.code for one in found if one.status is not Status.NOT_EVALUABLE)
+    judged = Counter(one.code for one in found if one.status not in _NOT_JUDGED)
     fired = Counter(one.code for one in found if one.findings)
     for code, rule in RULES.items():
         print(f"{code} {rule.__name__:28s} judged {judged[code]:3d}  fired {fired[code]:3d}")

@@ -321,6 +321,20 @@ def test_a_script_with_a_hook_of_its_own_is_left_to_it(watch: Watch, make_hook: 
     assert torch.Tensor.__dict__["backward"] is torch.Tensor.backward
 
 
+def test_the_model_is_registered_with_a_hook_of_the_script_that_has_none(
+    watch: Watch, make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    watched = watch()
+    own = make_hook(include_collections=["weights"])
+    model, criterion = Net(), nn.CrossEntropyLoss()
+    own.register_loss(criterion)
+    train(model, sgd(model), steps=2, criterion=criterion)
+    assert watched.hooks == []
+    assert watched.said == [f"recording Net to {own.out_dir}"]
+    run = read_run(own)
+    assert run.steps("Net_fc1.weight") == run.steps("CrossEntropyLoss_output_0") == [0, 1]
+
+
 def test_a_hook_that_cannot_be_made_is_told_and_the_training_goes_on(watch: Watch) -> None:
     watched = watch(out_dir="/proc/no such place/run")
     model = Net()

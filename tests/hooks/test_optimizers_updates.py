@@ -249,3 +249,52 @@ def test_norms_are_those_of_float64_numpy(tensors: list[torch.Tensor]) -> None:
 def test_the_norm_of_what_is_not_finite_is_not_a_number() -> None:
     values = [torch.tensor([1.0, torch.inf]), torch.tensor([torch.nan]), torch.tensor([3.0, 4.0])]
     assert np.array_equal(_norms(values), [np.nan, np.nan, 5.0], equal_nan=True)
+
+
+@pytest.mark.parametrize("when", ["forward", "backward", "step"])
+@pytest.mark.parametrize("regrouped", [False, True])
+def test_a_parameter_that_is_replaced_before_the_step_has_its_ratio_or_a_note(
+    make_hook: MakeHook, read_run: ReadRun, when: str, regrouped: bool
+) -> None:
+    hook, model = make_hook(include_collections=SERIES), Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook.register_module(model)
+
+    def replace(now: bool) -> None:
+        if not now:
+            return
+        old, model.fc1.weight = model.fc1.weight, nn.Parameter(model.fc1.weight.detach().clone())
+        if regrouped:
+            held = optimizer.param_groups[0]["params"]
+            held[:] = [model.fc1.weight if one is old else one for one in held]
+
+    for step in range(3):
+        optimizer.zero_grad()
+        replace(when == "forward" and step == 1)
+        loss = model(torch.randn(5, 4)).square().mean()
+        replace(when == "backward" and step == 1)
+        loss.backward()
+        replace(when == "step" and step == 1)
+        del loss
+        optimizer.step()
+    run = read_run(hook)
+    stepped = [0, 1, 2] if regrouped else [0] if when == "forward" else [0, 1]
+    assert run.steps(RATIO) == stepped
+    notes = run.trial.notes().get("not_captured", [])
+    assert [WEIGHT in note and "replaced" in note for note in notes] == [True] * (len(stepped) < 3)
+    assert not hook._faults
+
+
+def test_two_optimizers_that_step_in_turns_leave_no_note_of_replaced_parameters(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    hook, model = make_hook(include_collections=SERIES), Net()
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (model.fc1, model.fc2)]
+    hook.register_module(model)
+    for step in range(4):
+        model(torch.randn(5, 4)).square().mean().backward()
+        optimizers[step % 2].step()
+        optimizers[step % 2].zero_grad()
+    run = read_run(hook)
+    assert run.steps(RATIO) == [0, 2]
+    assert "not_captured" not in run.trial.notes()

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import copy
-import copyreg
 import gc
-import io
 import pickle
-import subprocess
-import sys
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -146,69 +140,6 @@ def test_a_shallow_copy_is_not_counted(make_hook: MakeHook) -> None:
     step = hook.global_step
     copy.copy(model)(torch.randn(2, 4))
     assert hook.global_step == step
-
-
-def test_a_pickled_model_loads_and_runs_unhooked(make_hook: MakeHook) -> None:
-    hook = make_hook(save_all=True)
-    model = watched(hook)
-    buffer = io.BytesIO()
-    torch.save(model, buffer)
-    buffer.seek(0)
-    x, step = torch.randn(2, 4), hook.global_step
-    for twin in (pickle.loads(pickle.dumps(model)), torch.load(buffer, weights_only=False)):
-        assert torch.equal(twin(x), model.forward(x))
-    assert hook.global_step == step
-
-
-def test_a_saved_model_needs_no_tdcore_to_load(make_hook: MakeHook, tmp_path: Path) -> None:
-    hook = make_hook(save_all=True)
-    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
-    hook.register_module(model)
-    model(torch.randn(2, 4))
-    torch.save(model, tmp_path / "model.pt")
-    code = (
-        "import sys, torch; sys.modules['tdcore'] = None; "
-        f"model = torch.load({str(tmp_path / 'model.pt')!r}, weights_only=False); "
-        "print(model(torch.ones(1, 4)).shape)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "torch.Size([1, 3])", done.stderr
-
-
-def test_a_saved_model_loads_with_weights_only_as_without_a_hook(make_hook: MakeHook) -> None:
-    allowed: list[Any] = [Net, nn.Linear, nn.ReLU]
-    bare, hook = Net(), make_hook(save_all=True)
-    model = copy.deepcopy(bare)
-    seen: list[int] = []
-    hook.register_module(model)
-    files = [io.BytesIO()]
-    torch.save(model, files[0])  # before the first forward every module carries a hook
-    model(torch.randn(2, 4)).sum().backward()
-    files.append(io.BytesIO())
-    torch.save(model, files[1])  # within a saved step
-    with torch.serialization.safe_globals(allowed):
-        for file in files:
-            file.seek(0)
-            twin = torch.load(file, weights_only=True)
-            assert hooks_on(twin) == 0
-            assert torch.equal(twin(torch.ones(2, 4)), bare(torch.ones(2, 4)))
-    model.register_forward_hook(lambda *_: seen.append(1))
-    model(torch.randn(2, 4))
-    copy.deepcopy(model)(torch.randn(2, 4))
-    assert len(seen) == 2  # hooks of others are copied
-
-
-@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
-def test_other_dictionaries_are_pickled_to_the_same_bytes(make_hook: MakeHook, protocol: int) -> None:
-    state = nn.BatchNorm1d(2).state_dict()
-    others: list[Any] = [OrderedDict(), OrderedDict({1: "one"}), OrderedDict(a=OrderedDict({2: [3]}))]
-    dispatch = copyreg.dispatch_table.pop(OrderedDict, None)
-    expected = [pickle.dumps(one, protocol) for one in others]
-    if dispatch is not None:
-        copyreg.dispatch_table[OrderedDict] = dispatch
-    watched(make_hook(save_all=True))
-    assert [pickle.dumps(one, protocol) for one in others] == expected
-    assert pickle.loads(pickle.dumps(state, protocol))._metadata == state._metadata  # type: ignore[attr-defined]
 
 
 def test_a_model_that_holds_its_hook_can_be_copied_and_pickled(make_hook: MakeHook) -> None:

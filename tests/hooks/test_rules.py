@@ -17,7 +17,7 @@ from tdcore.config import HookConfig
 from tdcore.errors import ConfigError
 from tdcore.hooks.pytorch import Hook
 from tdcore.hooks.rules import with_rules
-from tdcore.rules import DeadRelu, LossNotDecreasing, Rule, Status, VanishingGradient, run
+from tdcore.rules import DeadRelu, LossNotDecreasing, RuleProtocol, Status, VanishingGradient, run
 from tdcore.rules.need import STATISTICS, VALUES
 
 from .conftest import MakeHook, ReadRun
@@ -52,7 +52,7 @@ def test_rules_come_as_instances_classes_and_text(make_hook: MakeHook, rule: obj
 
 
 def test_all_rules_of_a_set_can_be_evaluated_on_what_the_hook_captures(make_hook: MakeHook) -> None:
-    rules: list[Rule] = [VanishingGradient(), DeadRelu(), LossNotDecreasing(num_steps=5)]
+    rules: list[RuleProtocol] = [VanishingGradient(), DeadRelu(), LossNotDecreasing(num_steps=5)]
     hook = trained(make_hook(rules=rules, save_config=None), steps=30)
     hook.close()
     statuses = [verdict.status for verdict in run(hook.out_dir, rules).verdicts]

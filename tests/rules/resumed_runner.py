@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from tdcore.rules import ExplodingTensor, Finding, LossNotDecreasing, Rule, run, runner, state
+from tdcore.rules import ExplodingTensor, Finding, LossNotDecreasing, RuleProtocol, run, runner, state
 from tdcore.rules.legacy import LegacyRule
 from tdcore.rules.legacy import Rule as OlderRule
 from tdcore.rules.source import RunSource
@@ -52,7 +52,7 @@ class LogKeys:
         self.stop("told")
 
 
-def rules() -> list[Rule]:
+def rules() -> list[RuleProtocol]:
     return [
         EveryNth(nth=3), ExplodingTensor(), LossNotDecreasing(num_steps=5, patience=1), LegacyRule(StepAbove)
     ]  # fmt: skip

@@ -23,7 +23,7 @@ from tdcore.rules import (
     ExplodingTensor,
     Finding,
     LossNotDecreasing,
-    Rule,
+    RuleProtocol,
     Status,
     VanishingGradient,
     Verdict,
@@ -169,7 +169,7 @@ def test_damaged_settings_in_a_run_are_read_as_unknown() -> None:
 class Running:
     """A run that saves a weight at each step, and says which collections it saves."""
 
-    def __init__(self, place: Path, rule: Rule, **collections: dict[str, Any]) -> None:
+    def __init__(self, place: Path, rule: RuleProtocol, **collections: dict[str, Any]) -> None:
         self.writer, self.step = RunWriter(place), 0
         self.engine = Engine(RunSource(place, clock=lambda: 0.0), [rule])
         self.says(**collections)
@@ -240,7 +240,7 @@ def test_a_rule_that_cannot_say_what_it_needs_is_an_error_and_stops_no_other(tmp
 # Real trainings. -------------------------------------------------------------------------------------------
 
 
-def verdict_of(place: Path, rule: Rule) -> Verdict:
+def verdict_of(place: Path, rule: RuleProtocol) -> Verdict:
     (verdict,) = run(place, [rule], write_findings=False).verdicts
     return verdict
 

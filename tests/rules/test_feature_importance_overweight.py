@@ -46,10 +46,13 @@ def test_a_tree_that_uses_all_its_features_stays_quiet(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("TDC116", "not evaluable")
-def test_a_run_without_importances_is_not_evaluable(losses_run: Path) -> None:
+def test_the_rule_does_not_apply_to_a_network_without_importances(losses_run: Path) -> None:
     _, verdict = judge_run(FeatureImportanceOverweight(), losses_run)
-    assert verdict.status is Status.NOT_EVALUABLE
-    assert 'name="feature_importance", include_regex=[".*feature_importance/weight"]' in verdict.fix
+    assert verdict.status is Status.NOT_APPLICABLE
+    assert (
+        'name="feature_importance", include_regex=[".*feature_importance/weight"]'
+        in FeatureImportanceOverweight().needs().fix
+    )
 
 
 @pytest.mark.proves("TDC116", "boundary")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tdcore.rules import Engine, ExplodingTensor, LossNotDecreasing, Rule, VanishingGradient
+from tdcore.rules import Engine, ExplodingTensor, LossNotDecreasing, RuleProtocol, VanishingGradient
 from tdcore.rules.source import RunSource
 from tdcore.sinks import LocalSink
 from tests.trial.writer import RunWriter
@@ -65,7 +65,7 @@ def cost_of_a_look(place: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> 
     writer = written(place, steps)
     sink = CountingSink(str(place))
     source = RunSource(place, sink=sink, clock=lambda: 0.0)
-    rules: list[Rule] = [ExplodingTensor(), VanishingGradient(), LossNotDecreasing()]
+    rules: list[RuleProtocol] = [ExplodingTensor(), VanishingGradient(), LossNotDecreasing()]
     engine = Engine(source, rules, sink=sink)
     engine.step()
     touched = [0]

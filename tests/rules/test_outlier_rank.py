@@ -18,6 +18,7 @@ from tdcore.rules.loading import load_rule
 from tdcore.rules.trace import Trace
 from tests.rules.judging import CutSource, judge, judge_of, same_in_any_cuts
 from tests.rules.trainings import blobs, judge_run, network
+from tests.trial.writer import RunWriter
 
 G = "gradient/Net_fc.weight"
 
@@ -92,13 +93,13 @@ def test_ranks_with_batches_of_the_same_data_stay_quiet(
 
 
 @pytest.mark.proves("TDC125", "not evaluable")
-def test_a_run_of_one_worker_or_without_gradients_is_not_evaluable(
-    healthy_run: Path, losses_run: Path
-) -> None:
-    _, verdict = judge_run(OutlierRank(), healthy_run)
-    assert verdict.status is Status.NOT_EVALUABLE
-    assert "fewer than 3 ranks" in verdict.reason
-    _, verdict = judge_run(OutlierRank(), losses_run)
+def test_a_run_of_three_workers_without_gradients_is_not_evaluable(tmp_path: Path) -> None:
+    for rank in range(3):
+        writer = RunWriter(tmp_path, worker=f"worker_{rank}", world_size=3)
+        writer.add("w", np.ones(2), step=0)
+        writer.flush()
+        writer.end()
+    _, verdict = judge_run(OutlierRank(), tmp_path)
     assert verdict.status is Status.NOT_EVALUABLE
     assert 'CollectionConfig(name="gradients"' in verdict.fix
 

@@ -237,3 +237,40 @@ def test_empty_texts_of_numpy_come_back(empty: np.generic) -> None:
 def test_bytes_that_are_no_pickle_are_refused(data: bytes) -> None:
     with contextlib.suppress(UnreadableError):
         load(b"\x80\x05" + data)
+
+
+def nested(kind: type[list[Any]] | type[tuple[Any, ...]], depth: int = 60) -> Any:
+    """A value of some hundred bytes that has 2 to the power of `depth` parts when it is written out."""
+    value: Any = kind(("x",))
+    for _ in range(depth):
+        value = kind((value, value))
+    return value
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("shape", ["list", "tuple", "key", "member", "values"])
+def test_parts_that_are_there_again_and_again_are_refused_at_once(shape: str) -> None:
+    value: Any = nested(list if shape in ("list", "values") else tuple)
+    data = pickle.dumps(value, protocol=5)
+    if shape != "list":  # as pickle writes it, but without hashing the value here
+        head, stop = data[:-1], data[-1:]
+        put = {"key": b"K\x01s", "member": b"\x90", "values": b"s", "tuple": b""}[shape]
+        before = {"key": b"}", "member": b"\x8f(", "values": b"}K\x01", "tuple": b""}[shape]
+        data = head[:2] + before + head[11:] + put + stop
+    with pytest.raises(UnreadableError, match="again and again") as caught:
+        load(data)
+    assert len(str(caught.value)) < 200
+
+
+def test_a_value_that_is_nested_very_deep_is_refused() -> None:
+    value: list[Any] = []
+    for _ in range(150):
+        value = [value]
+    with pytest.raises(UnreadableError, match="nested deeper"):
+        load(pickle.dumps(value, protocol=5))
+
+
+def test_a_value_may_be_there_several_times() -> None:
+    key, points = (0, "worker_0"), [1.0] * 100
+    value = {"ended": frozenset({key}), "delivered": [key] * 5000, "a": points, "b": points}
+    assert load(dump(value)) == value

@@ -21,7 +21,7 @@ from tdcore.rules import (
     ExplodingTensor,
     Finding,
     LossNotDecreasing,
-    Rule,
+    RuleProtocol,
     VanishingGradient,
     Window,
 )
@@ -182,7 +182,7 @@ def test_values_win_over_statistics() -> None:
 
 
 def test_rules_that_need_the_same_collection_share_it() -> None:
-    rules: list[Rule] = [VanishingGradient(), ExplodingTensor(), LossNotDecreasing(num_steps=200)]
+    rules: list[RuleProtocol] = [VanishingGradient(), ExplodingTensor(), LossNotDecreasing(num_steps=200)]
     assert [each.name for each in plan(rules)] == ["gradients", "losses"]
 
 

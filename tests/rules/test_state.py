@@ -14,7 +14,17 @@ import numpy as np
 import pytest
 
 from tdcore.errors import ConfigError, SinkError
-from tdcore.rules import RULES, DeadRelu, Engine, ExplodingTensor, Finding, Report, Rule, plain_pickle, run
+from tdcore.rules import (
+    RULES,
+    DeadRelu,
+    Engine,
+    ExplodingTensor,
+    Finding,
+    Report,
+    RuleProtocol,
+    plain_pickle,
+    run,
+)
 from tdcore.rules import state as state_module
 from tdcore.rules.cases import CASES
 from tdcore.rules.source import RunSource
@@ -31,7 +41,7 @@ def flushed(writer: RunWriter, *steps: int, tensors: int = 3) -> None:
         writer.flush()
 
 
-def judged(place: Path, state: Path | None = None, *rules: Rule, **options: Any) -> Report:
+def judged(place: Path, state: Path | None = None, *rules: RuleProtocol, **options: Any) -> Report:
     return run(place, rules or [EveryNth(nth=2), ExplodingTensor()], state=state, **options)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tdcore.errors import ConfigError, SinkError
-from tdcore.rules import ExplodingTensor, Rule, VanishingGradient, sweep
+from tdcore.rules import ExplodingTensor, RuleProtocol, VanishingGradient, sweep
 from tdcore.rules.loading import load_rule
 from tdcore.rules.sweep import Entry, SweepReport, find_runs
 from tdcore.rules.sweep_engines import ENGINES
@@ -70,7 +70,7 @@ def test_runs_are_judged_one_after_the_other_in_this_process(runs: Path) -> None
 
 def test_processes_give_the_same_in_the_order_of_the_runs(runs: Path) -> None:
     seen: list[Entry] = []
-    rules: list[Rule | type[Rule]] = [VanishingGradient(), ExplodingTensor]
+    rules: list[RuleProtocol | type[RuleProtocol]] = [VanishingGradient(), ExplodingTensor]
     report = sweep(runs, rules, workers=2, write_findings=False, on_run=seen.append)
     expect_all(report, runs)
     assert sorted(entry.place for entry in seen) == [entry.place for entry in report.entries]

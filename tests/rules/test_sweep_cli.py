@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from tdcore.cli import main
+from tdcore.errors import ConfigError
 from tdcore.rules import sweep
+from tdcore.rules.sweep import find_runs
 from tdcore.sinks import open_sink
 from tdcore.trial.below import runs_below
 from tests.s3.fixtures import Place
@@ -77,3 +79,32 @@ def test_runs_under_a_prefix_of_a_bucket_are_found_listed_and_judged(
     assert [entry.exit_code for entry in report.entries] == [1, 0]
     listed = tdcore("ls", url, "--json")
     assert [run["rows"] for run in json.loads(listed.stdout)["runs"]] == [1, 1]
+
+
+def test_a_pattern_of_prefixes_in_a_bucket_names_the_runs_that_match(
+    stub: StubServer, s3_prefix: str, tmp_path: Path
+) -> None:
+    place = Place(server=stub, prefix=s3_prefix)
+    run = small_run(tmp_path / "run", 1.0)
+    for name in ("runs/lr-1", "runs/lr-2/seed-0", "runs/other", "lr-3"):
+        with closing(open_sink(place.url(name))) as sink:
+            for file in filter(Path.is_file, run.rglob("*")):
+                sink.put(str(file.relative_to(run)), [file.read_bytes()])
+
+    def found(pattern: str) -> list[str]:
+        urls = [each.partition("?")[0] for each in find_runs(place.url(pattern))]
+        return [url.rpartition(f"/{s3_prefix}/")[2] for url in urls]
+
+    assert found("runs/*") == ["runs/lr-1", "runs/lr-2/seed-0", "runs/other"]
+    assert found("runs/lr-*") == ["runs/lr-1", "runs/lr-2/seed-0"]
+    assert found("runs/*/seed-[0-9]") == ["runs/lr-2/seed-0"]
+    assert found("*/lr-1") == ["runs/lr-1"]
+    with pytest.raises(ConfigError, match="there are no runs"):
+        found("runs/none-*")
+    swept = tdcore("rules", "sweep", place.url("runs/lr-*"), "-r", "exploding_tensor", "--json", "--no-write")
+    assert len(json.loads(swept.stdout)["runs"]) == 2
+
+
+def test_a_pattern_in_the_name_of_a_bucket_is_refused() -> None:
+    with pytest.raises(ConfigError, match="name of a bucket cannot be a pattern"):
+        find_runs("s3://buck*/runs")

@@ -62,10 +62,10 @@ def test_the_same_tree_with_a_limit_stays_quiet(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("TDC115", "not evaluable")
-def test_a_run_without_trees_is_not_evaluable(losses_run: Path) -> None:
+def test_the_rule_does_not_apply_to_a_network_without_trees(losses_run: Path) -> None:
     _, verdict = judge_run(TreeDepth(), losses_run)
-    assert verdict.status is Status.NOT_EVALUABLE
-    assert 'CollectionConfig(name="trees", include_regex=["^trees/"]' in verdict.fix
+    assert verdict.status is Status.NOT_APPLICABLE
+    assert 'CollectionConfig(name="trees", include_regex=["^trees/"]' in TreeDepth().needs().fix
 
 
 @pytest.mark.proves("TDC115", "boundary")

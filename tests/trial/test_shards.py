@@ -208,6 +208,8 @@ def test_each_call_has_a_whole_of_its_own(tmp_path: Path) -> None:
         ("max", lambda x: x.max(0)),
         ("min", lambda x: x.min(0)),
         ("product", lambda x: x.prod(0)),
+        ("norm_2", lambda x: np.sqrt(np.square(x).sum(0))),
+        ("norm_1", lambda x: np.abs(x).sum(0)),
     ],
 )
 def test_partial_values_are_reduced_over_workers(reduction: str, wanted: Any, tmp_path: Path) -> None:
@@ -220,6 +222,21 @@ def test_partial_values_are_reduced_over_workers(reduction: str, wanted: Any, tm
     assert whole.dtype == np.float32
     assert np.array_equal(whole, wanted(parts.astype(np.float64)).astype(np.float32))
     assert np.array_equal(tensor(tmp_path).value(0, worker="worker_1"), parts[1])
+
+
+@pytest.mark.parametrize("power", ["3", "1.5", "40"])
+@pytest.mark.parametrize("size", [0.0, 1e-150, 1.0, 1e150, np.inf, np.nan])
+def test_partial_norm_is_that_of_all_elements_at_any_size(tmp_path: Path, power: str, size: float) -> None:
+    parts = np.array([3.0, 4.0, 12.0])
+    for rank, run in enumerate(workers(tmp_path, 3)):
+        value = (
+            size if rank == 1 and not np.isfinite(size) else parts[rank] * (size if np.isfinite(size) else 1)
+        )
+        run.add("norm", np.array(value), step=0, shard=place([], [], f"norm_{power}"))
+        run.flush()
+        run.end()
+    expected = size if not np.isfinite(size) else size * np.sum(parts ** float(power)) ** (1 / float(power))
+    np.testing.assert_allclose(tensor(tmp_path, "norm").value(0), expected, rtol=1e-13)
 
 
 def test_partial_value_that_lacks_a_worker_is_refused(tmp_path: Path) -> None:

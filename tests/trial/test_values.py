@@ -344,7 +344,7 @@ def test_segment_that_is_no_file_is_refused(run: RunWriter) -> None:
     segment = only_segment(run)
     segment.unlink()
     os.mkfifo(segment)
-    with pytest.raises(RunCorrupt, match="is not a file"):
+    with pytest.raises(RunCorrupt, match="is a FIFO, not a file"):
         create_trial(run.root).tensor("x").value(0)
 
 

@@ -1,0 +1,65 @@
+"""A hook's configuration and the numbers of its steps, as read-only properties.
+
+Threads: the training thread.
+"""
+
+from __future__ import annotations
+
+from tdcore.collection import CollectionManager
+from tdcore.config import HookConfig, ReductionConfig, SaveConfig
+from tdcore.hooks.clock import Clock
+from tdcore.modes import ModeKeys
+
+__all__ = ["HookState"]
+
+
+class HookState:
+    """The part of a hook that answers questions about its configuration and its steps."""
+
+    config: HookConfig
+    _clock: Clock
+    _mode: int  # ModeKeys value, 0 while it follows the model
+    _collections: CollectionManager
+
+    @property
+    def save_config(self) -> SaveConfig:
+        """When tensors are saved, unless their collection has settings of its own."""
+        return self.config.save_config
+
+    @property
+    def reduction_config(self) -> ReductionConfig | None:
+        """In which form tensors are saved, unless their collection has settings of its own."""
+        return self.config.reduction_config
+
+    @property
+    def include_collections(self) -> list[str]:
+        """Names of the collections that are saved, those that were added after the start included.
+
+        A new list: `add_collection()` adds to the collections, changes of the list do not.
+        """
+        return list(self._clock.included)
+
+    @property
+    def collection_manager(self) -> CollectionManager:
+        """All collections of the hook."""
+        return self._collections
+
+    @property
+    def mode(self) -> ModeKeys:
+        """Mode of the current step."""
+        return ModeKeys(self._mode or self._clock.now.mode)
+
+    @property
+    def global_step(self) -> int:
+        """The current step over all modes, from 0; -1 before the first (resumed: that of the checkpoint)."""
+        return self._clock.now.step
+
+    @property
+    def mode_step(self) -> int:
+        """The current step within its mode, from 0; -1 before the first."""
+        return self._clock.mode_steps[self.mode.value]
+
+    @property
+    def mode_steps(self) -> dict[ModeKeys, int]:
+        """The current step of each mode, from 0; -1 before its first. A copy."""
+        return {mode: self._clock.mode_steps[mode.value] for mode in ModeKeys}

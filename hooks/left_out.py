@@ -1,0 +1,52 @@
+"""Names that the ring did not take. Their tensors have no rows, so log, notes and readers of the run say so.
+
+Threads: as NameTable.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from tdcore.layout import LEFT_OUT_NOTE, TensorKind
+
+__all__ = ["LeftOutNames", "shortened"]
+
+_MOST_EXAMPLES = 16
+_SHOWN = 96  # characters of a long name
+
+NO_ROOM = "the table of names cannot grow: no memory is left, or RingConfig.names_bytes is reached"
+
+
+def shortened(name: str) -> str:
+    """The name as it may stand in a message: its beginning, and how long it is, where it is long."""
+    return name if len(name) <= _SHOWN else f"{name[:_SHOWN]}... ({len(name):,} characters)"
+
+
+class LeftOutNames:
+    """How many names were left out, of which kinds, and the first few with the reason."""
+
+    def __init__(self) -> None:
+        self._kinds: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
+
+    def add(self, name: str, kind: TensorKind, why: str) -> None:
+        """One more name. why: the reason, as a clause."""
+        self._kinds[kind.label] += 1
+        if len(self._examples) < _MOST_EXAMPLES:
+            self._examples[shortened(name)] = why
+
+    def as_note(self) -> dict[str, Any]:
+        """For collections.json; empty where no name was left out."""
+        if not self._kinds:
+            return {}
+        return {LEFT_OUT_NOTE: {"kinds": dict(sorted(self._kinds.items())), "examples": dict(self._examples)}}
+
+    def messages(self) -> list[str]:
+        """For the log, one for each reason: the same at every call, however many names follow."""
+        first = {why: name for name, why in reversed(self._examples.items())}
+        return [
+            f"tensors are not recorded whose names are left out, {name!r} first: {why}. The note "
+            f"{LEFT_OUT_NOTE!r} of the run says how many"
+            for why, name in first.items()
+        ]

@@ -1,0 +1,55 @@
+"""A model has one hook: a hook that is registered on a model closes the hook that was there before.
+
+A notebook cell that runs again makes a second hook for the same model. Without this, both record, and each
+keeps a flusher process and its descriptors. Threads: the training thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from tdcore.hooks.pytorch.wrappers import class_name, innermost
+
+if TYPE_CHECKING:
+    from tdcore.hooks.base import BaseHook
+
+__all__ = ["take_over"]
+
+_log = logging.getLogger("tdcore")
+
+
+def take_over(hook: BaseHook, module: nn.Module, others: Iterable[BaseHook]) -> None:
+    """Close those of the other hooks that have this model, or a wrapper of it, registered as a root.
+
+    Waits for the data of each, as close() does. An error while one closes is logged and goes no further.
+    """
+    model = _model_of(module)
+    for other in others:
+        if other is hook or other._off:
+            continue
+        roots = [root.reference() for root in getattr(other, "_roots", ())]
+        if not any(root is not None and _model_of(root) is model for root in roots):
+            continue
+        other._notes["taken_over_by"] = hook.out_dir
+        _log.warning(
+            "tdcore: a new hook is registered on %s and writes to %s; the hook that wrote to %s is closed",
+            class_name(model),
+            hook.out_dir,
+            other.out_dir,
+        )
+        try:
+            other.close()
+        except Exception as error:
+            _log.warning("tdcore: the hook that wrote to %s did not close: %s", other.out_dir, error)
+
+
+def _model_of(module: nn.Module) -> nn.Module:
+    """The module inside all wrappers, nn.DataParallel included."""
+    module = innermost(module)
+    while isinstance(module, nn.DataParallel):
+        module = innermost(module.module)
+    return module

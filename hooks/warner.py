@@ -1,0 +1,22 @@
+"""Warner: logs each warning of a hook once. Threads: any."""
+
+from __future__ import annotations
+
+import logging
+
+__all__ = ["Warner"]
+
+_log = logging.getLogger("tdcore")
+
+
+class Warner:
+    """Logs each message once. Holds no reference to the hook, so that a dropped hook is freed at once."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __call__(self, message: str) -> None:
+        """Log the message as a warning unless it was logged before."""
+        if message not in self._said:
+            self._said.add(message)
+            _log.warning("tdcore: %s", message)

@@ -1,0 +1,53 @@
+"""tdcore merge: makes the small files of a run few, when whoever wrote them is gone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tdcore.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from tdcore.merge_run import MergedFiles
+
+__all__ = ["EXIT_CODES", "command"]
+
+EXIT_CODES = (
+    "Exit codes: 0 done. 1 files of some worker were left as they are. 2 wrong usage. 3 there is no run."
+)
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="Folder of the run.")],
+    gone: Annotated[
+        bool,
+        typer.Option(
+            "--gone", help="You know that the training on the other machine, which wrote the run, has ended."
+        ),
+    ] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Merge the small files of a run whose flusher was killed. Refuses while a writer lives. Safe to repeat.
+
+    Example: [bold]tdcore merge runs/demo[/]
+    """
+    from tdcore.merge_run import merge_run
+
+    if json_output:
+        results = merge_run(run, gone=gone)
+        print_json({"run": run, "workers": [asdict(result) for result in results]})
+    else:
+        results = merge_run(run, gone=gone, done=_print)
+    raise typer.Exit(1 if any(result.why for result in results) else 0)
+
+
+def _print(result: MergedFiles) -> None:
+    from rich.markup import escape
+
+    who = f"{result.worker} of attempt {result.attempt}"
+    text = f"{who}: {result.before} index files are {result.after} now"
+    if result.why:
+        text = f"{who}: {result.before} index files, {result.after} now; left: {result.why}"
+    console().print(f"[{'red' if result.why else 'green'}]{escape(text)}[/]")

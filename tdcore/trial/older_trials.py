@@ -1,0 +1,110 @@
+"""Trials as the older library opens them: create_trial that waits, LocalTrial and S3Trial.
+
+Each is a Trial with create_trial's compat=True. Threads: as Trial.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+from tdcore.errors import UnsupportedFeature
+from tdcore.trial import opening
+from tdcore.trial.trial import Trial
+
+__all__ = ["LocalTrial", "S3Trial", "create_trial"]
+
+_Range = tuple[int | None, int | None] | None
+
+
+def create_trial(
+    path: str | os.PathLike[str],
+    name: str | None = None,
+    profiler: bool = False,
+    output_dir: str | None = None,
+    *,
+    range_steps: _Range = None,
+    parallel: bool = True,
+    check: bool = False,
+    index_mode: bool = True,
+    cache: bool = False,
+    wait: timedelta | None = None,
+    **options: Any,
+) -> Trial:
+    """Open a run for reading, with the older library's arguments and results.
+
+    Args:
+        path: The run's folder or URL. Blanks around it are removed.
+        name: For the user; the last part of the path when None.
+        profiler: Refused: tdcore does not profile.
+        output_dir: The place of profiler reports in the older library; not used.
+        range_steps: Only these global steps, (first, end) with end exclusive.
+        parallel, cache: How the older library reads many files. Not needed: tdcore reads the index once and
+            maps the values.
+        check: Compare checksums. tdcore always does; `verify=False` turns that off.
+        index_mode: Read the index instead of all files. tdcore always does.
+        wait: How long to wait for a run that has not begun to write; None, as in the older library, waits
+            without end and logs the place that is waited for.
+        options: Further arguments of tdcore.create_trial.
+
+    Raises:
+        UnsupportedFeature: with profiler=True.
+        RunNotFound, RunCorrupt, ConfigError, SinkError: as tdcore.create_trial.
+    """
+    if profiler:
+        raise UnsupportedFeature(
+            "profiler=True is not served: tdcore records tensors and does not profile; leave it out"
+        )
+    place = path.strip() if isinstance(path, str) else path
+    options = {"range_steps": range_steps, "wait": wait, "compat": True, **options}
+    return opening.create_trial(place, name, **options)
+
+
+class LocalTrial(Trial):
+    """A trial of a run in a folder. Waits for the run to begin.
+
+    name: for the user. dirname: the run's folder. The other arguments are those of create_trial.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dirname: str | os.PathLike[str],
+        range_steps: _Range = None,
+        parallel: bool = True,
+        check: bool = False,
+        index_mode: bool = True,
+        cache: bool = False,
+        **options: Any,
+    ) -> None:
+        _open(self, dirname, name, range_steps, options)
+
+
+class S3Trial(Trial):
+    """A trial of a run in a bucket. Waits for the run to begin.
+
+    name: for the user. bucket_name, prefix_name: where the run is. The other arguments are those of
+    create_trial.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        bucket_name: str,
+        prefix_name: str,
+        range_steps: _Range = None,
+        check: bool = False,
+        index_mode: bool = True,
+        cache: bool = False,
+        **options: Any,
+    ) -> None:
+        _open(self, f"s3://{bucket_name}/{prefix_name.strip('/')}", name, range_steps, options)
+
+
+def _open(
+    trial: Trial, path: str | os.PathLike[str], name: str, steps: _Range, options: dict[str, Any]
+) -> None:
+    """Make `trial` the trial of the run at `path`."""
+    opened = create_trial(path, name, range_steps=steps, **options)
+    Trial.__init__(trial, opened._reader, opened.path, opened.name)

@@ -1,0 +1,73 @@
+"""The lock of whoever writes the files of one worker and attempt: its flusher, or `tdcore merge`.
+
+An advisory lock (flock) on the worker's claim, `attempts/<attempt>-<worker>.json`, in a local run. The kernel
+drops it when the process that holds it ends, however that comes. Threads: any; a lock belongs to who took it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+__all__ = ["Held", "NotLocked", "hold_writer_lock", "wait_for_writer_lock"]
+
+_LONGEST_WAIT_SECONDS = 600.0
+_POLL_SECONDS = 0.05
+_BUSY = (errno.EWOULDBLOCK, errno.EACCES)
+
+
+class Held(Exception):  # noqa: N818 -- a state, which its caller puts into words
+    """Somebody else holds the lock."""
+
+
+class NotLocked(Exception):  # noqa: N818 -- likewise
+    """Nothing was locked: there is no claim, or this file system has no such locks."""
+
+
+@contextlib.contextmanager
+def hold_writer_lock(root: Path, worker: str, attempt: int) -> Iterator[None]:
+    """Holds the lock of a worker in the run `root`. Raises Held or NotLocked, at once."""
+    path = root / "attempts" / f"{attempt:04d}-{worker}.json"
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise NotLocked(str(error)) from error
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise (Held if error.errno in _BUSY else NotLocked)(str(error)) from error
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def wait_for_writer_lock(root: Path, worker: str, attempt: int, say: Callable[[str], None]) -> Iterator[None]:
+    """For the flusher: holds the lock, as soon as it is free; without it where there is none to be had.
+
+    It is held by others only while somebody merges the files of a trainer that was thought to be gone. say:
+    tells the user that it is waited for.
+    """
+    deadline = time.monotonic() + _LONGEST_WAIT_SECONDS
+    with contextlib.ExitStack() as held:
+        told = False
+        while True:
+            try:
+                held.enter_context(hold_writer_lock(root, worker, attempt))
+            except NotLocked:
+                pass
+            except Held:
+                if not told:
+                    say(f"the files of {worker} are being merged by another process; waiting for its end")
+                    told = True
+                if time.monotonic() < deadline:
+                    time.sleep(_POLL_SECONDS)
+                    continue
+            break
+        yield

@@ -1,0 +1,78 @@
+"""What the tests of scripts in the older library's style share: a model, a loop, a configuration, a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tdcore as td
+import tdcore.smd as smd
+
+SMALL_RING = td.RingConfig(ring_bytes=1 << 22, slots=1024, names_bytes=1 << 20)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+        self.relu = nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.relu(self.fc(x))
+        return y
+
+
+def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **hook: str) -> Path:
+    """The service's configuration in a file that the environment names. Returns the run's folder."""
+    document = {
+        "S3Path": "s3://bucket/prefix",
+        "LocalPath": str(tmp_path / "run"),
+        "HookParameters": {"save_interval": "1", **hook},
+        "CollectionConfigurations": [{"CollectionName": "gradients"}, {"CollectionName": "weights"}],
+    }
+    path = tmp_path / "hook.json"
+    path.write_text(json.dumps(document))
+    monkeypatch.setenv("SMDEBUG_CONFIG_FILE_PATH", str(path))
+    return tmp_path / "run"
+
+
+def fit(hook: smd.Hook | None, model: nn.Module, criterion: nn.Module, steps: int = 3) -> None:
+    """The loop of many published scripts: the hook may be None, the loss is registered again each epoch."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if hook:
+        hook.register_loss(criterion)
+    model.train()
+    if hook:
+        hook.set_mode(smd.modes.TRAIN)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        criterion(model(torch.randn(5, 4)), torch.randint(0, 3, (5,))).backward()
+        optimizer.step()
+    model.eval()
+    if hook:
+        hook.set_mode(smd.modes.EVAL)
+    with torch.no_grad():
+        criterion(model(torch.randn(5, 4)), torch.randint(0, 3, (5,)))
+
+
+def recorded(tmp_path: Path, **options: Any) -> smd.Trial:
+    """A run of Net with gradients, weights and a scalar, opened as the older library does."""
+    hook = smd.Hook(
+        tmp_path / "run",
+        save_config=smd.SaveConfig(save_interval=1),
+        include_collections=["gradients", "weights"],
+        flusher="thread",
+        ring=SMALL_RING,
+        **options,
+    )
+    model = Net()
+    hook.register_module(model)
+    fit(hook, model, nn.CrossEntropyLoss())
+    hook.save_scalar("accuracy", 0.5)
+    hook.close()
+    return smd.create_trial(str(tmp_path / "run"))
