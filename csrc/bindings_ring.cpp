@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -19,7 +20,8 @@ namespace py = pybind11;
 namespace tdcore {
 namespace {
 
-constexpr double kMaxTimeoutSeconds = 1e9;  // 30 years; keeps the conversion to nanoseconds in range
+constexpr std::size_t kMostNameChars = 65536;  // MAX_NAME_CHARS in tdcore/layout.py
+constexpr double kMaxTimeoutSeconds = 1e9;     // 30 years; keeps the conversion to nanoseconds in range
 
 FullPolicy policy_from(const std::string& name) {
   if (name == "block") return FullPolicy::kBlock;
@@ -68,8 +70,16 @@ std::shared_ptr<Ring> make_ring(std::uint64_t data_bytes, std::uint64_t slots, s
   }
 }
 
+/// Of UTF-8 text.
+bool is_too_long(std::string_view name) noexcept {
+  if (name.size() <= kMostNameChars) return false;
+  const auto begins = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; };
+  return static_cast<std::size_t>(std::count_if(name.begin(), name.end(), begins)) > kMostNameChars;
+}
+
 std::int64_t intern(Ring& ring, std::string_view name, std::uint32_t kind, std::string_view origin,
                     std::string_view shard) {
+  if (is_too_long(name)) return kUnfitNameId;
   const std::optional<std::uint32_t> id = ring.intern(name, kind, origin, shard);
   return id ? static_cast<std::int64_t>(*id) : -1;
 }
@@ -164,7 +174,8 @@ void bind_ring(py::module_& module) {
           "'block', 'drop' or 'degrade'.")
       .def("intern", &intern, py::arg("name"), py::arg("kind"), py::arg("origin") = "", py::arg("shard") = "",
            "Id of the name in the shared table, the same for the same arguments; -1 when the table cannot "
-           "grow any more. "
+           "grow any more, 4294967294 for a name of more than 65,536 characters: its tensors are counted and "
+           "make no rows. "
            "The last part of a full table takes names of losses, scalars, metrics and hyperparameters only. "
            "shard: the tensor's place in a larger one, as text (tdcore/shard.py).")
       .def("put_document", &put_document, py::arg("key"), py::arg("data"),

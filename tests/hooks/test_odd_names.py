@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tdcore as td
+from tdcore import _core
 from tdcore.hooks.pytorch import Hook
 from tdcore.layout import MAX_NAME_CHARS, TensorKind
+from tdcore.session import Session
 from tests.hooks.conftest import MakeHook, ReadRun
 
 LONG = "x" * (MAX_NAME_CHARS + 1)
@@ -60,6 +63,15 @@ def test_a_module_with_a_name_that_is_too_long_is_left_out(make_hook: MakeHook, 
     run = read_run(hook)
     assert run.names() == ["Sequential_short.weight"]
     assert run.trial.notes()["names_left_out"]["kinds"] == {"weight": 1}
+
+
+def test_a_script_that_uses_the_ring_itself_cannot_spoil_its_run_either(tmp_path: Path) -> None:
+    with Session(tmp_path / "run", configuration={}, framework="x", framework_version="0") as session:
+        names = [session.ring.intern(name, 10) for name in (LONG, "ü" * MAX_NAME_CHARS, "short")]
+        ids = np.array(names, np.uint32)
+        assert session.ring.capture([np.ones(2)] * 3, ids, bytes([3] * 3), 0, 1, 0) == 1
+    assert td.create_trial(str(tmp_path / "run")).tensor_names() == ["short", "ü" * MAX_NAME_CHARS]
+    assert "unfit_name" in _core.DROP_REASONS.values()
 
 
 names = st.one_of(
