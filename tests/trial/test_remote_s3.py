@@ -169,7 +169,7 @@ def test_the_command_line_takes_urls(
     monkeypatch.setenv("COLUMNS", "200")
     assert command(monkeypatch, "ls", s3_place.url()) == 0
     text = capsys.readouterr().out
-    assert "0..5, 6 saved" in text
+    assert "0..5 (6) saved" in text
     assert "worker_0 of attempt 0 has not ended" in text
     assert "run `tdcore upload /spool/0` on node-7" in text
     assert command(monkeypatch, "show", s3_place.url(), "Net_fc.weight", "--json") == 0
