@@ -15,18 +15,19 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, ClassVar, Literal, TypeVar
 
 from tdcore.collection import Collection, CollectionConfig, CollectionKeys, CollectionManager
-from tdcore.config import HookConfig, SaveConfig, SaveConfigMode
+from tdcore.config import HookConfig
 from tdcore.counters import CloseReport, Counters, DeviceReport
-from tdcore.errors import ConfigError, StopTraining, UnsupportedFeature
+from tdcore.errors import ConfigError, StopTraining
 from tdcore.hooks import current
 from tdcore.hooks.capture_requests import CaptureRequests
 from tdcore.hooks.clock import Clock
+from tdcore.hooks.collection_entries import collection_entries
 from tdcore.hooks.devices import device_notes, device_reports, say_growth_refusal, say_refusals
 from tdcore.hooks.dry_ring import DryRing
 from tdcore.hooks.hook_state import HookState
@@ -45,7 +46,7 @@ from tdcore.settings import disabled
 from tdcore.step_text import step_text
 from tdcore.workers import expected_workers
 
-__all__ = ["BaseHook", "hook_config"]
+__all__ = ["BaseHook"]
 
 _log = logging.getLogger("tdcore")
 _HookT = TypeVar("_HookT", bound="BaseHook")
@@ -377,44 +378,11 @@ class BaseHook(HookState, Resumable):
         self._names.changed = False
         if self._session is None:
             return
-        entries: dict[str, Any] = {}
-        for collection in self._collections:
-            included = collection.name in self._clock.included
-            if included or collection.seen:
-                reduction = collection.reduction_config or self.config.reduction_config
-                when = (collection.save_config or self.config.save_config).completed(self.config.save_config)
-                entries[collection.name] = {
-                    "include_regex": collection.include_regex,
-                    "tensor_names": sorted(collection.seen),
-                    "save_config": when.to_json_dict(),
-                    "reduction_config": reduction.to_json_dict() if reduction else None,
-                    "included": included,
-                }
-                if collection.module_regex:
-                    entries[collection.name]["module_regex"] = collection.module_regex
         for message in self._names.left_out.messages():
             self._warn(message)
         notes = self._notes | device_notes(self._ring) | self._names.left_out.as_note()
+        entries = collection_entries(self._collections, self._clock.included, self.config)
         self._session.put_collections({"collections": entries, **notes})
-
-
-def hook_config(
-    out_dir: str | os.PathLike[str],
-    *,
-    export_tensorboard: bool,
-    tensorboard_dir: str | None,
-    save_config: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode] | None,
-    **settings: Any,
-) -> HookConfig:
-    """The arguments of every hook as one checked value. Raises ConfigError."""
-    if export_tensorboard or tensorboard_dir is not None:
-        raise UnsupportedFeature(
-            "export_tensorboard and tensorboard_dir are not served yet: TensorBoard export comes later"
-        )
-    if not isinstance(out_dir, (str, os.PathLike)):
-        raise ConfigError(f"out_dir must be a folder or URL, such as 'runs/demo'; got {out_dir!r}")
-    when = SaveConfig() if save_config is None else SaveConfig.parse(save_config)
-    return HookConfig(out_dir=os.fspath(out_dir), save_config=when, **settings)
 
 
 _LONGEST_ERROR = 500  # characters

@@ -37,7 +37,8 @@ from tdcore.config import HookConfig, ReductionConfig, SaveConfig, SaveConfigMod
 from tdcore.errors import ConfigError
 from tdcore.hook_json import load_hook_config
 from tdcore.hooks import current
-from tdcore.hooks.base import _ALL_HOOKS, BaseHook, hook_config
+from tdcore.hooks.arguments import hook_config
+from tdcore.hooks.base import _ALL_HOOKS, BaseHook
 from tdcore.hooks.pytorch import compiled_steps
 from tdcore.hooks.pytorch.compiled import CompiledRoot, compile_in_use
 from tdcore.hooks.pytorch.driver import TrainingDriver

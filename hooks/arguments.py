@@ -1,0 +1,32 @@
+"""The arguments that every framework's hook takes, as one checked value. Pure functions, any thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from tdcore.config import HookConfig, SaveConfig, SaveConfigMode
+from tdcore.errors import ConfigError, UnsupportedFeature
+from tdcore.modes import ModeKeys
+
+__all__ = ["hook_config"]
+
+
+def hook_config(
+    out_dir: str | os.PathLike[str],
+    *,
+    export_tensorboard: bool,
+    tensorboard_dir: str | None,
+    save_config: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode] | None,
+    **settings: Any,
+) -> HookConfig:
+    """The arguments of every hook as one checked value. Raises ConfigError."""
+    if export_tensorboard or tensorboard_dir is not None:
+        raise UnsupportedFeature(
+            "export_tensorboard and tensorboard_dir are not served yet: TensorBoard export comes later"
+        )
+    if not isinstance(out_dir, (str, os.PathLike)):
+        raise ConfigError(f"out_dir must be a folder or URL, such as 'runs/demo'; got {out_dir!r}")
+    when = SaveConfig() if save_config is None else SaveConfig.parse(save_config)
+    return HookConfig(out_dir=os.fspath(out_dir), save_config=when, **settings)

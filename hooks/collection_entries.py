@@ -1,0 +1,33 @@
+"""The collections of a hook as collections.json has them. Pure functions; the training thread."""
+
+from __future__ import annotations
+
+from collections.abc import Collection as Names
+from typing import Any
+
+from tdcore.collection import CollectionManager
+from tdcore.config import HookConfig
+
+__all__ = ["collection_entries"]
+
+
+def collection_entries(
+    collections: CollectionManager, included: Names[str], config: HookConfig
+) -> dict[str, dict[str, Any]]:
+    """By name, of the collections that are saved or have met a tensor. included: names of those saved."""
+    entries: dict[str, dict[str, Any]] = {}
+    for collection in collections:
+        if collection.name not in included and not collection.seen:
+            continue
+        reduction = collection.reduction_config or config.reduction_config
+        when = (collection.save_config or config.save_config).completed(config.save_config)
+        entries[collection.name] = {
+            "include_regex": collection.include_regex,
+            "tensor_names": sorted(collection.seen),
+            "save_config": when.to_json_dict(),
+            "reduction_config": reduction.to_json_dict() if reduction else None,
+            "included": collection.name in included,
+        }
+        if collection.module_regex:
+            entries[collection.name]["module_regex"] = collection.module_regex
+    return entries
