@@ -116,6 +116,16 @@ Ring::~Ring() {
   }
 }
 
+/// Where a record of `units` goes when the ring's end is at `position`: aligned, and in one piece. The
+/// capacity is a power of two that divides 2^36, so this stays continuous when the position wraps.
+Ring::Place Ring::place(std::uint64_t position, std::uint64_t units, std::uint64_t align_units,
+                        const Size& size) noexcept {
+  const std::uint64_t at = position + size.bias;
+  std::uint64_t start = round_up(at, align_units);
+  if ((start & (size.capacity - 1)) + units > size.capacity) start = round_up(start, size.capacity);
+  return {position + (start - at), start & (size.capacity - 1)};
+}
+
 Reservation Ring::reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t align) noexcept {
   ControlPage& control = memory_->control();
   const std::uint64_t units = (bytes + kUnitBytes - 1) / kUnitBytes;
@@ -129,10 +139,9 @@ Reservation Ring::reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t al
     const Size& size = sizes_[tail.size];
     const Place start = place(tail.position, units, align / kUnitBytes, size);
     const Cursor end{tail.ticket + 1, start.position + units, tail.size};
-    const bool slots_full = tail.tickets_since(head) >= config_.slots;
-    if (slots_full || end.units_since(head) > size.capacity) {
+    if (tail.tickets_since(head) >= config_.slots || end.units_since(head) > size.capacity) [[unlikely]] {
       if (control.head.load(std::memory_order_relaxed) != head_word) continue;  // not full: our head was old
-      if (!slots_full && grow(units)) continue;
+      if (tail.tickets_since(head) < config_.slots && grow(units)) continue;
       return {};
     }
     if (!control.reservation.compare_exchange_weak(word, end.pack(), std::memory_order_relaxed)) continue;

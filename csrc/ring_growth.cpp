@@ -13,16 +13,6 @@ constexpr std::uint64_t kFactor = 4;
 
 }  // namespace
 
-/// Where a record of `units` goes when the ring's end is at `position`: aligned, and in one piece. The
-/// capacity is a power of two that divides 2^36, so this stays continuous when the position wraps.
-Ring::Place Ring::place(std::uint64_t position, std::uint64_t units, std::uint64_t align_units,
-                        const Size& size) noexcept {
-  const std::uint64_t at = position + size.bias;
-  std::uint64_t start = round_up(at, align_units);
-  if ((start & (size.capacity - 1)) + units > size.capacity) start = round_up(start, size.capacity);
-  return {position + (start - at), start & (size.capacity - 1)};
-}
-
 /// False when such a record has no room even in an empty ring, as large as the ring is now.
 bool Ring::may_ever_fit(std::uint64_t units) const noexcept {
   const Cursor tail =

@@ -81,7 +81,7 @@ static_assert(sizeof(State) < 128);
 int size_of(int id) { return kSizes[id / kRecordsEach][id % kRecordsEach]; }
 Byte wrap(int value) { return static_cast<Byte>(((value % kModulus) + kModulus) % kModulus); }
 
-int place(int at, int units, int capacity) {  // as in ring_growth.cpp, for an alignment of one unit
+int place(int at, int units, int capacity) {  // as in ring.cpp, for an alignment of one unit
   return at % capacity + units > capacity ? at + capacity - at % capacity : at;
 }
 
