@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tdcore.cli.output import sparkline
 from tdcore.quoting import quoted, quoted_lines
 from tdcore.trial.progress import Progress
 from tdcore.trial.reader import Reader
@@ -209,6 +210,11 @@ def test_a_terminal_without_blocks_and_lines_gets_ascii(
     assert ("größe" if encoding == "latin-1" else r"gr\xf6\xdfe") in text
     if "show" in arguments:
         assert "***#" in text or "***##" in text
+
+
+@pytest.mark.parametrize("values", [[0.0, 1e-320], [-1.7e308, 1.7e308], [1.0, 1.0], [5e-324, 0.0]])
+def test_the_history_has_room_for_the_smallest_and_largest_numbers(values: list[float]) -> None:
+    assert len(sparkline(values, 10)) == 2
 
 
 def show_at(tdcore: Command, monkeypatch: pytest.MonkeyPatch, width: int, *arguments: object) -> list[str]:

@@ -132,8 +132,11 @@ def sparkline(values: Sequence[float | None], width: int = 24) -> str:
     if not finite:
         return "x" * width
     low, high = min(finite), max(finite)
-    scale = (len(blocks) - 1) / (high - low) if high > low else 0.0
-    return "".join("x" if mean is None else blocks[round((mean - low) * scale)] for mean in means)
+    span, top = high / 2 - low / 2, len(blocks) - 1  # halves: no overflow, and no division by a tiny number
+    return "".join(
+        "x" if mean is None else blocks[round((mean / 2 - low / 2) / span * top) if span else 0]
+        for mean in means
+    )
 
 
 def bar(length: int) -> str:
