@@ -126,4 +126,4 @@ def test_whatever_a_script_saves_its_run_can_be_read(
     assert {row["kind"] for row in rows} <= {kind.label for kind in TensorKind}
     run.collections()
     run.missing()
-    assert set(run.notes()) <= {"names_left_out"}
+    assert set(run.notes()) <= {"names_left_out", "not_recorded"}
