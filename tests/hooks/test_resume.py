@@ -148,7 +148,7 @@ def test_a_state_is_refused_once_a_step_has_begun(make_hook: MakeHook) -> None:
     hook = make_hook()
     hook.register_module(model := Net())
     model(torch.randn(2, 4))
-    with pytest.raises(ConfigError, match="after step 0 had begun"):
+    with pytest.raises(ConfigError, match="after global step 0 had begun"):
         hook.load_state_dict({"step": 9, "mode_steps": {"TRAIN": 9}})
 
 
