@@ -50,6 +50,7 @@ class TrialRun:
         self.patterns = RunPatterns()  # those of collections.json
         self._collections: dict[str, SavedCollection] = {}  # that were given out
         self._shown = np.zeros(0, dtype=np.bool_)  # rows that next_complete() has given out
+        self._noted: list[tuple[str, int, dict[str, Any]]] | None = None  # notes as last read by missing()
 
     @property
     def frozen(self) -> bool:
@@ -59,6 +60,7 @@ class TrialRun:
     @frozen.setter
     def frozen(self, frozen: bool) -> None:
         self._reader.frozen = frozen
+        self._noted = None
 
     def __repr__(self) -> str:
         reader = self._reader
@@ -133,13 +135,13 @@ class TrialRun:
         whose names were left out, and ends of workers that have gone silent.
 
         Of a run whose job ended while its bucket was away, this names the host and the spool folder that hold
-        the rest. Empty while all is well. Reads the workers' files of collections, and a
-        small file per worker concerned, once.
+        the rest. Empty while all is well. Reads the workers' files of collections, within no_refresh once,
+        and a small file per worker concerned, once.
         """
         self._reader.auto_refresh()
-        return find_missing(
-            self._reader.index, self._reader.progress, read_notes_of_workers(self._reader.sink)
-        )
+        if self._noted is None or not self._reader.frozen:
+            self._noted = list(read_notes_of_workers(self._reader.sink))
+        return find_missing(self._reader.index, self._reader.progress, self._noted)
 
     def findings(self) -> list[dict[str, Any]]:
         """What rules have found so far, in order of rules."""

@@ -197,4 +197,7 @@ def test_asking_costs_nothing_more_while_all_is_well(tmp_path: Path) -> None:
     trial.frozen = True
     sink.reset()
     assert trial.missing() == []
+    assert {place for _, place in sink.requests} <= {"collections/", "collections.json"}
+    sink.reset()
+    assert trial.missing() == []
     assert sink.requests == []
