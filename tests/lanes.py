@@ -78,8 +78,9 @@ class LaneWriter:
         slot = (self._slots_at + (self._ticket % self._slots) * 64) // 8
         self._ticket, self._position = self._ticket + 1, begin + units
         self._words[_RESERVATION // 8] = self._ticket << _POSITION_BITS | self._position
-        self._words[slot + 1], self._words[slot + 2], self._words[slot + 3] = begin, size, 1
-        return begin % cap * UNIT
+        offset = begin % cap * UNIT
+        self._words[slot + 1 : slot + 5] = begin, size, 1, offset
+        return offset
 
     def _entry(self, name: str, value: npt.NDArray[Any], place: int) -> bytes:
         row = np.zeros(1, _ROW)
