@@ -247,11 +247,11 @@ def test_files_of_something_else_in_the_folder_are_left_alone(
 @pytest.mark.parametrize(
     ("text", "error", "words"),
     [
-        ('{"name": "my app"}', RunCorrupt, "not a tdcore run"),
-        ("[1, 2]", RunCorrupt, "not a JSON object"),
+        ('{"name": "my app"}', RunCorrupt, "not that of a tdcore run"),
+        ("[1, 2]", RunCorrupt, "is a list of 2, expected an object"),
         ('{"format": 1, "run_id"', RunCorrupt, "not JSON"),
-        ('{"format": 99, "run_id": "x", "attempts": []}', UnsupportedFormat, "format 99"),
-        ('{"format": 1, "run_id": "x", "attempts": ["a"]}', RunCorrupt, "without a number"),
+        ('{"format": 99, "run_id": "x", "attempts": []}', UnsupportedFormat, "of format '99'"),
+        ('{"format": 1, "run_id": "x", "attempts": ["a"]}', RunCorrupt, "an attempt is 'a', expected an object"),
     ],
 )
 def test_a_run_json_that_is_not_ours_is_refused_and_kept(
