@@ -251,7 +251,11 @@ def test_files_of_something_else_in_the_folder_are_left_alone(
         ("[1, 2]", RunCorrupt, "is a list of 2, expected an object"),
         ('{"format": 1, "run_id"', RunCorrupt, "not JSON"),
         ('{"format": 99, "run_id": "x", "attempts": []}', UnsupportedFormat, "of format '99'"),
-        ('{"format": 1, "run_id": "x", "attempts": ["a"]}', RunCorrupt, "an attempt is 'a', expected an object"),
+        (
+            '{"format": 1, "run_id": "x", "attempts": ["a"]}',
+            RunCorrupt,
+            "an attempt is 'a', expected an object",
+        ),
     ],
 )
 def test_a_run_json_that_is_not_ours_is_refused_and_kept(
