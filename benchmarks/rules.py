@@ -117,7 +117,8 @@ class _Held:
             source.attempt_ended,
             source.capture,
         )
-        self.left_out, self.training = source.left_out, source.training
+        self.left_out, self.not_recorded = source.left_out, source.not_recorded
+        self.training = source.training
         self._batch = batch
 
     def next(self, columns: Any, *, everything: bool = False) -> Any:

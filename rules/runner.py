@@ -335,5 +335,5 @@ def _report(
         rows=engine.rows,
         problems=tuple(engine.problems),
         left_out=engine.left_out,
-        not_recorded=source.not_recorded() if isinstance(source, RunSource) else (),
+        not_recorded=source.not_recorded(),
     )

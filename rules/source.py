@@ -87,6 +87,10 @@ class Source(Protocol):
         """Names that the newest attempt could not record; None when there are none."""
         ...
 
+    def not_recorded(self) -> tuple[str, ...]:
+        """What the hook was asked for and has not recorded, as it noted at its end; empty without a note."""
+        ...
+
     def training(self) -> Training | None:
         """What the newest attempt says of its training; None when it does not say."""
         ...
@@ -256,7 +260,7 @@ class RunSource:
         )
 
     def not_recorded(self) -> tuple[str, ...]:
-        """What the hook was asked for and has not recorded, as it noted at its end; empty without a note."""
+        """See Source.not_recorded."""
         from tdcore.trial.documents import read_notes
 
         try:
@@ -388,6 +392,10 @@ class TableSource:
 
     def left_out(self) -> LeftOut | None:
         """See Source.left_out."""
+
+    def not_recorded(self) -> tuple[str, ...]:
+        """See Source.not_recorded."""
+        return ()
 
     def training(self) -> Training | None:
         """See Source.training."""
