@@ -320,17 +320,22 @@ class Flusher:
         return self._options.full_deadline.total_seconds() if full else None
 
     def _abandon(self) -> None:
-        """What is left is counted as dropped; it stays in the ring, whose owner reports it."""
+        """What is left stays in the ring, whose owner reports it. On a full disk it is counted as dropped.
+
+        Elsewhere a later flusher may still write it.
+        """
         consumer, reason = self._consumer, self._health.message or "its last records are not complete"
         lost = f"{consumer.pending_records} records ({consumer.pending_bytes} bytes) of the ring"
-        patience = self._options.end_deadline if self._patience() is None else self._options.full_deadline
+        full = self._patience() is not None
+        patience = self._options.full_deadline if full else self._options.end_deadline
         message = f"giving up after {patience}: {reason}; not written: {lost}"
         if self._backlog:
             message += f" and {self._backlog.rows} rows without payload"
+        if full and self._backlog:
             from tdcore.flusher.table import IO_ERROR  # imports pyarrow, which the rows have brought
 
             consumer.count_drop(IO_ERROR, self._backlog.uncounted_rows, 0)
-        if self._recovered:
+        if full and self._recovered:
             while self._intake.take() is not None:
                 pass
             for batch in self._intake.batches:
