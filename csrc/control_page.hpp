@@ -55,6 +55,11 @@ struct Cursor {
     return ((ticket & kTicketMask) << (kPositionBits + kSizeBits)) | ((size & kSizeMask) << kPositionBits) |
            (position & kPositionMask);
   }
+  /// The word after `word` takes one ticket more and ends at `position`; its size stays.
+  static constexpr std::uint64_t advance(std::uint64_t word, std::uint64_t position) noexcept {
+    constexpr std::uint64_t kOneTicket = std::uint64_t{1} << (kPositionBits + kSizeBits);
+    return ((word + kOneTicket) & ~kPositionMask) | (position & kPositionMask);
+  }
   constexpr std::uint64_t tickets_since(Cursor earlier) const noexcept {
     return (ticket - earlier.ticket) & kTicketMask;
   }

@@ -123,7 +123,7 @@ Ring::Place Ring::place(std::uint64_t position, std::uint64_t units, std::uint64
   const std::uint64_t at = position + size.bias;
   std::uint64_t start = round_up(at, align_units);
   if ((start & (size.capacity - 1)) + units > size.capacity) start = round_up(start, size.capacity);
-  return {position + (start - at), start & (size.capacity - 1)};
+  return {start - size.bias, start & (size.capacity - 1)};
 }
 
 Reservation Ring::reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t align) noexcept {
@@ -144,7 +144,8 @@ Reservation Ring::reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t al
       if (tail.tickets_since(head) < config_.slots && grow(units)) continue;
       return {};
     }
-    if (!control.reservation.compare_exchange_weak(word, end.pack(), std::memory_order_relaxed)) continue;
+    const std::uint64_t next = Cursor::advance(word, end.position);
+    if (!control.reservation.compare_exchange_weak(word, next, std::memory_order_relaxed)) continue;
     Slot& slot = memory_->slots()[tail.ticket & (config_.slots - 1)];
     slot.position = start.position & kPositionMask;
     slot.offset = start.unit * kUnitBytes;
@@ -155,7 +156,7 @@ Reservation Ring::reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t al
 }
 
 Reservation Ring::try_reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t align) noexcept {
-  if (bytes == 0 || bytes > max_record_bytes_ || (align != kUnitBytes && align != kPageBytes)) return {};
+  if (bytes - 1 >= max_record_bytes_ || (align != kUnitBytes && align != kPageBytes)) return {};  // 0 wraps
   Use use(*this);
   if (!use || !memory_taken_.load(std::memory_order_relaxed)) return {};
   const ControlPage& control = memory_->control();

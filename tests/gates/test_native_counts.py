@@ -22,7 +22,7 @@ PROGRAM = Path(
 VALUES, STATISTICS = 1, 2
 CALLS = 100
 ELEMENTS = 64  # float32: a bias, say
-CALL = 570  # ceiling of what a call takes whatever it captures; 8 of them look up how large the ring is now
+CALL = 560  # ceiling of what a call takes whatever it captures
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed"),
