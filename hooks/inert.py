@@ -98,11 +98,11 @@ class Hook:
         self._mode = mode
 
     def add_collection(self, collection: Collection | CollectionConfig) -> Collection:
-        """Adds a collection, of which nothing is saved."""
+        """Add a collection. Nothing of it is saved."""
         return self._collections.add(collection)
 
     def get_collection(self, name: str, create: bool = True) -> Collection:
-        """The collection, of which nothing is saved."""
+        """The collection. Nothing of it is saved."""
         return self._collections.get(name, create)
 
     def get_collections(self) -> dict[str, Collection]:

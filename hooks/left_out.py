@@ -40,7 +40,7 @@ def shortened(name: str) -> str:
 
 
 class LeftOutNames:
-    """How many names were left out, of which kinds, and the first few with the reason."""
+    """Counts of the names that were left out, by kind, and the first few names with the reason."""
 
     def __init__(self) -> None:
         self._kinds: Counter[str] = Counter()

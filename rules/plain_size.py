@@ -35,7 +35,7 @@ class Weights:
         self._alive: list[Any] = []  # so that ids stay theirs
 
     def add(self, made: Any, parts: Iterable[Any] | None = None) -> None:
-        """Takes in what was made, and of which parts. Raises TooLargeError."""
+        """Add a new value and its parts to the count. Raises TooLargeError."""
         weight = depth = 1
         for part in made if parts is None else parts:
             inner = self._known.get(id(part), (1, 0))

@@ -87,7 +87,7 @@ def _mode(text: str | None) -> ModeKeys | None:
 
 
 def _chosen(trial: Trial, tensor: str | None) -> list[str]:
-    """Names, sorted; also those of tensors of which nothing but absent values was recorded."""
+    """Names, sorted. Tensors whose values are all absent are included."""
     if tensor is not None and trial.has_tensor(tensor):
         return [tensor]
     recorded = trial.rows(tensor, columns=["name", "kind"])

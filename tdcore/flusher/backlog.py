@@ -45,7 +45,7 @@ class Backlog:
 
     @property
     def uncounted_rows(self) -> int:
-        """Rows that are waiting and of which nothing was counted as lost: those that had no payload."""
+        """Number of waiting rows that no counter of losses includes: the rows without a payload."""
         counted = sum(
             gap.tensors or 0 for item in self._items for gap in item.summary.gaps if gap.statistics_kept
         )

@@ -55,7 +55,7 @@ def left_out_of(notes: Mapping[str, Any]) -> LeftOut | None:
 
 
 def left_out_text(found: LeftOut, shown: int = 2) -> str:
-    """How many, of which kinds, some of them, and why; a clause."""
+    """A clause with the number of names, their kinds, some examples and the reasons."""
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.kinds.items()))
     examples = ", ".join(repr(name) for name in list(found.examples)[:shown])
     reasons = "; ".join(dict.fromkeys(found.examples.values()))

@@ -1,8 +1,7 @@
 """The planted faults: each changes one thing in a healthy training, and says what a diagnosis must name.
 
-A fault is told by its cause (a word of CAUSES), by the tensors or layers that show it, and by the step before
-which it must be named. What cannot be told from a training that looks as it should (wrong labels of every
-class) is not in the list.
+A fault has a cause (a key of CAUSES), the tensors or layers that show it, and the step before which it must
+be named. Faults that leave no trace in a training (wrong labels of every class) are not in the list.
 """
 
 from __future__ import annotations
