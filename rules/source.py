@@ -1,4 +1,4 @@
-"""Where the engine gets its rows: a run, in a folder or a bucket (RunSource), or a table (TableSource).
+"""Where the engine gets its rows: a run, in a folder or a bucket (RunSource), or a table (table_source.py).
 
 A source hands out each captured tensor once, and only when its step is complete for its worker
 (rules/completeness.py). So a rule does not judge half a step, and live and offline runs judge the same rows.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tdcore.trial.payload import Payloads
     from tdcore.trial.progress import Progress
 
-__all__ = ["COLUMNS", "Batch", "RunSource", "Source", "TableSource"]
+__all__ = ["COLUMNS", "Batch", "RunSource", "Source"]
 
 # What every window holds; rules that need more name it in a class variable `columns`.
 COLUMNS = (
@@ -353,70 +353,6 @@ class RunSource:
             return read_values(index, self._payloads, parts, what)
         except SinkKeyError as error:
             raise TensorUnavailableForStep(f"values of {what} are lost: {error}", reason="lost") from error
-
-
-class TableSource:
-    """A finished run made of a table of index rows, one per captured tensor.
-
-    payloads: values by row number.
-    """
-
-    def __init__(
-        self,
-        table: pa.Table,
-        *,
-        payloads: Mapping[int, npt.NDArray[Any]] | None = None,
-        collections: Mapping[str, Members] | None = None,
-        where: str = "a table",
-    ) -> None:
-        self.where = where
-        self._table = table
-        self._payloads = dict(payloads or {})
-        self._collections = dict(collections or {})
-
-    def next(self, columns: Sequence[str], *, everything: bool = False) -> Batch:
-        """See Source.next. All rows at the first call, none later."""
-        table, self._table = self._table, self._table.slice(0, 0)
-        pairs = table.select(["attempt", "worker"]).unify_dictionaries()
-        pairs = pairs.group_by(["attempt", "worker"]).aggregate([])
-        ended = zip(pairs.column("attempt").to_pylist(), pairs.column("worker").to_pylist(), strict=True)
-        return Batch(table=table.select(columns), payload=self._payload, ended=frozenset(ended))
-
-    def members(self, collection: str) -> Members | None:
-        """See Source.members."""
-        return self._collections.get(collection)
-
-    def capture(self) -> Capture | None:
-        """See Source.capture."""
-        return None
-
-    def left_out(self) -> LeftOut | None:
-        """See Source.left_out."""
-
-    def not_recorded(self) -> tuple[str, ...]:
-        """See Source.not_recorded."""
-        return ()
-
-    def training(self) -> Training | None:
-        """See Source.training."""
-        return None
-
-    def begun(self) -> bool:
-        """See Source.begun."""
-        return True
-
-    def finished(self) -> bool:
-        """See Source.finished."""
-        return True
-
-    def attempt_ended(self, attempt: int) -> bool:
-        """See Source.attempt_ended."""
-        return True
-
-    def _payload(self, row: int) -> npt.NDArray[Any]:
-        if row not in self._payloads:
-            raise TensorUnavailableForStep(f"row {row} of the table has no values")
-        return self._payloads[row]
 
 
 def _where(place: Any) -> str:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore import layout
-from tdcore.rules.source import TableSource
+from tdcore.rules.table_source import TableSource
 from tdcore.rules.window import Members
 
 __all__ = ["Trace"]

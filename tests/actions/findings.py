@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tdcore.rules import Finding
-from tdcore.rules.source import TableSource
+from tdcore.rules.table_source import TableSource
 from tdcore.rules.trace import Trace
 
 

@@ -14,7 +14,8 @@ from tdcore.errors import TensorUnavailableForStep
 from tdcore.rules.base import Finding, Rule, Verdict
 from tdcore.rules.engine import Engine
 from tdcore.rules.plain_pickle import dump, load
-from tdcore.rules.source import Batch, TableSource
+from tdcore.rules.source import Batch
+from tdcore.rules.table_source import TableSource
 from tdcore.rules.trace import Trace
 
 LOSS = "CrossEntropyLoss_output_0"

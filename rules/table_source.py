@@ -1,0 +1,87 @@
+"""TableSource: index rows as a table instead of a run, for rules of the user's own and for tests.
+
+Threads: a source belongs to one engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+import pyarrow as pa
+
+from tdcore.errors import TensorUnavailableForStep
+from tdcore.rules.source import Batch
+
+if TYPE_CHECKING:
+    from tdcore.rules.applies import Training
+    from tdcore.rules.evaluable import Capture
+    from tdcore.rules.window import Members
+    from tdcore.trial.left_out import LeftOut
+
+__all__ = ["TableSource"]
+
+
+class TableSource:
+    """A finished run made of a table of index rows, one per captured tensor.
+
+    payloads: values by row number.
+    """
+
+    def __init__(
+        self,
+        table: pa.Table,
+        *,
+        payloads: Mapping[int, npt.NDArray[Any]] | None = None,
+        collections: Mapping[str, Members] | None = None,
+        where: str = "a table",
+    ) -> None:
+        self.where = where
+        self._table = table
+        self._payloads = dict(payloads or {})
+        self._collections = dict(collections or {})
+
+    def next(self, columns: Sequence[str], *, everything: bool = False) -> Batch:
+        """See Source.next. All rows at the first call, none later."""
+        table, self._table = self._table, self._table.slice(0, 0)
+        pairs = table.select(["attempt", "worker"]).unify_dictionaries()
+        pairs = pairs.group_by(["attempt", "worker"]).aggregate([])
+        ended = zip(pairs.column("attempt").to_pylist(), pairs.column("worker").to_pylist(), strict=True)
+        return Batch(table=table.select(columns), payload=self._payload, ended=frozenset(ended))
+
+    def members(self, collection: str) -> Members | None:
+        """See Source.members."""
+        return self._collections.get(collection)
+
+    def capture(self) -> Capture | None:
+        """See Source.capture."""
+        return None
+
+    def left_out(self) -> LeftOut | None:
+        """See Source.left_out."""
+
+    def not_recorded(self) -> tuple[str, ...]:
+        """See Source.not_recorded."""
+        return ()
+
+    def training(self) -> Training | None:
+        """See Source.training."""
+        return None
+
+    def begun(self) -> bool:
+        """See Source.begun."""
+        return True
+
+    def finished(self) -> bool:
+        """See Source.finished."""
+        return True
+
+    def attempt_ended(self, attempt: int) -> bool:
+        """See Source.attempt_ended."""
+        return True
+
+    def _payload(self, row: int) -> npt.NDArray[Any]:
+        if row not in self._payloads:
+            raise TensorUnavailableForStep(f"row {row} of the table has no values")
+        return self._payloads[row]
