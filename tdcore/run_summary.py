@@ -45,7 +45,8 @@ class RunSummary:
         """The lines, once the hook is closed; none for a worker that is not the first."""
         if self._counts is None:
             return
-        rows, drops = self._counts.progress().rows, self._counts.counters().drops
+        report = self._counts.close()  # a hook that was dropped with its model has nobody else to wait for it
+        rows, drops = report.progress.rows, report.counters.drops
         attempt = f", attempt {self._attempt}" if self._attempt else ""
         what = f"{how_many(self._clock.saving, 'saved step')}, {how_many(rows, 'row')}"
         yield f"recorded {what}{_size(self._place, self._attempt)} in {self._shown()}{attempt}"

@@ -275,6 +275,23 @@ def test_the_command_ends_with_what_was_recorded_its_cost_and_what_to_type_next(
     assert td.create_trial(str(tmp_path / "runs" / "plain")).attempts == [0, 1]
 
 
+def test_the_summary_counts_all_rows_of_a_script_that_drops_its_model_before_the_end(tmp_path: Path) -> None:
+    script = tmp_path / "drops.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(300)))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for step in range(3):\n"
+        "    model(torch.ones(4, 2)).mean().backward()\n"
+        "    optimizer.step()\n"
+        "del model, optimizer\n"
+    )
+    ran = python("-m", "tdcore.run", "--save-interval", 1, script, cwd=tmp_path)
+    trial = td.create_trial(str(tmp_path / "runs" / "drops"))
+    assert trial.rows().num_rows > 0
+    assert f" {trial.rows().num_rows:,} rows, " in ran.err
+
+
 def test_a_quiet_command_says_nothing_of_a_training_that_went_well(tmp_path: Path) -> None:
     ran = python("-m", "tdcore.run", "--quiet", SCRIPTS / "plain.py", "--steps", 3, cwd=tmp_path)
     assert (ran.code, ran.err) == (0, "")
