@@ -160,7 +160,7 @@ std::vector<std::string> needed_names(const Drained& drained, const py::sequence
   return result;
 }
 
-std::uint64_t plan(SharedDrained& self, const py::sequence& names) {
+std::uint64_t plan(SharedDrained& self, const py::sequence& names, const std::string& run_id) {
   if (self.released)
     throw py::value_error(
         "plan_segment() must come before release(): the payloads' space has been given back");
@@ -168,7 +168,8 @@ std::uint64_t plan(SharedDrained& self, const py::sequence& names) {
     throw std::runtime_error("plan_segment() cannot be called in a forked child: the ring is its parent's");
   const std::vector<std::string> texts = needed_names(self.drained, names);
   const py::gil_scoped_release unlocked;
-  self.segment = plan_segment(self.drained.rows, self.drained.batches, self.owner->consumer.data(), texts);
+  self.segment =
+      plan_segment(self.drained.rows, self.drained.batches, self.owner->consumer.data(), texts, run_id);
   return self.segment.file_bytes;
 }
 
@@ -214,7 +215,7 @@ last_step: the largest one is kept. error: text of an error, counted as one; the
 constexpr const char* kPlanDoc =
     R"(Lays the payloads out as a safetensors file: fills segment_offset and crc32c of `rows`. Returns the file's size, 0 without payload.
 
-names: text by name id; ids beyond it become '?<id>'. Without the GIL while hashing.)";
+names: text by name id; ids beyond it become '?<id>'. run_id: of the run, for the file's metadata. Without the GIL while hashing.)";
 
 }  // namespace
 
@@ -245,7 +246,7 @@ void bind_consumer(py::module_& module) {
       .def_property_readonly("rows", &rows,
                              "One ROW_DTYPE struct per entry, in ticket order, as a read-only buffer.")
       .def_property_readonly("documents", &documents, "Pairs of key and bytes, in ticket order.")
-      .def("plan_segment", &plan, py::arg("names"), kPlanDoc)
+      .def("plan_segment", &plan, py::arg("names"), py::arg("run_id") = "", kPlanDoc)
       .def("segment_parts", &segment_parts,
            "The planned file as buffers, in file order. Those of large payloads lie in the ring: use them "
            "before release().");

@@ -50,6 +50,13 @@ class HeaderWriter {
  public:
   explicit HeaderWriter(std::size_t tensors) { text_.reserve(kUsualKeyBytes * (tensors + 1)); }
 
+  /// Comes first.
+  void add_run(std::string_view run_id) {
+    text_.append("{\"__metadata__\":{\"run_id\":\"");
+    append_escaped(text_, run_id);
+    text_.append("\"}");
+  }
+
   void add_row(const Row& row, std::span<const std::string> names, std::uint64_t begin) {
     pad_to(begin);
     const std::uint64_t end = begin + row.entry.payload_bytes;
@@ -177,9 +184,11 @@ std::vector<SegmentPiece> Segment::pieces() const {
 }
 
 Segment plan_segment(std::span<Row> rows, std::span<const Batch> batches,
-                     std::span<const std::byte* const> lane_data, std::span<const std::string> names) {
+                     std::span<const std::byte* const> lane_data, std::span<const std::string> names,
+                     std::string_view run_id) {
   Segment segment;
   HeaderWriter header(rows.size());
+  if (!run_id.empty()) header.add_run(run_id);
   std::uint64_t offset = 0;  // from the data's start
   bool any = false;
 

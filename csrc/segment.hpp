@@ -55,9 +55,11 @@ struct Segment {
 };
 
 /// Fills segment_offset and crc32c of every row with a payload. lane_data: as Consumer::data(). `names` by
-/// id; a row whose id has no name there is called "?<id>". Throws std::bad_alloc, or std::length_error above
+/// id; a row whose id has no name there is called "?<id>". `run_id`: for the metadata, so that readers refuse
+/// a segment of another run; none when empty. Throws std::bad_alloc, or std::length_error above
 /// safetensors' header limit (100 MB).
 Segment plan_segment(std::span<Row> rows, std::span<const Batch> batches,
-                     std::span<const std::byte* const> lane_data, std::span<const std::string> names);
+                     std::span<const std::byte* const> lane_data, std::span<const std::string> names,
+                     std::string_view run_id = {});
 
 }  // namespace tdcore

@@ -341,7 +341,7 @@ class RunSource:
         from tdcore.trial.values import expect_values, read_values
 
         if self._payloads is None:
-            self._payloads = Payloads(self.sink, self._root)
+            self._payloads = Payloads(self.sink, self._root, run_id=lambda: self._index.run_id)
         parts = captures.parts(at)
         index, row = self._index, int(parts[0])
         step, mode_step = (int(index.column(name)[row]) for name in ("step", "mode_step"))

@@ -152,11 +152,11 @@ class Drained:
     """
     What Consumer.drain() took. One thread at a time.
     """
-    def plan_segment(self, names: collections.abc.Sequence[typing.Any]) -> int:
+    def plan_segment(self, names: collections.abc.Sequence[typing.Any], run_id: str = '') -> int:
         """
         Lays the payloads out as a safetensors file: fills segment_offset and crc32c of `rows`. Returns the file's size, 0 without payload.
 
-        names: text by name id; ids beyond it become '?<id>'. Without the GIL while hashing.
+        names: text by name id; ids beyond it become '?<id>'. run_id: of the run, for the file's metadata. Without the GIL while hashing.
         """
     def segment_parts(self) -> list[typing.Any]:
         """

@@ -1,4 +1,4 @@
-"""Index files, ends and segments of another run are refused: all of a run say its id, or a checksum."""
+"""Index files, ends and segments of another run are refused: all files of a run hold its id."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import safetensors.numpy
 
 from tdcore.errors import RunCorrupt
+from tdcore.flusher.merge import join_segments
 from tdcore.layout import said_run_id
 from tdcore.rules import run as run_rules
 from tdcore.session import RingConfig, Session
@@ -70,11 +72,23 @@ def test_an_end_of_another_run_is_refused(runs: tuple[Path, Path]) -> None:
         create_trial(runs[0])
 
 
-def test_a_segment_of_another_run_is_refused_by_its_checksums(runs: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_segment_of_another_run_is_refused(runs: tuple[Path, Path], verify: bool) -> None:
     copy("data", runs[1], runs[0])
-    trial = create_trial(runs[0])
-    with pytest.raises(RunCorrupt, match="checksum"):
+    trial = create_trial(runs[0], verify=verify)
+    with pytest.raises(RunCorrupt, match=r"data/worker_0/.* is of run .* from another run"):
         trial.tensor("weight").value(2)
+
+
+def test_a_merged_segment_has_the_id_of_its_run(tmp_path: Path) -> None:
+    place = write(tmp_path / "run", 0.0, steps=2)
+    run_id = json.loads((place / "run.json").read_text())["run_id"]
+    segments = [file.read_bytes() for file in (place / "data").rglob("*.safetensors")]
+    merged = b"".join(map(bytes, join_segments(segments * 2).parts))
+    for segment in (*segments, merged):
+        length = int.from_bytes(segment[:8], "little")
+        assert json.loads(segment[8 : 8 + length])["__metadata__"] == {"run_id": run_id}
+    assert safetensors.numpy.load(merged)
 
 
 def test_files_that_say_no_id_are_read_as_before(runs: tuple[Path, Path]) -> None:

@@ -25,7 +25,8 @@ __all__ = ["Batch"]
 class Batch:
     """`drained`, which covers the tickets `range` (with those before it that had no rows to write).
 
-    lost: what earlier batches of the same ring have given up. run_id: of the run, for the index file.
+    lost: what earlier batches of the same ring have given up. run_id: of the run, for the segment and the
+    index file.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Batch:
         """Segment and index file, in this order; a segment that is written already is left out."""
         if self._segment_bytes < 0:
             self._names.refresh()
-            self._segment_bytes = self.drained.plan_segment(self._names.names)
+            self._segment_bytes = self.drained.plan_segment(self._names.names, self._run_id)
             self._rows = table.rows_of(self.drained)
         index = (self.range.index_key, [memoryview(self.index_file().data)])
         if not self._segment_bytes or self.segment_written:

@@ -12,7 +12,7 @@ an object belongs to one reader; the arrays may go anywhere, and keep their mapp
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,11 +80,19 @@ def numpy_dtype(name: str, what: str) -> np.dtype[Any]:
 class Payloads:
     """Reads payloads of one run.
 
-    sink: where the run is. root: its folder where it is local. verify: whether checksums are compared.
+    sink: where the run is. root: its folder where it is local. run_id: the run's id as far as it is known, ""
+    before; a local segment of another run is refused. verify: whether checksums are compared.
     """
 
-    def __init__(self, sink: Sink, root: Path | None, *, verify: bool = True) -> None:
-        self._segments: Segments = FetchedSegments(sink) if root is None else MappedSegments(root)
+    def __init__(
+        self,
+        sink: Sink,
+        root: Path | None,
+        *,
+        run_id: Callable[[], str] = str,
+        verify: bool = True,
+    ) -> None:
+        self._segments: Segments = FetchedSegments(sink) if root is None else MappedSegments(root, run_id)
         self._verify = verify
 
     def holds(self, piece: Piece) -> bool:

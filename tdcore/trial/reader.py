@@ -57,7 +57,7 @@ class Reader:
         self.index = Index(sink, root, wait=wait)
         self.progress = Progress(sink, self.index, settle, clock)
         self.view = View(self.index, attempt, step_range)
-        self.payloads = Payloads(sink, root, verify=verify)
+        self.payloads = Payloads(sink, root, run_id=lambda: self.index.run_id, verify=verify)
         self.attempt = attempt
         self.compat = compat
         self.frozen = False

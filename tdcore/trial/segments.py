@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 from bisect import bisect_right, insort
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -25,6 +26,8 @@ __all__ = ["HELD_BYTES", "FetchedSegments", "MappedSegments", "Place", "Segments
 HELD_BYTES = 256 << 20  # of segments that are not local
 _AHEAD_BYTES = 64 << 20  # so much is asked for at once
 _MAPPED_SEGMENTS = 64
+_RUN_ID = re.compile(rb'\{"__metadata__":\{"run_id":"([^"\\]{1,128})"')  # how a header of ours begins
+_RUN_ID_BYTES = 256
 _GAP_BYTES = 1 << 20  # what lies closer together than this is one request
 _MAX_WINDOW_BYTES = 8 << 20  # of what is fetched beyond what was asked for
 _BLOCK_BYTES = 64 << 10  # requests begin and end at multiples of this: the neighbours come along
@@ -62,10 +65,11 @@ class Segments(Protocol):
 
 
 class MappedSegments:
-    """Segments of a local run. root: its folder. Nothing outside of it is read."""
+    """Segments of a local run. root: its folder. Nothing outside of it is read. run_id: see Payloads."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, run_id: Callable[[], str] = str) -> None:
         self._root = root
+        self._run_id = run_id
         self._folder = RunFolder(root)
         self._open: OrderedDict[str, memoryview] = OrderedDict()  # least recently used first
 
@@ -104,7 +108,7 @@ class MappedSegments:
                 size = os.fstat(descriptor).st_size
                 if size == 0:
                     return memoryview(b"")
-                return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))
+                mapped = memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))
         except UnsafeFile:
             raise
         except FileNotFoundError as error:
@@ -112,6 +116,19 @@ class MappedSegments:
         except (OSError, ValueError) as error:  # ValueError: larger than this machine can map
             reason = error.strerror if isinstance(error, OSError) else error
             raise RunCorrupt(f"{key} cannot be read: {reason}; check its owner and mode") from error
+        said, run_id = _run_of(mapped), self._run_id()
+        if said and run_id and said != run_id:
+            raise RunCorrupt(
+                f"{key} is of run {said[:64]!r}, run.json of {run_id[:64]!r}: the file was put here from "
+                "another run; remove it, and copy runs as a whole"
+            )
+        return mapped
+
+
+def _run_of(segment: memoryview) -> str:
+    """The run's id in the header of a segment; "" where a writer of an earlier version left it out."""
+    found = _RUN_ID.match(segment[8 : 8 + _RUN_ID_BYTES])
+    return found[1].decode("ascii", "replace") if found else ""
 
 
 class FetchedSegments:
