@@ -65,7 +65,7 @@ def watch(make_hook: MakeHook) -> Iterator[Watch]:
         watched.attachment.close()
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def no_older_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Optimizers that other tests have left in the process count as gone."""
     older = living(torch.optim.Optimizer)
@@ -246,7 +246,6 @@ def test_optimizer_hooks_of_the_script_do_not_change_while_torch_iterates_over_t
     assert watched.said == [f"recording Linear, Linear to {watched.hook.out_dir}"]
 
 
-@pytest.mark.usefixtures("no_older_optimizers")
 @pytest.mark.parametrize("wrapper", ["plain", "DataParallel"])
 def test_without_an_optimizer_a_model_is_found_by_a_backward_that_reaches_it(
     watch: Watch, read_run: ReadRun, wrapper: str
@@ -267,7 +266,6 @@ def test_without_an_optimizer_a_model_is_found_by_a_backward_that_reaches_it(
         assert (run.value("Net_fc1.weight", step) == weights[step + 1].numpy()).all()
 
 
-@pytest.mark.usefixtures("no_older_optimizers")
 def test_all_models_that_train_without_an_optimizer_are_found(watch: Watch, read_run: ReadRun) -> None:
     class Critic(nn.Linear):
         pass
@@ -283,7 +281,6 @@ def test_all_models_that_train_without_an_optimizer_are_found(watch: Watch, read
     assert {"gradient/Net_fc1.weight", "gradient/Critic_weight"} <= set(names)
 
 
-@pytest.mark.usefixtures("no_older_optimizers")
 def test_a_backward_before_the_optimizer_exists_does_not_attach(watch: Watch, read_run: ReadRun) -> None:
     watched = watch()
     other, model = nn.Linear(4, 4), Net()
@@ -297,7 +294,6 @@ def test_a_backward_before_the_optimizer_exists_does_not_attach(watch: Watch, re
     assert read_run(watched.hook).steps("gradient/Net_fc1.weight") == [0, 1]
 
 
-@pytest.mark.usefixtures("no_older_optimizers")
 def test_a_model_that_is_only_differentiated_in_eval_mode_is_not_recorded(watch: Watch) -> None:
     watched = watch()
     model = Net().eval()

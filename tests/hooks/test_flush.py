@@ -8,12 +8,12 @@ import signal
 from datetime import timedelta
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
 import tdcore as td
 from tdcore.hooks.pytorch import Hook
+from tests.trainers.checks import flushers_of
 
 from .models import Net
 
@@ -45,7 +45,7 @@ def test_flush_with_a_stopped_flusher_returns_false_and_says_what_is_left(
 ) -> None:
     model = Net()
     hook = td.watch(model, tmp_path / "run", save_interval=1)
-    (flusher,) = psutil.Process().children()
+    (flusher,) = flushers_of(tmp_path / "run")
     os.kill(flusher.pid, signal.SIGSTOP)
     try:
         some_steps(model, 2)

@@ -6,13 +6,13 @@ import logging
 import os
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from torch import nn
 
 import tdcore as td
 from tdcore.hooks.pytorch import Hook
+from tests.trainers.checks import flushers_of
 
 from .conftest import MakeHook, ReadRun
 from .models import Net, train
@@ -34,8 +34,7 @@ def test_a_cell_that_runs_again_leaves_one_flusher_one_hook_and_the_descriptors_
     for _ in range(4):
         hook = td.watch(model, tmp_path / "run", save_interval=1)
         steps_of(model)
-        flushers = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]
-        counted.append((len(flushers), descriptors(), len(model._forward_pre_hooks)))
+        counted.append((len(flushers_of(tmp_path / "run")), descriptors(), len(model._forward_pre_hooks)))
     assert counted == [counted[0]] * 4
     assert counted[0][0] == 1
     hook.close()

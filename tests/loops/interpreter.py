@@ -69,6 +69,8 @@ def execute(
     run = _Run(loop, hook, wrap, evaluates, random_state)
     with listening(run.reference):
         run.train()
+    for updater in run.updaters:
+        updater.close()
     run.reference.finish()
     weights = {
         f"{at}.{name}": parameter.detach().clone()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from tests.loops.reference import Reference
 
@@ -94,6 +95,7 @@ class Updater:
         self._reference = reference
         self._own = OwnOptimizer(parameters)
         self._inside: list[Optimizer] = []
+        self._handles: list[RemovableHandle] = []
         if kind in _TORCH:
             self.optimizer = _TORCH[kind](parameters)
             reference.optimizer(parameters)
@@ -101,6 +103,11 @@ class Updater:
             for parameter in parameters:
                 self._step_in_backward(parameter)
             reference.optimizer(parameters)
+
+    def close(self) -> None:
+        """Ends updates inside the backward pass, whose hooks would keep the parameters for ever."""
+        for handle in self._handles:
+            handle.remove()
 
     def clear(self, how: str) -> None:
         """Clears the gradients. how: as in Loop.zero_how."""
@@ -194,4 +201,4 @@ class Updater:
             self._reference.update([parameter], dict(used))
             optimizer.zero_grad()
 
-        parameter.register_post_accumulate_grad_hook(step)
+        self._handles.append(parameter.register_post_accumulate_grad_hook(step))
