@@ -16,7 +16,7 @@
 #include "bindings/tensor.hpp"
 #include "bindings/types.hpp"
 #include "capture/capture.hpp"
-#include "device/device_set.hpp"
+#include "device/device_ring.hpp"
 #include "stats/cpu.hpp"
 
 namespace py = pybind11;
@@ -88,9 +88,10 @@ std::uint64_t plan(Lease& lease, std::size_t count, const Numbers& names, const 
   return bytes;
 }
 
-std::uint64_t capture_objects(Ring& ring, py::handle tensors, py::handle names, py::handle flags,
+std::uint64_t capture_objects(DeviceRing& self, py::handle tensors, py::handle names, py::handle flags,
                               std::int64_t step, std::uint32_t mode, std::int64_t mode_step,
                               std::uint32_t call) {
+  Ring& ring = self.ring();
   if (!ring.usable()) return 0;
   const auto start = std::chrono::steady_clock::now();
   if (mode < 1 || mode > 4) {
@@ -105,7 +106,7 @@ std::uint64_t capture_objects(Ring& ring, py::handle tensors, py::handle names, 
   PyObject* interrupt = nullptr;
   {
     Lease lease;
-    DeviceSet* const devices = ring.devices();
+    DeviceSet* const devices = self.devices();
     lease->reader.hold(PySequence_Fast_ITEMS(sequence.ptr()), count, devices != nullptr);
     const std::uint64_t bytes = plan(lease, count, name_ids, flag_bits);
     const Moment moment{.step = step, .mode_step = mode_step, .mode = mode, .call = call};

@@ -9,8 +9,7 @@
 #include <utility>
 
 #include "bindings/lease.hpp"
-#include "device/device_set.hpp"
-#include "ring/ring.hpp"
+#include "device/device_ring.hpp"
 #include "sim/host_device.hpp"
 
 namespace py = pybind11;
@@ -40,33 +39,33 @@ py::dict report_dict(const NumberedReport& numbered) {
   return result;
 }
 
-py::list device_reports(const Ring& ring) {
+py::list device_reports(const DeviceRing& self) {
   py::list found;
-  if (ring.devices() == nullptr) return found;
-  for (const NumberedReport& report : ring.devices()->reports()) found.append(report_dict(report));
+  if (self.devices() == nullptr) return found;
+  for (const NumberedReport& report : self.devices()->reports()) found.append(report_dict(report));
   return found;
 }
 
-bool mark_step_end(Ring& ring, std::int64_t step) {
-  DeviceSet* const devices = ring.devices();
-  return devices != nullptr ? devices->mark_step_end(step) : ring.mark_step_end(step);
+bool mark_step_end(DeviceRing& self, std::int64_t step) {
+  DeviceSet* const devices = self.devices();
+  return devices != nullptr ? devices->mark_step_end(step) : self.ring().mark_step_end(step);
 }
 
-void close_ring(Ring& ring) {
+void close_ring(DeviceRing& self) {
   {
     const py::gil_scoped_release unlocked;
-    ring.close();
+    self.close();
   }
-  if (ring.devices() != nullptr) (void)ring.devices()->take_read();
+  if (self.devices() != nullptr) (void)self.devices()->take_read();
 }
 
 /// The test's hand on a simulated device. The ring keeps the device, and this keeps the ring.
 struct SimulatedDevice {
-  std::shared_ptr<Ring> ring;
+  std::shared_ptr<DeviceRing> ring;
   HostDevice* device;
 };
 
-SimulatedDevice simulate_device(const std::shared_ptr<Ring>& ring, int id, std::uint64_t seed,
+SimulatedDevice simulate_device(const std::shared_ptr<DeviceRing>& ring, int id, std::uint64_t seed,
                                 std::uint32_t delay_us, bool host_tensors, const std::string& rung,
                                 std::uint64_t fails_after, bool early_words) {
   if (ring->devices() == nullptr)
@@ -138,7 +137,7 @@ void bind_device(py::module_& module) {
       "marked. False when there is no room.");
   add(
       "prepare_device",
-      [](Ring& self, int device) {
+      [](DeviceRing& self, int device) {
         const py::gil_scoped_release unlocked;
         return self.devices() != nullptr && self.devices()->prepare(device);
       },
@@ -147,7 +146,9 @@ void bind_device(py::module_& module) {
       "device_refusals() says why not. Not while one of its streams is being captured into a graph.");
   add(
       "device_refusals",
-      [](const Ring& self) { return self.devices() != nullptr ? self.devices()->refusals() : std::string(); },
+      [](const DeviceRing& self) {
+        return self.devices() != nullptr ? self.devices()->refusals() : std::string();
+      },
       "Why devices that were met are not used, a line each; empty when all are.");
   add("device_reports", &device_reports,
       "What is known of each device that was met: device, name, kernels, rung, rung_reason, arena_bytes, "

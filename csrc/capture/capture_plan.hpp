@@ -13,9 +13,9 @@
 #include <span>
 #include <vector>
 
+#include "base/tiles.hpp"
 #include "capture/capture.hpp"
 #include "capture/capture_values.hpp"
-#include "cuda/launch.hpp"
 #include "ring/control_page.hpp"
 #include "ring/record.hpp"
 #include "ring/ring.hpp"
@@ -60,7 +60,7 @@ struct BatchLimits {
   std::uint64_t record_bytes;
   std::uint64_t guard_bytes = 0;
   std::uint64_t entries = std::numeric_limits<std::uint64_t>::max();
-  // Tiles of cuda/launch.hpp that are read: a tensor with more goes in parts, also when only its statistics
+  // Tiles (base/tiles.hpp) that are read: a tensor with more goes in parts, also when only its statistics
   // are asked for. Batches with this limit are prepared.
   std::uint64_t tiles = std::numeric_limits<std::uint64_t>::max();  // without it, none of entries either
 };

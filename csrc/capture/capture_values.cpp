@@ -4,7 +4,7 @@
 #include <new>
 #include <vector>
 
-#include "capture/helper_pool.hpp"
+#include "base/helper_pool.hpp"
 #include "stats/cpu.hpp"
 
 namespace tdcore {

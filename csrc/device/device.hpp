@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cuda/launch.hpp"
+#include "device/launch.hpp"
 
 namespace tdcore {
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <exception>
 
-#include "cuda/cuda_device.hpp"
 #include "ring/ring.hpp"
 
 namespace tdcore {
@@ -27,8 +26,11 @@ DeviceGroup& Groups::of(int device, StreamHandle stream) {
   return group;
 }
 
-DeviceSet::DeviceSet(Ring& main)
-    : main_(main), guard_(main.memory()->guard()), place_count_(std::min(main.lanes().size(), kMaxPlaces)) {}
+DeviceSet::DeviceSet(Ring& main, DeviceFactory open)
+    : main_(main),
+      open_(std::move(open)),
+      guard_(main.memory()->guard()),
+      place_count_(std::min(main.lanes().size(), kMaxPlaces)) {}
 
 DeviceSet::~DeviceSet() {
   close();
@@ -89,7 +91,7 @@ bool DeviceSet::prepare(int device, StreamHandle stream) noexcept {
 std::unique_ptr<Device> DeviceSet::open(int device, std::string& why) {
   const auto own = std::find_if(factories_.begin(), factories_.end(),
                                 [&](const auto& entry) { return entry.first == device; });
-  return own != factories_.end() ? own->second(device, why) : cuda::open_cuda_device(device, why);
+  return own != factories_.end() ? own->second(device, why) : open_(device, why);
 }
 
 void DeviceSet::make(Place& place, int device, StreamHandle stream, const std::shared_ptr<Ring>& lane) {

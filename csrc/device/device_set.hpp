@@ -67,13 +67,14 @@ struct NumberedReport {
 
 class DeviceSet {
  public:
-  /// For the lanes that `main` has; it outlives this.
-  explicit DeviceSet(Ring& main);
+  /// For the lanes that `main` has; it outlives this. `open` opens a device for which set_factory() gave
+  /// nothing.
+  DeviceSet(Ring& main, DeviceFactory open);
   ~DeviceSet();
   DeviceSet(const DeviceSet&) = delete;
   DeviceSet& operator=(const DeviceSet&) = delete;
 
-  /// Where a device comes from that was not used yet; from the CUDA driver else. False when it was used.
+  /// What opens a device in place of the constructor's factory. False when the device was used already.
   bool set_factory(int device, DeviceFactory factory);
   /// From now on tensors in host memory are captured as if they lay on that device (tests).
   void redirect_host(int device) noexcept;
@@ -139,6 +140,7 @@ class DeviceSet {
   std::unique_ptr<Device> open(int device, std::string& why);
 
   Ring& main_;
+  const DeviceFactory open_;
   const std::shared_ptr<const ForkGuard> guard_;
   static constexpr std::size_t kMaxPlaces = 8;
   const std::size_t place_count_;  // lanes

@@ -1,4 +1,4 @@
-// device_table.hpp: the launches of one batch as the kernels read them (cuda/launch.hpp).
+// device_table.hpp: the launches of one batch as the kernels read them (device/launch.hpp).
 //
 // One upload carries it all: items to pack, items to reduce, layouts, the guard, counters that begin at zero;
 // behind it in device memory lie the partial results. The guard goes to both ends of the payload as two more
@@ -11,7 +11,7 @@
 #include <span>
 
 #include "capture/capture_values.hpp"
-#include "cuda/launch.hpp"
+#include "device/launch.hpp"
 #include "ring/record.hpp"
 
 namespace tdcore {

@@ -6,9 +6,8 @@
 #include <ctime>
 #include <stdexcept>
 
+#include "base/helper_pool.hpp"
 #include "base/kept_for_ever.hpp"
-#include "capture/helper_pool.hpp"
-#include "device/device_set.hpp"
 #include "ring/ring_use.hpp"
 
 #if defined(__x86_64__)
@@ -89,9 +88,7 @@ std::int64_t wall_clock_ns() noexcept {
 
 Ring::Ring(const RingConfig& config)
     : Ring(config, RingMemory::create(sizes_of(checked(config)), first_of(config)), true) {
-  if (config.device_lanes == 0) return;
-  make_lanes();
-  devices_ = std::make_unique<DeviceSet>(*this);
+  if (config.device_lanes > 0) make_lanes();
 }
 
 Ring::Ring(const RingConfig& config, std::shared_ptr<RingMemory> memory, bool taken)
@@ -371,7 +368,6 @@ std::shared_ptr<RingMemory> Ring::memory() const noexcept {
 }
 
 void Ring::close() noexcept {
-  if (devices_) devices_->close();  // first: devices write to the lanes
   if (!guard_->here() || closed_.exchange(true, std::memory_order_seq_cst)) return;
   {
     const std::lock_guard lock(ahead_mutex_);

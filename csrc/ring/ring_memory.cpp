@@ -1,7 +1,6 @@
 #include "ring/ring_memory.hpp"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -81,29 +80,6 @@ void reserve_memory(int fd, std::uint64_t offset, std::uint64_t bytes, const std
 }
 
 }  // namespace
-
-// ---- ForkGuard
-
-void ForkGuard::raise_generation() noexcept { fork_generation.fetch_add(1, std::memory_order_relaxed); }
-
-ForkGuard::ForkGuard() {
-  static std::once_flag registered;
-  std::call_once(registered, [] { (void)::pthread_atfork(nullptr, nullptr, raise_generation); });
-  void* const page = ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) throw_errno(errno, "mmap of one page (fork guard)");
-#ifdef MADV_WIPEONFORK
-  (void)::madvise(page, kPageBytes, MADV_WIPEONFORK);  // Linux 4.14; without it the generation number decides
-#endif
-  auto* const word = new (page) std::uint64_t{1};
-  alive_word_ = word;
-  generation_ = fork_generation.load(std::memory_order_relaxed);
-}
-
-ForkGuard::~ForkGuard() {
-  if (here()) ::munmap(const_cast<std::uint64_t*>(alive_word_), kPageBytes);
-}
-
-// ---- RingMemory
 
 std::shared_ptr<RingMemory> RingMemory::create(const Sizes& sizes, std::uint64_t first_data) {
   check_sizes(sizes);

@@ -5,7 +5,7 @@
 #include <ctime>
 #include <new>
 
-#include "ring/record.hpp"
+#include "base/limits.hpp"
 
 namespace tdcore {
 namespace {

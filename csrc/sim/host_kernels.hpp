@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "cuda/launch.hpp"
+#include "device/launch.hpp"
 #include "sim/host_pace.hpp"
 
 namespace tdcore {

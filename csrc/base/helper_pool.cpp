@@ -1,4 +1,4 @@
-#include "capture/helper_pool.hpp"
+#include "base/helper_pool.hpp"
 
 #include <utility>
 
