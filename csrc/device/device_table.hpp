@@ -36,10 +36,10 @@ struct TableSize {
 };
 
 /// What the kernels have to do with an item.
-bool is_packed(const Item& item) noexcept;
-bool is_reduced(const Item& item) noexcept;
+bool is_packed(const PlannedTensor& item) noexcept;
+bool is_reduced(const PlannedTensor& item) noexcept;
 
-TableSize measure_table(std::span<const Item> items) noexcept;
+TableSize measure_table(std::span<const PlannedTensor> items) noexcept;
 
 struct TablePlace {
   std::byte* host = nullptr;           // pinned, upload_bytes
@@ -56,7 +56,8 @@ struct Launches {
 };
 
 /// Fills the table in pinned memory.
-Launches fill_table(std::span<const Item> items, const TableSize& size, const TablePlace& place) noexcept;
+Launches fill_table(std::span<const PlannedTensor> items, const TableSize& size,
+                    const TablePlace& place) noexcept;
 
 /// Dimensions of extent 1 left out, neighbours that follow each other in memory joined.
 void join_layout(const TensorView& view, device::ItemLayout& layout) noexcept;

@@ -1,4 +1,5 @@
-// launch.hpp: the parameters of a launch of the kernels: plain data, read by host code, nvcc, NVRTC and the CPU.
+// launch.hpp: the parameters of a launch of the kernels: plain data, read by host code, nvcc, NVRTC and the
+// CPU.
 //
 // One launch serves a list of items, each a tensor or a range of one. An item is cut into *tiles* of
 // kTileElements elements (the last one shorter), whatever the grid: results do not depend on how many blocks

@@ -59,7 +59,7 @@
 // 7. Killed producer process. Bytes survive. The consumer, told so by its caller (pidfd), reads committed
 //    slots between H and R as ever; of an uncommitted one it looks at nothing but the word, counts it as
 //    torn and goes on. By 1 a torn record overlaps no committed one. After that nothing may be written any
-//    more (control.abandoned).
+//    more (control.marked_dead).
 // 8. Killed consumer process. The consumer writes head_ticket (full count) and then H, nothing else that
 //    matters. A new one starts at H. head_ticket may be ahead of H by less than a lap (killed between the
 //    two stores); the largest number that is not above it and agrees with H in the low 24 bits is the true
@@ -252,7 +252,7 @@ class Ring {
  private:
   Ring(const RingConfig& config, std::shared_ptr<RingMemory> memory, bool taken);
 
-  class Use;  // counts a call in flight, so that close() can wait for it
+  class Pin;  // counts a call in flight, so that close() can wait for it
 
   /// In units. Position p lies at unit (p + bias) modulo capacity.
   struct Size {

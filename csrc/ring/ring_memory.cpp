@@ -15,7 +15,7 @@
 #include <system_error>
 
 #include "base/memory_limits.hpp"
-#include "base/quiet_thread.hpp"
+#include "base/signal_free_thread.hpp"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; older kernels answer EINVAL
@@ -138,7 +138,7 @@ void RingMemory::take_data(std::uint64_t bytes) {
   data_taken_.store(bytes, std::memory_order_relaxed);
   const std::lock_guard lock(prefault_mutex_);
   if (!prefault_started_) return;
-  prefault_threads_.push_back(start_quiet_thread(
+  prefault_threads_.push_back(start_signal_free_thread(
       [this, begin = data + before, end = data + bytes] { (void)prefault_range(begin, end); }));
 }
 
@@ -243,7 +243,7 @@ void RingMemory::start_prefault() noexcept {
     if (prefault_started_) return;
     prefault_started_ = true;
     // Without a thread pages are touched by the first lap instead.
-    prefault_threads_.push_back(start_quiet_thread([this] { prefault(); }));
+    prefault_threads_.push_back(start_signal_free_thread([this] { prefault(); }));
   } catch (...) {  // no memory for the list: as without a thread
     return;
   }
