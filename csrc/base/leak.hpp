@@ -1,5 +1,5 @@
-// kept_for_ever.hpp: what stays until the process ends, since a device or a thread that cannot be waited for
-// may still touch it. It can be reached from a list, so that tools which look for leaks see that it is meant.
+// leak.hpp: objects that live until the process ends, because a device or a thread that did not stop in time
+// may still use them. They are reachable from a list, so leak checkers report nothing.
 // Threads: any.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace tdcore {
 
 /// Moves `what` to where nothing destroys it. Without memory for that, nothing destroys it either.
 template <typename T>
-void keep_for_ever(T&& what) noexcept {
+void leak_on_purpose(T&& what) noexcept {
   struct Kept {
     alignas(T) unsigned char bytes[sizeof(T)];
     Kept* next;

@@ -1,4 +1,4 @@
-#include "sim/host_stream.hpp"
+#include "sim/sim_stream.hpp"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -8,8 +8,8 @@
 #include <cstring>
 #include <new>
 
-#include "base/quiet_thread.hpp"
-#include "sim/host_kernels.hpp"
+#include "base/signal_free_thread.hpp"
+#include "sim/sim_kernels.hpp"
 
 namespace tdcore {
 namespace {
@@ -32,27 +32,27 @@ void store_word(void* to, std::uint64_t value) noexcept {
   std::atomic_ref<std::uint64_t>(*static_cast<std::uint64_t*>(to)).store(value, std::memory_order_release);
 }
 
-void add_violation(HostControl& control) noexcept {
+void add_violation(SimControl& control) noexcept {
   control.violations.fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace
 
-struct HostStream::Node {
-  HostWork work;
+struct SimStream::Node {
+  SimWork work;
   std::atomic<Node*> next{nullptr};  // release in push(); pairs with the acquire of the worker
 };
 
-HostStream::HostStream(HostControl& control, std::uint64_t number, bool now)
+SimStream::SimStream(SimControl& control, std::uint64_t number, bool now)
     : control_(control),
       pace_(control.seed * 1000 + number, now ? 0 : control.delay_us),
       now_(now),
       last_(new Node),
       first_(last_) {
-  if (!now) worker_ = start_quiet_thread([this] { run(); });
+  if (!now) worker_ = start_signal_free_thread([this] { run(); });
 }
 
-HostStream::~HostStream() {
+SimStream::~SimStream() {
   if (worker_) worker_->join();  // the device has set `stopping`
   while (first_ != nullptr) {
     Node* const next = first_->next.load(std::memory_order_relaxed);
@@ -61,7 +61,7 @@ HostStream::~HostStream() {
   }
 }
 
-bool HostStream::push(HostWork& work) noexcept {
+bool SimStream::push(SimWork& work) noexcept {
   const std::scoped_lock lock(mutex_);
   if (now_) {
     if (control_.lost.load(std::memory_order_relaxed)) return true;
@@ -83,10 +83,10 @@ bool HostStream::push(HostWork& work) noexcept {
   return true;
 }
 
-bool HostStream::leaving() const noexcept { return control_.stopping.load(std::memory_order_relaxed); }
+bool SimStream::leaving() const noexcept { return control_.stopping.load(std::memory_order_relaxed); }
 
 /// The next piece of work is there and may run; false when the worker should leave.
-bool HostStream::take_turn() noexcept {
+bool SimStream::take_turn() noexcept {
   for (;;) {
     if (leaving()) return false;
     const std::uint32_t pushed = pushed_.load(std::memory_order_relaxed);
@@ -96,7 +96,7 @@ bool HostStream::take_turn() noexcept {
   }
 }
 
-void HostStream::run() noexcept {
+void SimStream::run() noexcept {
   while (take_turn()) {
     // Acquire: pairs with the release in push().
     Node* const node = first_->next.load(std::memory_order_acquire);
@@ -110,7 +110,7 @@ void HostStream::run() noexcept {
 }
 
 /// False when that will not happen.
-bool HostStream::wait_for(const HostEvent& event, std::uint32_t generation) noexcept {
+bool SimStream::wait_for(const SimEvent& event, std::uint32_t generation) noexcept {
   for (;;) {
     // Acquire: pairs with the release in perform() of the other stream.
     const std::uint32_t done = event.done.load(std::memory_order_acquire);
@@ -122,21 +122,21 @@ bool HostStream::wait_for(const HostEvent& event, std::uint32_t generation) noex
   }
 }
 
-void HostStream::perform_launch(const HostWork& work) noexcept {
-  const bool commits = work.kind == HostWork::Kind::kStats && work.launch.commit_word != nullptr;
+void SimStream::perform_launch(const SimWork& work) noexcept {
+  const bool commits = work.kind == SimWork::Kind::kStats && work.launch.commit_word != nullptr;
   const bool early = commits && control_.early_words && pace_.draw(2) == 0;
   if (early) {
     store_word(work.launch.commit_word, work.launch.commit_value);
     pace_.pause();
   }
   const bool sound =
-      work.kind == HostWork::Kind::kStats ? run_stats(pace_, work.launch) : run_pack(pace_, work.launch);
+      work.kind == SimWork::Kind::kStats ? run_stats(pace_, work.launch) : run_pack(pace_, work.launch);
   if (!sound) add_violation(control_);
   if (commits && !early) store_word(work.launch.commit_word, work.launch.commit_value);
 }
 
-void HostStream::perform(HostWork& work, const Node& node) noexcept {
-  using Kind = HostWork::Kind;
+void SimStream::perform(SimWork& work, const Node& node) noexcept {
+  using Kind = SimWork::Kind;
   switch (work.kind) {
     case Kind::kCopyOut: {
       Node* const next = control_.early_words ? node.next.load(std::memory_order_acquire) : nullptr;
@@ -159,7 +159,7 @@ void HostStream::perform(HostWork& work, const Node& node) noexcept {
       if (work.to != nullptr) store_word(work.to, work.bytes);  // null: came early
       return;
     case Kind::kRecord:
-      // Release: pairs with the acquires in wait_for() and HostDevice::query_event().
+      // Release: pairs with the acquires in wait_for() and SimDevice::query_event().
       work.event->done.store(work.generation, std::memory_order_release);
       wake_all(work.event->done);
       return;

@@ -1,4 +1,4 @@
-// host_device.hpp: a simulated accelerator: its memory is host memory, its streams are threads that take
+// sim_device.hpp: a simulated accelerator: its memory is host memory, its streams are threads that take
 // their time. What stands above device.hpp is tested on it, on CPUs and under sanitizers.
 //
 // It promises what CUDA promises and nothing more: what is enqueued on one stream runs in order, streams run
@@ -21,18 +21,18 @@
 #include <vector>
 
 #include "device/device.hpp"
-#include "sim/host_stream.hpp"
+#include "sim/sim_stream.hpp"
 
 namespace tdcore {
 
-struct HostDeviceOptions {
+struct SimDeviceOptions {
   std::uint64_t seed = 1;       // of all delays
   std::uint32_t delay_us = 20;  // longest delay before a piece of work; 0: none
   // The training's work is done when the call that enqueues it returns; only the device's own streams are
   // late. For tensors of libraries that compute at once.
   bool sync_compute = false;
-  CommitRung best_rung = CommitRung::kStreamWrite;  // what a probe found to work
-  std::string rung_reason = {};
+  CommitMode best_commit_mode = CommitMode::kStreamWrite;  // what a probe found to work
+  std::string commit_mode_reason = {};
   std::uint64_t fails_after = ~std::uint64_t{0};  // that many pieces of work are taken, then none
   // With the failure: what was enqueued and has not run never runs (a lost context), or it does.
   bool failure_loses_work = true;
@@ -40,12 +40,12 @@ struct HostDeviceOptions {
   std::uint64_t memory_bytes = std::uint64_t{1} << 40;  // more is not to be had
 };
 
-class HostDevice final : public Device {
+class SimDevice final : public Device {
  public:
-  explicit HostDevice(const HostDeviceOptions& options = {});
-  ~HostDevice() override;  // what has not run never runs
-  HostDevice(const HostDevice&) = delete;
-  HostDevice& operator=(const HostDevice&) = delete;
+  explicit SimDevice(const SimDeviceOptions& options = {});
+  ~SimDevice() override;  // what has not run never runs
+  SimDevice(const SimDevice&) = delete;
+  SimDevice& operator=(const SimDevice&) = delete;
 
   const DeviceInfo& info() const noexcept override { return info_; }
   void* allocate(std::uint64_t bytes) noexcept override;
@@ -64,7 +64,7 @@ class HostDevice final : public Device {
   bool launch_stats(StreamHandle stream, const device::Launch& launch) noexcept override;
   bool launch_pack(StreamHandle stream, const device::Launch& launch) noexcept override;
   bool write_word(StreamHandle stream, std::uint64_t* pinned, std::uint64_t value,
-                  CommitRung rung) noexcept override;
+                  CommitMode commit_mode) noexcept override;
   bool record_event(EventHandle event, StreamHandle stream) noexcept override;
   bool wait_event(StreamHandle stream, EventHandle event) noexcept override;
   EventState query_event(EventHandle event) noexcept override;
@@ -93,19 +93,19 @@ class HostDevice final : public Device {
   };
 
   void* allocate_guarded(std::uint64_t bytes) noexcept;
-  bool push(StreamHandle stream, HostWork& work) noexcept;
-  HostStream& stream_of(StreamHandle handle);
+  bool push(StreamHandle stream, SimWork& work) noexcept;
+  SimStream& stream_of(StreamHandle handle);
   void abandon_events() noexcept;
 
-  const HostDeviceOptions options_;
+  const SimDeviceOptions options_;
   DeviceInfo info_;
-  HostControl control_;
+  SimControl control_;
   std::atomic<std::uint64_t> operations_{0};  // relaxed: a count
   mutable std::mutex mutex_;                  // of what follows; never held while work runs
   std::vector<Allocation> allocations_;
   std::uint64_t allocated_ = 0;
-  std::vector<std::shared_ptr<HostEvent>> events_;
-  std::unordered_map<StreamHandle, std::unique_ptr<HostStream>> streams_;
+  std::vector<std::shared_ptr<SimEvent>> events_;
+  std::unordered_map<StreamHandle, std::unique_ptr<SimStream>> streams_;
   std::unordered_map<StreamHandle, bool> capturing_;
 };
 

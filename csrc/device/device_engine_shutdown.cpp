@@ -1,10 +1,11 @@
-// The life of what is in flight: how it ends, markers, rungs, close. device_engine.cpp has its beginning.
+// DeviceEngine, second part: how records in flight end, markers, commit modes, close. device_engine.cpp has
+// the first part.
 #include <array>
 #include <chrono>
 #include <cstring>
 
-#include "base/kept_for_ever.hpp"
-#include "base/quiet_thread.hpp"
+#include "base/leak.hpp"
+#include "base/signal_free_thread.hpp"
 #include "device/device_engine.hpp"
 
 namespace tdcore {
@@ -37,31 +38,31 @@ struct DeviceEngine::Events {
   std::size_t count = 0;
 
   /// Newest first. False when there is no room for one more stream.
-  bool add(const Piece& piece, std::size_t from) noexcept {
+  bool add(const Allocation& allocation, std::size_t from) noexcept {
     for (std::size_t i = from; i < count; ++i) {
-      if (streams[i] == piece.stream) return true;
+      if (streams[i] == allocation.stream) return true;
     }
     if (count == kMost) return false;
-    events[count] = piece.event;
-    streams[count++] = piece.stream;
+    events[count] = allocation.event;
+    streams[count++] = allocation.stream;
     return true;
   }
 };
 
-// ---- rungs and the end of flights
+// ---- commit modes and the end of records in flight
 
 /// A word came before its data: it is not trusted that way again.
-void DeviceEngine::step_down() noexcept {
+void DeviceEngine::fall_back() noexcept {
   const std::uint64_t seen = main_.early_commits();
   if (seen <= early_seen_) return;
   early_seen_ = seen;
-  if (rung_ == CommitRung::kPoll) return;
-  rung_ = static_cast<CommitRung>(static_cast<std::uint8_t>(rung_) + 1);
+  if (commit_mode_ == CommitMode::kPoll) return;
+  commit_mode_ = static_cast<CommitMode>(static_cast<std::uint8_t>(commit_mode_) + 1);
   if (commits_by_host() && !start_poller()) fail("no thread that asks events");
 }
 
 bool DeviceEngine::start_poller() noexcept {
-  if (poller_ == nullptr) poller_ = start_quiet_thread([this] { poll(); });
+  if (poller_ == nullptr) poller_ = start_signal_free_thread([this] { poll(); });
   return poller_ != nullptr;
 }
 
@@ -79,55 +80,55 @@ void DeviceEngine::poll() noexcept {
   }
 }
 
-void DeviceEngine::end_flight(Flight& flight) noexcept {
-  if (flight.commit.word == nullptr) return;
-  if (flight.by_host) {
-    commit_now(flight.commit);
+void DeviceEngine::end_record(InFlightRecord& record) noexcept {
+  if (record.commit.word == nullptr) return;
+  if (record.by_host) {
+    commit_now(record.commit);
     --polled_;
   }
-  flight.commit.word = nullptr;
+  record.commit.word = nullptr;
   --in_flight_;
 }
 
 /// Of a record that nobody will commit: the consumer skips it. False when it was committed all the same.
-bool DeviceEngine::lose(Flight& flight) noexcept {
-  if (flight.commit.word == nullptr) return false;
-  const bool lost = flight.by_host || !is_committed(flight.commit);
+bool DeviceEngine::lose(InFlightRecord& record) noexcept {
+  if (record.commit.word == nullptr) return false;
+  const bool lost = record.by_host || !is_committed(record.commit);
   if (lost) {
-    Slot& slot = lane_memory_->slots()[flight.room.ticket & (lane_memory_->slot_count() - 1)];
+    Slot& slot = lane_memory_->slots()[record.room.ticket & (lane_memory_->slot_count() - 1)];
     slot.kind = static_cast<std::uint32_t>(RecordKind::kAborted);
-    commit_now(flight.commit);
-    main_.count_drop(DropReason::kDeviceError, flight.tensors, flight.bytes);
+    commit_now(record.commit);
+    main_.count_drop(DropReason::kDeviceError, record.tensors, record.bytes);
   }
-  if (flight.by_host) --polled_;
-  flight.commit.word = nullptr;
+  if (record.by_host) --polled_;
+  record.commit.word = nullptr;
   --in_flight_;
   return lost;
 }
 
-/// Whether the piece is done with. What the host commits is left to settle().
-bool DeviceEngine::look(Piece& piece) noexcept {
-  if (piece.done) return true;
-  const EventState state = device_->query_event(piece.event);
+/// Whether the allocation is done with. What the host commits is left to settle().
+bool DeviceEngine::look(Allocation& allocation) noexcept {
+  if (allocation.done) return true;
+  const EventState state = device_->query_event(allocation.event);
   if (state == EventState::kPending) return false;
   if (state == EventState::kFailed) {
     fail("work on the device was lost");
-    (void)lose(piece.flight);
+    (void)lose(allocation.record);
   }
-  piece.done = true;
-  if (!piece.flight.by_host) end_flight(piece.flight);
+  allocation.done = true;
+  if (!allocation.record.by_host) end_record(allocation.record);
   return true;
 }
 
 void DeviceEngine::pop_done() noexcept {
-  while (table_pieces_.size() > 0 && table_pieces_[0].done) {
-    scratch_space_.free_to(table_pieces_[0].memory.end);
-    table_space_.free_to(table_pieces_[0].pinned.end);
-    table_pieces_.pop();
+  while (table_allocations_.size() > 0 && table_allocations_[0].done) {
+    scratch_space_.free_to(table_allocations_[0].memory.end);
+    table_space_.free_to(table_allocations_[0].pinned.end);
+    table_allocations_.pop();
   }
-  while (payload_pieces_.size() > 0 && payload_pieces_[0].done) {
-    arena_space_.free_to(payload_pieces_[0].memory.end);
-    payload_pieces_.pop();
+  while (payload_allocations_.size() > 0 && payload_allocations_[0].done) {
+    arena_space_.free_to(payload_allocations_[0].memory.end);
+    payload_allocations_.pop();
   }
 }
 
@@ -136,17 +137,17 @@ void DeviceEngine::pop_done() noexcept {
 /// waits for, and may then commit the oldest first.
 void DeviceEngine::settle() noexcept {
   if (device_ == nullptr) return;
-  for (std::size_t i = 0; i < payload_pieces_.size() && look(payload_pieces_[i]); ++i) {
+  for (std::size_t i = 0; i < payload_allocations_.size() && look(payload_allocations_[i]); ++i) {
   }
-  const Piece* waiting = nullptr;  // what is behind it on its stream is asked when this one has ended
-  for (std::size_t i = 0; i < table_pieces_.size(); ++i) {
-    Piece& piece = table_pieces_[i];
-    const bool behind = waiting != nullptr && waiting->stream == piece.stream;
-    if (!behind && !look(piece)) waiting = &piece;
+  const Allocation* waiting = nullptr;  // what is behind it on its stream is asked when this one has ended
+  for (std::size_t i = 0; i < table_allocations_.size(); ++i) {
+    Allocation& allocation = table_allocations_[i];
+    const bool behind = waiting != nullptr && waiting->stream == allocation.stream;
+    if (!behind && !look(allocation)) waiting = &allocation;
   }
-  for (PieceList* const list : {&table_pieces_, &payload_pieces_}) {
+  for (AllocationList* const list : {&table_allocations_, &payload_allocations_}) {
     for (std::size_t i = 0; i < list->size(); ++i) {
-      if ((*list)[i].done) end_flight((*list)[i].flight);
+      if ((*list)[i].done) end_record((*list)[i].record);
     }
   }
   pop_done();
@@ -158,9 +159,9 @@ void DeviceEngine::settle() noexcept {
 void DeviceEngine::reclaim() noexcept {
   if (device_ == nullptr) return;
   if (polled_ > 0) return settle();
-  for (std::size_t i = 0; i < table_pieces_.size() && look(table_pieces_[i]); ++i) {
+  for (std::size_t i = 0; i < table_allocations_.size() && look(table_allocations_[i]); ++i) {
   }
-  for (std::size_t i = 0; i < payload_pieces_.size() && look(payload_pieces_[i]); ++i) {
+  for (std::size_t i = 0; i < payload_allocations_.size() && look(payload_allocations_[i]); ++i) {
   }
   pop_done();
 }
@@ -172,11 +173,12 @@ bool DeviceEngine::pending_events(Events& events) noexcept {
   const std::scoped_lock lock(mutex_);
   reclaim();
   if (polled_ > 0) return false;
-  if (payload_pieces_.size() > 0 && !events.add(payload_pieces_[payload_pieces_.size() - 1], events.count))
+  if (payload_allocations_.size() > 0 &&
+      !events.add(payload_allocations_[payload_allocations_.size() - 1], events.count))
     return false;
   const std::size_t from = events.count;
-  for (std::size_t i = table_pieces_.size(); i > 0; --i) {
-    if (!table_pieces_[i - 1].done && !events.add(table_pieces_[i - 1], from)) return false;
+  for (std::size_t i = table_allocations_.size(); i > 0; --i) {
+    if (!table_allocations_[i - 1].done && !events.add(table_allocations_[i - 1], from)) return false;
   }
   return true;
 }
@@ -192,11 +194,11 @@ bool DeviceEngine::mark_step_end(std::int64_t step, std::span<DeviceEngine* cons
   reclaim();
   if (!on()) return false;  // what was lost may still write into the lane
   const std::size_t from = events.count;
-  for (std::size_t i = table_pieces_.size(); i > 0; --i) {
-    if (!table_pieces_[i - 1].done && !events.add(table_pieces_[i - 1], from)) return false;
+  for (std::size_t i = table_allocations_.size(); i > 0; --i) {
+    if (!table_allocations_[i - 1].done && !events.add(table_allocations_[i - 1], from)) return false;
   }
   const bool nothing_before = in_flight_ == 0 && events.count == 0;
-  if (!nothing_before && payload_pieces_.full()) return false;
+  if (!nothing_before && payload_allocations_.full()) return false;
   const Reservation room = lane_->try_reserve(RecordKind::kBatch, sizeof(BatchHeader), kTensorAlignBytes);
   if (!room) return false;
   const BatchHeader header = marker_header(step, realtime_ns());
@@ -208,24 +210,25 @@ bool DeviceEngine::mark_step_end(std::int64_t step, std::span<DeviceEngine* cons
 
 /// Behind all copies and the events.
 bool DeviceEngine::commit_marker(const Reservation& room, const Events& events) noexcept {
-  Piece& piece = payload_pieces_.next();
-  piece.start(copies_);
-  piece.memory = arena_space_.place(0);
+  Allocation& allocation = payload_allocations_.next();
+  allocation.start(copies_);
+  allocation.memory = arena_space_.place(0);
   const DeviceCommit commit = lane_->hand_over(room);
   if (commit.word == nullptr) return fail("the ring was closed");
-  keep_flight(piece, {.room = room, .size = {}, .table = {}, .items = {}, .guard = 0, .stream = copies_},
+  keep_record(allocation, {.room = room, .size = {}, .table = {}, .items = {}, .guard = 0, .stream = copies_},
               commit);
   bool sent = true;
   for (std::size_t i = 0; i < events.count && sent; ++i)
     sent = device_->wait_event(copies_, events.events[i]);
-  sent = sent && (commits_by_host() || device_->write_word(copies_, commit.word, commit.value, rung_)) &&
-         device_->record_event(piece.event, copies_);
+  sent = sent &&
+         (commits_by_host() || device_->write_word(copies_, commit.word, commit.value, commit_mode_)) &&
+         device_->record_event(allocation.event, copies_);
   if (!sent) {
     lost_track_ = true;
-    (void)lose(piece.flight);
+    (void)lose(allocation.record);
     return fail("the device refused");
   }
-  payload_pieces_.push();
+  payload_allocations_.push();
   return true;
 }
 
@@ -246,7 +249,7 @@ bool DeviceEngine::has_read(std::uint64_t batches) noexcept {
   if (!here()) return false;
   const std::scoped_lock lock(mutex_);
   reclaim();
-  return !lost_track_ && launched_ - table_pieces_.size() >= batches;
+  return !lost_track_ && launched_ - table_allocations_.size() >= batches;
 }
 
 DeviceReport DeviceEngine::report() noexcept {
@@ -259,7 +262,7 @@ DeviceReport DeviceEngine::report() noexcept {
     report.error = error_;
   } catch (const std::exception&) {  // no memory for words
   }
-  report.rung = rung_;
+  report.commit_mode = commit_mode_;
   report.arena_bytes = arena_ == nullptr ? 0 : arena_space_.size();
   report.early_commits = main_.early_commits();
   report.in_flight = in_flight_;
@@ -275,7 +278,7 @@ void DeviceEngine::close() noexcept {
   on_.store(false, std::memory_order_relaxed);
   for (;;) {
     settle();
-    if (table_pieces_.size() + payload_pieces_.size() == 0 || Clock::now() >= deadline) break;
+    if (table_allocations_.size() + payload_allocations_.size() == 0 || Clock::now() >= deadline) break;
     lock.unlock();
     std::this_thread::sleep_for(kClosePause);
     lock.lock();
@@ -286,10 +289,10 @@ void DeviceEngine::close() noexcept {
   if (poller_ != nullptr) poller_->join();
   lock.lock();
   poller_.reset();
-  if (table_pieces_.size() + payload_pieces_.size() > 0 || lost_track_) {
+  if (table_allocations_.size() + payload_allocations_.size() > 0 || lost_track_) {
     // The device may still read and write: its memory and the ring's stay for as long as the process.
-    keep_for_ever(std::move(device_));
-    keep_for_ever(std::move(lane_memory_));
+    leak_on_purpose(std::move(device_));
+    leak_on_purpose(std::move(lane_memory_));
   }
   device_.reset();
   lane_memory_.reset();

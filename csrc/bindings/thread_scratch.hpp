@@ -1,4 +1,5 @@
-// bindings/lease.hpp: what one call of capture() or stats() works with, kept by its thread for the next one.
+// bindings/thread_scratch.hpp: vectors and references of one call of capture() or stats(). A thread keeps
+// them for its next call.
 //
 // Threads: everything here needs the GIL, but for the work that without_gil() runs.
 #pragma once
@@ -16,28 +17,28 @@ namespace tdcore {
 
 struct Scratch {
   TensorReader reader;
-  std::vector<Request> requests;
+  std::vector<CaptureRequest> requests;
   Groups groups;  // of a call with tensors on devices
   bool busy = false;
 };
 
 /// This thread's scratch, or a fresh one when Python code that this thread runs for a capture captures again.
 /// Gives all references back when it ends.
-class Lease {
+class ThreadScratch {
  public:
-  Lease()
+  ThreadScratch()
       : fresh_(scratch_of_thread().busy ? std::make_unique<Scratch>() : nullptr),
         scratch_(fresh_ ? *fresh_ : scratch_of_thread()) {
     scratch_.busy = true;
     scratch_.requests.clear();
   }
-  ~Lease() {
+  ~ThreadScratch() {
     if (!has_gil_) return;
     scratch_.reader.release();
     scratch_.busy = false;
   }
-  Lease(const Lease&) = delete;
-  Lease& operator=(const Lease&) = delete;
+  ThreadScratch(const ThreadScratch&) = delete;
+  ThreadScratch& operator=(const ThreadScratch&) = delete;
   Scratch* operator->() const noexcept { return &scratch_; }
 
   /// Runs `work` without the GIL. When the interpreter ends meanwhile, it unwinds this thread where the GIL
@@ -62,18 +63,20 @@ class Lease {
   bool has_gil_ = true;
 };
 
-inline bool wait_without_gil(Ring& ring, std::uint64_t bytes, void* lease) {
+inline bool wait_without_gil(Ring& ring, std::uint64_t bytes, void* scratch) {
   bool room = false;
-  static_cast<Lease*>(lease)->without_gil([&] { room = ring.wait_for_room(bytes); });
+  static_cast<ThreadScratch*>(scratch)->without_gil([&] { room = ring.wait_for_room(bytes); });
   return room;
 }
 
 /// Passes on what lies on devices (bindings/device.cpp), and captures what is left in host memory with
 /// `capture_host`. For calls with requests on a device only.
-CaptureResult capture_with_devices(Ring& ring, DeviceSet& devices, Lease& lease, const Moment& moment);
+CaptureResult capture_with_devices(Ring& ring, DeviceSet& devices, ThreadScratch& scratch,
+                                   const StepContext& step_context);
 
 /// Captures requests in host memory of `bytes` altogether; gives the GIL away where that lasts.
-CaptureResult capture_in_host_memory(Ring& ring, Lease& lease, std::span<const Request> requests,
-                                     const Moment& moment, std::uint64_t bytes);
+CaptureResult capture_in_host_memory(Ring& ring, ThreadScratch& scratch,
+                                     std::span<const CaptureRequest> requests,
+                                     const StepContext& step_context, std::uint64_t bytes);
 
 }  // namespace tdcore

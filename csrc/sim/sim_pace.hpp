@@ -1,4 +1,4 @@
-// host_pace.hpp: how long the simulated device takes: random pauses, the same ones for the same seed.
+// sim_pace.hpp: how long the simulated device takes: random pauses, the same ones for the same seed.
 // Threads: one at a time.
 #pragma once
 
@@ -8,9 +8,9 @@
 
 namespace tdcore {
 
-class HostPace {
+class SimPace {
  public:
-  HostPace(std::uint64_t seed, std::uint32_t delay_us) noexcept
+  SimPace(std::uint64_t seed, std::uint32_t delay_us) noexcept
       : state_(seed * 0x9E3779B97F4A7C15 + 1), delay_us_(delay_us) {}
 
   /// 0 .. below - 1. SplitMix64.

@@ -1,4 +1,4 @@
-#include "ring/consumer/drained.hpp"
+#include "ring/consumer/drained_batches.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -46,7 +46,7 @@ bool entry_is_sound(const Entry& entry, const BatchHeader& header, std::uint64_t
 }
 
 /// Adds the batch; false, and nothing added, when it is not sound.
-bool take_batch(const RecordView& record, const std::byte* lane_data, Drained& into) {
+bool take_batch(const RecordView& record, const std::byte* lane_data, DrainedBatches& into) {
   BatchHeader header{};
   if (record.bytes < sizeof(header)) return false;
   std::memcpy(&header, record.data, sizeof(header));
@@ -63,7 +63,7 @@ bool take_batch(const RecordView& record, const std::byte* lane_data, Drained& i
   std::uint64_t payload_end = 0;
   std::uint64_t payload_bytes = 0;
   for (std::size_t i = 0; i < batch.rows; ++i) {
-    Row& row = into.rows[batch.first_row + i];
+    IndexRow& row = into.rows[batch.first_row + i];
     std::memcpy(&row.entry, record.data + sizeof(header) + i * sizeof(Entry), sizeof(Entry));
     if (!entry_is_sound(row.entry, header, payload_end)) {
       into.rows.resize(batch.first_row);
@@ -84,7 +84,7 @@ bool take_batch(const RecordView& record, const std::byte* lane_data, Drained& i
   return true;
 }
 
-bool take_document(const RecordView& record, Drained& into) {
+bool take_document(const RecordView& record, DrainedBatches& into) {
   std::uint32_t key_bytes = 0;
   if (record.bytes < sizeof(key_bytes)) return false;
   std::memcpy(&key_bytes, record.data, sizeof(key_bytes));
@@ -95,7 +95,7 @@ bool take_document(const RecordView& record, Drained& into) {
   return true;
 }
 
-void take(const RecordView& record, const std::byte* lane_data, Drained& into) {
+void take(const RecordView& record, const std::byte* lane_data, DrainedBatches& into) {
   if (!record.torn && record.kind == RecordKind::kAborted) return;
   const bool sound =
       !record.torn && ((record.kind == RecordKind::kBatch && take_batch(record, lane_data, into)) ||
@@ -105,8 +105,9 @@ void take(const RecordView& record, const std::byte* lane_data, Drained& into) {
 
 }  // namespace
 
-Drained drain(Consumer& consumer, std::uint64_t max_bytes, std::uint64_t max_records, bool producer_dead) {
-  Drained drained;
+DrainedBatches drain(Consumer& consumer, std::uint64_t max_bytes, std::uint64_t max_records,
+                     bool producer_dead) {
+  DrainedBatches drained;
   drained.first = consumer.mark();
   std::uint64_t bytes = 0;
   std::uint64_t count = 0;
@@ -132,7 +133,7 @@ Drained drain(Consumer& consumer, std::uint64_t max_bytes, std::uint64_t max_rec
   return drained;
 }
 
-void release(Consumer& consumer, const Drained& drained) {
+void release(Consumer& consumer, const DrainedBatches& drained) {
   consumer.release(drained.first, drained.end, drained.torn);
 }
 

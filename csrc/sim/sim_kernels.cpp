@@ -1,4 +1,4 @@
-#include "sim/host_kernels.hpp"
+#include "sim/sim_kernels.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -52,7 +52,7 @@ void pack_narrowed(const TensorView& view, const device::Item& item) noexcept {
   }
 }
 
-void pack_item(HostPace& pace, const device::Launch& launch, const device::Item& item) noexcept {
+void pack_item(SimPace& pace, const device::Launch& launch, const device::Item& item) noexcept {
   const auto elements = static_cast<std::int64_t>(item.elements);
   const TensorView view = view_of(launch, item, elements);
   if (item.packed_dtype != item.dtype) return pack_narrowed(view, item);
@@ -67,7 +67,7 @@ void pack_item(HostPace& pace, const device::Launch& launch, const device::Item&
 
 }  // namespace
 
-void copy_in_pieces(HostPace& pace, void* to, const void* from, std::uint64_t bytes) noexcept {
+void copy_in_pieces(SimPace& pace, void* to, const void* from, std::uint64_t bytes) noexcept {
   auto* const target = static_cast<std::byte*>(to);
   const auto* const source = static_cast<const std::byte*>(from);
   if (bytes < 2 || pace.draw(2) == 0) {
@@ -82,7 +82,7 @@ void copy_in_pieces(HostPace& pace, void* to, const void* from, std::uint64_t by
   }
 }
 
-void copy_out(HostPace& pace, void* to, const void* from, std::uint64_t bytes) noexcept {
+void copy_out(SimPace& pace, void* to, const void* from, std::uint64_t bytes) noexcept {
   constexpr std::uint64_t kWord = sizeof(std::uint64_t);
   auto* const target = static_cast<std::byte*>(to);
   const auto* const source = static_cast<const std::byte*>(from);
@@ -99,7 +99,7 @@ void copy_out(HostPace& pace, void* to, const void* from, std::uint64_t bytes) n
   }
 }
 
-bool run_stats(HostPace& pace, const device::Launch& launch) noexcept {
+bool run_stats(SimPace& pace, const device::Launch& launch) noexcept {
   bool sound = tiles_agree(launch) && *launch.finished_items == 0;
   for (std::uint32_t i = 0; i < launch.count; ++i) sound = sound && launch.finished_tiles[i] == 0;
   // As the kernel does: written, and left zero again.
@@ -122,7 +122,7 @@ bool run_stats(HostPace& pace, const device::Launch& launch) noexcept {
   return sound;
 }
 
-bool run_pack(HostPace& pace, const device::Launch& launch) noexcept {
+bool run_pack(SimPace& pace, const device::Launch& launch) noexcept {
   for (std::uint32_t turn = launch.count; turn > 0; --turn) {
     pack_item(pace, launch, launch.items[turn - 1]);
     pace.pause();

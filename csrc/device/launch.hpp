@@ -1,4 +1,5 @@
-// launch.hpp: what a launch of the kernels is told: plain data, read by host code, nvcc, NVRTC and the CPU.
+// launch.hpp: the parameters of a launch of the kernels: plain data, read by host code, nvcc, NVRTC and the
+// CPU.
 //
 // One launch serves a list of items, each a tensor or a range of one. An item is cut into *tiles* of
 // kTileElements elements (the last one shorter), whatever the grid: results do not depend on how many blocks
@@ -10,11 +11,11 @@
 #pragma once
 
 #include "base/dtype.hpp"
+#include "base/tiles.hpp"
 #include "stats/stats.hpp"
 
 namespace tdcore::device {
 
-inline constexpr std::uint32_t kTileElements = 16384;
 inline constexpr std::uint32_t kGroupTiles = 64;
 inline constexpr std::uint32_t kThreads = 256;  // of a block
 inline constexpr std::uint32_t kMaxLayoutDims = 16;
@@ -61,11 +62,6 @@ struct Launch {
   std::uint64_t commit_value;
 };
 static_assert(sizeof(Item) == 56 && sizeof(ItemLayout) == 264 && sizeof(Launch) == 72);
-
-/// Tiles of an item; an empty one has one, so that its result is written too.
-TDCORE_HD constexpr std::uint64_t tiles_of(std::uint64_t elements) noexcept {
-  return elements == 0 ? 1 : (elements - 1) / kTileElements + 1;
-}
 
 /// Counters behind Launch::finished_tiles. Those of an item begin at first_tile / kGroupTiles + 2 * its
 /// position: one per group, then one for the groups.

@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "ring/ring_memory.hpp"
+#include "base/fork_guard.hpp"
 
 namespace tdcore {
 

@@ -1,9 +1,9 @@
-// drained.hpp: what one look into the ring brought out: rows, payload places, documents.
+// drained_batches.hpp: records that one drain of the ring returned: rows, places of payloads, documents.
 //
-// drain() takes committed records up to its limits and copies every entry into one array of Row, checked: a
-// batch whose sizes, offsets, shapes or types cannot be true is counted as torn and nothing in it is
-// followed. Payloads stay in the ring until release(), so they can be hashed and written from there. Threads:
-// as Consumer. A Drained is plain data; its payload places are valid until its release.
+// drain() takes committed records up to its limits and copies every entry into one array of IndexRow,
+// checked: a batch whose sizes, offsets, shapes or types cannot be true is counted as torn and nothing in it
+// is followed. Payloads stay in the ring until release(), so they can be hashed and written from there.
+// Threads: as Consumer. A DrainedBatches is plain data; its payload places are valid until its release.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 namespace tdcore {
 
 /// One entry with what its batch says, as Python sees it (ROW_DTYPE).
-struct Row {
+struct IndexRow {
   Entry entry;
   std::int64_t step;
   std::int64_t mode_step;
@@ -30,7 +30,7 @@ struct Row {
   std::uint32_t mode;
   std::uint32_t crc32c;  // of its payload once planned; 0 without payload
 };
-static_assert(std::is_trivially_copyable_v<Row> && sizeof(Row) % 8 == 0);
+static_assert(std::is_trivially_copyable_v<IndexRow> && sizeof(IndexRow) % 8 == 0);
 
 /// One batch: its rows and its stretch of payload in the data of a lane.
 struct Batch {
@@ -47,14 +47,14 @@ struct Batch {
   }
 };
 
-struct Drained {
+struct DrainedBatches {
   Mark first;
   Mark end;
   std::uint64_t records = 0;               // batches and documents
   std::uint64_t torn = 0;                  // uncommitted at the producer's death, or corrupt
   std::uint64_t payload_bytes = 0;         // sum over rows
   std::optional<std::int64_t> whole_step;  // the highest that a marker says is over
-  std::vector<Row> rows;
+  std::vector<IndexRow> rows;
   std::vector<Batch> batches;
   std::vector<std::pair<std::string, std::string>> documents;  // key, bytes
 };
@@ -62,9 +62,10 @@ struct Drained {
 /// Takes up to max_records records (at least one, if there is one) of together at most max_bytes.
 /// Stops where no lane has a record that is committed; see consumer.hpp for producer_dead.
 /// Throws std::bad_alloc, and then has taken nothing.
-Drained drain(Consumer& consumer, std::uint64_t max_bytes, std::uint64_t max_records, bool producer_dead);
+DrainedBatches drain(Consumer& consumer, std::uint64_t max_bytes, std::uint64_t max_records,
+                     bool producer_dead);
 
 /// Gives the space back and counts the torn records. Throws as Consumer::release().
-void release(Consumer& consumer, const Drained& drained);
+void release(Consumer& consumer, const DrainedBatches& drained);
 
 }  // namespace tdcore

@@ -1,8 +1,8 @@
-#include "capture/helper_pool.hpp"
+#include "base/helper_pool.hpp"
 
 #include <utility>
 
-#include "base/quiet_thread.hpp"
+#include "base/signal_free_thread.hpp"
 
 namespace tdcore {
 
@@ -26,7 +26,7 @@ HelperPool::~HelperPool() {
 void HelperPool::start() noexcept {
   started_ = true;
   for (auto& thread : threads_) {
-    thread = start_quiet_thread([this] { help(); });
+    thread = start_signal_free_thread([this] { help(); });
     if (!thread) return;  // those that run share the work
   }
 }
