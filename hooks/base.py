@@ -43,7 +43,7 @@ from tdcore.layout import worker_name
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, Session, StopRequest
 from tdcore.settings import disabled
-from tdcore.step_text import step_text
+from tdcore.text.step_text import step_text
 from tdcore.workers import expected_workers
 
 __all__ = ["BaseHook"]

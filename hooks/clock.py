@@ -17,9 +17,9 @@ from typing import NamedTuple
 from tdcore.built_in_collections import BUILT_IN
 from tdcore.collection import CollectionKeys, CollectionManager
 from tdcore.config import HookConfig, SaveConfigMode
-from tdcore.did_you_mean import did_you_mean
 from tdcore.hooks.plan import NameTable, Plan
 from tdcore.modes import ModeKeys
+from tdcore.text.did_you_mean import did_you_mean
 
 __all__ = ["Clock", "Now", "Stamp", "StepContext"]
 

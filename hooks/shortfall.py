@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from tdcore.built_in_collections import BUILT_IN, CollectionKeys
 from tdcore.collection import Collection, CollectionManager
 from tdcore.config import HookConfig
-from tdcore.did_you_mean import did_you_mean
 from tdcore.hooks.capture_requests import REQUESTED
 from tdcore.hooks.clock import Clock
 from tdcore.modes import ModeKeys
+from tdcore.text.did_you_mean import did_you_mean
 from tdcore.watch import COLLECTIONS
 
 __all__ = ["Possible", "Shortfalls"]

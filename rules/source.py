@@ -26,7 +26,7 @@ from tdcore.rules.applies import Training
 from tdcore.rules.completeness import Completeness
 from tdcore.rules.evaluable import Capture, capture_of
 from tdcore.rules.window import Members
-from tdcore.step_text import step_text
+from tdcore.text.step_text import step_text
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink

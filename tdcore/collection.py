@@ -30,7 +30,7 @@ from tdcore.errors import InvalidCollectionConfiguration
 from tdcore.layout import TensorKind
 from tdcore.modes import ModeKeys
 from tdcore.pattern_list import PatternList
-from tdcore.short_repr import cut, how_many
+from tdcore.text.short_repr import cut, how_many
 
 __all__ = [
     "OLDER_REGEX",

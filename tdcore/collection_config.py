@@ -8,7 +8,7 @@ from typing import Any
 
 from tdcore.config import ReductionConfig, SaveConfig, patterns
 from tdcore.errors import InvalidCollectionConfiguration
-from tdcore.short_repr import settings_repr
+from tdcore.text.short_repr import settings_repr
 
 __all__ = ["CollectionConfig"]
 

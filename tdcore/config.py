@@ -16,7 +16,7 @@ from tdcore import checks
 from tdcore.checks import patterns
 from tdcore.errors import ConfigError
 from tdcore.modes import ModeKeys
-from tdcore.short_repr import settings_repr
+from tdcore.text.short_repr import settings_repr
 from tdcore.workers import parse_workers
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from tdcore.short_repr import cut, how_many
+from tdcore.text.short_repr import cut, how_many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

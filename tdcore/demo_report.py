@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from tdcore.step_text import step_text
+from tdcore.text.step_text import step_text
 
 if TYPE_CHECKING:
     from tdcore.demo import Outcome

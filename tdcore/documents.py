@@ -20,7 +20,7 @@ from typing import Any
 
 from tdcore.errors import RunCorrupt, UnsupportedFormat
 from tdcore.layout import FORMAT_VERSION, MAX_ATTEMPT, valid_worker
-from tdcore.short_repr import cut, how_many
+from tdcore.text.short_repr import cut, how_many
 
 __all__ = [
     "Attempt",

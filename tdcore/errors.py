@@ -39,7 +39,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tdcore.modes import ModeKeys
-from tdcore.step_text import step_text
+from tdcore.text.step_text import step_text
 
 __all__ = [
     "ActionError",

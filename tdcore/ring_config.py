@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tdcore.devices import visible_nvidia_devices
 from tdcore.errors import CaptureError, ConfigError
-from tdcore.short_repr import settings_repr
+from tdcore.text.short_repr import settings_repr
 
 if TYPE_CHECKING:
     from tdcore import _core

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tdcore.layout import worker_name
-from tdcore.short_repr import how_many
 from tdcore.sinks import is_remote, shown_place
+from tdcore.text.short_repr import how_many
 
 if TYPE_CHECKING:
     from tdcore.hooks.base import BaseHook

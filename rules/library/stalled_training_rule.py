@@ -16,7 +16,7 @@ from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.series import groups
 from tdcore.rules.need import STATISTICS, Need
 from tdcore.rules.window import Columns, Window
-from tdcore.step_text import step_text
+from tdcore.text.step_text import step_text
 
 __all__ = ["StalledTrainingRule"]
 

@@ -15,7 +15,7 @@ import typer
 
 from tdcore.cli import doctor, ls, merge, rm, rules, run, show, sweep, upload
 from tdcore.cli.output import encode_anything
-from tdcore.quoting import quoted_lines
+from tdcore.text.quoting import quoted_lines
 
 __all__ = ["app", "main"]
 

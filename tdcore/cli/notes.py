@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tdcore.layout import LEFT_OUT_NOTE
-from tdcore.quoting import quoted
+from tdcore.text.quoting import quoted
 
 __all__ = ["note_lines"]
 

@@ -15,7 +15,7 @@ from tdcore.cli.sharding import sharding_texts
 from tdcore.errors import ConfigError, TensorUnavailable
 from tdcore.layout import TensorKind
 from tdcore.modes import ModeKeys
-from tdcore.step_text import step_text
+from tdcore.text.step_text import step_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tdcore import checks
 from tdcore.layout import TensorKind
 from tdcore.patterns import RunPatterns
-from tdcore.short_repr import cut, how_many
+from tdcore.text.short_repr import cut, how_many
 
 if TYPE_CHECKING:
     from tdcore.collection import Collection, Pattern

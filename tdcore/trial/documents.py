@@ -23,8 +23,8 @@ from tdcore.documents import (
     parse_run,
 )
 from tdcore.errors import RunCorrupt, SinkKeyError
-from tdcore.short_repr import cut
 from tdcore.sinks.base import announce, is_key
+from tdcore.text.short_repr import cut
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
