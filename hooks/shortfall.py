@@ -14,9 +14,9 @@ from collections.abc import Collection as Names
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tdcore.built_in_collections import BUILT_IN, CollectionKeys
-from tdcore.collection import Collection, CollectionManager
-from tdcore.config import HookConfig
+from tdcore.config.built_in_collections import BUILT_IN, CollectionKeys
+from tdcore.config.collection import Collection, CollectionManager
+from tdcore.config.hook_config import HookConfig
 from tdcore.hooks.capture_requests import REQUESTED
 from tdcore.hooks.clock import Clock
 from tdcore.modes import ModeKeys

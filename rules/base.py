@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from tdcore.collection import CollectionConfig
+from tdcore.config.collection_config import CollectionConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.need import Need
 from tdcore.text.short_repr import cut

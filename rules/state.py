@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tdcore._version import __version__
-from tdcore.documents import clipped
 from tdcore.errors import ConfigError
+from tdcore.format.documents import clipped
 from tdcore.rules.base import Rule
 from tdcore.rules.bounds import bounds_of, unbounded
 from tdcore.rules.legacy import LegacyRule

@@ -8,17 +8,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from tdcore.config.settings import apply_log_level
+
 # Not on first use: these bear the names of their modules, and importing a submodule later would put it
 # in their place. Both modules are light.
 from tdcore.modes import ModeKeys, modes
-from tdcore.settings import apply_log_level
 from tdcore.watch import watch
 
 if TYPE_CHECKING:
     from tdcore import actions
     from tdcore._version import __version__
-    from tdcore.collection import CollectionConfig
-    from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode
+    from tdcore.config.collection_config import CollectionConfig
+    from tdcore.config.reduction_config import ReductionConfig
+    from tdcore.config.save_config import SaveConfig, SaveConfigMode
     from tdcore.errors import StopTraining, TdcoreError
     from tdcore.ring_config import RingConfig
     from tdcore.sinks.s3.options import S3Options
@@ -28,12 +30,12 @@ if TYPE_CHECKING:
 apply_log_level()
 
 _HOME = {
-    "CollectionConfig": "tdcore.collection",
-    "ReductionConfig": "tdcore.config",
+    "CollectionConfig": "tdcore.config.collection_config",
+    "ReductionConfig": "tdcore.config.reduction_config",
     "RingConfig": "tdcore.ring_config",
     "S3Options": "tdcore.sinks.s3.options",
-    "SaveConfig": "tdcore.config",
-    "SaveConfigMode": "tdcore.config",
+    "SaveConfig": "tdcore.config.save_config",
+    "SaveConfigMode": "tdcore.config.save_config",
     "StopTraining": "tdcore.errors",
     "TdcoreError": "tdcore.errors",
     "Tensor": "tdcore.trial",

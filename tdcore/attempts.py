@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tdcore._version import __version__
-from tdcore.documents import Fields, claimed_process, parse_json, parse_run
 from tdcore.errors import ConfigError, RunCorrupt, SinkKeyError
-from tdcore.layout import FORMAT_VERSION, MAX_ATTEMPT, RUN_KEY, collections_key, end_key, valid_worker
+from tdcore.format.documents import Fields, claimed_process, parse_json, parse_run
+from tdcore.format.layout import FORMAT_VERSION, MAX_ATTEMPT, RUN_KEY, collections_key, end_key, valid_worker
 from tdcore.processes import process_is_gone
 
 if TYPE_CHECKING:

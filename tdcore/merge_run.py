@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tdcore.errors import ConfigError, RunNotFound
-from tdcore.layout import INDEX_PREFIX, RUN_KEY, parse_index_key
+from tdcore.format.layout import INDEX_PREFIX, RUN_KEY, parse_index_key
 from tdcore.processes import process_is_gone
 from tdcore.sinks import is_remote
 from tdcore.writer_lock import Held, NotLocked, hold_writer_lock

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tdcore.errors import ConfigError, RunCorrupt, RunNotFound, SinkKeyError
-from tdcore.layout import RUN_KEY, end_key
+from tdcore.format.layout import RUN_KEY, end_key
 from tdcore.processes import process_is_gone
 from tdcore.sinks import Sink, is_remote, local_path, open_sink, place_text, shown_place
 from tdcore.sinks.base import delete_all

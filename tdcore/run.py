@@ -16,12 +16,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tdcore.config import HookConfig, ReductionConfig, SaveConfig
+from tdcore.config.hook_config import HookConfig
+from tdcore.config.hook_file import find_hook_file, load_hook_file
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig
+from tdcore.config.settings import disabled
 from tdcore.errors import ConfigError, StopTraining
-from tdcore.hook_file import find_hook_file, load_hook_file
 from tdcore.import_watch import after_import
 from tdcore.script import Script
-from tdcore.settings import disabled
 from tdcore.watch import COLLECTIONS, SAVE_INTERVAL
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from tdcore.layout import worker_name
+from tdcore.format.layout import worker_name
 from tdcore.sinks import is_remote, shown_place
 from tdcore.text.short_repr import how_many
 

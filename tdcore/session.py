@@ -29,7 +29,7 @@ from tdcore import _core, errands
 from tdcore.attempts import JSON, Attempt
 from tdcore.counters import CloseReport, Counters, Progress
 from tdcore.errors import ConfigError, SinkError
-from tdcore.layout import FORMAT_VERSION, collections_key, end_key, size_limit
+from tdcore.format.layout import FORMAT_VERSION, collections_key, end_key, size_limit
 from tdcore.ring_config import RingConfig, make_ring
 from tdcore.runners import ProcessRunner, Runner, ThreadRunner
 from tdcore.sinks import is_remote, place_text, shown_place
@@ -183,7 +183,7 @@ class Session:
         return self._stop[1]
 
     def take_request(self) -> str | None:
-        """The next request of the control folder to capture more, as text (tdcore.control), once each."""
+        """The next request of the control folder to capture more, as text (format/control.py), once each."""
         text: str | None = self.ring.take_request()
         return text
 

@@ -35,8 +35,8 @@ def watch(
     what these rules need. Returns the hook, registered. The model keeps it alive; close() ends the capture
     before the model's end.
     """
+    from tdcore.config.settings import disabled
     from tdcore.errors import ConfigError
-    from tdcore.settings import disabled
 
     if disabled():
         from tdcore.hooks.inert import Hook as InertHook
@@ -44,7 +44,8 @@ def watch(
         return cast("Hook", InertHook(out))
     if not any(base.__module__.startswith("torch.nn.") for base in type(model).__mro__):
         raise ConfigError(f"watch() knows torch.nn.Module, got {type(model).__name__}")
-    from tdcore.config import ReductionConfig, SaveConfig
+    from tdcore.config.reduction_config import ReductionConfig
+    from tdcore.config.save_config import SaveConfig
     from tdcore.hooks.pytorch import Hook
 
     options.setdefault("save_config", SaveConfig(save_interval=save_interval))

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tdcore.config.settings import VARIABLES, disabled, log_level
 from tdcore.errors import ConfigError
 from tdcore.hooks import inert
 from tdcore.hooks.pytorch.hook import Hook
-from tdcore.settings import VARIABLES, disabled, log_level
 from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -29,3 +29,24 @@ def test_importing_tdcore_loads_no_framework_and_no_arrow() -> None:
 def test_an_unknown_name_says_so() -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
         tdcore.no_such_name  # noqa: B018
+
+
+def test_the_former_place_of_the_collections_warns_and_gives_the_same_objects() -> None:
+    import tdcore.collection
+    import tdcore.config
+
+    for name in tdcore.collection.__all__:
+        with pytest.warns(DeprecationWarning, match=rf"tdcore\.config: import {name}"):
+            former = getattr(tdcore.collection, name)
+        assert former is getattr(tdcore.config, name)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        tdcore.collection.no_such_name  # noqa: B018
+
+
+def test_the_names_of_the_configuration_package_are_there() -> None:
+    import tdcore.config
+
+    assert list(tdcore.config.__all__) == sorted(tdcore.config.__all__)
+    assert all(getattr(tdcore.config, name) is not None for name in tdcore.config.__all__)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        tdcore.config.no_such_name  # noqa: B018

@@ -21,7 +21,6 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from tdcore import layout
 from tdcore.attempts import Attempt, claim_attempt
 from tdcore.counters import Drop
 from tdcore.errors import (
@@ -32,6 +31,7 @@ from tdcore.errors import (
     UnsupportedFeature,
     UnsupportedFormat,
 )
+from tdcore.format import layout
 from tdcore.session import RingConfig, Session, StopRequest
 from tdcore.sinks import LocalSink, MemorySink, Sink
 from tests.trainers.checks import check_run, end_of, flushers_of, read_index

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from tdcore import layout
 from tdcore.errors import SinkKeyError
+from tdcore.format import layout
 from tdcore.processes import process_is_gone
 from tdcore.sinks.base import announce
 from tdcore.sinks.cache import CachedSink

@@ -20,7 +20,7 @@ from unittest import mock
 from urllib.parse import quote
 
 from tdcore.errors import RunNotFound
-from tdcore.layout import end_key
+from tdcore.format.layout import end_key
 from tdcore.sinks.spool import find_spools
 from tdcore.upload import upload
 from tests.faults.check import check_bucket, check_trial

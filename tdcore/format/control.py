@@ -14,7 +14,7 @@ import json
 from dataclasses import dataclass
 
 from tdcore.errors import ConfigError
-from tdcore.layout import FORMAT_VERSION
+from tdcore.format.layout import FORMAT_VERSION
 from tdcore.modes import ModeKeys
 
 __all__ = [

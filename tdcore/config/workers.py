@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Iterable
 
 from tdcore.errors import ConfigError
-from tdcore.layout import valid_worker, worker_name
+from tdcore.format.layout import valid_worker, worker_name
 
 __all__ = ["expected_workers", "parse_workers"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TypeAlias
 
-from tdcore.layout import TensorKind
+from tdcore.format.layout import TensorKind
 
 __all__ = ["BUILT_IN", "OLDER_REGEX", "ON_REQUEST", "CollectionKeys", "Kinds"]
 

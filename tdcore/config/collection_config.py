@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tdcore.config import ReductionConfig, SaveConfig, patterns
+from tdcore.config.checks import patterns
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.errors import InvalidCollectionConfiguration
 from tdcore.text.short_repr import settings_repr
 

@@ -25,11 +25,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tdcore.collection import CollectionConfig
-from tdcore.config import SETTINGS, HookConfig, ReductionConfig, SaveConfig, SaveConfigMode
-from tdcore.config_text import parse_config_text
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.config_text import parse_config_text
+from tdcore.config.hook_config import HookConfig
+from tdcore.config.hook_json import CONFIG_VARIABLES, DEFAULT_CONFIG_PATH, PLACES, parse_hook_config
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SETTINGS, SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
-from tdcore.hook_json import CONFIG_VARIABLES, DEFAULT_CONFIG_PATH, PLACES, parse_hook_config
 from tdcore.modes import ModeKeys
 
 __all__ = ["find_hook_file", "load_hook_file"]

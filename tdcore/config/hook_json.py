@@ -27,15 +27,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tdcore.collection import CollectionConfig
-from tdcore.config import (
-    SETTINGS,
-    HookConfig,
-    ReductionConfig,
-    SaveConfig,
-    SaveConfigMode,
-    reduction_lists,
-)
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.hook_config import HookConfig
+from tdcore.config.reduction_config import ReductionConfig, reduction_lists
+from tdcore.config.save_config import SETTINGS, SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError, UnsupportedFeature
 from tdcore.modes import ModeKeys
 

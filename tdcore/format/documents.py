@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any
 
 from tdcore.errors import RunCorrupt, UnsupportedFormat
-from tdcore.layout import FORMAT_VERSION, MAX_ATTEMPT, valid_worker
+from tdcore.format.layout import FORMAT_VERSION, MAX_ATTEMPT, valid_worker
 from tdcore.text.short_repr import cut, how_many
 
 __all__ = [
