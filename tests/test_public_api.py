@@ -46,7 +46,6 @@ def test_the_former_place_of_the_collections_warns_and_gives_the_same_objects() 
 def test_the_names_of_the_configuration_package_are_there() -> None:
     import tdcore.config
 
-    assert list(tdcore.config.__all__) == sorted(tdcore.config.__all__)
     assert all(getattr(tdcore.config, name) is not None for name in tdcore.config.__all__)
     with pytest.raises(AttributeError, match="no_such_name"):
         tdcore.config.no_such_name  # noqa: B018
