@@ -26,7 +26,6 @@ from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.hook_config import HookConfig
 from tdcore.config.settings import disabled
 from tdcore.config.workers import expected_workers
-from tdcore.counters import CloseReport, Counters, DeviceReport
 from tdcore.errors import ConfigError, StopTraining
 from tdcore.format.layout import worker_name
 from tdcore.hooks import current
@@ -45,7 +44,8 @@ from tdcore.hooks.shortfall import Possible, Shortfalls
 from tdcore.hooks.values import ScriptValues
 from tdcore.hooks.warner import Warner
 from tdcore.modes import ModeKeys
-from tdcore.session import RingConfig, Session, StopRequest
+from tdcore.session.counters import CloseReport, Counters, DeviceReport
+from tdcore.session.session import RingConfig, Session, StopRequest
 from tdcore.text.step_text import step_text
 
 __all__ = ["BaseHook"]

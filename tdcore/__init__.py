@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tdcore.config.reduction_config import ReductionConfig
     from tdcore.config.save_config import SaveConfig, SaveConfigMode
     from tdcore.errors import StopTraining, TdcoreError
-    from tdcore.ring_config import RingConfig
+    from tdcore.session.ring_config import RingConfig
     from tdcore.sinks.s3.options import S3Options
     from tdcore.stats import TensorStats, tensor_stats
     from tdcore.trial import Tensor, Trial, create_trial
@@ -32,7 +32,7 @@ apply_log_level()
 _HOME = {
     "CollectionConfig": "tdcore.config.collection_config",
     "ReductionConfig": "tdcore.config.reduction_config",
-    "RingConfig": "tdcore.ring_config",
+    "RingConfig": "tdcore.session.ring_config",
     "S3Options": "tdcore.sinks.s3.options",
     "SaveConfig": "tdcore.config.save_config",
     "SaveConfigMode": "tdcore.config.save_config",

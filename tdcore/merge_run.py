@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tdcore.errors import ConfigError, RunNotFound
+from tdcore.flusher.writer_lock import Held, NotLocked, hold_writer_lock
 from tdcore.format.layout import INDEX_PREFIX, RUN_KEY, parse_index_key
-from tdcore.processes import process_is_gone
+from tdcore.liveness import process_is_gone
 from tdcore.sinks import is_remote
-from tdcore.writer_lock import Held, NotLocked, hold_writer_lock
 
 if TYPE_CHECKING:
     from tdcore.flusher.ledger import Ledger

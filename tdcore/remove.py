@@ -19,7 +19,7 @@ from typing import Any
 
 from tdcore.errors import ConfigError, RunCorrupt, RunNotFound, SinkKeyError
 from tdcore.format.layout import RUN_KEY, end_key
-from tdcore.processes import process_is_gone
+from tdcore.liveness import process_is_gone
 from tdcore.sinks import Sink, is_remote, local_path, open_sink, place_text, shown_place
 from tdcore.sinks.base import delete_all
 

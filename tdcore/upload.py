@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tdcore.errors import ConfigError, RunCorrupt, RunNotFound, SinkError, SinkKeyError, UnsupportedFeature
 from tdcore.format.layout import RUN_KEY
-from tdcore.processes import process_is_gone
+from tdcore.liveness import process_is_gone
 from tdcore.sinks.spool import Spool, SpoolEntry, SpoolInUseError, count_objects, find_spools
 from tdcore.sinks.spool_place import journal_of
 

@@ -101,7 +101,7 @@ import os
 assert not model._forward_pre_hooks and not model._forward_hooks and not criterion._forward_hooks
 assert not any(one.__class__.__module__.startswith("tdcore") for one in vars(nn.Module).values())
 assert "_core" not in "".join(name for name in sys.modules if name.startswith("tdcore"))
-assert "tdcore.session" not in sys.modules and "tdcore.hooks.base" not in sys.modules
+assert "tdcore.session.session" not in sys.modules and "tdcore.hooks.base" not in sys.modules
 assert not os.path.exists("run") and not os.path.exists("runs")
 print("done")
 """

@@ -16,10 +16,10 @@ import pytest
 
 from tdcore.errors import ConfigError, RunNotFound
 from tdcore.flusher import FlusherOptions
+from tdcore.flusher.writer_lock import hold_writer_lock
 from tdcore.merge_run import merge_run
-from tdcore.session import Session
+from tdcore.session.session import Session
 from tdcore.sinks import LocalSink
-from tdcore.writer_lock import hold_writer_lock
 from tests.flushing import Trainer, flush_all, index_ranges, payloads, read_index
 from tests.test_cli import Command
 

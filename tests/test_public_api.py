@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -43,9 +44,9 @@ def test_the_former_place_of_the_collections_warns_and_gives_the_same_objects() 
         tdcore.collection.no_such_name  # noqa: B018
 
 
-def test_the_names_of_the_configuration_package_are_there() -> None:
-    import tdcore.config
-
-    assert all(getattr(tdcore.config, name) is not None for name in tdcore.config.__all__)
+@pytest.mark.parametrize("package", ["tdcore.config", "tdcore.session"])
+def test_the_names_that_a_package_loads_on_first_use_are_there(package: str) -> None:
+    module = importlib.import_module(package)
+    assert all(getattr(module, name) is not None for name in module.__all__)
     with pytest.raises(AttributeError, match="no_such_name"):
-        tdcore.config.no_such_name  # noqa: B018
+        module.no_such_name  # noqa: B018

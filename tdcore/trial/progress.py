@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from tdcore.errors import SinkKeyError
 from tdcore.format import layout
-from tdcore.processes import process_is_gone
+from tdcore.liveness import process_is_gone
 from tdcore.sinks.base import announce
 from tdcore.sinks.cache import CachedSink
 from tdcore.trial.columns import distinct

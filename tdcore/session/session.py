@@ -25,22 +25,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from tdcore import _core, errands
-from tdcore.attempts import JSON, Attempt
-from tdcore.counters import CloseReport, Counters, Progress
+from tdcore import _core
 from tdcore.errors import ConfigError, SinkError
 from tdcore.format.layout import FORMAT_VERSION, collections_key, end_key, size_limit
-from tdcore.ring_config import RingConfig, make_ring
-from tdcore.runners import ProcessRunner, Runner, ThreadRunner
+from tdcore.session import bucket_helper
+from tdcore.session.attempts import JSON, Attempt
+from tdcore.session.counters import CloseReport, Counters, Progress
+from tdcore.session.ring_config import RingConfig, make_ring
+from tdcore.session.runners import ProcessRunner, Runner, ThreadRunner
+from tdcore.session.supervisor import Supervisor, close_before_executors
 from tdcore.sinks import is_remote, place_text, shown_place
 from tdcore.sinks.s3.options import parse_s3_url
 from tdcore.sinks.spool_place import attempt_spool, journal_of, worker_spools
-from tdcore.supervisor import Supervisor, close_before_executors
 
 if TYPE_CHECKING:
     from tdcore.flusher import FlusherOptions
 
-__all__ = ["JSON", "RingConfig", "Session", "StopRequest"]
+__all__ = ["Session", "StopRequest"]
 
 _log = logging.getLogger("tdcore")
 _LAST_WORDS_SECONDS = 10.0
@@ -227,7 +228,7 @@ class Session:
     def _write_collections(self, data: bytes) -> None:
         """The ring had no room to the end; training is over, so the file may be written here."""
         try:
-            errands.put(
+            bucket_helper.put(
                 self.out_dir, self._collections_key, data, here=self._here, seconds=_LAST_WORDS_SECONDS
             )
         except Exception as error:
@@ -259,7 +260,7 @@ def _place(out_dir: str | os.PathLike[str], in_this_process: bool) -> str:
 
 def _claim(out_dir: str, **entry: Any) -> Attempt:
     try:
-        return errands.claim(out_dir, **entry)
+        return bucket_helper.claim(out_dir, **entry)
     except SinkError as error:
         raise SinkError(
             f"cannot start a run in {shown_place(out_dir)}: {error}; choose an out_dir that this process may "
@@ -326,7 +327,8 @@ def _failure_recorder(
                 name: {"tensors": drop.tensors, "bytes": drop.bytes} for name, drop in counters.drops.items()
             },
         }
-        errands.put(out_dir, end_key(worker, attempt), json.dumps(document, indent=1).encode(), here=here)
+        data = json.dumps(document, indent=1).encode()
+        bucket_helper.put(out_dir, end_key(worker, attempt), data, here=here)
 
     return record
 

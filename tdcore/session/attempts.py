@@ -31,7 +31,7 @@ from tdcore._version import __version__
 from tdcore.errors import ConfigError, RunCorrupt, SinkKeyError
 from tdcore.format.documents import Fields, claimed_process, parse_json, parse_run
 from tdcore.format.layout import FORMAT_VERSION, MAX_ATTEMPT, RUN_KEY, collections_key, end_key, valid_worker
-from tdcore.processes import process_is_gone
+from tdcore.liveness import process_is_gone
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tdcore.counters import CloseReport, Counters, DeviceReport, Progress
 from tdcore.errors import FlusherError
+from tdcore.session.counters import CloseReport, Counters, DeviceReport, Progress
 
 if TYPE_CHECKING:
     from tdcore._core import Ring
-    from tdcore.runners import FlusherEnd, Runner
+    from tdcore.session.runners import FlusherEnd, Runner
 
 _log = logging.getLogger("tdcore")
 

@@ -1,8 +1,9 @@
-"""Errands: what a trainer has to do in a bucket, done by a short-lived process of its own.
+"""Bucket helper: a short-lived process that does the requests of a training process to a bucket.
 
-So the training process never loads a client of S3: no threads of another runtime in it (a fork of a process
-in which obstore has run, such as a DataLoader's worker, hangs when it uses obstore itself), no sockets, no
-memory. About 0.5 s, of which the trainer sleeps all. Where the run is a folder, errands are done on the spot.
+The training process therefore never loads a client of S3, with its threads, sockets and memory: a fork of a
+process in which obstore has run, such as a DataLoader's worker, hangs when it uses obstore itself. A request
+takes about 0.5 s, in which the calling thread sleeps. Where the run is a folder, no process is started and
+the calling thread does the work.
 
 Threads: any.
 """
@@ -21,10 +22,10 @@ from datetime import timedelta
 from typing import Any
 
 from tdcore import errors
-from tdcore.attempts import Attempt, check_configuration, claim_attempt
 from tdcore.errors import SinkError, TdcoreError
+from tdcore.session.attempts import Attempt, check_configuration, claim_attempt
+from tdcore.session.spawning import command, environment
 from tdcore.sinks import Sink, is_remote, open_sink, shown_place
-from tdcore.spawning import command, environment
 
 __all__ = ["claim", "main", "put"]
 
@@ -33,15 +34,21 @@ _PATIENCE = timedelta(seconds=30)
 
 
 def claim(out: str, *, here: bool, **entry: Any) -> Attempt:
-    """attempts.claim_attempt for the run at `out`. here: in this process, whatever the place."""
+    """Claim an attempt of the run at `out` (attempts.claim_attempt).
+
+    here: do it in this process, also for a bucket.
+    """
     check_configuration(entry["configuration"])  # it has to be JSON on its way, too
-    job = {"errand": "claim", "out": out, "entry": entry}
+    job = {"task": "claim", "out": out, "entry": entry}
     return Attempt(**(_do(job) if here or not is_remote(out) else _send(job)))
 
 
 def put(out: str, key: str, data: bytes, *, here: bool, seconds: float = _SECONDS) -> None:
-    """Sink.put into the run at `out`, within so many seconds. here: in this process, whatever the place."""
-    job = {"errand": "put", "out": out, "key": key, "data": base64.b64encode(data).decode()}
+    """Store `data` under `key` in the run at `out` (Sink.put). Raises SinkError after so many seconds.
+
+    here: do it in this process, also for a bucket.
+    """
+    job = {"task": "put", "out": out, "key": key, "data": base64.b64encode(data).decode()}
     if here or not is_remote(out):
         _do(job)
     else:
@@ -49,7 +56,7 @@ def put(out: str, key: str, data: bytes, *, here: bool, seconds: float = _SECOND
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The process: does the errand that its input describes, and prints what came of it."""
+    """Entry point of the process: do the task on stdin, print its result as JSON."""
     try:
         answer: dict[str, Any] = {"value": _do(json.load(sys.stdin))}
     except TdcoreError as error:
@@ -61,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _do(job: Mapping[str, Any]) -> Any:
     with contextlib.closing(_open(job["out"])) as sink:
-        if job["errand"] == "claim":
+        if job["task"] == "claim":
             return asdict(claim_attempt(sink, where=shown_place(job["out"]), **job["entry"]))
         sink.put(job["key"], [base64.b64decode(job["data"])])
         return None
@@ -81,7 +88,7 @@ def _send(job: Mapping[str, Any], seconds: float = _SECONDS) -> Any:
         raise SinkError(f"no Python to reach {where} with: sys.executable is {sys.executable!r}")
     try:
         done = subprocess.run(
-            command("tdcore.errands", {}),
+            command("tdcore.session.bucket_helper", {}),
             input=json.dumps(job).encode(),  # not an argument: those are short, and everybody can read them
             capture_output=True,
             cwd="/",

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from tdcore.errors import FlusherError
-from tdcore.spawning import command, environment
+from tdcore.session.spawning import command, environment
 
 if TYPE_CHECKING:
     from tdcore._core import Consumer, Ring

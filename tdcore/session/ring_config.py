@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
-from tdcore.devices import visible_nvidia_devices
 from tdcore.errors import CaptureError, ConfigError
+from tdcore.session.devices import visible_nvidia_devices
 from tdcore.text.short_repr import settings_repr
 
 if TYPE_CHECKING:

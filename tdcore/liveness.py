@@ -1,4 +1,4 @@
-"""Whether a process of a run still lives. Any thread."""
+"""Whether a process that a run names is still alive. Any thread."""
 
 from __future__ import annotations
 
