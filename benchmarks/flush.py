@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.environment import ROOT, add_out, save
-from tdcore.session.session import RingConfig, Session
+from tdcore.session import RingConfig, Session
 
 RING_BYTES = 512 << 20
 _FILE_BYTES = 64 << 20

@@ -48,7 +48,7 @@ def make_run(folder: Path, steps: int, *, tensors: int = TENSORS, all_values: bo
     saved of all; values of the ReLU's output and of tensor_7, or of all.
     """
     from tdcore.format.layout import TensorKind
-    from tdcore.session.session import RingConfig, Session
+    from tdcore.session import RingConfig, Session
 
     elements = _SMALL_ELEMENTS if all_values else _ELEMENTS
     numbers = np.random.default_rng(0).standard_normal(1 << 20, dtype=np.float32)

@@ -134,7 +134,7 @@ def looks(folder: Path, rows: int, number: int) -> dict[str, Any]:
     from tdcore.format.layout import TensorKind
     from tdcore.rules import Engine
     from tdcore.rules.source import RunSource
-    from tdcore.session.session import RingConfig, Session
+    from tdcore.session import RingConfig, Session
 
     soon = FlusherOptions(visible_delay=timedelta(milliseconds=20))
     session = Session(

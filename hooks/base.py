@@ -44,8 +44,8 @@ from tdcore.hooks.shortfall import Possible, Shortfalls
 from tdcore.hooks.values import ScriptValues
 from tdcore.hooks.warner import Warner
 from tdcore.modes import ModeKeys
+from tdcore.session import RingConfig, Session, StopRequest
 from tdcore.session.counters import CloseReport, Counters, DeviceReport
-from tdcore.session.session import RingConfig, Session, StopRequest
 from tdcore.text.step_text import step_text
 
 __all__ = ["BaseHook"]

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 from tdcore.config.built_in_collections import BUILT_IN, CollectionKeys
 from tdcore.config.collection import Collection, CollectionManager
+from tdcore.config.defaults import COLLECTIONS
 from tdcore.config.hook_config import HookConfig
 from tdcore.hooks.capture_requests import REQUESTED
 from tdcore.hooks.clock import Clock
 from tdcore.modes import ModeKeys
 from tdcore.text.did_you_mean import did_you_mean
-from tdcore.watch import COLLECTIONS
 
 __all__ = ["Possible", "Shortfalls"]
 

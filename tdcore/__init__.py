@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from tdcore.config.settings import apply_log_level
 
-# Not on first use: these bear the names of their modules, and importing a submodule later would put it
-# in their place. Both modules are light.
+# Not on first use: `modes` has the name of its module, which a later import of the module would put in its
+# place. The module is light.
 from tdcore.modes import ModeKeys, modes
-from tdcore.watch import watch
 
 if TYPE_CHECKING:
     from tdcore import actions
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from tdcore.config.reduction_config import ReductionConfig
     from tdcore.config.save_config import SaveConfig, SaveConfigMode
     from tdcore.errors import StopTraining, TdcoreError
+    from tdcore.launch.watch import watch
     from tdcore.session.ring_config import RingConfig
     from tdcore.sinks.s3.options import S3Options
     from tdcore.stats import TensorStats, tensor_stats
@@ -44,6 +44,7 @@ _HOME = {
     "__version__": "tdcore._version",
     "create_trial": "tdcore.trial",
     "tensor_stats": "tdcore.stats",
+    "watch": "tdcore.launch.watch",
 }
 
 _MODULES = frozenset({"actions"})

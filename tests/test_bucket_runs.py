@@ -23,12 +23,12 @@ from tdcore import _core
 from tdcore.errors import ConfigError, SinkError
 from tdcore.flusher import Flusher, FlusherOptions
 from tdcore.flusher.place import open_place
+from tdcore.maintenance.upload import upload
+from tdcore.session import RingConfig, Session
 from tdcore.session.attempts import claim_attempt
-from tdcore.session.session import RingConfig, Session
 from tdcore.sinks import open_sink
 from tdcore.sinks.s3 import parse_s3_url
 from tdcore.sinks.spool import find_spools
-from tdcore.upload import upload
 from tests.s3.fixtures import Place
 from tests.s3.servers import Server, StubServer
 from tests.trainers.checks import Trainer, check_run, end_of, flushers_of
@@ -125,7 +125,7 @@ def test_the_training_process_never_loads_an_s3_client(url: str) -> None:
 import sys
 before = set(sys.modules)
 import tdcore
-from tdcore.session.session import Session
+from tdcore.session import Session
 with Session({url!r}, configuration={{}}, framework="test", framework_version="1"):
     pass
 clients = {{"obstore", "aiobotocore", "botocore", "boto3", "aiohttp", "s3fs", "asyncio"}}
@@ -188,7 +188,7 @@ def test_a_large_configuration_starts_a_run_and_is_no_argument_of_a_process(plac
 def test_a_script_with_a_flusher_thread_that_just_ends_loses_nothing(url: str, engine: str) -> None:
     script = f"""
 import numpy as np
-from tdcore.session.session import RingConfig, Session
+from tdcore.session import RingConfig, Session
 session = Session({url + "&engine=" + engine!r}, configuration={{}}, framework="test",
                   framework_version="1", flusher="thread", ring=RingConfig(ring_bytes=1 << 22))
 ids = np.array([session.ring.intern("weight", 1)], dtype=np.uint32)

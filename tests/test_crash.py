@@ -15,7 +15,7 @@ from typing import Literal
 import psutil
 import pytest
 
-from tdcore.session.session import RingConfig, Session
+from tdcore.session import RingConfig, Session
 from tests.trainers.checks import (
     Trainer,
     check_run,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tdcore.flusher import FlusherOptions
-from tdcore.session.session import RingConfig, Session
+from tdcore.session import RingConfig, Session
 from tests.trainers.checks import check_values, end_of, flushers_of, read_index
 from tests.trainers.quadratic import NAMES, Tap, training
 from tests.waiting import wait_until

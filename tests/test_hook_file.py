@@ -13,7 +13,7 @@ from tdcore.config.hook_config import HookConfig
 from tdcore.config.hook_file import load_hook_file
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
-from tdcore.run import chosen_config
+from tdcore.launch.run import chosen_config
 
 ROOT = Path(__file__).resolve().parents[1]
 

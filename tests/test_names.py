@@ -44,7 +44,7 @@ from array import array
 from datetime import timedelta
 import numpy as np
 from tdcore.flusher import FlusherOptions
-from tdcore.session.session import Session
+from tdcore.session import Session
 job = json.loads(sys.argv[1])
 session = Session(
     job["out"], configuration={}, framework="none", framework_version="0",

@@ -15,7 +15,7 @@ from tdcore.errors import RunCorrupt
 from tdcore.flusher.merge import join_segments
 from tdcore.format.layout import said_run_id
 from tdcore.rules import run as run_rules
-from tdcore.session.session import RingConfig, Session
+from tdcore.session import RingConfig, Session
 from tdcore.trial import create_trial
 
 pytestmark = pytest.mark.timeout(120)

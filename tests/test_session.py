@@ -30,9 +30,9 @@ from tdcore.errors import (
     UnsupportedFormat,
 )
 from tdcore.format import layout
+from tdcore.session import RingConfig, Session, StopRequest
 from tdcore.session.attempts import Attempt, claim_attempt
 from tdcore.session.counters import Drop
-from tdcore.session.session import RingConfig, Session, StopRequest
 from tdcore.sinks import LocalSink, MemorySink, Sink
 from tests.trainers.checks import check_run, end_of, flushers_of, read_index
 from tests.trainers.quadratic import NAMES, Tap, training
@@ -386,7 +386,7 @@ def test_the_flusher_is_not_misled_by_the_trainers_folder_or_environment(tmp_pat
     script = tmp_path / "train.py"
     script.write_text(
         "import os, sys\n"
-        "from tdcore.session.session import RingConfig, Session\n"
+        "from tdcore.session import RingConfig, Session\n"
         "os.chdir(sys.argv[2])\n"
         "sys.path.insert(0, sys.argv[2]); sys.path.insert(0, '')\n"
         f"os.environ.update({HOSTILE!r})\n"
@@ -417,7 +417,7 @@ def _python(arguments: list[str]) -> subprocess.CompletedProcess[str]:
 def test_a_session_imports_neither_a_framework_nor_pyarrow(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from tdcore.session.session import RingConfig, Session\n"
+        "from tdcore.session import RingConfig, Session\n"
         "with Session(sys.argv[1], configuration={}, framework='x', framework_version='0',\n"
         "             ring=RingConfig(ring_bytes=1 << 20, slots=64)): pass\n"
         "heavy = ('torch', 'pyarrow', 'numpy', 'asyncio', 'multiprocessing')\n"

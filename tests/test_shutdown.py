@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tdcore.session.session import RingConfig, Session
+from tdcore.session import RingConfig, Session
 from tests.signals import IN_THE_BACKGROUND, ignored_signals
 from tests.trainers.checks import Trainer, check_run, end_of, flushers_of, read_index
 from tests.trainers.quadratic import NAMES, Tap, training

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tdcore.flusher import FlusherOptions
-from tdcore.session.session import RingConfig, Session
+from tdcore.session import RingConfig, Session
 
 _READY_SECONDS = 60.0
 

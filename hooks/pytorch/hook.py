@@ -62,7 +62,7 @@ from tdcore.hooks.pytorch.tap import Tap
 from tdcore.hooks.recorder import array_product
 from tdcore.hooks.step_number import StepNumber
 from tdcore.modes import ModeKeys
-from tdcore.session.session import RingConfig, StopRequest
+from tdcore.session import RingConfig, StopRequest
 
 __all__ = ["Hook", "create_from_json_file", "get_hook"]
 

@@ -19,7 +19,7 @@ from tdcore.hooks.pytorch import Hook
 from tdcore.modes import ModeKeys
 
 if TYPE_CHECKING:
-    from tdcore.session.session import StopRequest
+    from tdcore.session import StopRequest
 
 __all__ = ["Training", "one_step", "replace"]
 

@@ -58,7 +58,7 @@ def demo(
 
     Example: [bold]tdcore demo --out runs/demo[/]
     """
-    from tdcore.demo import run_demo
+    from tdcore.cli.demo import run_demo
 
     raise typer.Exit(run_demo(out, json_output))
 

@@ -9,33 +9,18 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
+from tdcore.cli.doctor_check import Check
 from tdcore.cli.output import console, human_bytes, print_json
 
-__all__ = ["Check", "checks", "command"]
+__all__ = ["checks", "command"]
 
 FRAMEWORKS = ("torch", "tensorflow", "jax", "mxnet", "xgboost", "lightning", "transformers")
 S3_PACKAGES = ("aiobotocore", "obstore")
-
-State = Literal["ok", "missing", "failed"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One thing looked at.
-
-    needed: whether capture cannot work without it. advice: what to do unless it is ok.
-    """
-
-    name: str
-    state: State
-    detail: str
-    needed: bool = False
-    advice: str = ""
 
 
 def command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tdcore.cli.doctor import Check
+from tdcore.cli.doctor_check import Check
 from tdcore.cli.output import human_bytes
 
 __all__ = ["checks", "checks_of"]

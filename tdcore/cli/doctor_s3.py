@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
-from tdcore.cli.doctor import Check
+from tdcore.cli.doctor_check import Check
 from tdcore.errors import ConfigError, SinkError
 from tdcore.sinks.s3.chain import Chain
 from tdcore.sinks.s3.engine import Engine

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from tdcore.flusher import FlusherOptions
-from tdcore.session.session import RingConfig, Session
+from tdcore.session import RingConfig, Session
 from tests.faults.values import Spec, Tap
 
 

@@ -22,7 +22,7 @@ from tdcore.flusher.ledger import IndexEntry, Ledger
 from tdcore.flusher.merge import next_group
 from tdcore.flusher.summary import IndexSummary
 from tdcore.format.layout import FileRange, data_prefix, index_prefix
-from tdcore.session.session import RingConfig, Session
+from tdcore.session import RingConfig, Session
 from tdcore.sinks import MemorySink
 from tests.flushing import Trainer, read_index
 from tests.trainers.checks import flushers_of

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from tdcore import _core
-from tdcore.session.session import RingConfig, Session
+from tdcore.session import RingConfig, Session
 from tdcore.sinks import LocalSink, MemorySink
 from tests.flushing import (
     MIB,

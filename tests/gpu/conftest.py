@@ -21,7 +21,7 @@ import torch
 import tdcore as td
 from tdcore import _core
 from tdcore.hooks.pytorch import Hook
-from tdcore.session.session import Session
+from tdcore.session import Session
 
 Array = npt.NDArray[Any]
 VALUES, STATISTICS, BOTH = 1, 2, 3

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tdcore.session.session import Session
+from tdcore.session import Session
 from tests.gpu.conftest import ring_config, use_devices
 
 SIZES = (7, 4096, 40_000, 1_000_003)

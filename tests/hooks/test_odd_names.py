@@ -15,7 +15,7 @@ import tdcore as td
 from tdcore import _core
 from tdcore.format.layout import MAX_NAME_CHARS, TensorKind
 from tdcore.hooks.pytorch import Hook
-from tdcore.session.session import Session
+from tdcore.session import Session
 from tests.hooks.conftest import MakeHook, ReadRun
 
 LONG = "x" * (MAX_NAME_CHARS + 1)

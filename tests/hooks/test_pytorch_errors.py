@@ -13,7 +13,7 @@ from torch import nn
 from tdcore.errors import StopTraining
 from tdcore.format.layout import stop_key
 from tdcore.hooks.pytorch import Hook
-from tdcore.session.session import StopRequest
+from tdcore.session import StopRequest
 from tests.waiting import wait_until
 
 from .conftest import MakeHook

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tdcore.session.session import RingConfig, Session
+from tdcore.session import RingConfig, Session
 from tests.trainers.quadratic import Array, Tap, training
 
 SESSION: Session  # for children that get nothing else from their parent

@@ -82,7 +82,7 @@ def end(how: str) -> None:
 
 def main(job: dict[str, Any]) -> None:
     from tdcore.flusher import FlusherOptions
-    from tdcore.session.session import RingConfig, Session
+    from tdcore.session import RingConfig, Session
 
     ring = RingConfig(
         ring_bytes=job.get("ring_bytes", 1 << 24),

@@ -17,7 +17,7 @@ from tdcore.cli import main
 from tdcore.errors import RunNotFound
 from tdcore.rules import ExplodingTensor, VanishingGradient
 from tdcore.rules import run as judge
-from tdcore.session.session import RingConfig, Session
+from tdcore.session import RingConfig, Session
 from tdcore.sinks import open_sink
 from tdcore.trial import create_trial
 from tdcore.trial.opening import open_trial

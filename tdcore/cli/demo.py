@@ -1,6 +1,7 @@
-"""`tdcore demo`: the main job on real input. A network with a planted fault is watched by rules in another
-process, which
-find the fault and stop the training; then the mended network trains to the end and nothing is found.
+"""`tdcore demo`: finds a planted fault in a real training.
+
+Rules in another process watch a network with a fault, find it and stop the training. Then the corrected
+network trains to its end, and the rules find nothing.
 
 Needs torch and scikit-learn (`pip install "tdcore-capture[demo]"`); the 1,797 handwritten digits come with
 scikit-learn.
@@ -14,12 +15,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tdcore.cli.demo_report import Outcome, print_report
 from tdcore.errors import StopTraining, TdcoreError
 
 if TYPE_CHECKING:
@@ -37,30 +39,6 @@ RULES = (
 EPOCHS = {"faulty": 100, "mended": 20}  # the faulty one until a rule stops it
 BATCH = 64
 SAVE_INTERVAL = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What one of the two trainings came to."""
-
-    name: str
-    path: str
-    steps: int
-    seconds: float
-    test_accuracy: float | None
-    stopped: str | None
-    captured_tensors: int
-    captured_steps: int
-    captured_bytes: int
-    capture_seconds: float
-    drops: int
-    verdicts: list[dict[str, Any]]
-
-    @property
-    def findings(self) -> list[dict[str, Any]]:
-        """All findings of all rules, in the order of steps."""
-        found = [finding for verdict in self.verdicts for finding in verdict["findings"]]
-        return sorted(found, key=lambda finding: int(finding["step"]))
 
 
 def run_demo(out: str | None = None, json_output: bool = False) -> int:
@@ -92,8 +70,6 @@ def run_demo(out: str | None = None, json_output: bool = False) -> int:
     if json_output:
         print(json.dumps({"good": good, "runs": [asdict(one) for one in outcomes]}, indent=1))
     else:
-        from tdcore.demo_report import print_report
-
         print_report(console, outcomes, good)
     return 0 if good else 1
 

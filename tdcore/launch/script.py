@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType, TracebackType
 
-from tdcore import import_watch
 from tdcore.errors import ConfigError
+from tdcore.launch import import_watch
 
 __all__ = ["Script"]
 

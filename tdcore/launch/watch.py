@@ -1,6 +1,6 @@
 """One line to capture a model: `td.watch(model, out="runs/demo")`.
 
-Importing this loads nothing; calling it loads the hook of the model's framework.
+Calling it imports the hook of the model's framework; importing this module does not.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
+from tdcore.config.defaults import COLLECTIONS, SAVE_INTERVAL
+
 if TYPE_CHECKING:
     from tdcore.hooks.pytorch import Hook
 
-__all__ = ["COLLECTIONS", "SAVE_INTERVAL", "watch"]
-
-SAVE_INTERVAL = 10
-COLLECTIONS = ("weights", "biases", "gradients", "losses", "outputs")
+__all__ = ["watch"]
 
 
 def watch(

@@ -1,5 +1,4 @@
-"""What `tdcore demo` prints at its end: the two runs side by side, what was found, what it cost, where to
-look next."""
+"""The report that `tdcore demo` prints at its end: both trainings in one table, findings and next steps."""
 
 from __future__ import annotations
 
@@ -8,8 +7,9 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
@@ -17,8 +17,29 @@ from rich.table import Table
 
 from tdcore.text.step_text import step_text
 
-if TYPE_CHECKING:
-    from tdcore.demo import Outcome
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Results of one of the two trainings."""
+
+    name: str
+    path: str
+    steps: int
+    seconds: float
+    test_accuracy: float | None
+    stopped: str | None
+    captured_tensors: int
+    captured_steps: int
+    captured_bytes: int
+    capture_seconds: float
+    drops: int
+    verdicts: list[dict[str, Any]]
+
+    @property
+    def findings(self) -> list[dict[str, Any]]:
+        """All findings of all rules, in the order of steps."""
+        found = [finding for verdict in self.verdicts for finding in verdict["findings"]]
+        return sorted(found, key=lambda finding: int(finding["step"]))
 
 
 def print_report(console: Console, outcomes: Sequence[Outcome], good: bool) -> None:
