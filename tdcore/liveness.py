@@ -6,14 +6,14 @@ import socket
 
 __all__ = ["process_is_gone"]
 
-_SLACK_SECONDS = 60.0  # between a process's start and its first note of it; and clocks are set
+_SLACK_SECONDS = 60.0  # between the start of a process and its first note; clocks may be set, too
 
 
 def process_is_gone(host: str, pid: int, noted_ns: int) -> bool | None:
-    """Whether the process `pid` of `host`, of which somebody made a note at `noted_ns`, is no more.
+    """Whether the process `pid` of `host`, which a file noted at `noted_ns`, has ended.
 
-    None for those of other machines, and for pid 0. A process that began later was given the number anew;
-    one that has ended, and that nobody has asked after, is no more.
+    None for processes of other machines, and for pid 0. A process that started later than `noted_ns` has
+    reused the number. A zombie has ended.
     """
     if pid == 0 or host != socket.gethostname():
         return None

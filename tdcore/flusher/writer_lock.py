@@ -1,7 +1,7 @@
-"""The lock of whoever writes the files of one worker and attempt: its flusher, or `tdcore merge`.
+"""The lock of the writer of one worker's files in one attempt: its flusher, or `tdcore merge`.
 
 An advisory lock (flock) on the worker's claim, `attempts/<attempt>-<worker>.json`, in a local run. The kernel
-drops it when the process that holds it ends, however that comes. Threads: any; a lock belongs to who took it.
+releases it when the holding process ends, also after a crash. Threads: any; a lock belongs to its caller.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _POLL_SECONDS = 0.05
 _BUSY = (errno.EWOULDBLOCK, errno.EACCES)
 
 
-class Held(Exception):  # noqa: N818 -- a state, which its caller puts into words
-    """Somebody else holds the lock."""
+class Held(Exception):  # noqa: N818 -- a state, for which the caller writes a message
+    """Another process holds the lock."""
 
 
 class NotLocked(Exception):  # noqa: N818 -- likewise
-    """Nothing was locked: there is no claim, or this file system has no such locks."""
+    """No lock was taken: there is no claim, or the file system does not support flock."""
 
 
 @contextlib.contextmanager
 def hold_writer_lock(root: Path, worker: str, attempt: int) -> Iterator[None]:
-    """Holds the lock of a worker in the run `root`. Raises Held or NotLocked, at once."""
+    """Hold the lock of a worker in the run `root`. Raises Held or NotLocked without waiting."""
     fd = _locked(root / "attempts" / f"{attempt:04d}-{worker}.json")
     try:
         yield
@@ -60,10 +60,10 @@ def _locked(path: Path) -> int:
 
 @contextlib.contextmanager
 def wait_for_writer_lock(root: Path, worker: str, attempt: int, say: Callable[[str], None]) -> Iterator[None]:
-    """For the flusher: holds the lock, as soon as it is free; without it where there is none to be had.
+    """Hold the lock for the flusher as soon as it is free; continue without it where flock is not supported.
 
-    It is held by others only while somebody merges the files of a trainer that was thought to be gone. say:
-    tells the user that it is waited for.
+    Another process holds it only while it merges the files of a trainer that seemed to be gone. say: prints a
+    message that the flusher waits.
     """
     deadline = time.monotonic() + _LONGEST_WAIT_SECONDS
     with contextlib.ExitStack() as held:

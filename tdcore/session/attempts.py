@@ -1,18 +1,18 @@
-"""Which attempt of a run this is: run.json, and the claims that keep two trainers apart.
+"""The number of an attempt, found from run.json and from claims that keep two trainers apart.
 
-A run folder may be used again and again; every use is a new attempt, and nothing of an earlier one is
-touched. ``attempts/<attempt>-<worker>.json`` is created exclusively and holds what the worker said of itself:
-the claim. run.json lists the attempts for readers. Whoever changes it reads the claims again afterwards and
-repeats until both agree, so that the last writer of a race always leaves a complete list.
+A run folder may be used several times. Every use is a new attempt, and files of earlier attempts stay as they
+are. A worker claims an attempt by creating ``attempts/<attempt>-<worker>.json`` exclusively; the claim holds
+facts about the worker. run.json lists the attempts for readers. A worker that changes run.json reads the
+claims again and repeats until both agree, so the last writer of a race always leaves a complete list.
 
-The workers of one job agree on the number without talking to each other. A worker takes the first attempt
-after its own last one that is of its job and not over; where there is none, the next number that nobody has.
-An attempt is of the job when its first claim names the same size of the job, the same workers and the same
-job of the launcher (what of torchrun's and Slurm's variables is equal on all ranks). It is over when the
-process of that claim is gone and has left an end file, or began ten minutes ago or earlier. So a folder that
-4 ranks used, then 2, then 4 again has attempts 0, 1 and 2, and all of the last four are in 2.
+The workers of one job agree on the number without messages to each other. A worker takes the first attempt
+after its own last one that belongs to its job and is not over, or else the next free number. An attempt
+belongs to the job when its first claim has the same world size, the same workers and the same job of the
+launcher (variables of torchrun and Slurm that are equal on all ranks). It is over when the process of that
+claim is gone and has left an end file, or began ten minutes ago or earlier. So a folder that 4 ranks used,
+then 2, then 4 again has attempts 0, 1 and 2, and all of the last four ranks are in attempt 2.
 
-Threads: called while a session is made, from that thread only. Never overwrites what is not its own.
+Threads: called by the thread that creates a session. Never overwrites a file of another worker.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 JSON: TypeAlias = "bool | int | float | str | Sequence[JSON] | Mapping[str, JSON] | None"
 
-_START_NS = 600 * 10**9  # so much later no worker of a job begins
-_SAME = ("world_size", "workers", "job")  # what all claims of one attempt say
+_START_NS = 600 * 10**9  # all workers of a job begin within this time
+_SAME = ("world_size", "workers", "job")  # equal in all claims of one attempt
 _JOB = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
 _CLAIM = re.compile(r"attempts/([0-9]{4})-(.+)\.json")
 _ADVICE = "choose another out_dir, or move the file away"
@@ -68,13 +68,24 @@ def claim_attempt(
     spool: str | None = None,
     workers: Sequence[str] = (),
 ) -> Attempt:
-    """Claims the next attempt of `worker` and enters it in run.json. where: the run's place, for messages.
+    """Claim the next attempt of `worker` and enter it in run.json.
 
-    pid: of the trainer, where that is another process. spool: folder on this machine where the worker keeps
-    what a bucket does not take in time. workers: all that are to write this attempt, where that is known.
+    Args:
+        sink: The run.
+        where: Location of the run, for messages.
+        worker: Name of the worker.
+        configuration: JSON values, stored in the claim.
+        framework: Name of the training framework.
+        framework_version: Version of the framework.
+        world_size: Number of processes of the job.
+        pid: Process id of the trainer, where that is another process.
+        spool: Folder on this machine for data that a bucket does not accept in time.
+        workers: Names of all workers that are going to write this attempt, where they are known.
 
-    Raises ConfigError for a worker name or configuration that cannot be stored, RunCorrupt when run.json is
-    not one of ours, SinkError when the place refuses.
+    Raises:
+        ConfigError: the worker name or the configuration cannot be stored.
+        RunCorrupt: run.json was not written by tdcore.
+        SinkError: the sink failed.
     """
     if not valid_worker(worker):
         raise ConfigError(
@@ -146,7 +157,7 @@ def _claim(
 
 
 def _said(sink: Sink, key: str) -> Mapping[str, Any]:
-    """What a claim or an end file says; empty when it is not there or cannot be read."""
+    """Content of a claim or an end file; empty when it does not exist or cannot be read."""
     try:
         return Fields(parse_json(sink.get(key), key), key).document
     except (SinkKeyError, RunCorrupt):
@@ -154,7 +165,7 @@ def _said(sink: Sink, key: str) -> Mapping[str, Any]:
 
 
 def _is_over(sink: Sink, worker: str, number: int, claim: Mapping[str, Any]) -> bool:
-    """Whether the process that made a claim has ended. In doubt not: containers see one another's as gone."""
+    """Whether the process of a claim has ended. In doubt False, as between containers."""
     host, pid, started_ns = claimed_process(claim)
     if not pid:
         return False
@@ -167,7 +178,7 @@ def _is_over(sink: Sink, worker: str, number: int, claim: Mapping[str, Any]) -> 
 
 
 def _enter(sink: Sink, where: str) -> str:
-    """Brings run.json up to date with the claims and returns the run's id."""
+    """Add the claimed attempts to run.json and return the id of the run."""
     for _ in range(_MAX_ROUNDS):
         run = _read_run(sink, where)
         entries: dict[int, Any] = {entry["attempt"]: entry for entry in run["attempts"]} if run else {}

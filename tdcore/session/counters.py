@@ -1,4 +1,4 @@
-"""What capture counted: how much was kept, what it cost, and what was left out and why.
+"""Counters of the capture: stored tensors, time, and dropped tensors by reason.
 
 Frozen values, read from the ring's shared control page; safe to read from any thread at any time.
 """
@@ -16,7 +16,7 @@ from tdcore.text.short_repr import cut, how_many
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """Tensors not kept as asked for one reason, and the bytes that they would have taken."""
+    """Tensors that were not stored as requested for one reason, and their bytes."""
 
     tensors: int
     bytes: int
@@ -26,9 +26,9 @@ class Drop:
 class Counters:
     """Totals of one worker and attempt since the capture began.
 
-    captures: native capture calls. tensors: those kept as asked. payload_bytes: bytes copied into the ring.
+    captures: native capture calls. tensors: stored as requested. payload_bytes: bytes copied into the ring.
     capture_ns: time that training threads spent inside capture calls, summed over threads.
-    drops: reason -> what was left out for it. Every tensor is counted once.
+    drops: dropped tensors by reason. Every tensor is counted once.
     """
 
     captures: int = 0
@@ -52,12 +52,12 @@ class Counters:
 
     @property
     def dropped_tensors(self) -> int:
-        """Tensors not kept as asked, over all reasons."""
+        """Tensors not stored as requested, over all reasons."""
         return sum(drop.tensors for drop in self.drops.values())
 
     @property
     def dropped_bytes(self) -> int:
-        """Bytes not kept as asked, over all reasons."""
+        """Bytes not stored as requested, over all reasons."""
         return sum(drop.bytes for drop in self.drops.values())
 
     @classmethod
@@ -79,11 +79,11 @@ class Counters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far the flusher has come.
+    """Progress of the flusher.
 
     flusher_epoch: how often a flusher attached to the ring. records, bytes, rows: made durable so far.
     last_step: the newest step among them, -1 before the first. pending_records, pending_bytes: still in the
-    ring. errors: how often the sink refused. error: what it said last, "" if nothing.
+    ring. errors: failed calls of the sink. error: message of the last one, or "".
     """
 
     flusher_epoch: int = 0
@@ -114,7 +114,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReport:
-    """An accelerator that the capture met.
+    """An accelerator whose tensors were captured.
 
     device: as its framework counts. kernels: where they come from ("fatbin", "nvrtc"). rung: how records are
     committed, "stream_write", "commit_kernel" or "poll"; rung_reason: why not better. arena_bytes: of the
@@ -138,7 +138,7 @@ class DeviceReport:
         return cls(**raw)
 
     def as_note(self) -> dict[str, str | int]:
-        """For the run's documents: what holds beyond the moment, and is not empty."""
+        """The values for the run's documents, without counts of the moment and empty values."""
         return {
             name: value
             for name, value in asdict(self).items()
@@ -148,14 +148,14 @@ class DeviceReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseReport:
-    """What closing a session left behind.
+    """Result of closing a session.
 
     drained: everything captured is durable and the flusher has ended by itself. Otherwise records_left and
     bytes_left are still in the ring: a flusher process goes on with them after this, a flusher thread cannot.
-    Where the flusher has given up, as on a disk that stays full, they are lost, and counted in
+    Where the flusher has failed for good, as on a disk that stays full, they are lost, and counted in
     counters.drops.
     reason: why it is not drained, "" when it is. waited: how long close() took.
-    restarts: how often the flusher died and was started again. devices: accelerators that were met.
+    restarts: how often the flusher died and was started again. devices: accelerators with captured tensors.
     """
 
     drained: bool

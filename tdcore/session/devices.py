@@ -1,6 +1,6 @@
-"""How many NVIDIA devices this process may come to use, told without CUDA.
+"""Number of NVIDIA devices that this process may use, found without CUDA.
 
-A CUDA call would make a context, take memory on the device and forbid forking. Pure functions of the device
+A CUDA call would create a context, take memory on the device and forbid forking. Pure functions of the device
 files and the environment.
 """
 

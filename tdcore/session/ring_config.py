@@ -1,6 +1,6 @@
-"""RingConfig: the memory between the training and its flusher, and the ring made of it.
+"""RingConfig: sizes of the shared memory between training and flusher, and the ring made from them.
 
-Frozen values, safe in any thread. An argument that cannot work is a ConfigError that says what can.
+Frozen values, safe in any thread. An invalid argument raises ConfigError with the valid values.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class RingConfig:
 
 def make_ring(config: RingConfig) -> _core.Ring:
     """The ring, with its memory. Raises ConfigError, or CaptureError without shared memory."""
-    from tdcore import _core  # not at the top: RingConfig is there where tdcore is switched off, too
+    from tdcore import _core  # not at the top: RingConfig also exists where tdcore is disabled
 
     try:
         return _core.Ring(

@@ -1,8 +1,8 @@
-"""Two ways to run the flusher of a ring: another process (the rule), or a thread of this one.
+"""Runners of the flusher: as another process (the default), or as a thread of this process.
 
-A runner starts one flusher at a time and waits for its end; the supervisor (supervisor.py) decides about the
-next. Threads: start() and wait() are called by one thread at a time. wait() blocks in the kernel without the
-GIL and never polls. Neither touches the ring's records.
+A runner starts one flusher at a time and waits for its end; supervisor.py decides about the next start.
+Threads: one thread at a time calls start() and wait(). wait() blocks in the kernel without the GIL and never
+polls. Runners do not read the ring's records.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _MAX_LAST_WORDS = 2000
 class FlusherEnd:
     """How a flusher ended.
 
-    "done": by itself, and no other is needed. "unknown": nobody can tell, since the training script has
-    collected its status. "died": `why` says of what.
+    "done": it ended normally, and no other is needed. "unknown": the training script has collected its exit
+    status. "died": it crashed; `why` is the cause.
     """
 
     kind: Literal["done", "unknown", "died"]
@@ -51,7 +51,7 @@ class Runner(Protocol):
         ...
 
     def forget(self) -> None:
-        """In a forked child, or at exit with a flusher that goes on alone: lets go of it without a word."""
+        """Drop the flusher silently, in a forked child or at exit while the flusher goes on alone."""
 
 
 class ProcessRunner:

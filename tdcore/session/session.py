@@ -1,12 +1,12 @@
-"""The capture session of one worker: its place in the run, its ring, and the flusher behind it.
+"""The capture session of one worker: its attempt of the run, its ring, and the flusher that empties the ring.
 
-Knows no framework: hooks say what to capture and when, and call ``session.ring.capture``.
+Independent of frameworks: hooks decide what to capture and when, and call ``session.ring.capture``.
 
-Threads: a session is made and closed by any thread; counters(), progress(), stop_request(), take_request()
-and put_collections() may be called from several. A forked child (DataLoader workers) finds everything off:
-its calls do nothing, its exit does not close the parent's session. After a normal exit, an exception or
-Ctrl-C the session is closed by itself; after SIGTERM, os._exit, a crash or SIGKILL the flusher process
-finishes alone and marks the end as unclean. Never raises into training once it is made.
+Threads: any thread creates and closes a session; several threads may call counters(), progress(),
+stop_request(), take_request() and put_collections(). In a forked child (DataLoader workers) the session is
+disabled: calls do nothing, and the exit of the child does not close the parent's session. A normal exit, an
+exception and Ctrl-C close the session. After SIGTERM, os._exit, a crash or SIGKILL the flusher process
+finishes alone and marks the end as unclean. A session that exists never raises into training.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LAST_WORDS_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequest:
-    """Somebody asks the training to stop. rule: code of the rule that fired, "" if none. by: who asked."""
+    """Request to stop the training. rule: code of the rule that fired, or "". by: the requesting tool."""
 
     reason: str
     rule: str = ""
@@ -60,17 +60,26 @@ class StopRequest:
 class Session:
     """Everything that one worker of one attempt needs to capture. Also a context manager.
 
-    out_dir: a folder, or s3://bucket/prefix with options (see S3Options). It may hold earlier attempts, which
-    are kept, or files of something else, which are left alone. worker: this process's name within the job.
-    workers: the names of all that capture in it, kept in run.json.
-    configuration: kept in run.json as it is. flusher: "process" outlives the trainer; "thread" is for places
-    that forbid processes.
-    flusher_options: its sizes and delays. close_timeout: how long close() and the exit of the program wait
-    for the last data.
+    Args:
+        out_dir: A folder, or s3://bucket/prefix with options (see S3Options). Earlier attempts and files of
+            other programs in it stay as they are.
+        worker: Name of this process within the job.
+        workers: Names of all capturing processes of the job, stored in run.json.
+        configuration: Stored in run.json.
+        framework: Name of the training framework, stored in run.json.
+        framework_version: Version of the framework, stored in run.json.
+        world_size: Number of processes of the job.
+        ring: Sizes of the ring.
+        flusher: "process" outlives the trainer; "thread" is for environments that forbid processes.
+        flusher_options: Sizes and delays of the flusher.
+        close_timeout: Time that close() and the exit of the program wait for the last data.
 
-    Raises SinkError when out_dir cannot be written, RunCorrupt when its run.json is not tdcore's, ConfigError
-    for values that cannot work, FlusherError when the flusher cannot start, CaptureError without shared
-    memory.
+    Raises:
+        SinkError: out_dir cannot be written.
+        RunCorrupt: run.json in out_dir was not written by tdcore.
+        ConfigError: an argument is invalid.
+        FlusherError: the flusher cannot start.
+        CaptureError: there is no shared memory.
     """
 
     def __init__(
@@ -92,7 +101,7 @@ class Session:
             raise ConfigError(f"flusher must be 'process' or 'thread', got {flusher!r}")
         if close_timeout < timedelta():
             raise ConfigError(f"close_timeout must not be negative, got {close_timeout}")
-        self._here = flusher == "thread"  # whether this process itself may talk to a bucket
+        self._here = flusher == "thread"  # whether this process itself may send requests to a bucket
         self.out_dir = _place(out_dir, in_this_process=self._here)
         self.worker = worker
         self.ring = make_ring(ring or RingConfig())  # first, so that a wrong size leaves no attempt behind
@@ -139,23 +148,24 @@ class Session:
         self._unsent_lock = threading.RLock()  # reentrant, for a signal handler that closes
         self._unsent: bytes | None = None  # under _unsent_lock: collections that found the ring full
         self._stop: tuple[str, StopRequest] | None = None  # text and what it says; replaced as a whole
-        # Dropped without close(): the flusher ends, nobody waits. At exit the supervisor sees to it itself.
+        # Dropped without close(): the flusher ends, no thread waits. At exit the supervisor closes by itself.
         weakref.finalize(self, self._supervisor.abandon).atexit = False
 
     @property
     def active(self) -> bool:
-        """Whether captures are kept: not closed, not given up, not in a forked child."""
+        """Whether captures are stored: the session is open and has not failed; False in a forked child."""
         return self._supervisor.running
 
     @property
     def failure(self) -> str:
-        """Why capture was switched off by a fault of its own; "" when it was not."""
+        """Why tdcore disabled the capture after an internal failure; "" if it did not."""
         return self._supervisor.failure
 
     def put_collections(self, document: Mapping[str, JSON]) -> None:
-        """Keeps `document` as this attempt's entry of collections.json, beside those of earlier attempts.
+        """Store `document` as this attempt's entry of collections.json, next to those of earlier attempts.
 
-        Goes through the ring like any record: no file is written by the calling thread. The last one wins.
+        The document goes through the ring like any record, so the calling thread writes no file. A later
+        call replaces the document of an earlier one.
         """
         if not self.active:
             return
@@ -175,7 +185,7 @@ class Session:
             self._unsent = None if self.ring.put_document(self._collections_key, data) else data
 
     def stop_request(self) -> StopRequest | None:
-        """What the run's control folder asks of the training, if anything. Cheap enough for every step."""
+        """The stop request in the run's control folder, if there is one. Cheap enough for every step."""
         text = self.ring.stop_request()
         if text is None:
             return None
@@ -184,23 +194,24 @@ class Session:
         return self._stop[1]
 
     def take_request(self) -> str | None:
-        """The next request of the control folder to capture more, as text (format/control.py), once each."""
+        """The next capture request as text (format/control.py). Each request is returned once."""
         text: str | None = self.ring.take_request()
         return text
 
     def counters(self) -> Counters:
-        """What was captured and dropped so far; the totals after close()."""
+        """Counts of captured and dropped tensors so far; the totals after close()."""
         return self._supervisor.counters()
 
     def progress(self) -> Progress:
-        """How far the flusher has come."""
+        """Counts of the records that the flusher has written so far."""
         return self._supervisor.progress()
 
     def flush(self, timeout: timedelta | None = None) -> bool:
-        """Waits until what the ring holds now is durable, at most `timeout` (default: close_timeout).
+        """Wait until the present content of the ring is durable, at most `timeout` (default: close_timeout).
 
-        The flusher writes after its visible_delay, so this takes about a second. False, with a warning, when
-        time ran out or nobody writes any more. Returns at once in a forked child and after close().
+        The flusher writes after its visible_delay, so this takes about a second. Returns False and logs a
+        warning on a timeout, or when no flusher runs any more. Returns at once in a forked child and after
+        close().
         """
         with self._unsent_lock:
             if self._unsent is not None and self.ring.put_document(self._collections_key, self._unsent):
@@ -208,11 +219,10 @@ class Session:
         return self._supervisor.flush(timeout)
 
     def close(self, timeout: timedelta | None = None) -> CloseReport:
-        """Ends the capture and waits for the last data, at most `timeout` (default: close_timeout).
+        """End the capture and wait for the last data, at most `timeout` (default: close_timeout).
 
-        Says in the report, and as a warning of the ``tdcore`` logger, what remains when time runs out; a
-        flusher process then goes on alone. May be called again, from any thread; does nothing in a forked
-        child.
+        On a timeout the report and a warning of the ``tdcore`` logger name the remaining data, and a flusher
+        process goes on alone. Any thread may call this again. In a forked child it does nothing.
         """
         if self._supervisor.in_other_process:
             return self._supervisor.close()
@@ -226,7 +236,7 @@ class Session:
         return report
 
     def _write_collections(self, data: bytes) -> None:
-        """The ring had no room to the end; training is over, so the file may be written here."""
+        """Write collections.json from this process: the ring had no room for it, and the training is over."""
         try:
             bucket_helper.put(
                 self.out_dir, self._collections_key, data, here=self._here, seconds=_LAST_WORDS_SECONDS
@@ -244,9 +254,10 @@ class Session:
 
 
 def _place(out_dir: str | os.PathLike[str], in_this_process: bool) -> str:
-    """A path becomes absolute, since the training may change its folder and the flusher does.
+    """The absolute path or complete URL of `out_dir`: trainer and flusher may have other working folders.
 
-    A bucket is served by the engine that leaves no runtime behind, where that happens in this process.
+    in_this_process: requests to a bucket come from this process, so choose the engine without a runtime of
+    its own threads.
     """
     text = place_text(out_dir, name="out_dir")
     if not is_remote(text):
@@ -271,7 +282,7 @@ def _claim(out_dir: str, **entry: Any) -> Attempt:
 
 
 def _start_journal(spool: Path, worker: str, attempt: int) -> None:
-    """Before the first flusher: one that is killed at once leaves a next one that need not ask the bucket."""
+    """Start the journal before the first flusher, so that the next one needs no request to the bucket."""
     from tdcore.flusher.journal import Journal
 
     Journal(journal_of(spool), worker=worker, attempt=attempt).start()
@@ -301,7 +312,7 @@ def _start_supervisor(
 def _failure_recorder(
     out_dir: str, worker: str, attempt: int, *, here: bool
 ) -> Callable[[str, Counters, Progress], None]:
-    """What the supervisor calls when it gives up. Holds no reference to the session."""
+    """Callback of the supervisor for a permanent failure. Holds no reference to the session."""
 
     def record(reason: str, counters: Counters, progress: Progress) -> None:
         document = {
@@ -334,7 +345,7 @@ def _failure_recorder(
 
 
 def _parse_stop(text: str) -> StopRequest:
-    """Tolerant: a stop request written by hand must stop the training, however little it says."""
+    """Parse a stop request. Lenient: a request that a person wrote must stop the training, too."""
     try:
         raw = json.loads(text)
     except ValueError:

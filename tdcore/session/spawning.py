@@ -1,4 +1,6 @@
-"""Starts tdcore's own processes: spawned, never forked, and the same tdcore as the one that starts them.
+"""Command line and environment of tdcore's own processes.
+
+They are spawned, never forked, and import the same tdcore as the process that starts them.
 
 Threads: any.
 """
@@ -13,10 +15,10 @@ from typing import Any
 
 __all__ = ["command", "environment"]
 
-# Runs in the new process before anything else. The working directory and the trainer's script folder must not
-# shadow a module, and it must be the same tdcore as the trainer's, wherever that lies: so `tdcore` is loaded
-# from its own place, and the trainer's other places come last. pyarrow would import pandas where it is
-# installed (0.5 s and 50 MB, for nothing here), so that is hidden from it.
+# The new process runs this first. Neither the working directory nor the folder of the training script may
+# shadow a module, and the process must import the trainer's tdcore. So `tdcore` is loaded from its folder,
+# and the other folders of the trainer's sys.path come last. pyarrow would import an installed pandas (0.5 s
+# and 50 MB that are not needed), so pandas is hidden from it.
 _BOOT = """
 import sys
 sys.path[:] = [place for place in sys.path if place]

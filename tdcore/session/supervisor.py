@@ -1,11 +1,11 @@
-"""Keeps the flusher of one ring alive, and waits for its end at close.
+"""Supervisor: restarts the flusher of one ring after a crash, and waits for its end at close.
 
-One daemon thread per session sits in the kernel until the flusher ends. Died before its work was done: it is
-started again on the same ring, which loses nothing. Died again and again without getting anywhere: capture is
-switched off, said once, and written into the run; the training goes on.
+One daemon thread per session blocks in the kernel until the flusher ends. A flusher that dies early is
+started again on the same ring, without loss. After several starts without progress the supervisor disables
+the capture, logs this once and writes it into the run; the training goes on.
 
-Threads: any may call any method. A forked child finds everything off: each entry point compares the process
-id before it touches a lock, since the child may have inherited that lock taken.
+Threads: any thread may call any method. In a forked child everything is disabled: each entry point compares
+the process id before it takes a lock, because the child may have inherited a locked lock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FIRST_PAUSE_SECONDS = 0.05  # doubled with each fruitless start
 class Supervisor:
     """Owns the flusher of one ring.
 
-    record_failure: writes into the run, in plain words, why capture was given up.
+    record_failure: writes the reason into the run when the capture is disabled.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Supervisor:
         self._close_timeout = close_timeout
         self._record_failure = record_failure
         self._pid = os.getpid()
-        # Set once, by whoever closes first. No Event: abandon() may run inside the garbage collector, where
+        # Set once, by the first close. No Event: abandon() may run inside the garbage collector, where
         # its thread may hold any lock already.
         self._closing = False
         self._ended = threading.Event()  # set once, by the watching thread: no flusher will run any more
@@ -65,7 +65,7 @@ class Supervisor:
         self._close_lock = threading.RLock()
         self._failure = ""  # written by the watching thread before _ended is set
         self._restarts = 0  # written by the watching thread
-        self._abandoned = False  # written by whoever drops the session
+        self._abandoned = False  # written when the session is garbage-collected
         self._report: CloseReport | None = None  # under _close_lock; final once drained or failed
         self._last: tuple[Counters, Progress] | None = (
             None  # under _close_lock; set just before the ring is unmapped
@@ -73,7 +73,7 @@ class Supervisor:
         self._thread = threading.Thread(target=self._watch, name=f"tdcore-supervisor-{name}", daemon=True)
 
     def start(self) -> None:
-        """Starts flusher and watching thread. Raises FlusherError when the flusher cannot start at all."""
+        """Start the flusher and the watching thread. Raises FlusherError when the flusher cannot start."""
         self._runner.start()
         self._thread.start()
         _LIVE.add(self)
@@ -81,17 +81,17 @@ class Supervisor:
 
     @property
     def in_other_process(self) -> bool:
-        """Whether this is a forked child, where everything is off."""
+        """Whether this is a forked child, where everything is disabled."""
         return os.getpid() != self._pid
 
     @property
     def failure(self) -> str:
-        """Why capture was given up; "" as long as it was not."""
+        """Why the capture is disabled; "" if it is not."""
         return self._failure
 
     @property
     def running(self) -> bool:
-        """Whether captures still find a flusher behind the ring, in this process."""
+        """Whether a flusher serves the ring, and this is the process that started it."""
         return not (self._closing or self._failure or self.in_other_process)
 
     def counters(self) -> Counters:
@@ -105,21 +105,21 @@ class Supervisor:
         return last[1] if last else Progress.from_ring(self._ring.progress())
 
     def request_close(self) -> None:
-        """Tells the flusher that nothing more will come. Does not wait."""
+        """Mark the ring as closing: the flusher ends after the last record. Does not wait."""
         if self.in_other_process or self._ended.is_set():
             return
         self._closing = True
         self._ring.set_closing()
 
     def abandon(self) -> None:
-        """For a session dropped without close(): its flusher finishes alone; only the exit waits for it."""
+        """Let the flusher finish alone, for a session dropped without close(). Only the exit waits for it."""
         self._abandoned = True
         self.request_close()
 
     def flush(self, timeout: timedelta | None = None) -> bool:
-        """Waits until the records that are in the ring now are durable; at most `timeout`.
+        """Wait until the records that are in the ring now are durable; at most `timeout`.
 
-        Records that come meanwhile are not waited for, unless they go out with the others.
+        Later records are waited for only when they are written together with these.
         """
         if self.in_other_process or self._closing:
             return not self.in_other_process
@@ -143,10 +143,9 @@ class Supervisor:
         return False
 
     def close(self, timeout: timedelta | None = None) -> CloseReport:
-        """Waits until all is durable and the flusher has ended, at most `timeout`. May be called again.
+        """Wait until all records are durable and the flusher has ended, at most `timeout`.
 
-        A call that ran out of time can be repeated to wait longer; once drained, later calls return the same
-        report.
+        After a timeout another call waits longer; once drained, later calls return the same report.
         """
         if self.in_other_process:
             return self._nothing("closed in a forked child, where capture is off")
@@ -211,7 +210,7 @@ class Supervisor:
         )
 
     def _watch(self) -> None:
-        """The watching thread: from the first flusher to the last."""
+        """Main function of the watching thread, from the first flusher to the last."""
         try:
             self._watch_flushers()
         except Exception as error:  # the training must not notice, and close() must not wait for ever
@@ -241,7 +240,7 @@ class Supervisor:
                 time.sleep(_FIRST_PAUSE_SECONDS * 2 ** (fruitless - 1))
 
     def _is_final(self, end: FlusherEnd) -> bool:
-        """Whether a flusher of a closed ring has ended for good. Where nobody can tell, the ring tells."""
+        """Whether no other flusher is needed. With an unknown exit status the ring's counters decide."""
         return end.kind == "done" or (end.kind == "unknown" and not self.progress().pending_records)
 
     def _start_again(self) -> bool:
@@ -270,7 +269,7 @@ class Supervisor:
             _log.error("tdcore %s: this could not be written into the run either: %s", self._name, error)
 
     def forget_flusher(self) -> None:
-        """In a forked child, or at exit with a flusher that goes on alone: lets go of it without a word."""
+        """Drop the flusher silently, in a forked child or at exit while the flusher goes on alone."""
         self._runner.forget()
 
 
@@ -279,9 +278,9 @@ _STARTED: weakref.WeakSet[Supervisor] = weakref.WeakSet()
 
 
 def _close_all_at_exit() -> None:
-    """At a normal exit, an uncaught exception, sys.exit or Ctrl-C.
+    """Close all sessions at a normal exit, an uncaught exception, sys.exit or Ctrl-C.
 
-    The flusher needs it for speed, not for safety.
+    Without this call nothing is lost; the flusher only notices the end later.
     """
     live = [supervisor for supervisor in _LIVE if not supervisor.in_other_process]
     for supervisor in live:
@@ -296,10 +295,10 @@ def _close_all_at_exit() -> None:
 
 
 def close_before_executors() -> None:
-    """Wait for flushers on threads of this process earlier than at exit: before its executors stop.
+    """Close sessions with a flusher thread before the executors of this process stop.
 
-    Python stops all thread pools before it calls what atexit was given, and asyncio needs them for names,
-    files and everything that blocks. What is registered last is called first.
+    Python stops all thread pools before it runs atexit callbacks, and asyncio needs thread pools for name
+    resolution, files and other blocking calls. Callbacks run in reverse order of registration.
     """
     import concurrent.futures.thread  # noqa: F401  # registers itself
 
