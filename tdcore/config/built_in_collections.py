@@ -1,4 +1,4 @@
-"""The collections that every hook has: their names, and which tensors belong to them.
+"""The built-in collections of every hook: their names, and the tensors that belong to them.
 
 Constants, any thread.
 """
@@ -55,7 +55,7 @@ _EXTRA = frozenset({TensorKind.CUSTOM})
 _OF_MODULES = frozenset({TensorKind.INPUT, TensorKind.OUTPUT})
 ON_REQUEST = TensorKind.OUTPUT_GRADIENT  # "all" leaves it out; patterns of the user must say its word
 # name -> patterns, kinds that belong by nature, kinds that a pattern may select (None: all). Without the
-# last, "weights" would take all tensors.
+# last, "weights" would contain all tensors.
 BUILT_IN: dict[str, tuple[tuple[str, ...], Kinds, Kinds | None]] = {
     CollectionKeys.ALL: ((".*",), _NO_KINDS, frozenset(TensorKind) - {ON_REQUEST}),
     CollectionKeys.DEFAULT: ((), _NO_KINDS, None),

@@ -1,4 +1,4 @@
-"""Checks of the values that configurations are made from. Each raises ConfigError with what to write instead.
+"""Checks of values of a configuration. Each raises ConfigError with the valid values.
 
 Pure functions, any thread. The first argument names the setting in messages.
 """
@@ -19,7 +19,7 @@ __all__ = ["allowed", "flag", "json_object", "known_names", "names", "patterns",
 def patterns(name: str, value: str | Iterable[str] | None, *, check: bool = True) -> tuple[str, ...]:
     """Regular expressions from one string or several. `name` is for messages.
 
-    check: that `re` can compile each, which is not for patterns of somebody else: that alone can take long.
+    check: also compile each with `re`. Not for patterns from a run: compiling alone can take long.
     """
     found = names(name, value)
     for pattern in found if check else ():

@@ -17,7 +17,7 @@ __all__ = ["CollectionConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionConfig:
-    """Settings of one collection, as given to a hook. None: as the hook's own settings say.
+    """Settings of one collection, as given to a hook. None: the settings of the hook.
 
     module_regex: patterns for inputs and outputs by the class of their module, searched in the class with
     "_input" or "_output" behind it, such as "^ReLU_output"; for modules whose names say nothing.

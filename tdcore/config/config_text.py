@@ -1,4 +1,4 @@
-"""Configuration files as text: YAML, or JSON, into plain values. Keeps no state; any thread."""
+"""Parser of configuration files, YAML or JSON, into plain values. Keeps no state; any thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["parse_config_text"]
 
 
 def parse_config_text(text: str, *, as_json: bool) -> object:
-    """The document. A key that stands twice in one place is an error: one of the two would be lost.
+    """Parse the document. A repeated key is an error: one of the two values would be lost.
 
     Raises ConfigError.
     """

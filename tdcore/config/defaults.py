@@ -1,4 +1,4 @@
-"""What td.watch() and `tdcore run` capture where nothing else is configured. Constants, any thread."""
+"""Defaults of td.watch() and `tdcore run`. Constants, any thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that says what `tdcore run --config FILE` captures.
+"""Reader of the configuration file of `tdcore run --config FILE`.
 
     out_dir: runs/demo
     save_config: {save_interval: 10, eval: {save_interval: 100}}
@@ -10,10 +10,10 @@
         save_config: {save_interval: 5}
     rules: [vanishing_gradient]
 
-The keys are the fields of HookConfig, SaveConfig (modes by their name), ReductionConfig and CollectionConfig;
-what is left out is as in `Hook(...)`. YAML, or JSON where the name ends in .json. A file in the older
-library's form (HookParameters, CollectionConfigurations) is read as hook_json.py does. Whatever is not known
-or does not fit is a ConfigError that names the file. Reads one file, keeps no state.
+The keys are the fields of HookConfig, SaveConfig (modes by their name), ReductionConfig and CollectionConfig,
+with the defaults of `Hook(...)`. The format is YAML, or JSON if the name ends in .json. hook_json.py reads a
+file in the form of the older library (HookParameters, CollectionConfigurations). Unknown keys and invalid
+values raise ConfigError with the name of the file. Reads one file, keeps no state.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MODES = {mode.name.lower(): mode for mode in ModeKeys}
 
 
 def find_hook_file() -> str | None:
-    """The file that the environment, or the older service, gives; None: none."""
+    """Path of the file from an environment variable, or of the older service's file; None without one."""
     for variable in CONFIG_VARIABLES:
         if os.environ.get(variable):
             return os.environ[variable]
@@ -49,7 +49,7 @@ def find_hook_file() -> str | None:
 
 
 def load_hook_file(path: str | os.PathLike[str], *, out_dir: str) -> HookConfig:
-    """Reads the file. out_dir: where the file does not say. Raises ConfigError."""
+    """Read the file. out_dir: default for a file without one. Raises ConfigError."""
     place = Path(path)
     try:
         text = place.read_text(encoding="utf-8")
@@ -99,7 +99,7 @@ def _collection(where: str, entry: object) -> CollectionConfig:
 
 
 def _save_config(where: str, value: object) -> SaveConfig:
-    """Settings of all modes, with those of one mode under its name; a mode takes what it leaves open."""
+    """Settings of all modes, with those of one mode under its name. A mode inherits missing settings."""
     given = _names(where, value)
     _known(where, given, [*SETTINGS, *_MODES])
     common = {key: given[key] for key in given if key in SETTINGS}

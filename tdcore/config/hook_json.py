@@ -1,7 +1,7 @@
 """The older library's JSON hook configuration, read into a HookConfig.
 
     {
-      "LocalPath": "runs/demo",                       or "S3OutputPath" or "S3Path"; the first of these holds
+      "LocalPath": "runs/demo",                       or "S3OutputPath" or "S3Path"; the first one counts
       "HookParameters": {"save_interval": "100", "eval.save_interval": "10", "include_regex": "relu,tanh",
                          "reductions": "min,abs_max,l2_norm", "save_raw_tensor": "true", ...},
       "CollectionConfigurations": [
@@ -9,12 +9,12 @@
       ]
     }
 
-Values are strings or JSON values of the right type; lists are comma-separated strings (so a pattern in one
-holds no comma) or JSON lists. A collection takes what its parameters leave open from HookParameters,
-setting by setting; its module_regex is that of CollectionConfig. The file is found through the argument,
-TDCORE_CONFIG, SMDEBUG_CONFIG_FILE_PATH, then the place where the older service writes it. A key that is not
-known has no effect, which a warning says with the key that may be meant; any other fault is a ConfigError
-that names the file and the key. Reads one file, keeps no state.
+Values are strings or JSON values of the right type; lists are comma-separated strings (whose patterns contain
+no comma) or JSON lists. A collection inherits missing parameters from HookParameters, one by one, and its
+module_regex is that of CollectionConfig. The path of the file is the argument, TDCORE_CONFIG,
+SMDEBUG_CONFIG_FILE_PATH, or the path of the older service, in this order. An unknown key has no effect and
+logs a warning with the most similar key; any other fault raises ConfigError with the file and the key. Reads
+one file, keeps no state.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _COLLECTION_KEYS = ("include_regex", "tensor_names", "module_regex", "save_histo
 
 
 def load_hook_config(path: str | os.PathLike[str] | None = None) -> HookConfig:
-    """Finds and reads the file; see the module's text for where it is looked for."""
+    """Find and read the file; the docstring of the module has the order of paths."""
     found = _find(path)
     try:
         document = json.loads(Path(found).read_text(encoding="utf-8"))
@@ -75,7 +75,7 @@ def load_hook_config(path: str | os.PathLike[str] | None = None) -> HookConfig:
 
 
 def parse_hook_config(document: object) -> HookConfig:
-    """The configuration that a parsed JSON document describes."""
+    """The configuration in a parsed JSON document. Raises ConfigError."""
     top = _object("the document", document)
     top = _known("the document", top, _TOP)
     hook = _object("HookParameters", top.get("HookParameters"))
@@ -179,7 +179,7 @@ def _collection(entry: object, hook: Mapping[str, Any]) -> CollectionConfig:
 
 
 def _save_config(own: Mapping[str, Any], base: Mapping[str, Any]) -> SaveConfig:
-    """Setting by setting: own per mode, own, base per mode, base, default."""
+    """Each setting comes from: own per mode, own, base per mode, base, default."""
 
     def settings(mode: str | None) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -237,7 +237,7 @@ def _object(where: str, value: object) -> dict[str, Any]:
 
 
 def _known(where: str, found: Mapping[str, Any], allowed: tuple[str, ...]) -> dict[str, Any]:
-    """The entries with known keys. A warning names each of the others, which have no effect."""
+    """The entries with known keys. Logs a warning for each other key, which has no effect."""
     for key in found:
         if key not in allowed:
             close = difflib.get_close_matches(key, allowed, n=1)

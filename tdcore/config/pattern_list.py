@@ -1,6 +1,6 @@
-"""PatternList: the patterns of a collection as a list that may be changed in place.
+"""PatternList: the patterns of a collection as a list whose changes take effect in the collection.
 
-Threads: as the collection.
+Threads: those of the collection.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _Self = TypeVar("_Self", bound="PatternList")
 
 
 class PatternList(list[str]):
-    """A list of texts. `replace` takes the new texts before each change and may refuse them by raising.
+    """A list of texts. `replace` is called with the new texts before each change, and may raise.
 
     Copies and pickles are plain lists.
     """

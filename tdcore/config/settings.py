@@ -1,8 +1,7 @@
-"""Settings of tdcore that come from the environment: one table, and the switch that turns recording off.
+"""Environment variables of tdcore: a table of all, and readers of TDCORE_DISABLED and the log level.
 
-Other variables are read where they are used; the table names them all, and a test compares docs/operate.md
-with it. Functions over a mapping of variables; any thread. Imports nothing of tdcore but its errors, so that
-a switched-off tdcore loads nothing.
+Other modules read the other variables; a test compares the table with docs/operate.md. Functions over a
+mapping of variables; any thread. Imports only tdcore.errors, so that a disabled tdcore loads nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One variable of the environment. values: what it may hold. default: without it."""
+    """One environment variable. values: the valid ones. default: the value if it is not set."""
 
     name: str
     values: str
@@ -49,7 +48,7 @@ VARIABLES = (
 
 
 def disabled(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether TDCORE_DISABLED switches recording off. Raises ConfigError for a value that is neither."""
+    """Whether TDCORE_DISABLED disables recording. Raises ConfigError for an invalid value."""
     value = environment.get("TDCORE_DISABLED", "").strip().lower()
     if value not in _ON and value not in _OFF:
         raise ConfigError(f"TDCORE_DISABLED must be 1 (nothing is recorded) or 0, got {value!r}")
@@ -57,7 +56,7 @@ def disabled(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def log_level(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The level that TDCORE_LOG_LEVEL names; None without it. Raises ConfigError for any other text."""
+    """The level in TDCORE_LOG_LEVEL; None if it is not set. Raises ConfigError for an invalid level."""
     value = environment.get("TDCORE_LOG_LEVEL", "").strip().upper()
     if value and value not in _LEVELS:
         raise ConfigError(f"TDCORE_LOG_LEVEL must be one of {', '.join(_LEVELS)}, got {value!r}")
@@ -65,7 +64,7 @@ def log_level(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def apply_log_level(environment: Mapping[str, str] = os.environ) -> None:
-    """Sets the level of tdcore's loggers, where TDCORE_LOG_LEVEL asks for one.
+    """Set the level of tdcore's loggers to TDCORE_LOG_LEVEL, if it is set.
 
     A level that is lower than WARNING needs a handler: one on stderr is added where neither the program nor a
     library has configured any.

@@ -1,6 +1,6 @@
-"""Which workers of a job capture: what include_workers says. Pure functions; any thread.
+"""Which workers of a job capture, from include_workers. Pure functions; any thread.
 
-"one" is rank 0, "all" every rank; else a list of ranks or names: [0, 3], ["worker_3"].
+"one" is rank 0 and "all" is every rank; otherwise a list of ranks or names: [0, 3], ["worker_3"].
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def parse_workers(value: object) -> str | tuple[str, ...]:
 
 
 def expected_workers(include: object, world_size: int, warn: Callable[[str], None]) -> list[str]:
-    """The workers of a job of this size that capture. warn: told of names that the job does not have."""
+    """The capturing workers of a job of this size. warn: called for names that the job does not have."""
     everyone = [worker_name(rank) for rank in range(world_size)]
     chosen = parse_workers(include)
     if isinstance(chosen, str):

@@ -1,11 +1,12 @@
-"""What is asked of a running training through its run's control folder, as values and as documents.
+"""Requests to a running training, in the control folder of its run, as values and as documents.
 
     control/stop-<attempt>.json               stop (tdcore.session.StopRequest reads it)
     control/capture-<attempt>-<number>.json   capture more for some steps: CaptureRequest
 
-Requests to capture more are numbered from 0 without gaps, and each is made once (Sink.put_new), so several
-judges can ask, none overwrites another's, and the flusher looks for one key only: that of the next number.
-They name tensors exactly: a pattern from a file is never run in the training. Threads: plain values.
+Capture requests are numbered from 0 without gaps, and each is created exclusively (Sink.put_new). So several
+processes can send requests without overwriting each other's, and the flusher reads one key only: that of the
+next number. Requests hold exact names of tensors: the training never runs a pattern from a file.
+Threads: plain values.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class CaptureRequest:
 
     tensors: names as saved. steps: counted in each mode from the step at which a worker sees the request.
     level: "values" saves whole tensors, "statistics" their statistics; a tensor that is saved anyway keeps
-    the higher one. modes: names of ModeKeys; empty: all. by, reason: for people. Raises ConfigError for what
-    cannot work.
+    the higher one. modes: names of ModeKeys; empty: all. by, reason: for people. Raises ConfigError for an
+    invalid value.
     """
 
     tensors: tuple[str, ...]
@@ -72,7 +73,7 @@ class CaptureRequest:
             raise ConfigError(f"modes are {', '.join(ModeKeys.__members__)}, got {unknown[0]!r:.80}")
 
     def document(self, *, attempt: int) -> bytes:
-        """The file. Raises ConfigError when it would be larger than what is passed on to a training."""
+        """Content of the file. Raises ConfigError if it is larger than a training accepts."""
         data = json.dumps(
             {
                 "format": FORMAT_VERSION,
@@ -94,7 +95,7 @@ class CaptureRequest:
 
     @classmethod
     def parse(cls, text: str) -> CaptureRequest:
-        """From a file's text, which anybody may have written. Raises ConfigError."""
+        """Parse the text of a file from an untrusted writer. Raises ConfigError."""
         try:
             raw = json.loads(text)
         except (ValueError, RecursionError) as error:

@@ -1,11 +1,11 @@
-"""Documents: the small JSON files of a run, checked in one place before anything relies on them.
+"""Documents: the small JSON files of a run, validated in one place.
 
     run.json    attempts/<attempt>-<worker>.json    end/<worker>/<attempt>.json    collections.json
 
-They may be damaged, or written by somebody else. Whatever is wrong with one is RunCorrupt with the file, the
-field and what was got: text that is no JSON, a key that is there twice, more or deeper containers than any
-document has (which would take many times the file's bytes in memory), and numbers that are none, not whole,
-negative or too large. What nobody relies on stays as it is, in `document`. Pure functions, any thread.
+They may be damaged, or written by another program. Every fault raises RunCorrupt with the file, the field and
+its value: text that is not JSON, a repeated key, more or deeper containers than any document has (they would
+take many times the file's bytes in memory), and numbers that are not whole, negative or too large. Fields
+that tdcore does not use stay as they are, in `document`. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _MAX_PID = (1 << 31) - 1
 class Attempt:
     """One start of the training.
 
-    workers: those that were to save something, as far as that was said. document: its entry in run.json, with
-    whatever else the writer put there.
+    workers: names of the capturing workers, if run.json has them. document: the entry in run.json, also with
+    fields that are not used here.
     """
 
     number: int
@@ -66,7 +66,7 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """run.json. attempts: in order of their numbers, each number once. document: all of it."""
+    """Content of run.json. attempts: in order of their numbers, each once. document: the whole file."""
 
     run_id: str
     attempts: tuple[Attempt, ...]
@@ -80,19 +80,19 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """What was not kept as asked, for one reason."""
+    """Tensors that were not stored as requested, for one reason."""
 
     tensors: int
     bytes: int
 
 
 def clipped(text: str, limit: int = 200) -> str:
-    """A text from a file as it may stand in a message: quoted, and cut when it is long."""
+    """A text from a file for use in a message: quoted, and cut if it is long."""
     return repr(text) if len(text) <= limit else f"{text[:limit]!r}... ({len(text)} characters)"
 
 
 def parse_json(data: bytes, where: str) -> Any:
-    """What a document says. where: the file, for messages. Raises RunCorrupt."""
+    """Parse a document. where: the file, for messages. Raises RunCorrupt."""
     containers = data.count(b"[") + data.count(b"{")
     if containers > _MAX_CONTAINERS:
         raise RunCorrupt(
@@ -131,9 +131,9 @@ def _inside(value: Any) -> Iterable[Any]:
 
 
 class Fields:
-    """The fields of one object of a document, checked as they are asked for. where: for messages.
+    """The fields of one object of a document, validated when they are read. where: for messages.
 
-    Raises RunCorrupt when it is no object, and by each question whose answer does not fit.
+    Raises RunCorrupt if it is not an object; each method raises RunCorrupt for a field of another type.
     """
 
     def __init__(self, document: object, where: str) -> None:
@@ -143,12 +143,12 @@ class Fields:
         self.where = where
 
     def wrong(self, name: str, expected: str) -> RunCorrupt:
-        """The error for a field that does not fit."""
+        """The error for an invalid field."""
         got = _got(self.document[name]) if name in self.document else "not there"
         return RunCorrupt(f"{self.where}: {name} is {got}, expected {expected}")
 
     def whole(self, name: str, default: int | None = None, *, most: int = _MAX_NUMBER) -> int:
-        """A whole number from 0 to `most`. default: where it is not there; None: it must be."""
+        """A whole number from 0 to `most`. default: for a missing field; None: the field is required."""
         value = self.document.get(name, default)
         if type(value) is not int or not 0 <= value <= most:
             raise self.wrong(name, f"a whole number from 0 to {most}")
@@ -169,21 +169,21 @@ class Fields:
         return value
 
     def texts(self, name: str) -> list[str]:
-        """A list of texts; empty where it is not there."""
+        """A list of texts; empty for a missing field."""
         value = self.document.get(name, [])
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
             raise self.wrong(name, "a list of texts")
         return value
 
     def objects(self, name: str, *, required: bool = False) -> dict[str, Fields]:
-        """An object of objects, by name; empty where it is not there."""
+        """An object of objects, by name; empty for a missing field."""
         value = self.document.get(name, None if required else {})
         if not isinstance(value, dict):
             raise self.wrong(name, "an object")
         return {key: Fields(each, f"{self.where}: {name} {clipped(key, 80)}") for key, each in value.items()}
 
     def drops(self) -> dict[str, Drop]:
-        """What was not kept, by reason."""
+        """Dropped tensors, by reason."""
         return {
             reason: Drop(tensors=each.whole("tensors", 0), bytes=each.whole("bytes", 0))
             for reason, each in self.objects("drops").items()
@@ -191,7 +191,7 @@ class Fields:
 
 
 def check_format(fields: Fields, key: str) -> None:
-    """Raises UnsupportedFormat for a document of another version of the format."""
+    """Raise UnsupportedFormat for a document of another version of the format."""
     version = fields.document.get("format")
     if version != FORMAT_VERSION or isinstance(version, (bool, float)):
         raise UnsupportedFormat(
@@ -201,7 +201,7 @@ def check_format(fields: Fields, key: str) -> None:
 
 
 def parse_run(data: bytes, where: str) -> Run:
-    """run.json. Raises RunCorrupt, UnsupportedFormat."""
+    """Parse run.json. Raises RunCorrupt, UnsupportedFormat."""
     fields = Fields(parse_json(data, where), where)
     if "format" not in fields.document:
         raise RunCorrupt(f"{where} is not that of a tdcore run: it has no field 'format'")
@@ -243,7 +243,7 @@ def _attempt(fields: Fields) -> Attempt:
 
 
 def claimed_process(claim: Mapping[str, Any]) -> tuple[str, int, int]:
-    """Host, process and start time of a claim, for process_is_gone; of nobody where it does not say."""
+    """Host, process id and start time of a claim, for process_is_gone; ("", 0, 0) if they are missing."""
     host, pid, started_ns = (claim.get(name) for name in ("host", "pid", "started_ns"))
     if not isinstance(host, str) or type(pid) is not int or type(started_ns) is not int:
         return "", 0, 0

@@ -1,19 +1,19 @@
 """The run on disk: names of its files, columns of its index, codes in its rows.
 
-    run.json                        what was run, one entry per attempt
+    run.json                        the run, with one entry per attempt
     collections.json                which tensor belongs to which collection
-    collections/<worker>.json       the same, of every further worker of a job of several
+    collections/<worker>.json       the same, of each other worker of a job
     index/<worker>/<range>.parquet       one row per tensor and step
     data/<worker>/<range>.safetensors    payloads ("segments") that rows point into
-    findings/<rule>.jsonl           what rules found
+    findings/<rule>.jsonl           findings of rules
     control/stop-<attempt>.json     request to stop that attempt
     control/capture-<attempt>-<number>.json   requests to capture more for some steps, numbered from 0
     end/<worker>/<attempt>.json     how that attempt ended
 
 Keys are relative to the run and always use "/". <range> is <attempt:04d>-<first:012d>-<last:012d>: the ring
-tickets, inclusive, that it covers. The index files of one worker and attempt lie end to end from 0. A file
-whose range contains another's supersedes it: `live_ranges` picks the ones to read.
-Pure functions; no input or output, any thread. pyarrow is imported only when INDEX_SCHEMA is first asked for.
+tickets, inclusive, that it covers. The index files of one worker and attempt cover all tickets from 0 without
+gaps. A file supersedes another one whose range is inside its own: `live_ranges` selects the files to read.
+Pure functions without input or output, any thread. The first use of INDEX_SCHEMA imports pyarrow.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ _END_PATTERN = re.compile(rf"end/(?P<worker>{_WORKER})/(?P<attempt>[0-9]{{4}})\.
 
 
 class TensorKind(IntEnum):
-    """What a tensor is to the training. Stored lower-case in the `kind` column; append only."""
+    """Role of a tensor in the training. Stored lower-case in the `kind` column; append only."""
 
     WEIGHT = 1
     BIAS = 2
@@ -151,7 +151,7 @@ class TensorKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileRange:
-    """Which tickets, inclusive, a file of the index or a segment covers."""
+    """Range of tickets, inclusive, of an index file or a segment."""
 
     worker: str
     attempt: int
@@ -191,12 +191,12 @@ def valid_worker(worker: str) -> bool:
 
 
 def index_prefix(worker: str) -> str:
-    """Where the index files of a worker are."""
+    """Prefix of the index files of a worker."""
     return f"{INDEX_PREFIX}{_checked_worker(worker)}/"
 
 
 def data_prefix(worker: str) -> str:
-    """Where the segments of a worker are."""
+    """Prefix of the segments of a worker."""
     return f"{DATA_PREFIX}{_checked_worker(worker)}/"
 
 
@@ -226,7 +226,7 @@ def data_key(worker: str, attempt: int, first: int, last: int) -> str:
 
 
 def collections_key(worker: str, workers: Sequence[str]) -> str:
-    """Where a worker of a job writes its collections: each has a file of its own, the first the plain one."""
+    """Key of the collections of a worker of a job. The first worker writes collections.json."""
     if worker in workers[1:]:
         return f"{COLLECTIONS_PREFIX}{_checked_worker(worker)}.json"
     return COLLECTIONS_KEY
@@ -250,16 +250,16 @@ def capture_key(attempt: int, number: int) -> str:
 
 
 def findings_key(rule: str) -> str:
-    """Key of what a rule found. Raises ValueError for a name that cannot be a file's."""
+    """Key of the findings of a rule. Raises ValueError for a name that cannot be a file name."""
     if _RULE_PATTERN.fullmatch(rule) is None:
         raise ValueError(f"rule name {rule!r} cannot be a file name; use letters, digits, '_', '-' and '.'")
     return f"{FINDINGS_PREFIX}{rule}.jsonl"
 
 
 def size_limit(key: str) -> int | None:
-    """How many bytes a file of a run may have to be read whole; None: any number, as it is read in pieces.
+    """Largest size in bytes of a file that is read whole; None for files that are read in pieces.
 
-    Index files and segments say themselves how large they are, and are checked against that.
+    Index files and segments hold their own sizes, which are checked.
     """
     if key.startswith(CONTROL_PREFIX):
         return _MAX_CONTROL_BYTES
@@ -294,7 +294,7 @@ def parse_end_key(key: str) -> tuple[str, int] | None:
 
 
 def live_ranges(ranges: Iterable[FileRange]) -> list[FileRange]:
-    """The files to read: those that no other file contains, sorted by worker, attempt and first ticket."""
+    """The files to read: those that no other file supersedes, by worker, attempt and first ticket."""
     live: list[FileRange] = []
     for each in sorted(set(ranges), key=lambda r: (r.worker, r.attempt, r.first, -r.last)):
         if not live or not live[-1].contains(each):

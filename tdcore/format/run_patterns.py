@@ -1,12 +1,11 @@
-"""Patterns that come from a run, and not from the user: searched by an engine that cannot hang.
+"""Regular expressions that come from a run and not from the user, searched by an engine that cannot hang.
 
-A regular expression in collections.json, or in the rules that a run names, is anybody's. Python's `re` goes
-back and tries again, so that a pattern of ten characters can take years for a name of forty. RE2, which
-pyarrow brings along, takes time in proportion to the text. It has no look-around, no back references, no
-possessive and atomic groups, `\\d`, `\\w` and `\\s` are those of ASCII, and `$` matches at the very end only.
-A pattern that it cannot run, or that takes longer than RunPatterns allows, finds nothing and is listed in
-`refused`; the names that the hook listed as members count all the same. Patterns that the user types are
-searched with `re`.
+A regular expression in collections.json, or in the rules that a run names, is untrusted. Python's `re`
+backtracks, so a pattern of ten characters can take years for a name of forty. RE2, which is part of pyarrow,
+takes time in proportion to the text. It has no look-around, back references, possessive and atomic groups.
+`\\d`, `\\w` and `\\s` match ASCII only, and `$` matches at the very end only. A pattern that RE2 cannot run,
+or that takes longer than RunPatterns allows, matches nothing and is listed in `refused`; names that the hook
+listed as members still count. Patterns from the user are searched with `re`.
 
 Threads: an object belongs to one reader. pyarrow is imported when the first name is searched.
 """

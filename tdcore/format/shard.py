@@ -1,8 +1,8 @@
-"""Where the part of a tensor that one worker holds lies in the whole: the index column `shard`.
+"""Position of one worker's part of a tensor in the global tensor: the index column `shard`.
 
-The part is a box at `offset` in a tensor of `global_shape`; its own shape is the row's. A replicated tensor
-has offset zeros and the whole's shape. partial: None, or the reduction ("sum", "avg", "norm_2", ...) over
-workers of which the part is one summand. Pure values; any thread.
+The part is a box at `offset` in a tensor of `global_shape`; the row has the shape of the part. A replicated
+tensor has offset zeros and the global shape. partial: None, or the reduction over workers ("sum", "avg",
+"norm_2", ...) that combines the parts. Pure values; any thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NORM_OF = "norm_"  # of a reduction: the power follows
 
 
 class Shard(NamedTuple):
-    """A place in a larger tensor. See the module's text."""
+    """Position in a global tensor. See the docstring of the module."""
 
     global_shape: tuple[int, ...]
     offset: tuple[int, ...]
@@ -24,16 +24,16 @@ class Shard(NamedTuple):
 
     @classmethod
     def whole(cls, shape: tuple[int, ...]) -> Shard:
-        """Of a tensor that every worker has in full."""
+        """The shard of a replicated tensor."""
         return cls(tuple(shape), (0,) * len(shape))
 
     def as_text(self) -> str:
-        """As the ring's table of names holds it."""
+        """Text form, for the ring's table of names."""
         return json.dumps(self, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> Shard | None:
-        """What as_text() made; None for "" and for what makes no sense."""
+        """Parse the text form; None for "" and for invalid text."""
         try:
             global_shape, offset, partial = json.loads(text)
             found = cls(tuple(map(int, global_shape)), tuple(map(int, offset)), partial)

@@ -1,4 +1,4 @@
-"""Ways to record a training without a hook of one's own: td.watch() and `tdcore run`.
+"""Recording a training without creating a hook: td.watch() and `tdcore run`.
 
 watch          td.watch(): one line in the training script
 run            the command `tdcore run`, which records a script that is not changed

@@ -1,7 +1,7 @@
-"""Calls back once a module has been imported for the first time, whoever imports it.
+"""A callback after the first import of a module.
 
-The module comes out as if imported without this: same spec, same loader. A search that imports nothing
-(importlib.util.find_spec) does not count. Threads: calls back in the one that imports.
+The imported module has the same spec and the same loader as without the callback. A search without an import
+(importlib.util.find_spec) does not call it. Threads: the importing thread runs the callback.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["after_import"]
 
 
 def after_import(name: str, call: Callable[[], None]) -> None:
-    """Calls `call` after the first import of the top-level module `name`; at once if it is imported."""
+    """Call `call` after the first import of the top-level module `name`, or now if it is imported already."""
     if name in sys.modules:
         call()
     else:
@@ -25,7 +25,7 @@ def after_import(name: str, call: Callable[[], None]) -> None:
 
 
 class _Watch(MetaPathFinder):
-    """Finds the module through the other finders, and puts a loader before its own."""
+    """Finder that finds the module through the other finders and wraps its loader."""
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
         self._name = name
@@ -53,7 +53,7 @@ class _Watch(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """The module's own loader, and a word when it is done."""
+    """Wrapper of the module's loader that calls `loaded` after the module was executed."""
 
     def __init__(self, loader: Any, loaded: Callable[[], None]) -> None:
         self._loader = loader
@@ -63,12 +63,12 @@ class _Loader(Loader):
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the module's own loader."""
+        """See Loader. Calls the module's own loader."""
         module: ModuleType | None = self._loader.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """As the module's own loader, which is the one that the module shows from now on."""
+        """See Loader. Calls the module's own loader and makes it the loader of the module again."""
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

@@ -1,8 +1,8 @@
-"""`tdcore run [options] train.py args...`: records the training of a script that is left as it is.
+"""`tdcore run [options] train.py args...`: records the training of a script without changes to the script.
 
-Also `python -m tdcore.run`, which torchrun starts: `torchrun --nproc-per-node 2 -m tdcore.run train.py`.
-The script runs in this process as python would run it (script.py); once it has imported torch, its training
-is looked for (hooks/pytorch/attach.py). Nothing of ours that fails ends the script. Threads: the main thread.
+Also `python -m tdcore.run`, for torchrun: `torchrun --nproc-per-node 2 -m tdcore.run train.py`.
+The script runs in this process as python would run it (script.py). After its import of torch, hooks/pytorch
+attaches a hook to its training. A failure inside tdcore does not end the script. Threads: the main thread.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Exit codes: 0 and others: those of the script. 2 also: wrong usage, and the scri
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command; ends as the script ends."""
+    """Run the command. Exits with the exit code of the script."""
     options = _parsed(sys.argv[1:] if arguments is None else arguments)
     try:
         script = Script(options.target, options.arguments, module=options.module)
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 class _Recording:
-    """From the import of torch to the end of the program. quiet: only errors are said."""
+    """The recording of the script, from its import of torch to its end. quiet: prints errors only."""
 
     def __init__(self, config: HookConfig, *, quiet: bool) -> None:
         self._config = config
@@ -76,7 +76,7 @@ class _Recording:
         self._summary: RunSummary | None = None
 
     def begin(self) -> None:
-        """torch is there."""
+        """Attach to the training; called after the import of torch."""
         try:
             from tdcore.hooks import current
             from tdcore.hooks.pytorch.attach import Attachment
@@ -88,7 +88,7 @@ class _Recording:
             _say(f"nothing is recorded: {error}; the script goes on")
 
     def end(self) -> None:
-        """The script has ended, well or not."""
+        """Print the summary; called at the end of the script, also after an exception."""
         if self._quiet or os.getpid() != self._pid:
             return
         found = self._attachment is not None and self._attachment.found
@@ -112,7 +112,7 @@ class _Recording:
 
     @staticmethod
     def _say_summary(summary: RunSummary) -> None:
-        """After the hook was closed: atexit calls what was registered first last."""
+        """Print the summary. The hook is closed: atexit runs the callback that was registered first last."""
         with contextlib.suppress(Exception):  # the script's exit code stays what it is
             for line in summary.lines():
                 _say(line)
@@ -125,16 +125,16 @@ def _say(text: str) -> None:
 
 
 def _say_nothing(text: str) -> None:
-    """For --quiet."""
+    """Print nothing, for --quiet."""
 
 
 def _explain(error: BaseException) -> str | None:
-    """One line for a training that was asked to stop."""
+    """Message for a training that a stop request has ended, in place of a traceback."""
     return f"tdcore run: the training was stopped: {error}" if isinstance(error, StopTraining) else None
 
 
 def chosen_config(arguments: Sequence[str]) -> HookConfig:
-    """What the command with these arguments captures. Raises ConfigError."""
+    """The configuration of the command with these arguments. Raises ConfigError."""
     return _config(_parsed(arguments))
 
 
@@ -147,7 +147,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _config(options: argparse.Namespace) -> HookConfig:
-    """The command line before the file before what td.watch() does."""
+    """Merge the sources: the command line, then the file, then the defaults of td.watch()."""
     path = options.config or find_hook_file()
     name = options.target if options.module else os.path.splitext(os.path.basename(options.target))[0]
     out = options.out or os.path.join("runs", name)

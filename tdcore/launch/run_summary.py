@@ -1,7 +1,7 @@
-"""The last lines of `tdcore run`: what was recorded, its size and cost, and what to type next.
+"""The last lines of `tdcore run`: number of recorded rows, size, cost, and the next commands.
 
-Made of what the hook counted, so that nothing is read back; only the sizes of files are looked at, where the
-run is in a folder. Threads: the main thread, at the end of the program.
+They come from the counters of the hook, so the run is not read back; only the sizes of files are read, where
+the run is in a folder. Threads: the main thread, at the end of the program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_FILES = 10_000  # whose sizes are added up
 
 
 class RunSummary:
-    """What to say of the run of a hook. It keeps neither the hook nor its session from being freed.
+    """Summary of the run of a hook. Holds no reference to the hook or its session.
 
     folder: where the command was started; paths are shown relative to it.
     """
@@ -42,7 +42,7 @@ class RunSummary:
         self._folder = folder
 
     def lines(self) -> Iterator[str]:
-        """The lines, once the hook is closed; none for a worker that is not the first."""
+        """The lines, after the hook was closed; none for a worker that is not the first."""
         if self._counts is None:
             return
         report = self._counts.close()  # a hook that was dropped with its model has nobody else to wait for it
@@ -73,7 +73,7 @@ def _dropped(drops: Mapping[str, int]) -> str:
 
 
 def _size(place: str, attempt: int) -> str:
-    """ ", 1.2 MB" of the attempt's files; "" where they are in a bucket, or cannot all be looked at."""
+    """ ", 1.2 MB" of the attempt's files; "" where they are in a bucket or cannot all be read."""
     total = 0
     try:
         for part in () if is_remote(place) else ("index", "data"):

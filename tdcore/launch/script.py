@@ -1,8 +1,8 @@
-"""A Python script or module, run as `python train.py` and `python -m package.module` run it.
+"""Runs a Python script or module as `python train.py` and `python -m package.module` run it.
 
-`Script.run()` becomes the program: a `__main__` module of its own that stays, sys.argv, sys.path[0]. Whatever
-the script raises, SystemExit included, goes through to the interpreter, which ends the process as it would
-have; only the lines of the printed traceback that are ours are left out. Threads: the main thread.
+`Script.run()` makes the script the program: it has its own `__main__` module, sys.argv and sys.path[0]. Every
+exception of the script, also SystemExit, reaches the interpreter, which ends the process as usual. Only the
+lines of tdcore in the printed traceback are removed. Threads: the main thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OURS = frozenset({__file__, import_watch.__file__})
 
 
 class Script:
-    """target: a path, or with `module` the dotted name of a module or package. arguments: its own."""
+    """A script. target: a path, or with `module` a dotted name. arguments: those of the script."""
 
     def __init__(self, target: str, arguments: Sequence[str] = (), *, module: bool = False) -> None:
         self._target = target
@@ -37,11 +37,11 @@ class Script:
             raise ConfigError(f"can't open {os.path.abspath(target)!r}: {kind}")
 
     def run(self, explain: Explain | None = None) -> None:
-        """Runs it to its end. explain: a line to print in the place of the traceback of an exception."""
+        """Run the script to its end. explain: returns a message to print instead of a traceback, or None."""
         try:
             self._run()
         except BaseException:
-            # Set only now, when no code of the script runs any more, so that it never sees a hook of ours.
+            # Set only after the script has ended, so that the script never finds this hook.
             sys.excepthook = _Printer(sys.excepthook, explain)
             raise
 
@@ -87,7 +87,7 @@ def _first_on_path(folder: str) -> None:
 
 
 def _find(name: str) -> ModuleSpec:
-    """The module, or the __main__ of the package. Errors are said as the interpreter says them."""
+    """The module, or the __main__ of the package. Errors have the interpreter's messages."""
     try:
         spec = importlib.util.find_spec(name)
     except ModuleNotFoundError as error:
@@ -108,14 +108,14 @@ def _no_module(what: str) -> SystemExit:
 
 
 class _Printer:
-    """The excepthook that was there, shown a traceback without our lines. Called once, by the interpreter."""
+    """Excepthook that removes lines of tdcore from the traceback and calls the previous hook. Used once."""
 
     def __init__(self, printer: Callable[..., object], explain: Explain | None) -> None:
         self._printer = printer
         self._explain = explain
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Prints, and puts the hook back that was there."""
+        """Print the exception and restore the previous hook."""
         sys.excepthook = self._printer
         own = self._printer is not sys.__excepthook__  # of the script: it decides what is printed
         text = self._explain(error) if self._explain is not None and not own else None
@@ -127,7 +127,7 @@ class _Printer:
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """What follows the frame that runs the script, without our own part in an import (import_watch.py)."""
+    """The frames after the one that runs the script, without those of import_watch.py."""
     while trace is not None and trace.tb_frame.f_code is not Script._run.__code__:
         trace = trace.tb_next
     frames: list[TracebackType] = []

@@ -1,4 +1,4 @@
-"""One line to capture a model: `td.watch(model, out="runs/demo")`.
+"""td.watch(): captures a model with one line, `td.watch(model, out="runs/demo")`.
 
 Calling it imports the hook of the model's framework; importing this module does not.
 """
@@ -27,12 +27,22 @@ def watch(
     include_collections: Iterable[str] = COLLECTIONS,
     **options: Any,
 ) -> Hook:
-    """Captures a training: statistics of weights, gradients, outputs and losses, at every 10th step.
+    """Capture a training: statistics of weights, gradients, outputs and losses, at every 10th step.
 
-    loss: a loss module, if there is one. optimizer: found by itself when left out. options: of the
-    framework's Hook; reduction_config=None and save_config=... replace what stands here, rules=[...] adds
-    what these rules need. Returns the hook, registered. The model keeps it alive; close() ends the capture
-    before the model's end.
+    The model keeps the hook alive. The capture ends with the model, or earlier with close().
+
+    Args:
+        model: A torch.nn.Module.
+        out: Folder of the run, or s3://bucket/prefix.
+        loss: A loss module, if there is one.
+        optimizer: Found automatically if it is not given.
+        save_interval: Steps between two captured steps.
+        include_collections: Names of the collections to capture.
+        options: Further arguments of the framework's Hook. `save_config` and `reduction_config` replace the
+            defaults above; `rules` adds the tensors that these rules need.
+
+    Returns:
+        The hook, registered on the model.
     """
     from tdcore.config.settings import disabled
     from tdcore.errors import ConfigError

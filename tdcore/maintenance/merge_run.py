@@ -1,8 +1,8 @@
-"""Merges the small files of a run whose writer is gone: what its flusher would have done, by the same code.
+"""Merges the small files of a run whose writer has ended, with the code of the flusher.
 
-A flusher keeps the number of files small while it writes. One that was killed at the end of a run leaves what
-it had not merged. Every step may be cut off: readers find each row once, before, between and after, and the
-next merge tidies up. Files of a worker whose process or flusher still lives are not touched.
+A flusher merges files while it writes. A flusher that is killed at the end of a run leaves small files. A
+merge may be interrupted at every step: readers find each row exactly once before, during and after it, and
+the next merge removes leftovers. Files of a worker whose process or flusher is alive are not changed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ __all__ = ["MergedFiles", "merge_run"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedFiles:
-    """What became of the files of one worker in one attempt.
+    """Result for the files of one worker in one attempt.
 
-    before, after: how many index files there were, and how many there are. why: the reason why they were left
-    as they are; "" when they were not.
+    before, after: number of index files. why: the reason if the files were not merged, or "".
     """
 
     worker: str
@@ -49,17 +48,16 @@ def merge_run(
 
     Args:
         run: the folder.
-        gone: the caller knows that the processes on other machines, which cannot be looked for here, have
-            ended.
-        done: called with each result as it comes.
+        gone: the caller confirms that processes on other machines have ended; this cannot be checked here.
+        done: called with each result.
 
     Returns:
-        By attempt and worker: what was done, or why nothing was.
+        The results, by attempt and worker.
 
     Raises:
         RunNotFound: the folder holds no run.
         ConfigError: the run is in a bucket.
-        SinkError: the folder refuses.
+        SinkError: the folder cannot be read or written.
     """
     if is_remote(str(run)):
         raise ConfigError(
@@ -115,7 +113,7 @@ def _writer(sink: Sink, worker: str, attempt: int, *, gone: bool) -> str:
 
 
 def _merge(ledger: Ledger, sink: Sink) -> str:
-    """Merges until nothing is worth it. Returns what is wrong with files that cannot be merged."""
+    """Merge until no merge saves files. Returns the reason for files that cannot be merged, or ""."""
     from tdcore.flusher.compactor import Compactor
     from tdcore.flusher.options import FlusherOptions
 

@@ -1,8 +1,8 @@
-"""Removes a run, or one attempt of it: what tdcore wrote, and nothing else.
+"""Removes a run, or one attempt of it: only files that tdcore wrote.
 
-A file counts as tdcore's by its name within the run (layout.py), with what unfinished writes have left. In a
-folder no link is followed: every folder is opened below the run's own, and a link is left where it is. What
-tdcore did not write stays, and so do the folders that hold it. Threads: any; one removal of a run at a time.
+A file belongs to tdcore if its name within the run is one of format/layout.py, or the temporary name of an
+unfinished write. Links in a folder are not followed and not removed: every folder is opened below the folder
+of the run. Other files and their folders stay. Threads: any; one removal of a run at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CLAIM = re.compile(r"attempts/([0-9]{4,})-(.+)\.json", re.ASCII)
 
 @dataclass(slots=True, kw_only=True)
 class Removed:
-    """What was removed. kept: what tdcore did not write, relative to the run."""
+    """Totals of removed files. kept: paths of files that tdcore did not write, relative to the run."""
 
     files: int = 0
     bytes: int = 0
@@ -51,7 +51,7 @@ class Removed:
 
 
 def writers(place: str | os.PathLike[str], attempt: int | None = None) -> list[str]:
-    """Who may still write to the run, in words; attempt: to this one only. Raises RunNotFound, SinkError."""
+    """Processes that may write to the run, or to one attempt, as text. Raises RunNotFound, SinkError."""
     url = place_text(place)
     with closing(open_sink(url)) as sink:
         run = _run_of(sink, url)
@@ -75,7 +75,7 @@ def writers(place: str | os.PathLike[str], attempt: int | None = None) -> list[s
 
 
 def remove_run(place: str | os.PathLike[str], attempt: int | None = None) -> Removed:
-    """Removes the run at `place`, or one attempt of it. Does not ask who is writing: see writers().
+    """Remove the run at `place`, or one attempt of it. Does not check for writers: see writers().
 
     Raises RunNotFound, RunCorrupt for a place whose run.json is not a run's, ConfigError for a link or the
     only attempt, SinkError. What was removed by then stays removed; call it again.
@@ -203,7 +203,7 @@ def _remove_below(folder: int, prefix: str, chosen: Callable[[str], bool], remov
 
 
 def _unlink(folder: int, name: str, key: str, removed: Removed) -> None:
-    """Removes a regular file; a link or anything else stays."""
+    """Remove a regular file; links and special files stay."""
     found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if not stat.S_ISREG(found.st_mode):
         removed.kept.append(key)
@@ -214,7 +214,7 @@ def _unlink(folder: int, name: str, key: str, removed: Removed) -> None:
 
 
 def _forget_attempt(sink: Sink, run: dict[str, Any], attempt: int) -> None:
-    """Takes it out of the documents that all attempts share: collections first, run.json last."""
+    """Remove the attempt from the documents that all attempts share: collections first, run.json last."""
     for key in sink.list("collections"):
         if _OURS.fullmatch(key) is None:
             continue

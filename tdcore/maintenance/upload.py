@@ -1,8 +1,8 @@
-"""Finishes what a job left in its spool: brings the objects to the bucket of the run, from any process.
+"""Uploads the objects that a job has left in its spool to the bucket of the run, from any process.
 
-Idempotent: an object goes to the same key with the same bytes however often it is sent, and leaves the spool
-only when the bucket has it. Order is kept, so a reader sees the run grow as it would have. The spool of a
-living job is not touched.
+Idempotent: an object has the same key and the same bytes in every upload, and leaves the spool only when the
+bucket has it. Objects are sent in order, so a reader finds a consistent run at any time. The spool of a job
+that is alive is not changed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["Uploaded", "upload"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uploaded:
-    """What became of one spool. left: objects that are still in it, and `why`; damaged: set aside.
+    """Result for one spool. left: number of objects that are still in it, with the reason `why`.
 
-    to: where the objects went; "" when the spool does not tell.
+    to: destination of the objects; "" if the spool has none. damaged: number of objects that were set aside.
     """
 
     spool: str
@@ -48,13 +48,24 @@ def upload(
     to: str | None = None,
     sent: Callable[[Path, SpoolEntry], None] = lambda folder, entry: None,
 ) -> list[Uploaded]:
-    """Empty the spool in `place`, or all below it. to: another s3:// place than the one they were made for,
-    or the same with other options. sent: called for each object.
+    """Empty the spool in `place`, or all spools below it.
 
-    One that is in use by a living job, that cannot be read, whose bucket refuses or holds another run by
-    now, is left as it is, and said so in the result. One that its job removes meanwhile is not in it.
-    Raises RunNotFound when there is none, ConfigError for a `to` that cannot work or is given for several
-    runs, UnsupportedFeature when no S3 client is installed.
+    A spool stays as it is, with the reason in its result, if a job that is alive uses it, if it cannot be
+    read, or if its bucket fails or now holds another run. A spool that its job removes meanwhile has no
+    result.
+
+    Args:
+        place: A spool, or a folder with spools.
+        to: Destination instead of the one in the spool, or the same one with other options: an s3:// URL.
+        sent: Called for each object.
+
+    Returns:
+        The results, in the order of the spools.
+
+    Raises:
+        RunNotFound: there is no spool.
+        ConfigError: `to` is invalid, or is given for spools of several runs.
+        UnsupportedFeature: no S3 client is installed.
     """
     from tdcore.sinks.s3 import parse_s3_url
 
@@ -75,7 +86,7 @@ def upload(
 
 
 def _runs(folders: Sequence[Path]) -> set[tuple[str, str]]:
-    """The runs that the spools belong to, as far as they can be read."""
+    """The runs of the spools that can be read."""
     found = set()
     for folder in folders:
         with contextlib.suppress(RunNotFound, RunCorrupt):
@@ -85,7 +96,7 @@ def _runs(folders: Sequence[Path]) -> set[tuple[str, str]]:
 
 
 def _upload_one(folder: Path, to: str | None, sent: Callable[[Path, SpoolEntry], None]) -> Uploaded | None:
-    """None when the spool is gone: its job has finished it."""
+    """Upload one spool. None if it does not exist any more: its job has emptied it."""
     upload = _Upload(folder, to, sent)
     try:
         upload.run()
@@ -103,7 +114,7 @@ def _upload_one(folder: Path, to: str | None, sent: Callable[[Path, SpoolEntry],
 
 
 class _Upload:
-    """The upload of one spool, and how far it came."""
+    """The upload of one spool, and its totals so far."""
 
     def __init__(self, folder: Path, to: str | None, sent: Callable[[Path, SpoolEntry], None]) -> None:
         self.why = ""
@@ -115,7 +126,7 @@ class _Upload:
         self._bytes = 0
 
     def run(self) -> None:
-        """Raises what stops it."""
+        """Upload until the spool is empty. Raises the first error."""
         from tdcore.sinks.s3 import S3Sink
 
         spool = Spool(self._folder)
@@ -141,7 +152,7 @@ class _Upload:
         self._sent(self._folder, entry)
 
     def result(self) -> Uploaded:
-        """How far it came."""
+        """The totals so far."""
         left, damaged = count_objects(self._folder)
         return Uploaded(
             spool=str(self._folder),
@@ -155,7 +166,7 @@ class _Upload:
 
 
 def _check_run(spool: Spool, sink: S3Sink) -> None:
-    """Raises RunCorrupt when the place holds another run than the spool's, or none: it was emptied."""
+    """Raise RunCorrupt if the destination holds another run than the spool's, or no run any more."""
     try:
         document = json.loads(sink.get(RUN_KEY))
         found = document.get("run_id") if isinstance(document, dict) else None
@@ -174,9 +185,9 @@ def _check_run(spool: Spool, sink: S3Sink) -> None:
 
 
 def _check_job(spool: Spool) -> None:
-    """Raises SpoolInUseError while the job may start another flusher: there is a journal, and it lives.
+    """Raise SpoolInUseError while the job may start another flusher: its journal exists and it is alive.
 
-    A flusher that has ended well removes its journal, whatever it leaves in its spool.
+    A flusher that ends normally removes its journal, also when objects stay in its spool.
     """
     about = spool.about
     pid, host, noted_ns = about.get("pid", 0), about.get("host", ""), about.get("created_ns", 0)

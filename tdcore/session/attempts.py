@@ -47,8 +47,8 @@ _MAX_ROUNDS = 100  # of the race for run.json; each round means that another tra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """One worker's place in a run. earlier_collections: attempt number -> entry of collections.json."""
+class ClaimedAttempt:
+    """The attempt that a worker has claimed. earlier_collections: entries of collections.json by attempt."""
 
     run_id: str
     attempt: int
@@ -67,7 +67,7 @@ def claim_attempt(
     pid: int | None = None,
     spool: str | None = None,
     workers: Sequence[str] = (),
-) -> Attempt:
+) -> ClaimedAttempt:
     """Claim the next attempt of `worker` and enter it in run.json.
 
     Args:
@@ -116,7 +116,7 @@ def claim_attempt(
     attempt = _claim(sink, worker, entry, claims, run)
     run_id = _enter(sink, where)
     earlier = _read_collections(sink, where, collections_key(worker, workers))
-    return Attempt(run_id=run_id, attempt=attempt, earlier_collections=earlier)
+    return ClaimedAttempt(run_id=run_id, attempt=attempt, earlier_collections=earlier)
 
 
 def check_configuration(configuration: Mapping[str, JSON]) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from tdcore import errors
 from tdcore.errors import SinkError, TdcoreError
-from tdcore.session.attempts import Attempt, check_configuration, claim_attempt
+from tdcore.session.attempts import ClaimedAttempt, check_configuration, claim_attempt
 from tdcore.session.spawning import command, environment
 from tdcore.sinks import Sink, is_remote, open_sink, shown_place
 
@@ -33,14 +33,14 @@ _SECONDS = 120.0  # more than the sink's own patience
 _PATIENCE = timedelta(seconds=30)
 
 
-def claim(out: str, *, here: bool, **entry: Any) -> Attempt:
+def claim(out: str, *, here: bool, **entry: Any) -> ClaimedAttempt:
     """Claim an attempt of the run at `out` (attempts.claim_attempt).
 
     here: do it in this process, also for a bucket.
     """
     check_configuration(entry["configuration"])  # it has to be JSON on its way, too
     job = {"task": "claim", "out": out, "entry": entry}
-    return Attempt(**(_do(job) if here or not is_remote(out) else _send(job)))
+    return ClaimedAttempt(**(_do(job) if here or not is_remote(out) else _send(job)))
 
 
 def put(out: str, key: str, data: bytes, *, here: bool, seconds: float = _SECONDS) -> None:

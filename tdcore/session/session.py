@@ -29,7 +29,7 @@ from tdcore import _core
 from tdcore.errors import ConfigError, SinkError
 from tdcore.format.layout import FORMAT_VERSION, collections_key, end_key, size_limit
 from tdcore.session import bucket_helper
-from tdcore.session.attempts import JSON, Attempt
+from tdcore.session.attempts import JSON, ClaimedAttempt
 from tdcore.session.counters import CloseReport, Counters, Progress
 from tdcore.session.ring_config import RingConfig, make_ring
 from tdcore.session.runners import ProcessRunner, Runner, ThreadRunner
@@ -269,7 +269,7 @@ def _place(out_dir: str | os.PathLike[str], in_this_process: bool) -> str:
     return options.at(place.where)
 
 
-def _claim(out_dir: str, **entry: Any) -> Attempt:
+def _claim(out_dir: str, **entry: Any) -> ClaimedAttempt:
     try:
         return bucket_helper.claim(out_dir, **entry)
     except SinkError as error:
