@@ -1,4 +1,4 @@
-"""The command `tdcore`. Everything heavy is imported by the command that needs it."""
+"""The command `tdcore`. Each command imports what it needs when it runs."""
 
 from __future__ import annotations
 

@@ -42,8 +42,10 @@ SAVE_INTERVAL = 5
 
 
 def run_demo(out: str | None = None, json_output: bool = False) -> int:
-    """Run both trainings under `out`, a folder or s3:// place (default runs/demo), print the report, return 0
-    when both came out as they should."""
+    """Run both trainings in `out`, a folder or s3:// URL (default runs/demo), and print the report.
+
+    Returns 0 if both have the expected result, otherwise 1.
+    """
     try:
         import sklearn.datasets
         import torch
@@ -75,7 +77,7 @@ def run_demo(out: str | None = None, json_output: bool = False) -> int:
 
 
 def _below(base: str, name: str) -> str:
-    """The place `name` below a folder or URL, whose options stay behind it."""
+    """`name` below a folder or URL; the options of the URL stay at its end."""
     place, mark, options = base.partition("?")
     return f"{place.rstrip('/')}/{name}{mark}{options}"
 
@@ -131,8 +133,7 @@ Part = tuple["torch.Tensor", "torch.Tensor"]
 def _train_watched(
     name: str, model: nn.Module, train: Part, test: Part, path: str, console: Console
 ) -> Outcome:
-    """Train `model` with capture on and rules watching from another process; a stop by a rule is a normal
-    end."""
+    """Train `model` with capture, and with rules in another process. A stop by a rule is a normal end."""
     from torch import nn
 
     import tdcore as td
@@ -174,7 +175,7 @@ def _epochs(
     console: Console,
     done: list[int],
 ) -> Iterator[float]:
-    """A plain training loop, which knows nothing of tdcore; yields the test accuracy after each epoch.
+    """A plain training loop without tdcore; yields the test accuracy after each epoch.
 
     done[0] counts its steps.
     """
@@ -209,7 +210,7 @@ def _epochs(
 
 @contextmanager
 def _watcher(path: str) -> Iterator[subprocess.Popen[str]]:
-    """Rules on `path` in a process of their own, as a user would start them in another terminal."""
+    """Run rules on `path` in another process, as a user starts them in another terminal."""
     command = [
         sys.executable,
         "-m",
@@ -234,7 +235,7 @@ def _watcher(path: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _verdicts(watcher: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    """Wait for the rules to see the end of the run; their report, one entry per rule."""
+    """Wait for the rules to end. Returns their report, one entry per rule."""
     printed, complaint = watcher.communicate(timeout=120)
     try:
         report = json.loads(printed)

@@ -43,7 +43,7 @@ class Outcome:
 
 
 def print_report(console: Console, outcomes: Sequence[Outcome], good: bool) -> None:
-    """Print the report; `good` says whether both trainings came out as they should."""
+    """Print the report. good: whether both trainings have the expected result."""
     console.print()
     console.print(_table(outcomes))
     for outcome in outcomes:
@@ -119,7 +119,7 @@ def _print_where_next(console: Console, outcomes: Sequence[Outcome]) -> None:
 
 
 def _command(name: str) -> str:
-    """How to call a command of this environment from this shell: by its name where that finds it."""
+    """A command of this environment as typed in this shell: its name if that is on PATH, else its path."""
     here = Path(sys.executable).parent / name
     found = shutil.which(name)
     return name if found is not None and Path(found) == here else os.path.relpath(here)

@@ -1,17 +1,17 @@
 """Collections: named groups of tensors, each with its own patterns, save interval and reductions.
 
-A tensor belongs to a collection when its name matches one of the patterns (`re.search`), or is listed by
-name, or was captured through a module that the collection names, itself or by its class, or when its kind is
-one that the collection holds by nature (a loss is in "losses" whatever it is called). Collections are set up
-before the training and may be changed while it runs: a hook sees the change at its next step. Not
-thread-safe: change them from the training thread.
+A tensor belongs to a collection if its name matches one of the patterns (`re.search`) or is listed, if it is
+an input or output of a module that the collection selects by itself or by its class, or if the collection
+contains all tensors of its kind (a loss with any name is in "losses"). Collections are set up before the
+training and may be changed while it runs: the hook applies a change at its next step. Not thread-safe: change
+them from the training thread.
 
 Built in: all, default (include_regex of the hook), weights (all parameters that are not biases), biases,
 gradients, losses, inputs, outputs, output_gradients, scalars, custom (empty until filled),
-optimizer_variables, hyperparameters, and what costs extra work, so that only those who name it get it:
-backward_gradients, microbatch_gradients, weight_updates, update_ratios. Gradients of outputs, too, are
-captured only where they are asked for: "all" leaves them out, and a pattern selects them when it says
-"output_gradient". OLDER_REGEX has the older library's patterns of weights and biases, which go by name.
+optimizer_variables, hyperparameters, and four that cost extra work and are captured only when they are named:
+backward_gradients, microbatch_gradients, weight_updates, update_ratios. Gradients of outputs are also
+captured on request only: "all" does not contain them, and a pattern selects them if it contains
+"output_gradient". OLDER_REGEX has the older library's patterns of weights and biases, which select by name.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OF_MODULES = frozenset({TensorKind.INPUT, TensorKind.OUTPUT})
 
 @dataclass(frozen=True, slots=True)
 class ModuleTensors:
-    """A module whose inputs or outputs a collection takes. The module is not kept alive."""
+    """A module whose inputs or outputs belong to a collection. Holds a weak reference to the module."""
 
     module: weakref.ref[Any]
     inputs: bool
@@ -55,7 +55,7 @@ class ModuleTensors:
 
 
 class Version:
-    """A number that grows with every change, shared by all who may change one thing."""
+    """A counter of changes, shared by all collections of one manager."""
 
     __slots__ = ("value",)
 
@@ -64,7 +64,7 @@ class Version:
 
 
 class Pattern(Protocol):
-    """A compiled regular expression, as far as it is used here."""
+    """The members of a compiled regular expression that are used here."""
 
     @property
     def pattern(self) -> str:
@@ -72,14 +72,14 @@ class Pattern(Protocol):
         ...
 
     def search(self, string: str, /) -> object:
-        """Something true when it finds anything in the text."""
+        """A true value if the pattern matches anywhere in the text."""
         ...
 
 
 class Collection:
-    """A named group of tensors that can still be changed. See the module's text for what belongs to it.
+    """A named group of tensors that may be changed. The docstring of the module has the rules of membership.
 
-    compile_pattern: makes what searches names; of a run's own patterns it is RunPatterns.compile.
+    compile_pattern: compiles a pattern; RunPatterns.compile for patterns that come from a run.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Collection:
 
     @property
     def tensor_names(self) -> set[str]:
-        """Tensors that belong here by name, and those captured so far that a pattern or kind brought in."""
+        """Listed names, and names of captured tensors that a pattern or their kind selects."""
         return self._names | self.seen
 
     @tensor_names.setter
@@ -168,7 +168,7 @@ class Collection:
         self.version.value += 1
 
     def add_tensor_name(self, name: str) -> None:
-        """The tensor belongs here from the next step on."""
+        """Add a name; the tensor belongs to the collection from the next step on."""
         if name not in self._names:
             self._names.add(name)
             self.version.value += 1
@@ -178,7 +178,7 @@ class Collection:
         return name in self.tensor_names
 
     def remove_tensor_name(self, name: str) -> None:
-        """Takes a name that was added out again; a pattern may still match it."""
+        """Remove a name that was added; a pattern may still select the tensor."""
         self._names.discard(name)
         self.version.value += 1
 
@@ -193,12 +193,12 @@ class Collection:
         self.version.value += 1
 
     def add_module_tensors(self, module: object, inputs: bool = False, outputs: bool = True) -> None:
-        """A module's inputs and outputs belong here, whatever they are called. It is not kept alive."""
+        """Add a module's inputs and outputs, with any names. Holds a weak reference to the module."""
         self._modules.append(ModuleTensors(weakref.ref(module), inputs, outputs))
         self.version.value += 1
 
     def resolve_modules(self, name_of: Callable[[object], str | None]) -> None:
-        """Turns the modules of add_module_tensors() into patterns; those without a name wait."""
+        """Turn the modules of add_module_tensors() into patterns, except those without a name so far."""
         waiting: list[ModuleTensors] = []
         for tensors in self._modules:
             name = name_of(tensors.module())
@@ -211,7 +211,7 @@ class Collection:
 
     @property
     def save_config(self) -> SaveConfig | None:
-        """When its tensors are saved; None: as the hook says."""
+        """At which steps the tensors are saved; None: at those of the hook."""
         return self._save_config
 
     @save_config.setter
@@ -223,7 +223,7 @@ class Collection:
 
     @property
     def reduction_config(self) -> ReductionConfig | None:
-        """In which form its tensors are saved; None: as the hook says."""
+        """Which reductions are saved; None: those of the hook."""
         return self._reduction_config
 
     @reduction_config.setter
@@ -238,27 +238,27 @@ class Collection:
 
     @property
     def selection(self) -> tuple[object, ...]:
-        """All that belongs() goes by; equal when it has not changed."""
+        """All values that belongs() depends on; equal as long as they have not changed."""
         patterns = (*self._built_in, None, *self._patterns, None, *self._module_patterns)
         return (*patterns, frozenset(self._names))
 
     @property
     def is_filled(self) -> bool:
-        """Whether the user gave it patterns, names or modules."""
+        """Whether the user has set patterns, names or modules."""
         return bool(self._patterns or self._names or self._modules or self._module_patterns)
 
     @property
     def selects(self) -> bool:
-        """Whether anything can belong here at all."""
+        """Whether any tensor can belong to the collection."""
         return self.is_filled or bool(self._built_in or self._by_nature)
 
     def waits_for_names(self, known: Iterable[str]) -> bool:
-        """Whether a pattern of the user matches none of the known names: it may mean tensors not seen yet."""
+        """Whether a pattern of the user matches none of the known names; later names may match."""
         names = list(known)
         return any(not any(pattern.search(name) for name in names) for pattern in self._patterns)
 
     def unmatched_patterns(self, names: Iterable[str]) -> list[str]:
-        """The user's patterns, for names, that match none of these names."""
+        """The user's patterns for names that match none of these names."""
         known = list(names)
         return [each.pattern for each in self._patterns if not any(map(each.search, known))]
 
@@ -269,15 +269,15 @@ class Collection:
 
     @property
     def unseen_names(self) -> set[str]:
-        """Names that it was given, of tensors that were not captured so far."""
+        """Listed names of tensors that were not captured so far."""
         return self._names - self.seen
 
     def speaks_of(self, word: str) -> bool:
-        """Whether a pattern, or a name that it was given, has the word in it."""
+        """Whether a pattern or a listed name contains the word."""
         return any(word in text for text in (*self.include_regex, *self._names))
 
     def belongs(self, name: str, kind: TensorKind, origin: str = "") -> bool:
-        """Whether a tensor of that name and kind, of a module of class `origin`, is part of it."""
+        """Whether a tensor of that name and kind, of a module of class `origin`, belongs here."""
         if kind in self._by_nature or name in self._names:
             return True
         if any(pattern.search(name) for pattern in self._patterns_for(kind)):
@@ -290,14 +290,14 @@ class Collection:
         )
 
     def expect(self, names: Sequence[str]) -> None:
-        """belongs() is called for each of these next: patterns that search many at once faster do so."""
+        """Search all these names at once, before belongs() is called for each: RE2 is faster with many."""
         for pattern in (*self._built_in, *self._patterns):
             expect = getattr(pattern, "expect", None)
             if expect is not None:
                 expect(names)
 
     def may_take(self, kind: TensorKind) -> bool:
-        """False when no tensor of the kind can belong here, whatever its name."""
+        """False if no tensor of the kind can belong to the collection."""
         filled = self._patterns_for(kind) or self._names if kind is ON_REQUEST else self.is_filled
         if filled or kind in self._by_nature:
             return True
@@ -310,7 +310,7 @@ class Collection:
         return [pattern for pattern in self._patterns if ON_REQUEST.label in pattern.pattern]
 
     def configure(self, config: CollectionConfig) -> None:
-        """Takes over settings; patterns and names are added to those it has."""
+        """Apply settings; patterns and names are added to the present ones."""
         self.include(config.include_regex)
         self.module_regex = [*self.module_regex, *config.module_regex]
         for name in config.tensor_names:
@@ -370,7 +370,7 @@ class Collection:
 
 
 class CollectionManager:
-    """The collections of one hook, by name. Built-in ones are there from the start."""
+    """The collections of one hook, by name, with the built-in ones."""
 
     def __init__(self) -> None:
         self.version = Version()
@@ -385,7 +385,7 @@ class CollectionManager:
         return name in self._collections
 
     def get(self, name: str, create: bool = True) -> Collection:
-        """The collection; an empty one is made where there is none, unless create is False."""
+        """The collection of that name; created empty if it does not exist, unless create is False."""
         if name not in self._collections:
             if not create:
                 known = ", ".join(sorted(self._collections))
@@ -403,11 +403,11 @@ class CollectionManager:
         return self.get_collections()
 
     def create_collection(self, name: str) -> Collection:
-        """The collection of that name; an empty one is made where there is none."""
+        """The collection of that name; created empty if it does not exist."""
         return self.get(name)
 
     def add(self, collection: Collection | CollectionConfig | str) -> Collection:
-        """Adds a collection, or settings to the one of that name. Returns the one that now stands."""
+        """Add a collection, or apply settings to the one of that name. Returns the resulting collection."""
         if isinstance(collection, str):
             return self.get(collection)
         if isinstance(collection, CollectionConfig):

@@ -1,4 +1,4 @@
-"""Hints for names that nothing has: "; did you mean 'gradients'?". Pure functions; any thread."""
+"""Hints for unknown names: "; did you mean 'gradients'?". Pure functions; any thread."""
 
 from __future__ import annotations
 

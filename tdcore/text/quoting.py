@@ -1,8 +1,8 @@
-"""Text from a run as it may reach a terminal or a log: names, reasons, notes and paths are anybody's.
+"""Escapes text from a run for a terminal or a log: names, reasons, notes and paths are untrusted.
 
-Escape sequences move the cursor, change the title of a window or hide what stands before them; marks for the
-direction of text show another name than there is; a line break makes one name look like two lines. All of
-them are written as Python escapes them. Pure functions, any thread.
+Escape sequences move the cursor, change the title of a window or hide earlier text; direction marks display
+another name; a line break makes one name look like two lines. All of them are replaced by Python's escapes.
+Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UNSAFE = re.compile(
 
 
 def quoted(text: object, limit: int | None = None) -> str:
-    """The text on one line, with escapes for all that a terminal would act on.
+    """The text on one line, with escapes for all characters that control a terminal.
 
     limit: characters; a longer text ends in "..." and its length.
     """

@@ -1,6 +1,7 @@
-"""Representations that fit into one line of a notebook: what a value is, where, and how much.
+"""Representations that fit into one line of a notebook.
 
-Settings are shown as the call that makes them, without what is at its default. Pure functions, any thread.
+Settings are shown as the call that creates them, without arguments that have their default.
+Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _LONGEST = 160  # characters of one line
 
 
 def settings_repr(value: Any) -> str:
-    """For `__repr__` of a dataclass: "SaveConfig(save_interval=5)", which makes an equal value again."""
+    """For `__repr__` of a dataclass: "SaveConfig(save_interval=5)", the call that creates an equal value."""
     given = []
     for field in fields(value):
         found = getattr(value, field.name)
@@ -32,6 +33,6 @@ def how_many(count: int, what: str) -> str:
 
 
 def cut(text: str, longest: int = _LONGEST) -> str:
-    """The text in one line of so many characters at most."""
+    """The text in one line of at most `longest` characters."""
     line = " ".join(text.split())
     return line if len(line) <= longest else f"{line[: longest - 3]}..."

@@ -1,7 +1,7 @@
-"""Steps as people read them: the step of its mode first, as the training loop counts it.
+"""A step as text for people: first the step of its mode, as the training loop counts it.
 
 A hook counts each step twice: once over all modes (the global step) and once within its mode. The loop of a
-script counts the steps of one mode, so messages name that number first, and the global step in brackets where
+script counts the steps of one mode, so messages have that number first, and the global step in brackets if
 the two differ. JSON has both numbers. Pure functions, any thread.
 """
 
