@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tdcore.config.save_config import SaveConfig, SaveConfigMode
     from tdcore.errors import StopTraining, TdcoreError
     from tdcore.launch.watch import watch
+    from tdcore.rules.diagnosis import diagnose
     from tdcore.session.ring_config import RingConfig
     from tdcore.sinks.s3.options import S3Options
     from tdcore.stats import TensorStats, tensor_stats
@@ -43,6 +44,7 @@ _HOME = {
     "Trial": "tdcore.trial",
     "__version__": "tdcore._version",
     "create_trial": "tdcore.trial",
+    "diagnose": "tdcore.rules.diagnosis",
     "tensor_stats": "tdcore.stats",
     "watch": "tdcore.launch.watch",
 }
@@ -65,6 +67,7 @@ __all__ = [
     "__version__",
     "actions",
     "create_trial",
+    "diagnose",
     "modes",
     "tensor_stats",
     "watch",
