@@ -22,7 +22,7 @@ namespace py = pybind11;
 namespace tdcore {
 namespace {
 
-constexpr std::size_t kMostNameChars = 65536;  // MAX_NAME_CHARS in tdcore/layout.py
+constexpr std::size_t kMostNameChars = 65536;  // MAX_NAME_CHARS in tdcore/format/layout.py
 constexpr double kMaxTimeoutSeconds = 1e9;     // 30 years; keeps the conversion to nanoseconds in range
 
 FullPolicy policy_from(const std::string& name) {
@@ -195,7 +195,7 @@ void bind_ring(py::module_& module) {
            "grow any more, 4294967294 for a name of more than 65,536 characters: its tensors are counted and "
            "make no rows. "
            "The last part of a full table takes names of losses, scalars, metrics and hyperparameters only. "
-           "shard: the tensor's place in a larger one, as text (tdcore/shard.py).")
+           "shard: the tensor's place in a larger one, as text (tdcore/format/shard.py).")
       .def("put_document", &put_document, py::arg("key"), py::arg("data"),
            "Sends a small file of the run; the last one of a key wins. False when it does not fit. May wait, "
            "as the policy says.")
