@@ -30,7 +30,7 @@ BANNED = {
     r"beside": '"next to", "compared with" or "in addition to"',
     r"(?:lies?|lay) (?:in|on|below|between|behind|beyond)": '"is in", "is stored in"',
     r"(?:stands?|stood) (?:in|on|at|behind|before|there|where|under|after)": '"is in", "is stored in"',
-    r"what (?:an?|the|its?|they|he|you)? ?\w+ (?:owes?|pays?|gives?|does)": "the name of the thing",
+    r"what (?:(?:an?|the|its) )?\w+ (?:owes?|pays?|gives?|does)": "the name of the thing",
     r"(?:is|are) (?:what|to be (?:asked|looked|told))": "a noun, or an imperative",
     r"ever more|seldom": '"with exponential backoff", "rarely"',
     r"cannot be told|told from|told by": '"cannot be computed from", "distinguished by"',

@@ -191,6 +191,7 @@ FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```", re.DOTALL | 
 EXPECTED = re.compile(r"# exit code (\d+)")
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES)
 def test_the_steps_of_a_page_work_one_after_the_other(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -198,6 +199,7 @@ def test_the_steps_of_a_page_work_one_after_the_other(
     follow(page, tmp_path, monkeypatch)
 
 
+@pytest.mark.timeout(900)
 def test_the_steps_of_the_page_about_a_bucket_work(
     moto: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +217,9 @@ def follow(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv(
+        "OMP_NUM_THREADS", "1"
+    )  # small networks: threads of torch would only wait for each other
     monkeypatch.setattr(sys, "path", [*sys.path])
     names: dict[str, Any] = {"__name__": "__main__"}
     for language, title, code in FENCE.findall((ROOT / f"docs/{page}.md").read_text()):
