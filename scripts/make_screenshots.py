@@ -20,7 +20,7 @@ from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
 ASSETS = ROOT / "docs" / "assets"
-WIDTH = 100
+WIDTH = 110
 PICTURES = {
     "rules-run": ["rules", "run", "runs/train", "-r", "vanishing_gradient", "-r", "loss_not_decreasing"],
     "show": ["show", "runs/train", "gradient/.*weight"],

@@ -7,6 +7,7 @@ into the site.
 
 from __future__ import annotations
 
+import importlib
 import posixpath
 import re
 from pathlib import Path
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CLI_PAGE = "reference/cli.md"
 IMAGES = {".png", ".svg"}
 _LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)#\s]+)(?:#[^)\s]*)?\)")
+_DOCUMENTED = re.compile(r"^::: (tdcore\.hooks\.pytorch\.\w+)$", re.MULTILINE)
 _MARKUP = re.compile(r"\[/?[a-z]*\]")
 
 
@@ -33,7 +35,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Replaces links to files outside docs/."""
+    """Replaces links to files outside docs/, and names the modules of the classes that it documents."""
 
     def replaced(match: re.Match[str]) -> str:
         outside = _outside(page.file.src_uri, match["target"])
@@ -45,7 +47,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         text = match["text"].strip("`")
         return f"`{outside}`" if text in outside else f"{match['text']} (`{outside}`)"
 
-    text = _LINK.sub(replaced, markdown)
+    text = _DOCUMENTED.sub(lambda match: f"::: {defined_at(match[1])}", _LINK.sub(replaced, markdown))
     # Rules write C[l][p], which is a reference to a link in Markdown.
     return text.replace("][", r"]\[") if page.file.src_uri.startswith("rules/TDC") else text
 
@@ -65,6 +67,16 @@ def cli_page() -> str:
     ]
     lines += _command("tdcore", typer.main.get_command(app))
     return "\n".join(lines)
+
+
+def defined_at(name: str) -> str:
+    """Full name of the definition of a public name that a module imports under a condition.
+
+    Without it the site would describe the class that takes the place of Hook under TDCORE_DISABLED.
+    """
+    module, _, attribute = name.rpartition(".")
+    found = getattr(importlib.import_module(module), attribute)
+    return f"{found.__module__}.{found.__qualname__}"
 
 
 def _command(path: str, command: Any) -> list[str]:
