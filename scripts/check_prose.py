@@ -22,7 +22,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = ROOT / "scripts" / "generated_pages.txt"
 MAX_PROSE, MAX_DOCSTRING = 120, 110
-DOCSTRINGS = ("examples/", "scripts/")  # folders whose docstrings are checked
+DOCSTRINGS = ("benchmarks/", "examples/", "scripts/", "setup.py")  # folders whose docstrings are checked
 
 # Pattern -> what to write instead. Spaces also match line breaks. Matched without case.
 BANNED = {

@@ -81,7 +81,7 @@ def defined_at(name: str) -> str:
 
 def _command(path: str, command: Any) -> list[str]:
     context = command.make_context(path, [], resilient_parsing=True)
-    lines = [f"## {path}", "", _plain(command.help or command.short_help or ""), ""]
+    lines = [f"## {path}", "", *_help(_plain(command.help or command.short_help or "")), ""]
     usage = " ".join([path, *command.collect_usage_pieces(context)])
     lines += ["```text", usage, "```", ""]
     rows = [row for row in map(_row, command.params) if row]
@@ -94,6 +94,19 @@ def _command(path: str, command: Any) -> list[str]:
     return lines
 
 
+def _help(text: str) -> list[str]:
+    """Lines of a command's help, with its examples as code and their explanations as comments."""
+    before, *examples = re.split(r"^Examples?:", text, maxsplit=1, flags=re.MULTILINE)
+    lines = [before.strip(), ""]
+    if examples:
+        joined = re.sub(
+            r"(?<=\S)\n(?! *\n) *(?=\S)", " ", examples[0]
+        )  # a blank line is between two examples
+        commands = [line.strip() for line in joined.splitlines() if line.strip()]
+        lines += ["```sh", *(re.sub(r"(?<=\S) {2,}(?=\S)", "  # ", line) for line in commands), "```", ""]
+    return lines
+
+
 def _row(parameter: Any) -> str:
     if getattr(parameter, "hidden", False):
         return ""
@@ -102,14 +115,19 @@ def _row(parameter: Any) -> str:
         names = f"`{parameter.metavar or parameter.name.upper()}`"
     default = parameter.show_default if isinstance(getattr(parameter, "show_default", None), str) else None
     if default is None and parameter.default not in (None, False, (), [], ""):
-        default = str(parameter.default)
-    help_text = _plain(getattr(parameter, "help", None) or "").replace("|", r"\|").replace("\n", " ")
+        default = str(getattr(parameter.default, "value", parameter.default))
+    help_text = (
+        _plain(getattr(parameter, "help", None) or "")
+        .replace("|", r"\|")
+        .replace("\n", " ")
+        .replace("<", "&lt;")
+    )
     return f"| {names} | {help_text} | {f'`{default}`' if default else ''} |"
 
 
 def _plain(text: str) -> str:
-    """Help without the markup of rich, and with angle brackets that are not HTML."""
-    return _MARKUP.sub("", text).replace("\b", "").replace("<", "&lt;").strip()
+    """Help without the markup of rich."""
+    return _MARKUP.sub("", text).replace("\b", "").strip()
 
 
 def _outside(page: str, target: str) -> str | None:
