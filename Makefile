@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= $(shell nproc)
 
-.PHONY: demo demo-s3 test bench build clean
+.PHONY: demo demo-s3 test bench build docs clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/tdcore demo
@@ -40,6 +40,10 @@ $(VENV)/.installed-bench: $(VENV)/bin/python pyproject.toml setup.py CMakeLists.
 	$(BIN)/python -m pip install --quiet -e ".[bench]"
 	touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed-demo
+	$(BIN)/python -m pip install --quiet -e ".[docs]"
+	touch $@
+
 # Builds the extension in place, for work on the core: only what changed is compiled.
 build:
 	@mkdir -p build/dev
@@ -48,6 +52,11 @@ build:
 	    -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) \
 	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/tdcore >build/dev.log 2>&1 || { cat build/dev.log; exit 1; }; \
 	  cmake --build build/dev --parallel $(JOBS) --target _core'
+
+# The documentation site, in build/site.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open build/site/index.html"
 
 clean:
 	rm -rf build dist *.egg-info tdcore/_core*.so

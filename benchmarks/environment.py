@@ -1,4 +1,4 @@
-"""Where a number was measured: commit, machine, versions, load. Stands at the head of each result file."""
+"""Where a number was measured: commit, machine, versions, load. The first part of each result file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From ring to disk: rate and CPU seconds per GB of the flusher process, beside plain writes of the same
+"""From ring to disk: rate and CPU seconds per GB of the flusher process, and of plain writes of the same
 bytes, and what the flusher costs while little or nothing happens.
 
 Rate: the trainer side captures 4 MB tensors as fast as the ring takes them (policy block), so the flusher is
@@ -217,7 +217,7 @@ def rows_through_the_flusher(folder: Path, steps: int, pace_seconds: float) -> d
 
 
 def idle(folder: Path, seconds: float) -> dict[str, float]:
-    """What the flusher does while the training saves nothing."""
+    """Wake-ups and CPU time of the flusher while the training saves nothing."""
     session = open_session(folder)
     ring = session.ring
     names = array("I", [ring.intern("x", 10)])

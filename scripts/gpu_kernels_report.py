@@ -50,7 +50,7 @@ class Kernel:
 
 
 def compile_for(architecture: str, folder: Path) -> list[Kernel]:
-    """Compiles the kernels for one architecture and reads what ptxas and the machine code say."""
+    """Compiles the kernels for one architecture and reads the reports of ptxas and of the machine code."""
     unit = folder / "kernels.cu"
     unit.write_text(f'#include "{SOURCE}"\n')
     image = folder / f"kernels_{architecture}.cubin"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -165,8 +166,6 @@ def test_the_file_of_rules_in_its_page_is_read(tmp_path: Path) -> None:
 
 
 def test_the_command_lines_about_rules_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    import shlex
-
     import typer.main
 
     from tdcore.cli.app import app

@@ -52,7 +52,7 @@ class LoopJob:
 
 
 class Nothing:
-    """Nobody takes the tensors."""
+    """No process takes the tensors."""
 
     def offer(self) -> None:
         """Takes a tensor."""

@@ -60,7 +60,7 @@ def upload(root: Path, put: Any) -> int:
 
 
 def measure(job: OpenJob) -> dict[str, float]:
-    """In a process of its own. Imports are told by themselves."""
+    """In a process of its own. Imports are measured separately."""
     start = time.perf_counter()
     for module in _MODULES[job.reader == "pyarrow"]:
         if importlib.util.find_spec(module) is not None:

@@ -84,7 +84,7 @@ def boto3_threads(target: Target) -> PutAll:
 
 
 def s3transfer(target: Target) -> PutAll:
-    """What stands behind upload_fileobj, without its cutting objects into parts."""
+    """The library under upload_fileobj, without splitting objects into parts."""
     from s3transfer.manager import TransferConfig, TransferManager
 
     client = boto3_client(target)

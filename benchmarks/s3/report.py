@@ -129,7 +129,7 @@ def spread(values: list[float]) -> Spread:
 
 
 def numbers(rounds: Rounds, member: str, column: Column) -> Spread | None:
-    """What stands in one field of a table; None where nothing was measured, or a ratio has no meaning."""
+    """Text of one field of a table; None where nothing was measured, or a ratio has no meaning."""
     mine = {answer["round"]: answer[column.key] for answer in rounds[member] if column.key in answer}
     if column.of:
         theirs = {

@@ -41,7 +41,7 @@ def running(name: str, *, idle: bool = False) -> Iterator[Server]:
 
 
 def hold(group: int, *, idle: bool) -> None:
-    """All threads of a process group to the last core; idle: only while nobody else wants it."""
+    """Pin all threads of a process group to the last core; idle: only while no other process needs it."""
     cores = sorted(os.sched_getaffinity(0))
     for thread in _threads_of_group(group):
         with contextlib.suppress(ProcessLookupError):
@@ -66,7 +66,7 @@ def sweep(server: Server, prefix: str) -> None:
 
 
 def sweep_large(server: RcloneServer) -> tuple[int, int]:
-    """Removes the large objects, which nobody reads again; how many, and their bytes."""
+    """Remove the large objects, which are not read again. Returns their number and bytes."""
     count = size = 0
     for path in (server.folder / "files" / server.bucket).rglob("*"):
         if path.is_file() and path.stat().st_size >= _LARGE_BYTES:
@@ -77,7 +77,7 @@ def sweep_large(server: RcloneServer) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _folders_in_memory() -> Iterator[None]:
-    """Temporary folders that are made here lie in memory, where there is room for them."""
+    """Make temporary folders in memory, where there is room for them."""
     before = tempfile.tempdir
     if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _MEMORY_NEEDED:
         tempfile.tempdir = str(_MEMORY)

@@ -221,7 +221,7 @@ class CostModel:
         return asdict(self)
 
     def slowdown(self, stall: float, step: float, interval: int) -> float:
-        """Predicted slowdown of steps of `step` seconds, one in `interval` of which is saved."""
+        """Predicted slowdown when each step takes `step` seconds and one in `interval` is saved."""
         return 1.0 + (stall + (interval - 1) * self.per_unsaved_step) / (interval * step)
 
 

@@ -21,7 +21,7 @@ _left_out: set[int] = set()
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """CPU seconds up to a moment. What is neither the tree's nor nobody's is the others'."""
+    """CPU seconds up to a moment. The part of `busy` that is in no other field belongs to other processes."""
 
     at: float
     tree: float  # this process and its descendants, ended ones that were waited for included
@@ -133,7 +133,7 @@ def settle(timeout: float = 60.0) -> float:
 
 
 def _cpu_of_the_rest() -> float:
-    """CPU seconds of this process's other threads and of its descendants. Cheap: looks at nobody else."""
+    """CPU seconds of this process's other threads and of its descendants. Cheap: reads no other process."""
     total, rest = 0, [(os.getpid(), threading.get_native_id())]
     while rest:
         pid, without = rest.pop()

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tdcore.errors import RunCorrupt, RunNotFound
+from tdcore.errors import RunCorrupt, RunNotFound, UnsupportedFormat
 from tdcore.sinks.base import Buffer, SinkError, SinkKeyError, check_key
 from tdcore.sinks.local import LocalSink
 
@@ -61,7 +61,8 @@ class Spool:
     url: where its objects belong; with None it is read from the folder, which must then hold a spool.
     limit_bytes: it refuses what would make it larger. about: more for spool.json (worker, attempt, run_id),
     None for what is not known. found_damaged: what lock() has set aside because its header is unreadable.
-    Raises RunNotFound when the folder holds no spool, RunCorrupt when its description cannot be read.
+    Raises RunNotFound when the folder holds no spool, RunCorrupt when its description cannot be read,
+    UnsupportedFormat when another version of the format wrote it.
     """
 
     def __init__(
@@ -259,12 +260,13 @@ class Spool:
             raise RunNotFound(f"{self.folder} is not a spool: it has no {_ABOUT}") from error
         except (OSError, ValueError) as error:
             raise RunCorrupt(f"{path} cannot be read: {error}") from error
-        if (
-            not isinstance(about, dict)
-            or about.get("format") != _FORMAT
-            or not isinstance(about.get("url"), str)
-        ):
+        if not isinstance(about, dict) or not isinstance(about.get("url"), str):
             raise RunCorrupt(f"{path} is not the description of a spool that this version knows")
+        if about.get("format") != _FORMAT:
+            raise UnsupportedFormat(
+                f"{path} is of format {about.get('format')!s:.80}, this version of tdcore reads format "
+                f"{_FORMAT}; upload the spool with the version that wrote it"
+            )
         return about
 
     def _write_about(self) -> None:

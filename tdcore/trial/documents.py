@@ -187,6 +187,7 @@ def read_ends(
             fields = _object(sink, key)
         except SinkKeyError:
             continue
+        check_format(fields, key)
         if fields.text("run_id", run_id) != run_id:
             raise fields.wrong("run_id", f"that of run.json, {clipped(run_id)}")
         found[place] = RunEnd(

@@ -1,0 +1,148 @@
+"""Check what a script can check of the prose rule: line lengths, banned phrases, docstring summaries.
+
+    python scripts/check_prose.py            all pages, and docstrings in the folders of DOCSTRINGS
+    python scripts/check_prose.py FILE...    only these files
+
+Prose lines in Markdown have at most 120 characters; tables and code may be longer. The banned phrases are
+those that a pattern finds exactly; CONTRIBUTING.md has the rule itself. A docstring starts with a summary of
+at most 110 characters. Pages that a program generates are listed in scripts/generated_pages.txt and are not
+checked. Needs the standard library only. Exit codes: 0 nothing found, 1 something found.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+GENERATED = ROOT / "scripts" / "generated_pages.txt"
+MAX_PROSE, MAX_DOCSTRING = 120, 110
+DOCSTRINGS = ("benchmarks/", "examples/", "scripts/", "setup.py")  # folders whose docstrings are checked
+
+# Pattern -> what to write instead. Spaces also match line breaks. Matched without case.
+BANNED = {
+    r"of which": "name the thing again",
+    r"beside": '"next to", "compared with" or "in addition to"',
+    r"(?:lies?|lay) (?:in|on|below|between|behind|beyond)": '"is in", "is stored in"',
+    r"(?:stands?|stood) (?:in|on|at|behind|before|there|where|under|after)": '"is in", "is stored in"',
+    r"what (?:(?:an?|the|its) )?\w+ (?:owes?|pays?|gives?|does)": "the name of the thing",
+    r"(?:is|are) (?:what|to be (?:asked|looked|told))": "a noun, or an imperative",
+    r"ever more|seldom": '"with exponential backoff", "rarely"',
+    r"cannot be told|told from|told by": '"cannot be computed from", "distinguished by"',
+    r"(?:tdcore|code|flusher|file|row|reader|doctor) (?:says?|tells?|knows?|sees?|wants?|asks?|owes?)": (
+        '"returns", "logs", "contains", "reports", "requires"'
+    ),
+    r"gives? up|gave up|given up": '"times out", "drops", "stops"',
+    r"not shown to": '"not registered"',
+    r"(?:not|is|are) looked at": '"skipped", "inspected"',
+    r"without a word|in silence": '"silently", "without a log message"',
+    r"asked for": '"requested"',
+    r"mend(?:s|ed|ing)?": '"fix"',
+    r"dearest": '"most expensive"',
+    r"of ours": '"of tdcore"',
+    r"(?:and|or) (?:the|its|their) likes?": '"and similar"',
+    r"as ever": '"as before"',
+    r"lest": '"so that ... does not"',
+    r"whoever|whomever": "the noun",
+    r"for want of": '"because there is no"',
+    r"under way": '"in progress"',
+    r"at hand": '"available"',
+    r"the way of (?:an?|the)": '"the path of"',
+    r"speaks? (?:for|to|of)": "the exact verb",
+    r"makes? good|made good": '"replace", "repeat"',
+    r"goes? before|go before": '"has priority over"',
+    r"came to nothing|come to nothing": '"failed"',
+    r"somebody|nobody": "the noun: a process, a user",
+}
+_BANNED = [
+    (re.compile(rf"\b(?:{phrase})\b".replace(" ", r"\s+"), re.IGNORECASE), better)
+    for phrase, better in BANNED.items()
+]
+_FENCE = re.compile(r"^ *```.*?^ *```|^ *~~~.*?^ *~~~", re.DOTALL | re.MULTILINE)
+_HIDDEN = re.compile(r"<!--.*?-->|`[^`\n]+`|\]\([^)\s]*\)|^:::.*(?:\n    .*)*", re.DOTALL | re.MULTILINE)
+
+
+class Problem(NamedTuple):
+    """One place that breaks the rule."""
+
+    path: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}"
+
+
+def main(arguments: list[str]) -> int:
+    paths = [str(Path(each).resolve().relative_to(ROOT)) for each in arguments] or tracked_files()
+    generated = set(GENERATED.read_text().split())
+    found: list[Problem] = []
+    for path in paths:
+        text = (ROOT / path).read_text(encoding="utf-8")
+        if path.endswith(".md") and path not in generated:
+            found += check_page(path, text)
+        elif path.endswith(".py") and (arguments or path.startswith(DOCSTRINGS)):
+            found += check_docstrings(path, text)
+    for problem in found:
+        print(problem)
+    return 1 if found else 0
+
+
+def tracked_files() -> list[str]:
+    """Markdown and Python files of the repository, also new ones, without those that git ignores."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md", "*.py"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\n")
+    return sorted({each for each in listed if each and (ROOT / each).is_file()})
+
+
+def check_page(path: str, text: str) -> Iterator[Problem]:
+    """Long lines and banned phrases of a Markdown page."""
+    prose = _FENCE.sub(_blank, text)
+    for number, line in enumerate(prose.splitlines(), 1):
+        if len(line) > MAX_PROSE and not line.lstrip().startswith("|") and " " in line.strip():
+            yield Problem(path, number, f"{len(line)} characters, at most {MAX_PROSE}")
+    yield from check_phrases(path, _HIDDEN.sub(_blank, prose), 1)
+
+
+def check_docstrings(path: str, text: str) -> Iterator[Problem]:
+    """First lines of the docstrings of a Python file: present, short, without banned phrases."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        body = node.body
+        if not body or not isinstance(body[0], ast.Expr) or not isinstance(body[0].value, ast.Constant):
+            continue
+        docstring = body[0].value.value
+        if not isinstance(docstring, str):
+            continue
+        line = body[0].lineno
+        first = docstring.split("\n", 1)[0]
+        if not first.strip():
+            yield Problem(path, line, "a docstring starts with its summary, in the line of the quotes")
+        if len(first) > MAX_DOCSTRING:
+            yield Problem(path, line, f"summary of {len(first)} characters, at most {MAX_DOCSTRING}")
+        yield from check_phrases(path, _HIDDEN.sub(_blank, first), line)
+
+
+def check_phrases(path: str, text: str, first_line: int) -> Iterator[Problem]:
+    """Banned phrases in text whose code is blanked."""
+    for pattern, better in _BANNED:
+        for match in pattern.finditer(text):
+            line = first_line + text.count("\n", 0, match.start())
+            phrase = " ".join(match[0].split())
+            yield Problem(path, line, f'"{phrase}": write {better}')
+
+
+def _blank(match: re.Match[str]) -> str:
+    """Spaces in the place of a match; its line breaks stay, so that line numbers do."""
+    return re.sub(r"[^\n]", " ", match[0])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
