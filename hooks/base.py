@@ -29,15 +29,15 @@ from tdcore.hooks.capture_requests import CaptureRequests
 from tdcore.hooks.clock import Clock
 from tdcore.hooks.collection_entries import collection_entries
 from tdcore.hooks.devices import device_notes, device_reports, say_growth_refusal, say_refusals
-from tdcore.hooks.dry_ring import DryRing
 from tdcore.hooks.hook_state import HookState
-from tdcore.hooks.notes import Notes
+from tdcore.hooks.manual_values import ScriptValues
+from tdcore.hooks.null_ring import DryRing
 from tdcore.hooks.plan import NameTable, Plan
 from tdcore.hooks.recorder import Recorder, array_product
 from tdcore.hooks.resume import Resumable
-from tdcore.hooks.rules import with_rules
+from tdcore.hooks.rule_capture import with_rules
+from tdcore.hooks.run_notes import RunNotes
 from tdcore.hooks.shortfall import Possible, Shortfalls
-from tdcore.hooks.values import ScriptValues
 from tdcore.hooks.warner import Warner
 from tdcore.layout import worker_name
 from tdcore.modes import ModeKeys
@@ -99,7 +99,7 @@ class BaseHook(HookState, Resumable):
         self._asked: Callable[[], bool] = self._ring.was_asked  # True: see _check_control()
         self._collections = CollectionManager()
         self._names = NameTable(self._ring, self._collections)
-        self._notes = Notes(self._names)
+        self._notes = RunNotes(self._names)
         self._clock = Clock(config, self._collections, self._names, self._warn)
         self._requests = CaptureRequests(self._collections, self._clock, self._names, self._notes)
         self._recorder = Recorder(self._ring, self._clock.now, self._product)

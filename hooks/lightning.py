@@ -26,7 +26,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from tdcore.hooks.pytorch import Hook
-from tdcore.hooks.pytorch.training import Training, one_step, replace
+from tdcore.hooks.pytorch.trainer_session import Training, one_step, replace
 from tdcore.modes import ModeKeys
 from tdcore.settings import disabled
 

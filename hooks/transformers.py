@@ -29,8 +29,8 @@ from torch import nn
 from transformers import Trainer, TrainerCallback
 
 from tdcore.hooks.pytorch import Hook
-from tdcore.hooks.pytorch.living import living
-from tdcore.hooks.pytorch.training import Training, replace
+from tdcore.hooks.pytorch.model.introspection import live_instances
+from tdcore.hooks.pytorch.trainer_session import Training, replace
 from tdcore.settings import disabled
 
 __all__ = ["HookCallback", "continue_steps"]
@@ -121,7 +121,7 @@ def continue_steps(hook: Hook, model: nn.Module) -> str | None:
 
     Returns: A message where the trainer has resumed and its checkpoint has no step numbers.
     """
-    for trainer in living(Trainer):
+    for trainer in live_instances(Trainer):
         if getattr(trainer, "is_in_train", False) and any(part is model for part in trainer.model.modules()):
             trainer.add_callback(StepNumbers(hook))
             saved = trainer.state.stateful_callbacks.get(_STATE)
@@ -135,7 +135,7 @@ def continue_steps(hook: Hook, model: nn.Module) -> str | None:
 
 def _trainer_of(callback: TrainerCallback) -> Any:
     """The trainer that calls this callback; None where it is not found."""
-    for trainer in living(Trainer):
+    for trainer in live_instances(Trainer):
         handler = getattr(trainer, "callback_handler", None)
         if any(one is callback for one in getattr(handler, "callbacks", ())):
             return trainer

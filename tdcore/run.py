@@ -2,7 +2,8 @@
 
 Also `python -m tdcore.run`, which torchrun starts: `torchrun --nproc-per-node 2 -m tdcore.run train.py`.
 The script runs in this process as python would run it (script.py); once it has imported torch, its training
-is looked for (hooks/pytorch/attach.py). Nothing of ours that fails ends the script. Threads: the main thread.
+is looked for (hooks/pytorch/auto_attach.py). Nothing of ours that fails ends the script.
+Threads: the main thread.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tdcore.settings import disabled
 from tdcore.watch import COLLECTIONS, SAVE_INTERVAL
 
 if TYPE_CHECKING:
-    from tdcore.hooks.pytorch.attach import Attachment
+    from tdcore.hooks.pytorch.auto_attach import Attachment
     from tdcore.run_summary import RunSummary
 
 __all__ = ["chosen_config", "main"]
@@ -77,7 +78,7 @@ class _Recording:
         """torch is there."""
         try:
             from tdcore.hooks import current
-            from tdcore.hooks.pytorch.attach import Attachment
+            from tdcore.hooks.pytorch.auto_attach import Attachment
 
             current.offer(self._hook)
             self._attachment = Attachment(self._hook, _say_nothing if self._quiet else _say, _say)

@@ -39,12 +39,12 @@ from tdcore.hook_json import load_hook_config
 from tdcore.hooks import current
 from tdcore.hooks.arguments import hook_config
 from tdcore.hooks.base import _ALL_HOOKS, BaseHook
-from tdcore.hooks.pytorch import compiled_steps
-from tdcore.hooks.pytorch.compiled import CompiledRoot, compile_in_use
-from tdcore.hooks.pytorch.driver import TrainingDriver
-from tdcore.hooks.pytorch.job import came_too_early, place_in_job
-from tdcore.hooks.pytorch.payload_size import expected_bytes
-from tdcore.hooks.pytorch.pickling import leave_hooks_out_of_pickles
+from tdcore.hooks.pytorch.compile.code_variants import CompiledRoot, compile_in_use
+from tdcore.hooks.pytorch.compile.torchscript import leave_out_of_scripts
+from tdcore.hooks.pytorch.distributed.rank import came_too_early, place_in_job
+from tdcore.hooks.pytorch.forward.module_hooks import Tap
+from tdcore.hooks.pytorch.model.pickling import leave_hooks_out_of_pickles
+from tdcore.hooks.pytorch.parameters.payload_size import expected_bytes
 from tdcore.hooks.pytorch.registration import (
     check_clock,
     check_loss,
@@ -52,11 +52,11 @@ from tdcore.hooks.pytorch.registration import (
     check_scaler,
     root_of,
 )
-from tdcore.hooks.pytorch.roots import Root, root_name
-from tdcore.hooks.pytorch.scripting import leave_out_of_scripts
-from tdcore.hooks.pytorch.signals import optimizer_hooks
+from tdcore.hooks.pytorch.steps import compiled_steps
+from tdcore.hooks.pytorch.steps.driver import TrainingDriver
+from tdcore.hooks.pytorch.steps.root import Root, root_name
+from tdcore.hooks.pytorch.steps.step_hooks import optimizer_hooks
 from tdcore.hooks.pytorch.takeover import take_over
-from tdcore.hooks.pytorch.tap import Tap
 from tdcore.hooks.recorder import array_product
 from tdcore.hooks.step_number import StepNumber
 from tdcore.modes import ModeKeys
@@ -80,7 +80,7 @@ class Hook(TrainingDriver):
     included, but for "output_gradients". include_workers: "one" (rank 0), "all", or a list of ranks. ring,
     flusher, close_timeout: see tdcore.session.Session. on_stop: called once with a stop request, instead of
     raising StopTraining. rules: instances, classes or names of rules; what they need is captured too
-    (hooks/rules.py). clock: what a step is: "update", from one update of the weights to the next
+    (hooks/rule_capture.py). clock: what a step is: "update", from one update of the weights to the next
     (docs/pytorch.md), or "forward", as in the older library: one forward of the first registered module.
     export_tensorboard, tensorboard_dir: refused until there is such an export.
     """
@@ -159,7 +159,7 @@ class Hook(TrainingDriver):
     # What a script registers ------------------------------------------------------------------------------
 
     def register_module(self, module: nn.Module) -> None:
-        """Captures this model. Any number may be registered, in any order (names: roots.py).
+        """Captures this model. Any number may be registered, in any order (names: root.py).
 
         A hook that has the same model registered is closed first, with a warning: a model has one hook.
         """

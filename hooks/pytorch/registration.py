@@ -9,9 +9,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdcore.errors import ConfigError
-from tdcore.hooks.pytorch.bypass import refuses_hooks
-from tdcore.hooks.pytorch.compiled import original
-from tdcore.hooks.pytorch.scaler import GRAD_SCALER
+from tdcore.hooks.pytorch.compile.code_variants import original
+from tdcore.hooks.pytorch.forward.unhookable import refuses_hooks
+from tdcore.hooks.pytorch.parameters.grad_scaler import GRAD_SCALER
 
 __all__ = ["check_clock", "check_loss", "check_optimizer", "check_scaler", "root_of"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from tdcore.hooks.pytorch.wrappers import class_name, innermost
+from tdcore.hooks.pytorch.model.wrappers import class_name, innermost
 
 if TYPE_CHECKING:
     from tdcore.hooks.base import BaseHook

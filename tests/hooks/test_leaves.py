@@ -107,7 +107,7 @@ def test_a_tensor_behind_a_million_numbers_is_captured(make_hook: MakeHook, read
 def test_what_is_beyond_the_most_parts_is_told_by_a_skipped_row(
     make_hook: MakeHook, read_run: ReadRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tdcore.hooks.pytorch.leaves._MAX_PARTS", 3)
+    monkeypatch.setattr("tdcore.hooks.pytorch.model.flatten._MAX_PARTS", 3)
     run = outputs_of(make_hook, read_run, lambda x: [x] * 5)
     ends = {row["name"].removeprefix("Gives_output_"): row["status"] for row in run.rows}
     assert ends == {"0": "ok", "1": "ok", "2": "ok", "more": "skipped"}

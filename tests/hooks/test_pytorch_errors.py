@@ -123,7 +123,7 @@ def test_a_fault_in_one_part_leaves_the_others_on(
 
     hook, model = make_hook(save_all=True), Net()
     hook.register_module(model)
-    monkeypatch.setattr("tdcore.hooks.pytorch.tap.Tap._want", fail)
+    monkeypatch.setattr("tdcore.hooks.pytorch.forward.module_hooks.Tap._want", fail)
     train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=2)
     assert "activations is switched off" in caplog.text
     assert hook.counters().tensors >= 16  # weights and gradients of two steps

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from tdcore.config import SaveConfig
-from tdcore.hooks.pytorch.model import ModelView
+from tdcore.hooks.pytorch.model.model_view import ModelView
 
 from .conftest import MakeHook, ReadRun
 

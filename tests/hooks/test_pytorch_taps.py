@@ -265,7 +265,7 @@ def test_a_backward_inside_the_forward_captures_each_module_once(
             return y.detach()
 
     if not private_api:
-        monkeypatch.setattr("tdcore.hooks.pytorch.tap.graph_task", None)
+        monkeypatch.setattr("tdcore.hooks.pytorch.forward.module_hooks.graph_task", None)
     hook, model = make_hook(include_collections=["outputs"]), Penalty()
     hook.register_module(model)
     model(torch.randn(2, 4))

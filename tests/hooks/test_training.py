@@ -11,7 +11,7 @@ import torch
 
 import tdcore as td
 from tdcore.errors import ConfigError, StopTraining
-from tdcore.hooks.pytorch.training import Training
+from tdcore.hooks.pytorch.trainer_session import Training
 from tdcore.session import StopRequest
 from tests.hooks.models import Net
 from tests.hooks.test_pytorch_errors import ask_to_stop

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from tdcore.hooks.pytorch.sharded import box
+from tdcore.hooks.pytorch.distributed.sharding import box
 
 SIZES = st.integers(0, 9)
 MESH = st.tuples(st.integers(1, 4), st.integers(1, 3))

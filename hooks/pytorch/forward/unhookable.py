@@ -1,0 +1,183 @@
+"""Modules whose outputs cannot be captured, and why: so that a tensor that is not there has a reason.
+
+Some modules are never called: nn.MultiheadAttention reads the weights of its output projection, a forward
+takes another branch, a head is used through torch.nn.functional. Others compute in another way while they or
+their parts carry hooks: nn.TransformerEncoderLayer leaves its fused kernel in eval mode, so that its numbers
+change, and raises when its input is nested. Those are left alone while that kernel may run: capture never
+changes a number. collections.json tells both, by name with the reason: "never_called" and "not_tapped".
+
+Threads: that of the training. Keeps no module alive.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from tdcore.hooks.plan import Plan
+from tdcore.hooks.pytorch.compile.code_variants import compile_in_use
+from tdcore.hooks.pytorch.model.model_view import ModelView
+from tdcore.hooks.run_notes import ModelNotes
+
+if TYPE_CHECKING:
+    from tdcore.hooks.pytorch.forward.hook_attachment import Choice
+
+__all__ = ["Bypass", "refuses_hooks"]
+
+_FUSED = (
+    "part of an nn.TransformerEncoderLayer in eval mode, which computes other numbers when it carries hooks; "
+    "torch.backends.mha.set_fastpath_enabled(False) lets it be captured"
+)
+_FUSED_LATER = (
+    "part of an nn.TransformerEncoderLayer, which computes other numbers in eval mode when it carries hooks, "
+    "in a model whose call is compiled: the mode of its next forward is not known in time; "
+    "torch.backends.mha.set_fastpath_enabled(False) lets it be captured"
+)
+_READ_BY_ATTENTION = "nn.MultiheadAttention reads its weights and does not call it"
+_NOT_CALLED = "no saved forward called it; where its parameters are used, other code reads them"
+_NOT_CALLED_COMPILED = f"{_NOT_CALLED}, or it runs inside an operator of compiled code, such as checkpoint()"
+
+
+def refuses_hooks(module: nn.Module) -> bool:
+    """Whether the module computes in another way when it carries a hook, which it does as a root."""
+    return isinstance(module, nn.TransformerEncoderLayer)
+
+
+class Bypass:
+    """What one model's taps miss. notes: of collections.json.
+
+    layers: the fused layers of `view`, each with the names of its modules, its own among them.
+    """
+
+    def __init__(self, notes: dict[str, Any]) -> None:
+        self.spared: set[str] = set()  # names of modules that were left alone at least once
+        self.resting: frozenset[str] = frozenset()  # of those that are left alone now
+        self._model_notes = ModelNotes(notes)
+        self._seen: Choice | None = None  # whose taps are in _waiting, or were called
+        self._waiting: dict[str, str] = {}  # key under which calls are counted -> name: not called so far
+        self._called: set[str] = set()
+        self._told_view: ModelView | None = None
+        self._told_count = 0
+        self.view: ModelView | None = None
+        self.layers: list[tuple[weakref.ref[nn.Module], set[str]]] = []
+
+    def look_at(self, view: ModelView) -> None:
+        """The model is read anew."""
+        self.view, self.layers, self.resting = view, [], frozenset()
+        for one in view.modules:
+            layer = one.module()
+            if layer is not None and refuses_hooks(layer):
+                parts = set(map(id, layer.modules()))
+                names = {part.name for part in view.modules if id(part.module()) in parts}
+                self.layers.append((one.module, names))
+
+    def willing(self, choice: Choice, plan: Plan, *, in_any_mode: bool = False) -> Choice:
+        """The choice without what must not carry hooks now, or, where the next mode is not known, in any.
+
+        choice: of the model that was looked at last. Not needed when it has no layers.
+        """
+        self.resting = frozenset()
+        if self.view is None or not _fused_kernels_allowed():
+            return choice
+        resting = [
+            names
+            for layer, names in self.layers
+            if in_any_mode or getattr(layer(), "training", True) is False
+        ]
+        if not resting:
+            return choice
+        left = self.resting = frozenset().union(*resting)
+        key = ("willing", self.view.root_name)
+        known = plan.cache.get(key)
+        if known is None or known[0] is not choice or known[1] != left:
+            known = plan.cache[key] = (
+                choice,
+                left,
+                choice.only(lambda tap: tap.name not in left),
+            )
+            reason = _FUSED_LATER if in_any_mode else _FUSED
+            self._tell(
+                "not_tapped", dict.fromkeys((tap.name for tap in choice.taps if tap.name in left), reason)
+            )
+        self.spared |= left
+        willing: Choice = known[2]
+        return willing
+
+    def forward_ended(self, choice: Choice, view: ModelView, calls: Mapping[str, int]) -> bool:
+        """A saved forward has ended, or its step. choice: the taps. calls: how often each was called.
+
+        Returns whether modules were called that no forward had called before.
+        """
+        if choice is not self._seen:
+            self._seen = choice
+            self._waiting |= self._not_yet_called(choice)
+        elif not self._waiting:
+            return False
+        called = [key for key in self._waiting if calls.get(key)]
+        for key in called:
+            del self._waiting[key]
+        self._called.update(called)
+        if called or self._told_view is not view or len(self._waiting) != self._told_count:
+            self._told_view, self._told_count = view, len(self._waiting)
+            reason = _NOT_CALLED_COMPILED if compile_in_use() else _NOT_CALLED
+            reasons = dict.fromkeys(_outermost(self._waiting.values()), reason)
+            reasons |= dict.fromkeys(reasons.keys() & _read_by_attention(view), _READ_BY_ATTENTION)
+            self._tell("never_called", reasons)
+        return bool(called)
+
+    @property
+    def some_waiting(self) -> bool:
+        """Whether modules carry taps that no forward has called so far."""
+        return bool(self._waiting)
+
+    def _not_yet_called(self, choice: Choice) -> dict[str, str]:
+        ends = [*((tap, "input") for tap in choice.before), *((tap, "output") for tap in choice.after)]
+        keys = {f"{tap.name}_{what}_": tap for tap, what in ends}
+        return {
+            key: tap.name
+            for key, tap in keys.items()
+            if key not in self._called
+            and getattr(type(tap.module()), "forward", None) is not nn.Module.forward
+        }
+
+    def _tell(self, what: str, found: dict[str, str]) -> None:
+        self._model_notes.set(what, found, even_empty=True)
+
+    def shy(self) -> set[str]:
+        """Names of all modules that must not carry hooks in one mode or the other."""
+        return set().union(*(names for _, names in self.layers))
+
+
+def _outermost(names: Iterable[str]) -> list[str]:
+    """Without the modules that are inside of another one of them: what holds for it holds for them."""
+    found = set(names)
+    return [name for name in sorted(found) if found.isdisjoint(_enclosing(name))]
+
+
+def _enclosing(name: str) -> Iterator[str]:
+    """Names of the modules around a module."""
+    parts = name.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts)))
+
+
+def _fused_kernels_allowed() -> bool:
+    """True where torch does not tell."""
+    mha = getattr(torch.backends, "mha", None)
+    allowed: bool = mha is None or mha.get_fastpath_enabled()
+    return allowed
+
+
+def _read_by_attention(view: ModelView) -> set[str]:
+    """Names of the modules whose weights an attention reads."""
+    found = (one.module() for one in view.modules)
+    parts = {
+        id(part)
+        for attention in found
+        if isinstance(attention, nn.MultiheadAttention)
+        for part in attention.children()
+    }
+    return {one.name for one in view.modules if id(one.module()) in parts}

@@ -1,0 +1,132 @@
+"""Modules that stand around a model, or change its class, to train it on many ranks.
+
+A wrapper (DistributedDataParallel, FullyShardedDataParallel) changes no name, nor does what torch.compile()
+gives: tensors of the model in it are called as without it. fully_shard() and replicate() make a class of
+their own for a module and keep its name in that; here it has its old name. FSDP2 shows a module's whole
+parameters during forward and the sharded ones otherwise: it is asked for the sharded ones, which the
+optimizer has.
+All of these are private to torch or may change: without them names are longer, and no more. Threads: any.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tdcore.hooks.pytorch.model.introspection import isinstance_if_imported
+
+__all__ = [
+    "FLAT_KEY",
+    "Kept",
+    "active_ddp",
+    "class_name",
+    "ddp_ranks",
+    "ignored_by_ddp",
+    "innermost",
+    "kept_parameters",
+    "wrapped",
+    "wrapped_modules",
+]
+
+FLAT_KEY = "_fsdp_wrapped_module"  # in the older FullyShardedDataParallel
+_WRAPPERS = (  # module, class, key of the module inside
+    ("torch.nn.parallel.distributed", "DistributedDataParallel", "module"),
+    ("torch.distributed.fsdp", "FullyShardedDataParallel", FLAT_KEY),
+    (
+        "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
+        "ActivationWrapper",
+        "_checkpoint_wrapped_module",
+    ),
+    ("torch._dynamo.eval_frame", "OptimizedModule", "_orig_mod"),
+)
+_MARKS = {"FSDPModule", "ReplicateModule", "DDP"}  # classes that fully_shard() and replicate() put in between
+
+
+class Kept(NamedTuple):
+    """A parameter of a module, by key, and what knows its sharded form (as .sharded_param)."""
+
+    module: nn.Module
+    key: str
+    holder: weakref.ref[Any]
+
+
+def class_name(module: nn.Module) -> str:
+    """Name of the module's class as its author gave it."""
+    kinds = type(module).__mro__
+    at = 1
+    while at < len(kinds) - 1 and _is_mark(kinds[at]):
+        at += 1
+    return (kinds[at] if at > 1 else kinds[0]).__name__
+
+
+def wrapped(module: nn.Module) -> str | None:
+    """The key of the module inside, where this one is only a wrapper; None where it is not."""
+    for where, name, key in _WRAPPERS:
+        if isinstance_if_imported(module, where, name) and module._modules.get(key) is not None:
+            return key
+    return None
+
+
+def innermost(module: nn.Module) -> nn.Module:
+    """The module inside all wrappers."""
+    while (key := wrapped(module)) is not None:
+        module = module._modules[key]  # type: ignore[assignment]  # wrapped() looked
+    return module
+
+
+def wrapped_modules(module: nn.Module) -> list[nn.Module]:
+    """The modules inside, from wrapper to wrapper; none where the module is no wrapper."""
+    found: list[nn.Module] = []
+    while (key := wrapped(module)) is not None:
+        module = module._modules[key]  # type: ignore[assignment]  # wrapped() looked
+        found.append(module)
+    return found
+
+
+def ignored_by_ddp(module: nn.Module) -> frozenset[str] | None:
+    """Paths of the parameters that stay each rank's own; None when no DDP keeps this module the same."""
+    if isinstance(module, DistributedDataParallel):
+        return frozenset(getattr(module, "parameters_to_ignore", ()))
+    return frozenset() if _is_mark(type(module).__mro__[1], "DDP") else None
+
+
+def ddp_ranks(module: nn.Module) -> list[int] | None:
+    """The ranks that the first DistributedDataParallel in the module keeps the same; None: all ranks."""
+    found = next((one for one in module.modules() if isinstance(one, DistributedDataParallel)), None)
+    if found is None or not torch.distributed.is_initialized():
+        return None
+    ranks = sorted(torch.distributed.get_process_group_ranks(found.process_group))
+    return ranks if len(ranks) < torch.distributed.get_world_size() else None
+
+
+def active_ddp() -> nn.Module | None:
+    """The DistributedDataParallel whose forward runs now."""
+    module = getattr(DistributedDataParallel, "_active_ddp_module", None)
+    return module if isinstance(module, nn.Module) else None
+
+
+def kept_parameters(modules: list[nn.Module]) -> Iterator[Kept]:
+    """The parameters that FSDP2 manages; none where it does not tell."""
+    for module in modules:
+        if class_name(module) == type(module).__name__:
+            continue
+        state = getattr(module, "_get_fsdp_state", lambda: None)()
+        groups = getattr(state, "_fsdp_param_groups", None)
+        if groups is None:
+            groups = [getattr(state, "_fsdp_param_group", None)]  # until torch 2.11
+        for held in (held for group in groups for held in getattr(group, "fsdp_params", ())):
+            info = getattr(held, "_module_info", None)
+            if info is None or not isinstance(getattr(held, "sharded_param", None), torch.Tensor):
+                continue
+            yield Kept(info.module, info.param_name, weakref.ref(held))
+            for shared in zip(info.shared_modules, info.shared_param_names, strict=True):
+                yield Kept(*shared, weakref.ref(held))
+
+
+def _is_mark(kind: type, *names: str) -> bool:
+    return kind.__module__.startswith("torch.distributed") and kind.__name__ in (names or _MARKS)

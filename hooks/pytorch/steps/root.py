@@ -1,0 +1,285 @@
+"""Root: one registered module, with what captures its weights, gradients and outputs.
+
+Any number of modules may be registered, in any order; all take part in the same steps (driver.py).
+
+    first root      names as of a single one: conv1_output_0, Generator_conv1.weight
+    further roots   Critic.conv1_output_0, Critic_conv1.weight; Critic_output_0 for itself; the second of one
+                    class is called Critic_1, and so on, in order of registration
+
+Threads: the training thread. Keeps no model alive; ends with the model, or with the hook.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from tdcore.hooks.clock import Stamp
+from tdcore.hooks.devices import prepare_devices
+from tdcore.hooks.plan import Plan
+from tdcore.hooks.pytorch.compile.code_variants import CompiledRoot, compile_in_use
+from tdcore.hooks.pytorch.compile.forward_marks import hide
+from tdcore.hooks.pytorch.forward.entries import Entries
+from tdcore.hooks.pytorch.forward.hook_attachment import Arguments, Taps
+from tdcore.hooks.pytorch.model.model_view import ModelView, cuda_devices
+from tdcore.hooks.pytorch.model.wrappers import class_name, innermost, wrapped_modules
+from tdcore.hooks.pytorch.parameters.gradient_order import BackwardSentinel
+from tdcore.hooks.pytorch.parameters.parameter_capture import ParameterCapture
+from tdcore.hooks.pytorch.parameters.update_signs import UpdateSigns
+from tdcore.hooks.pytorch.steps.compiled_steps import note_missed, widest
+from tdcore.hooks.pytorch.steps.step_hooks import ForwardPreHook
+
+if TYPE_CHECKING:
+    from tdcore.hooks.pytorch.steps.driver import TrainingDriver
+    from tdcore.hooks.pytorch.steps.step_transitions import Steps
+
+__all__ = ["Root", "root_name"]
+
+_NEVER: set[int] = set()
+
+
+class Root:
+    """One registered module. name: what it goes by, where that is not its class (a further root).
+
+    compiled: whether its call is itself compiled. trained_in: the updates of the training step of its last
+    training forward (driver.py). evaluated_after: what trained_in was at its last forward in eval mode with
+    gradients enabled. trains_in_eval: an optimizer stepped after such a forward, so these train. unseen: an
+    optimizer stepped without a forward. by_itself: it is trained by its own forward. follows: so it is, and
+    steps and modes follow what runs. inner_expected: its forward runs, and has not come to the module inside
+    a wrapper (has_inner) yet. searched: its optimizers were looked for, among all objects.
+    """
+
+    def __init__(
+        self, hook: TrainingDriver, module: nn.Module, name: str | None, compiled: CompiledRoot
+    ) -> None:
+        self.reference = weakref.ref(module)
+        self.compiled = compiled
+        self.trains_in_eval = False
+        self.trained_in: set[int] | None = None
+        self.evaluated_after: set[int] | None = _NEVER
+        self.unseen = False
+        self.inner_expected = False
+        self._inner = list(map(weakref.ref, wrapped_modules(module)))
+        self.has_inner = bool(self._inner)
+        self.searched = False
+        self.follows = self.by_itself = False
+        self._hook = weakref.ref(hook)
+        self.parameters = ParameterCapture(
+            module,
+            hook._recorder,
+            hook._notes,
+            hook._warn,
+            weakref.WeakMethod(hook._fault),
+            name=name,
+            numbers=hook._numbers,
+            scalers=hook._scalers,
+        )
+        self.taps = Taps(
+            hook._recorder,
+            weakref.WeakMethod(hook._fault),
+            weakref.WeakMethod(self._end_forward),
+            hook._warn,
+            hook._notes,
+            compiled,
+        )
+        self.entries = Entries(hook, self)
+        self.sentinel = BackwardSentinel(weakref.WeakMethod(hook._fault))
+        self.signs = UpdateSigns()
+        self._joined: tuple[Stamp, bool] | None = None  # last saved step with a forward of it; for training
+
+    def put_on(self, hook: TrainingDriver, stack: ExitStack) -> None:
+        """From now on its forwards are seen. stack: what ends that."""
+        module = self.reference()
+        if module is None:
+            return
+        for each in (module, *wrapped_modules(module)):  # a script may evaluate the module inside a wrapper
+            signal = ForwardPreHook(hook, self)
+            handle = each.register_forward_pre_hook(signal, with_kwargs=True)
+            stack.callback(handle.remove)
+            flags: Any = each._forward_pre_hooks_with_kwargs
+            flags[handle.id] = signal  # torch reads the keys only; pickles leave this value out (pickling.py)
+        if compile_in_use():
+            stack.callback(hide(module))
+            hook._guarded("activations", self.arm, hook)
+        else:
+            self.entries.put_on()
+        hook._guarded("devices", prepare_devices, hook._ring, cuda_devices(module), hook._warn)
+
+    def is_inner(self, module: nn.Module) -> bool:
+        """Whether it is inside of the root, which is a wrapper."""
+        return any(inner() is module for inner in self._inner)
+
+    @property
+    def has_no_training_forward(self) -> bool:
+        """Whether it had none since its optimizer stepped, as far as that is known."""
+        updates = self.trained_in
+        return updates is None or any(id(one) in updates for _, one in self.parameters.optimizers.alive())
+
+    @property
+    def evaluated_with_grad(self) -> bool:
+        """Whether it ran in eval mode with gradients enabled, and had no training forward since."""
+        return self.evaluated_after is self.trained_in
+
+    def learn_eval(self) -> None:
+        """From now on its forwards in eval mode with gradients enabled are training forwards."""
+        self.trains_in_eval, self.evaluated_after = True, _NEVER
+
+    @property
+    def view(self) -> ModelView:
+        """Its names."""
+        return self.parameters.view
+
+    # Steps ------------------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        hook: Steps,
+        module: nn.Module,
+        plan: Plan,
+        args: tuple[object, ...] | None,
+        kwargs: Mapping[str, object] | None,
+        *,
+        trains: bool,
+    ) -> None:
+        """A forward of it begins in a saved step. module, args, kwargs: as TrainingDriver._on_forward()."""
+        root, stamp = self.reference(), hook._clock.now.stamp
+        if root is None:
+            return
+        compiled = args is not None and kwargs is None
+        if module is root:
+            self.compiled.met = compiled
+        if self._joined != (stamp, trains):
+            self._joined = stamp, trains
+            try:
+                self._begin_forward(hook, root, stamp, plan, trains)
+            except Exception as error:
+                hook._fault("parameters", error)
+        own = (args, kwargs) if args is not None and kwargs is not None else None
+        if self.taps.step == stamp and not compiled:
+            if own is not None:
+                if self.has_inner:
+                    self.taps.stand_in(module if module is not root else None)
+                self.taps.begin_call(module, own)
+            return
+        try:
+            self._attach(hook, root, plan, own, compiled)
+            if own is not None and module is not root:
+                self.taps.stand_in(module)
+        except Exception as error:
+            hook._fault("activations", error)
+
+    def _begin_forward(self, hook: Steps, root: nn.Module, stamp: Stamp, plan: Plan, trains: bool) -> None:
+        if not trains or hook._begun_by is not self:  # else the step has just looked at it
+            self.parameters.current_view()
+        if hook._place[1] > 1:
+            hook._parts.look_at(root, self.view)
+        self.parameters.begin_forward(stamp, plan, trains=trains)
+
+    def _attach(
+        self, hook: Steps, root: nn.Module, plan: Plan, arguments: Arguments | None, compiled: bool
+    ) -> None:
+        view = self.parameters.view
+        if compiled and not self.taps.is_on:
+            note_missed(hook)
+            return
+        due = self.parameters.due_after_forward
+        self.taps.attach(root, view, plan, arguments, watch_end=due, also=widest(hook))
+
+    def arm(self, hook: Steps) -> None:
+        """Its next forward may be compiled, and then its taps must be on before it.
+
+        It may be one more of the running step, or of the next one: one function that is compiled may hold
+        the calls of all roots.
+        """
+        root = self.reference()
+        due = self.compiled.met and hook._may_be_saved_next()
+        self.compiled.asleep = not due
+        if due and root is not None:
+            hook._armed = hook._busy = True
+            view, nothing = self.parameters.current_view(), hook._clock.plan_of(())
+            self.taps.attach(root, view, nothing, None, watch_end=True, also=widest(hook))
+            self.taps.step = None
+
+    def disarm(self) -> None:
+        """The next forward is not compiled, or not saved."""
+        if self.taps.step is None and self.taps.is_on:
+            self.compiled.asleep = True
+            self.taps.detach()
+
+    def rest(self) -> None:
+        """Another step than that which modules carry taps for is to be the current one."""
+        if self.taps.step is not None:  # else they are on for a forward that is compiled, see arm()
+            found = self.taps.end_step()
+            if found and self.by_itself and not self.compiled.met:
+                self.entries.found(self)
+
+    def forward_ended(self, keep: bool) -> None:
+        """Its forward has ended. keep: the script may call modules of it itself in the rest of the step."""
+        self.taps.forward_ended(
+            keep=keep and not self.compiled.met, always=self.entries.on or not self.follows
+        )
+
+    def _end_forward(self) -> None:
+        hook = self._hook()
+        if hook is not None:
+            hook._end_forward(self)
+
+    def begin_training(self, stamp: Stamp, plan: Plan, inside: Optimizer | None) -> None:
+        """A saved training step begins."""
+        if self.parameters.pending is not None:
+            self.parameters.finish(accumulated=True)
+        self.parameters.begin_training(stamp, plan, inside)
+
+    def backward_ended(self) -> None:
+        """A backward has ended that reached a model whose updates no optimizer tells."""
+        self.signs.backward_ended(self.parameters.held() or [])
+
+    def finish(self, accumulates: bool) -> None:
+        """The training step is over. accumulates: no optimizer has stepped yet, and gradients may be kept."""
+        if self.taps.unsettled:
+            self.taps.settle()
+        parameters = self.parameters
+        if parameters.pending is not None and not (accumulates and parameters.accumulates):
+            parameters.finish()
+
+    def switch_off(self, part: str) -> None:
+        """Stops the part of the hook that failed."""
+        if part in ("activations", "losses"):
+            self.taps.switch_off()
+        elif part == "output gradients":
+            self.taps.switch_off_output_gradients()
+        elif part == "steps":
+            self.detach()
+        if part in ("parameters", "steps"):
+            self.parameters.switch_off()
+        elif part == "gradient order":
+            self.parameters.order.switch_off()
+
+    def detach(self) -> None:
+        """Takes everything off the model but the pre-hooks."""
+        self.taps.detach()
+        self.entries.take_off()
+        self.sentinel.take_off()
+
+
+def root_name(module: nn.Module, roots: Iterable[Root]) -> str | None:
+    """A name that no root has, and that is no beginning of a name of the first root's modules.
+
+    None: the class, for the first one.
+    """
+    views = [root.view for root in roots]
+    if not views:
+        return None
+    taken = {view.root_name for view in views}
+    taken |= {one.name.split(".")[0] for one in views[0].modules}
+    name = base = class_name(innermost(module))
+    number = 0
+    while name in taken:
+        number += 1
+        name = f"{base}_{number}"
+    return name
