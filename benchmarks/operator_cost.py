@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from benchmarks.environment import add_out, save
-from tdcore.hooks.pytorch.compile.operator import number_of
+from tdcore.hooks.pytorch.compile.operator import register_observer
 
 _CALLS, _ROUNDS = 2000, 7
 _ARGUMENTS = "(Tensor(a!) order, Tensor who, Tensor[] values, str what) -> ()"
@@ -42,7 +42,7 @@ class _Deaf:
     def observed(self, values: list[torch.Tensor], what: str) -> None:
         pass
 
-    def untraced(self, operator: str) -> None:
+    def report_uncaptured(self, operator: str) -> None:
         pass
 
 
@@ -73,7 +73,7 @@ def _ways(library: torch.library.Library, folder: str) -> dict[str, Callable[[],
         "python": partial(_nothing, order, who, values, "0"),
         "library": partial(of.library.default, order, who, values, "0"),
         "custom_op": partial(custom, order, who, values, "0"),
-        "observe": partial(ours, order, number_of(_DEAF), values, "0"),
+        "observe": partial(ours, order, register_observer(_DEAF), values, "0"),
     }
     if _native(folder):
         ways["native"] = partial(of.native.default, order, who, values, "0")

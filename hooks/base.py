@@ -28,13 +28,13 @@ from tdcore.hooks import current
 from tdcore.hooks.capture_requests import CaptureRequests
 from tdcore.hooks.clock import Clock
 from tdcore.hooks.collection_entries import collection_entries
-from tdcore.hooks.devices import device_notes, device_reports, say_growth_refusal, say_refusals
+from tdcore.hooks.devices import device_notes, device_reports, warn_growth_refusal, warn_refusals
 from tdcore.hooks.hook_state import HookState
-from tdcore.hooks.manual_values import ScriptValues
-from tdcore.hooks.null_ring import DryRing
+from tdcore.hooks.manual_values import ManualValues
+from tdcore.hooks.null_ring import NullRing
 from tdcore.hooks.plan import NameTable, Plan
 from tdcore.hooks.recorder import Recorder, array_product
-from tdcore.hooks.resume import Resumable
+from tdcore.hooks.resume import StepStateDict
 from tdcore.hooks.rule_capture import with_rules
 from tdcore.hooks.run_notes import RunNotes
 from tdcore.hooks.shortfall import Possible, Shortfalls
@@ -52,7 +52,7 @@ _log = logging.getLogger("tdcore")
 _HookT = TypeVar("_HookT", bound="BaseHook")
 
 
-class BaseHook(HookState, Resumable):
+class BaseHook(HookState, StepStateDict):
     """Collections, modes, scalars, stop requests. See the subclasses for what a user makes."""
 
     framework: ClassVar[str]
@@ -81,7 +81,7 @@ class BaseHook(HookState, Resumable):
         workers = expected_workers(config.include_workers, world_size, self._warn)
         self._off = disabled() or worker_name(rank) not in workers  # or closed, or in a forked child
         self._session: Session | None = None
-        self._ring: Any = DryRing()
+        self._ring: Any = NullRing()
         if not self._off and not config.dry_run:
             self._session = Session(
                 config.out_dir,
@@ -96,14 +96,14 @@ class BaseHook(HookState, Resumable):
                 close_timeout=close_timeout,
             )
             self._ring = self._session.ring
-        self._asked: Callable[[], bool] = self._ring.was_asked  # True: see _check_control()
+        self._control_changed: Callable[[], bool] = self._ring.was_asked  # True: see _check_control()
         self._collections = CollectionManager()
         self._names = NameTable(self._ring, self._collections)
         self._notes = RunNotes(self._names)
         self._clock = Clock(config, self._collections, self._names, self._warn)
         self._requests = CaptureRequests(self._collections, self._clock, self._names, self._notes)
         self._recorder = Recorder(self._ring, self._clock.now, self._product)
-        self._values = ScriptValues(self._collections, self._clock, self._recorder, self._warn)
+        self._values = ManualValues(self._collections, self._clock, self._recorder, self._warn)
         self._shortfalls = Shortfalls(given, config, self._collections, self._clock)
         self._include_from(config)
         _ALL_HOOKS.add(self)
@@ -234,12 +234,12 @@ class BaseHook(HookState, Resumable):
     def __del__(self) -> None:
         """Dropped without close(), as at the end of main(): the run has what close() would have said."""
         if "_shortfalls" in self.__dict__ and not self._off:
-            self._guarded("what is missing", self._tell_shortfalls)
+            self._guarded("what is missing", self._report_shortfalls)
             self._guarded("collections", self._send_collections)
 
     # For the framework's hook ---------------------------------------------------------------------------
 
-    def _whole_steps(self) -> int:
+    def _last_complete_step(self) -> int:
         """The last step of those that nothing more is captured for, as the next one begins."""
         return self._clock.last
 
@@ -279,11 +279,11 @@ class BaseHook(HookState, Resumable):
         Before the first step the mark says that marks will follow. Without room in the ring the mark is
         written when the next step begins.
         """
-        whole = self._whole_steps()
+        whole = self._last_complete_step()
         self._unmarked = not self._ring.mark_step_end(whole) or whole < self._clock.last
         if self._ring.device_refusals():
-            say_refusals(self._ring, self._warn)
-        say_growth_refusal(self._ring, self._warn)
+            warn_refusals(self._ring, self._warn)
+        warn_growth_refusal(self._ring, self._warn)
 
     def _check_control(self) -> None:
         """Captures more when that is asked; raises StopTraining, or calls on_stop: once per request."""
@@ -337,13 +337,13 @@ class BaseHook(HookState, Resumable):
     def _end_capture(self) -> None:
         if not self._off:
             self._guarded("close", self._finish)
-            self._guarded("devices", say_refusals, self._ring, self._warn)
-            self._guarded("ring size", say_growth_refusal, self._ring, self._warn)
-            self._guarded("what is missing", self._tell_shortfalls)
+            self._guarded("devices", warn_refusals, self._ring, self._warn)
+            self._guarded("ring size", warn_growth_refusal, self._ring, self._warn)
+            self._guarded("what is missing", self._report_shortfalls)
             self._guarded("collections", self._send_collections)
             self._off = True
 
-    def _tell_shortfalls(self) -> None:
+    def _report_shortfalls(self) -> None:
         """Enters what was asked for and not recorded in the run, and logs it."""
         failed = "exception" in self._notes or sys.exc_info()[0] is not None
         if self._session is None or (failed and self._clock.last <= self._clock.now.first):

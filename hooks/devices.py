@@ -10,13 +10,13 @@ from typing import Any
 
 from tdcore.counters import DeviceReport
 
-__all__ = ["device_notes", "device_reports", "prepare_devices", "say_growth_refusal", "say_refusals"]
+__all__ = ["device_notes", "device_reports", "prepare_devices", "warn_growth_refusal", "warn_refusals"]
 
 
 def prepare_devices(ring: Any, devices: Iterable[int], warn: Callable[[str], None]) -> None:
     """Sets CUDA devices up that a first capture would set up else, and says which cannot be used."""
     unused = [device for device in sorted(devices) if not ring.prepare_device(device)]
-    say_refusals(ring, warn)
+    warn_refusals(ring, warn)
     if unused and ring.usable and not ring.device_refusals():
         warn(
             f"tensors on cuda:{unused[0]} are not captured: no NVIDIA device was visible when its "
@@ -24,13 +24,13 @@ def prepare_devices(ring: Any, devices: Iterable[int], warn: Callable[[str], Non
         )
 
 
-def say_refusals(ring: Any, warn: Callable[[str], None]) -> None:
+def warn_refusals(ring: Any, warn: Callable[[str], None]) -> None:
     """Devices that cannot be used are said once (warn sees to that); their tensors are counted."""
     for line in ring.device_refusals().splitlines():
         warn(line)
 
 
-def say_growth_refusal(ring: Any, warn: Callable[[str], None]) -> None:
+def warn_growth_refusal(ring: Any, warn: Callable[[str], None]) -> None:
     """A ring that finds no memory to grow is said once; what finds no room in it is counted."""
     refusal = ring.growth_refusal()
     if refusal:

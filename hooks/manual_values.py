@@ -11,15 +11,15 @@ from typing import Any
 from tdcore.collection import CollectionKeys, CollectionManager
 from tdcore.hooks.clock import Clock
 from tdcore.hooks.left_out import shortened
-from tdcore.hooks.plan import Batch
+from tdcore.hooks.plan import CaptureSpec
 from tdcore.hooks.recorder import Recorder, as_array
 from tdcore.layout import TensorKind
 from tdcore.modes import ModeKeys
 
-__all__ = ["ScriptValues"]
+__all__ = ["ManualValues"]
 
 
-class ScriptValues:
+class ManualValues:
     """Captures them under the current step. Each call tells whether there was something to capture."""
 
     def __init__(
@@ -33,13 +33,13 @@ class ScriptValues:
     def scalar(self, name: str, value: Any) -> bool:
         """A number, or what has one element."""
         when = self._collections.get(CollectionKeys.SCALARS).save_config
-        stamp = self._clock.now.stamp
-        if when is not None and not when.should_save_step(ModeKeys(stamp.mode), stamp.mode_step):
+        step_id = self._clock.now.step_id
+        if when is not None and not when.should_save_step(ModeKeys(step_id.mode), step_id.mode_step):
             return False
-        want = self._clock.plan_of([CollectionKeys.SCALARS]).want(name, TensorKind.SCALAR)
-        if want is None:
+        spec = self._clock.plan_of([CollectionKeys.SCALARS]).spec(name, TensorKind.SCALAR)
+        if spec is None:
             return False
-        self._recorder.capture([as_array(value)], Batch([want]), call=self._clock.now.next_call(name))
+        self._recorder.capture([as_array(value)], CaptureSpec([spec]), call=self._clock.now.next_call(name))
         return True
 
     def tensor(self, name: str, value: Any, collections: str | Iterable[str]) -> bool:
@@ -65,11 +65,11 @@ class ScriptValues:
         return self._by_name(name, value, kind)
 
     def _by_name(self, name: str, value: Any, kind: TensorKind) -> bool:
-        want = self._clock.plan_now().want(name, kind)
-        if want is None:
+        spec = self._clock.plan_now().spec(name, kind)
+        if spec is None:
             return False
         array = as_array(value)
         single = kind is TensorKind.LOSS and set(array.shape) <= {1}
-        batch = Batch([want.whole if single else want])
-        self._recorder.capture([array], batch, call=self._clock.now.next_call(name))
+        capture_spec = CaptureSpec([spec.whole if single else spec])
+        self._recorder.capture([array], capture_spec, call=self._clock.now.next_call(name))
         return True

@@ -8,10 +8,10 @@ from typing import Any
 from tdcore.counters import Counters
 from tdcore.hooks.plan import PAYLOAD
 
-__all__ = ["DryRing"]
+__all__ = ["NullRing"]
 
 
-class DryRing:
+class NullRing:
     """The calls of _core.Ring that a hook makes."""
 
     usable = True

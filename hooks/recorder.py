@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from tdcore.hooks.clock import Now, Stamp
-from tdcore.hooks.plan import Batch
+from tdcore.hooks.clock import StepId, StepState
+from tdcore.hooks.plan import CaptureSpec
 
-__all__ = ["Parts", "Product", "Recorder", "array_product", "as_array"]
+__all__ = ["Localize", "Product", "Recorder", "array_product", "as_array"]
 
-Parts = Callable[[list[Any], Batch, tuple[int, int, int, int]], tuple[list[Any], Batch]]  # and when
+Localize = Callable[
+    [list[Any], CaptureSpec, tuple[int, int, int, int]], tuple[list[Any], CaptureSpec]
+]  # and when
 Product = Callable[[Any, str], Any]  # (tensor, "prod" or "abs_prod") -> the product of all elements
 
 
@@ -27,24 +29,26 @@ class Recorder:
     tensors that are spread over workers, where a framework has such.
     """
 
-    __slots__ = ("_product", "native", "now", "parts", "spent_ns")
+    __slots__ = ("_product", "localize", "native", "now", "spent_ns")
 
-    def __init__(self, ring: Any, now: Now, product: Product) -> None:
+    def __init__(self, ring: Any, now: StepState, product: Product) -> None:
         self.now = now
         self.spent_ns = 0  # by training threads inside the hook, on steps that save; its parts add to it
         self.native: Callable[..., int] = ring.capture
-        self.parts: Parts | None = None
+        self.localize: Localize | None = None
         self._product = product
 
-    def capture(self, tensors: list[Any], batch: Batch, stamp: Stamp | None = None, call: int = 0) -> None:
+    def capture(
+        self, tensors: list[Any], capture_spec: CaptureSpec, step_id: StepId | None = None, call: int = 0
+    ) -> None:
         """One native call. stamp: None is the current step. call: n-th of this name within the step."""
-        step, mode, mode_step = stamp or self.now.stamp
-        if self.parts is not None:
-            tensors, batch = self.parts(tensors, batch, (step, mode, mode_step, call))
+        step, mode, mode_step = step_id or self.now.step_id
+        if self.localize is not None:
+            tensors, capture_spec = self.localize(tensors, capture_spec, (step, mode, mode_step, call))
             if not tensors:
                 return
-        self.native(tensors, batch.ids, batch.flags, step, mode, mode_step, call)
-        for position, product, single in batch.products:
+        self.native(tensors, capture_spec.ids, capture_spec.flags, step, mode, mode_step, call)
+        for position, product, single in capture_spec.products:
             if tensors[position] is not None:
                 value = self._product(tensors[position], product)
                 self.native([value], single.ids, single.flags, step, mode, mode_step, call)

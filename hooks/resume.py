@@ -16,10 +16,10 @@ from tdcore.errors import ConfigError
 from tdcore.hooks.clock import Clock
 from tdcore.modes import ModeKeys
 
-__all__ = ["Resumable"]
+__all__ = ["StepStateDict"]
 
 
-class Resumable:
+class StepStateDict:
     """The part of a hook that goes into checkpoints."""
 
     _clock: Clock

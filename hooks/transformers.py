@@ -30,7 +30,7 @@ from transformers import Trainer, TrainerCallback
 
 from tdcore.hooks.pytorch import Hook
 from tdcore.hooks.pytorch.model.introspection import live_instances
-from tdcore.hooks.pytorch.trainer_session import Training, replace
+from tdcore.hooks.pytorch.trainer_session import TrainerSession, replace_attribute
 from tdcore.settings import disabled
 
 __all__ = ["HookCallback", "continue_steps"]
@@ -46,7 +46,7 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
     """Captures a Trainer's training. Arguments: those of tdcore.hooks.pytorch.Hook."""
 
     def __init__(self, out_dir: str | os.PathLike[str], **options: Any) -> None:
-        self._training = Training(out_dir, options)
+        self._training = TrainerSession(out_dir, options)
         self._wrapped = ExitStack()
 
     @property
@@ -76,13 +76,15 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
             hook._warn("the Trainer of this callback was not found, so its losses are not recorded")
             return
         accelerator = trainer.accelerator
-        replace(accelerator, "backward", partial(_recorded, hook, accelerator.backward), self._wrapped)
+        replace_attribute(
+            accelerator, "backward", partial(_recorded, hook, accelerator.backward), self._wrapped
+        )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> Any:
         """Keeps how far steps are counted for the next checkpoint; asks the trainer to stop, when asked."""
         if self._training.hook is not None and not disabled():
             state.stateful_callbacks[_STATE] = self._training.hook.state_dict()
-        if self._training.stop_asked:
+        if self._training.stop_requested:
             control.should_training_stop = True
         return control
 

@@ -9,10 +9,11 @@ missed. As long as the process has no torch.optim optimizer, a module in trainin
 reached is the root from its next call on, so its first step is missed, too. The loss is what the script calls
 backward() on: "loss_output_0", or its value before the scaling of a GradScaler.
 
-How: a `Sight` stands in for one method of a class and tells on whom it is looked up. It then hands out the
-method itself, so that nothing of ours is on the stack while the method runs: tracebacks, warnings, signatures
-and compiled code stay as they are. One is on nn.Module.__call__ until the root is found, one on
-Tensor.backward to the end. Threads: any. Never raises into the script; keeps no model, tensor or hook alive.
+How: a `MethodProbe` replaces one method of a class and reports the object on which the method is looked up.
+The look-up then returns the method itself, so that no function of tdcore is on the stack while the method
+runs: tracebacks, warnings, signatures and compiled code stay as they are. One probe is on nn.Module.__call__
+until the root is found, and one is on Tensor.backward to the end. Threads: any. Never raises into the script;
+keeps no model, tensor or hook alive.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from tdcore.hooks.pytorch.hook import Hook
 from tdcore.hooks.pytorch.model.introspection import live_instances
 from tdcore.hooks.pytorch.parameters.grad_scaler import GRAD_SCALER
 from tdcore.hooks.pytorch.parameters.optimizers import owned_by
-from tdcore.hooks.pytorch.steps.step_hooks import Evaluation
+from tdcore.hooks.pytorch.steps.step_hooks import ClosureWrapper
 
-__all__ = ["Attachment", "Sight"]
+__all__ = ["Attachment", "MethodProbe"]
 
 # Wrappers that call the model which they hold, and where they hold it.
 _WRAPPERS = {
@@ -54,23 +55,23 @@ _BACKWARDS = 16  # whose graph is searched, where the script has no optimizer
 _CALL_CODE = getattr(getattr(nn.Module, "_call_impl", None), "__code__", None)
 
 
-class Sight:
+class MethodProbe:
     """Stands in a class for one of its methods; tells on which object it is looked up, then is that method.
 
     On the class itself the method is found as if nothing stood there.
     """
 
-    def __init__(self, owner: type, name: str, tell: Callable[[Any], None]) -> None:
+    def __init__(self, owner: type, name: str, on_lookup: Callable[[Any], None]) -> None:
         self._owner = owner
         self._name = name
         self._method: Any = getattr(owner, name)
-        self._tell = tell
+        self._on_lookup = on_lookup
         setattr(owner, name, self)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         if instance is None:
             return self._method
-        self._tell(instance)
+        self._on_lookup(instance)
         return MethodType(self._method, instance)
 
     def close(self) -> None:
@@ -79,7 +80,7 @@ class Sight:
             setattr(self._owner, self._name, self._method)
 
 
-class FirstEvaluation(Evaluation):
+class FirstClosureWrapper(ClosureWrapper):
     """Stands in for a closure as long as no training was found: the closure's forward may be the first."""
 
     def __init__(
@@ -122,8 +123,8 @@ class Attachment:
         self._backwards = 0  # whose graph was searched
         self._has_optimizers = False  # the process had one
         self._hook: weakref.ref[Hook] | Callable[[], None] = lambda: None
-        self._call = Sight(nn.Module, "__call__", self._on_call)
-        self._backward = Sight(torch.Tensor, "backward", self._on_backward)
+        self._call = MethodProbe(nn.Module, "__call__", self._on_call)
+        self._backward = MethodProbe(torch.Tensor, "backward", self._on_backward)
         self._step = register_optimizer_step_pre_hook(self._on_step)
         os.register_at_fork(after_in_child=self.close)
 
@@ -145,9 +146,9 @@ class Attachment:
         """A module is about to be called, or somebody reads its __call__."""
         try:
             if not self.found and torch.is_grad_enabled() and _at_top(sys._getframe(2)):
-                self._look_at(module)
+                self._check_root(module)
         except Exception as error:
-            self._give_up(error)
+            self._stop_after_error(error)
 
     def _on_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An optimizer is about to step, and no root was found before: its next call, or this, tells.
@@ -168,11 +169,11 @@ class Attachment:
                 self._not_called = list(map(weakref.ref, {id(root): root for root in roots}.values()))
             if not any(map(callable, (*args[1:], *kwargs.values()))):
                 return None
-            wrap = partial(FirstEvaluation, self, weakref.ref(optimizer))
+            wrap = partial(FirstClosureWrapper, self, weakref.ref(optimizer))
             rest = [wrap(value) if callable(value) else value for value in args[1:]]
             return (args[0], *rest), {key: wrap(one) if callable(one) else one for key, one in kwargs.items()}
         except Exception as error:
-            self._give_up(error, inside_step=True)
+            self._stop_after_error(error, inside_step=True)
         return None
 
     def _on_backward(self, root: torch.Tensor) -> None:
@@ -194,7 +195,7 @@ class Attachment:
 
     # How the root is told ---------------------------------------------------------------------------------
 
-    def _look_at(self, module: nn.Module) -> None:
+    def _check_root(self, module: nn.Module) -> None:
         parameters = {id(one) for one in module.parameters() if one.requires_grad}
         if not parameters:
             return
@@ -232,10 +233,10 @@ class Attachment:
         try:
             self._backwards += 1
             if root.grad_fn is not None:
-                leaves = _leaves_of(root.grad_fn)
-                self._reached.update((key, one) for key, one in self._uncertain.items() if key in leaves)
+                leaf_ids = _leaves_of(root.grad_fn)
+                self._reached.update((key, one) for key, one in self._uncertain.items() if key in leaf_ids)
         except Exception as error:
-            self._give_up(error)
+            self._stop_after_error(error)
 
     def _attach_not_called(self) -> None:
         """A backward is about to start, and an optimizer has stepped twice whose model no call has shown."""
@@ -245,7 +246,7 @@ class Attachment:
             if roots:
                 self._attach(roots)
         except Exception as error:
-            self._give_up(error)
+            self._stop_after_error(error)
 
     def _attach(self, roots: list[nn.Module]) -> None:
         with self._lock:
@@ -310,7 +311,7 @@ class Attachment:
             return False
         return True
 
-    def _give_up(self, error: Exception, *, inside_step: bool = False) -> None:
+    def _stop_after_error(self, error: Exception, *, inside_step: bool = False) -> None:
         """An error of our own: the script goes on without us. inside_step: hooks of optimizers stay."""
         self.found = True
         self._warn(f"nothing is recorded: {error}; the script goes on")

@@ -40,9 +40,9 @@ from tdcore.hooks import current
 from tdcore.hooks.arguments import hook_config
 from tdcore.hooks.base import _ALL_HOOKS, BaseHook
 from tdcore.hooks.pytorch.compile.code_variants import CompiledRoot, compile_in_use
-from tdcore.hooks.pytorch.compile.torchscript import leave_out_of_scripts
-from tdcore.hooks.pytorch.distributed.rank import came_too_early, place_in_job
-from tdcore.hooks.pytorch.forward.module_hooks import Tap
+from tdcore.hooks.pytorch.compile.torchscript import hide_hooks_from_torchscript
+from tdcore.hooks.pytorch.distributed.rank import rank_and_world_size, rank_mismatch_message
+from tdcore.hooks.pytorch.forward.module_hooks import ModuleHook
 from tdcore.hooks.pytorch.model.pickling import leave_hooks_out_of_pickles
 from tdcore.hooks.pytorch.parameters.payload_size import expected_bytes
 from tdcore.hooks.pytorch.registration import (
@@ -55,7 +55,7 @@ from tdcore.hooks.pytorch.registration import (
 from tdcore.hooks.pytorch.steps import compiled_steps
 from tdcore.hooks.pytorch.steps.driver import TrainingDriver
 from tdcore.hooks.pytorch.steps.root import Root, root_name
-from tdcore.hooks.pytorch.steps.step_hooks import optimizer_hooks
+from tdcore.hooks.pytorch.steps.step_hooks import optimizer_step_hooks
 from tdcore.hooks.pytorch.takeover import take_over
 from tdcore.hooks.recorder import array_product
 from tdcore.hooks.step_number import StepNumber
@@ -150,7 +150,7 @@ class Hook(TrainingDriver):
 
     def _start(self, config: HookConfig, *, clock: str = "update", **options: Any) -> None:
         check_clock(clock)
-        self._place = rank, world_size = place_in_job()
+        self._rank_and_size = rank, world_size = rank_and_world_size()
         options |= {"rank": rank, "world_size": world_size}
         BaseHook.__init__(self, config, framework_version=str(torch.__version__), **options)
         self._start_driver()
@@ -168,27 +168,27 @@ class Hook(TrainingDriver):
         if self._off or any(root.reference() is module for root in self._roots):
             return
         take_over(self, module, list(_ALL_HOOKS))
-        early = came_too_early(self._place)
+        early = rank_mismatch_message(self._rank_and_size)
         if early is not None:
             self._notes["place"] = early
             self._warn(early)
         name = root_name(module, self._roots)
         compiled = CompiledRoot() if self._roots else self._gate
-        compiled.met = compile_in_use()  # until it is called as it is
+        compiled.root_is_compiled = compile_in_use()  # until it is called as it is
         root = Root(self, module, name, compiled)
         if type(self).forward_hook is not Hook.forward_hook:
-            root.taps.override = weakref.WeakMethod(self.forward_hook)
+            root.module_hooks.override = weakref.WeakMethod(self.forward_hook)
         with ExitStack() as stack:
             if not self._listens:
                 self._listens = True
-                before, after = optimizer_hooks(weakref.ref(self))
+                before, after = optimizer_step_hooks(weakref.ref(self))
                 stack.callback(register_optimizer_step_pre_hook(before).remove)
                 stack.callback(register_optimizer_step_post_hook(after).remove)
             self._roots.append(root)
             root.put_on(self, stack)
             self._stack.enter_context(stack.pop_all())
         leave_hooks_out_of_pickles()
-        leave_out_of_scripts()
+        hide_hooks_from_torchscript()
         self._foreign.clear()
         self._guarded("ring size", self._expect, module, name)
         self._clock.refresh_next()
@@ -212,7 +212,7 @@ class Hook(TrainingDriver):
         self._losses.add(loss_module)
         if self._clock.plan is not None:
             self._guarded("losses", self._attach_losses, self._clock.plan)
-        elif self._gate.met or compile_in_use():
+        elif self._gate.root_is_compiled or compile_in_use():
             compiled_steps.arm_losses(self)
 
     def forward_hook(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
@@ -231,9 +231,9 @@ class Hook(TrainingDriver):
         if self._off:
             return
         for root in self._roots:
-            tap = root.taps.output_tap(module)
-            if tap is not None:
-                Tap.__call__(tap, module, inputs, outputs)
+            hook = root.module_hooks.output_hook(module)
+            if hook is not None:
+                ModuleHook.__call__(hook, module, inputs, outputs)
 
     def set_mode(self, mode: ModeKeys) -> None:
         """Says what the following steps are. From the first call on the mode no longer follows what runs.

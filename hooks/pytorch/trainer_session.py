@@ -21,17 +21,17 @@ from tdcore.modes import ModeKeys
 if TYPE_CHECKING:
     from tdcore.session import StopRequest
 
-__all__ = ["Training", "one_step", "replace"]
+__all__ = ["TrainerSession", "manual_step", "replace_attribute"]
 
 
-class Training:
+class TrainerSession:
     """out_dir, options: as for Hook. hook: that of the training that runs or ran last."""
 
     def __init__(self, out_dir: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
         self._out_dir = out_dir
         self._options = dict(options)
         self.hook: Hook | None = None
-        self.stop_asked = False
+        self.stop_requested = False
 
     def begin(
         self,
@@ -47,7 +47,7 @@ class Training:
         so there StopTraining is raised: the process ends, and the launcher ends the job.
         """
         self.end()
-        self.stop_asked = False
+        self.stop_requested = False
         mine = {"on_stop": self._on_stop} if processes == 1 else {}
         hook = Hook(self._out_dir, **{**self._options, **mine})
         try:
@@ -69,14 +69,14 @@ class Training:
             self.hook.close()
 
     def _on_stop(self, request: StopRequest) -> None:
-        self.stop_asked = True
+        self.stop_requested = True
         asked = self._options.get("on_stop")
         if asked is not None:
             asked(request)
 
 
 @contextmanager
-def one_step(hook: Hook, module: nn.Module, mode: ModeKeys) -> Iterator[None]:
+def manual_step(hook: Hook, module: nn.Module, mode: ModeKeys) -> Iterator[None]:
     """A step that a trainer makes around the module's own forward, which may be called in it or not."""
     hook.set_mode(mode)
     hook.step()
@@ -87,7 +87,7 @@ def one_step(hook: Hook, module: nn.Module, mode: ModeKeys) -> Iterator[None]:
         hook._leave_step()
 
 
-def replace(owner: Any, name: str, value: object, undo: ExitStack) -> None:
+def replace_attribute(owner: Any, name: str, value: object, undo: ExitStack) -> None:
     """Sets an attribute of one object, until `undo` is closed."""
     own = vars(owner)
     if name in own:

@@ -22,15 +22,15 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from tdcore.hooks.pytorch.compile.compile_regions import Untraced
+from tdcore.hooks.pytorch.compile.compile_regions import UncapturedModules
 from tdcore.hooks.pytorch.compile.forward_marks import put_mark, take_mark
-from tdcore.hooks.pytorch.compile.operator import number_of
+from tdcore.hooks.pytorch.compile.operator import register_observer
 
 __all__ = [
+    "CallSite",
+    "CallSites",
+    "CaptureVariant",
     "CompiledRoot",
-    "SecondVariant",
-    "Site",
-    "Sites",
     "compile_in_use",
     "original",
 ]
@@ -66,14 +66,14 @@ class CompiledRoot:
     forward ran without taps.
     """
 
-    __slots__ = ("asleep", "met", "missed")
+    __slots__ = ("capture_disabled", "missed", "root_is_compiled")
 
     def __init__(self) -> None:
-        self.met = self.asleep = False
+        self.root_is_compiled = self.capture_disabled = False
         self.missed = 0
 
 
-class SecondVariant:
+class CaptureVariant:
     """While taps are in it, code compiled for their modules outside of it does not run, and vice versa.
 
     sites: of the taps that are in it.
@@ -81,25 +81,25 @@ class SecondVariant:
 
     def __init__(self) -> None:
         self._held: list[tuple[dict[str, Any], Callable[..., Any]]] = []  # of a module, and its mark
-        self.sites: list[Site] = []
+        self.sites: list[CallSite] = []
 
-    def enter(self, taps: Iterable[Sited], root: nn.Module | None = None) -> None:
+    def enter(self, hooks: Iterable[Receiver], root: nn.Module | None = None) -> None:
         """From now on. Asked for in a process that compiles only.
 
         Modules whose forward is not a plain method (scripted ones) take no part, nor does the root: code that
         holds its call looks at CompiledRoot.asleep.
         """
-        for tap in taps:
-            tap.site.taker = weakref.ref(tap)
-            self.sites.append(tap.site)
-            module = tap.module()
+        for module_hook in hooks:
+            module_hook.site.receiver = weakref.ref(module_hook)
+            self.sites.append(module_hook.site)
+            module = module_hook.module()
             if module is not None and module is not root:
                 self.mark(module)
 
     def leave(self) -> None:
         """Modules are as they were, and what compiled code still gives is not taken."""
         while self.sites:
-            self.sites.pop().taker = _nobody
+            self.sites.pop().receiver = _no_receiver
         while self._held:
             take_mark(*self._held.pop())
 
@@ -113,58 +113,59 @@ class SecondVariant:
             self._held.append((attributes, mark))
 
 
-class Sited(Protocol):
+class Receiver(Protocol):
     """A tap, as far as this module knows it."""
 
     name: str
-    site: Site
+    site: CallSite
     module: weakref.ref[nn.Module]
 
-    def take(self, values: list[torch.Tensor], ends: str) -> None:
+    def record_from_compiled(self, values: list[torch.Tensor], suffixes: str) -> None:
         """Captures what compiled code gave."""
 
 
-class Site:
+class CallSite:
     """What compiled code knows of a tap: where it is, and not under which plan.
 
     who, label: its number, see operator.py and compile_regions.py.
     """
 
-    __slots__ = ("__weakref__", "_notes", "label", "taker", "who")
+    __slots__ = ("__weakref__", "_notes", "label", "observer_number", "receiver")
 
-    def __init__(self, notes: Untraced) -> None:
+    def __init__(self, notes: UncapturedModules) -> None:
         self._notes = notes
-        self.who = number_of(self)
-        self.label = str(int(self.who))
-        self.taker: weakref.ref[Sited] | Callable[[], None] = _nobody  # the tap that sits there now
+        self.observer_number = register_observer(self)
+        self.label = str(int(self.observer_number))
+        # the tap that sits there now
+        self.receiver: weakref.ref[Receiver] | Callable[[], None] = _no_receiver
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
         """Compiled code has come to this place. what: ends of the tensors' names, one a line."""
-        tap = self.taker()
-        if tap is not None:
-            tap.take(values, what)
+        module_hook = self.receiver()
+        if module_hook is not None:
+            module_hook.record_from_compiled(values, what)
 
-    def untraced(self, operator: str) -> None:
+    def report_uncaptured(self, operator: str) -> None:
         """Code is compiled that cannot come to this place."""
-        tap = self.taker()
-        if tap is not None:
-            self._notes.tell(tap.name, operator)
+        module_hook = self.receiver()
+        if module_hook is not None:
+            self._notes.note(module_hook.name, operator)
 
 
-class Sites:
+class CallSites:
     """The sites of one hook, by the start of their tensors' names."""
 
-    def __init__(self, notes: Untraced) -> None:
-        self._known: dict[str, Site] = {}
+    def __init__(self, notes: UncapturedModules) -> None:
+        self._known: dict[str, CallSite] = {}
         self._notes = notes
 
-    def at(self, prefix: str) -> Site:
+    def at(self, prefix: str) -> CallSite:
         """The site there, made at the first question."""
         site = self._known.get(prefix)
         if site is None:
-            site = self._known[prefix] = Site(self._notes)
+            site = self._known[prefix] = CallSite(self._notes)
         return site
 
 
-def _nobody() -> None:
+def _no_receiver() -> None:
     return None

@@ -21,7 +21,7 @@ import torch
 from tdcore.hooks.pytorch.compile.operator import observer_of
 from tdcore.hooks.pytorch.compile.tracing import is_exporting
 
-__all__ = ["Untraced", "traceable", "untraced"]
+__all__ = ["UncapturedModules", "can_insert_call", "report_uncaptured"]
 
 _RUNS_AGAIN = "tag_activation_checkpoint"  # its body may call us; it does so once more in backward
 _NO_REASON = "an operator with a body"
@@ -30,46 +30,46 @@ _transforms: Callable[[], Any] | None = getattr(
 )
 
 
-class Untraced:
+class UncapturedModules:
     """What one model says about such modules. notes: of collections.json."""
 
     def __init__(self, notes: dict[str, Any]) -> None:
         self._notes = notes
 
-    def tell(self, name: str, operator: str) -> None:
+    def note(self, name: str, operator: str) -> None:
         """A module is called in such a body."""
         why = f"called inside of {operator} in code compiled by torch.compile, where nothing can be captured"
         self._notes["not_in_compiled_code"] = self._notes.get("not_in_compiled_code", {}) | {name: why}
 
 
-def traceable(twice: bool = False) -> bool:
+def can_insert_call(twice: bool = False) -> bool:
     """Asked while code is compiled: whether a call of ours may stand here. twice: also if it runs again."""
     try:
-        around = None if is_exporting() else _around()
+        around = None if is_exporting() else _enclosing_operator()
     except Exception:
         return False  # a compiler that is not as we know it
     return around == "" or (twice and around == _RUNS_AGAIN)
 
 
-def untraced(label: str) -> bool:
+def report_uncaptured(label: str) -> bool:
     """Asked while code is compiled, where it is not traceable(): tells the observer. label: its number.
 
     As text, since that is a constant for the compiler; numbers may not be.
     """
     with suppress(Exception):
-        around = None if is_exporting() else _around()
+        around = None if is_exporting() else _enclosing_operator()
         observer = observer_of(int(label))
         if observer is not None and around is not None:
-            observer.untraced(around.removeprefix("tag_activation_") or _NO_REASON)
+            observer.report_uncaptured(around.removeprefix("tag_activation_") or _NO_REASON)
     return False
 
 
 # The compiler calls them while it traces, and takes the answers for constants.
-traceable._dynamo_marked_constant = True  # type: ignore[attr-defined]
-untraced._dynamo_marked_constant = True  # type: ignore[attr-defined]
+can_insert_call._dynamo_marked_constant = True  # type: ignore[attr-defined]
+report_uncaptured._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _around() -> str | None:
+def _enclosing_operator() -> str | None:
     """The operator in whose body the compiler is, by name; empty outside of any.
 
     None: a graph is made that is to leave the process, where no call of ours may stand.

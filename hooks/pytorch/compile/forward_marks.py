@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["hide", "put_mark", "take_mark"]
+__all__ = ["put_mark", "take_mark", "wrap_forward"]
 
 _KEY = "forward"
 _marks: weakref.WeakValueDictionary[int, Callable[..., Any]] = weakref.WeakValueDictionary()  # by id()
@@ -42,17 +42,17 @@ def take_mark(attributes: dict[str, Any], mark: Callable[..., Any]) -> None:
         _restore(attributes, mark)
 
 
-def hide(module: nn.Module) -> Callable[[], None]:
+def wrap_forward(module: nn.Module) -> Callable[[], None]:
     """Make code that was compiled for the module up to now match no more. Returns what ends that.
 
     The function that is returned keeps neither the module nor its forward alive: a hook that is never closed
     ends with the model.
     """
     mark = put_mark(module)
-    return _nothing if mark is None else partial(_unhide, weakref.ref(module), weakref.ref(mark))
+    return _nothing if mark is None else partial(_unwrap_forward, weakref.ref(module), weakref.ref(mark))
 
 
-def _unhide(module_ref: weakref.ref[nn.Module], mark_ref: weakref.ref[Callable[..., Any]]) -> None:
+def _unwrap_forward(module_ref: weakref.ref[nn.Module], mark_ref: weakref.ref[Callable[..., Any]]) -> None:
     module, mark = module_ref(), mark_ref()
     if module is not None and mark is not None:
         take_mark(module.__dict__, mark)

@@ -22,14 +22,14 @@ from typing import Any, Protocol
 import torch
 
 __all__ = [
-    "LEFT_OUT",
+    "OMITTED",
     "Observer",
     "is_compiling",
     "never_trace",
-    "number_of",
     "observe",
     "observer_of",
-    "plain",
+    "plain_tensors",
+    "register_observer",
     "skip_frames",
 ]
 
@@ -44,19 +44,19 @@ class Observer(Protocol):
     def observed(self, values: list[torch.Tensor], what: str) -> None:
         """Compiled code has come to this place. Never raises."""
 
-    def untraced(self, operator: str) -> None:
+    def report_uncaptured(self, operator: str) -> None:
         """Code is compiled that cannot hold the call, inside of an operator. Never raises."""
 
 
-LEFT_OUT = "\t"  # before the end of a name whose tensor is not handed on
+OMITTED = "\t"  # before the end of a name whose tensor is not handed on
 
 _observers: weakref.WeakValueDictionary[int, Observer] = weakref.WeakValueDictionary()
-_numbers = itertools.count()
+_numbering = itertools.count()
 
 
-def number_of(observer: Observer) -> torch.Tensor:
+def register_observer(observer: Observer) -> torch.Tensor:
     """A new number for an observer, in the form that compiled code hands on."""
-    number = next(_numbers)
+    number = next(_numbering)
     _observers[number] = observer
     with torch.inference_mode(False):
         return torch.tensor(number, dtype=torch.int64, device="cpu")
@@ -90,21 +90,21 @@ def observe(who: torch.Tensor, values: list[torch.Tensor], what: str = "") -> No
     _operator(_order, who, [value.detach() for value in values], what)
 
 
-def plain(found: list[tuple[str, torch.Tensor]]) -> tuple[list[torch.Tensor], list[str]]:
+def plain_tensors(found: list[tuple[str, torch.Tensor]]) -> tuple[list[torch.Tensor], list[str]]:
     """Tensors for observe(), and the ends of their names. Asked while code is compiled.
 
     Of a tensor of another class (a DTensor) only the end of the name is handed on, marked: an operator that
     it does not know would end the training.
     """
     values: list[torch.Tensor] = []
-    ends: list[str] = []
-    for end, tensor in found:
+    suffixes: list[str] = []
+    for suffix, tensor in found:
         if type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter:
             values.append(tensor)
-            ends.append(end)
+            suffixes.append(suffix)
         else:
-            ends.append(LEFT_OUT + end)
-    return values, ends
+            suffixes.append(OMITTED + suffix)
+    return values, suffixes
 
 
 def never_trace(*functions: Any) -> None:

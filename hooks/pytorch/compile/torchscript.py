@@ -17,12 +17,12 @@ from torch import nn
 
 from tdcore.hooks.pytorch.model.pickling import InertInCopies
 
-__all__ = ["leave_out_of_scripts"]
+__all__ = ["hide_hooks_from_torchscript"]
 
 _NOTHING = contextlib.nullcontext.__exit__
 
 
-def leave_out_of_scripts() -> None:
+def hide_hooks_from_torchscript() -> None:
     """From now on, until the process ends. May be called again."""
     recursive = getattr(torch.jit, "_recursive", None)
     stubs = getattr(recursive, "get_hook_stubs", None)

@@ -14,43 +14,45 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tdcore.hooks.plan import Batch
+from tdcore.hooks.plan import CaptureSpec
 
-__all__ = ["Unfinished"]
+__all__ = ["AsyncOutputs"]
 
 
-class Kept(NamedTuple):
+class PendingOutput(NamedTuple):
     """whole: what the module gave; local: this rank's part of it. when: step, mode, mode step, call."""
 
     whole: torch.Tensor
     local: Any
     version: int
-    batch: Batch
+    capture_spec: CaptureSpec
     when: tuple[int, int, int, int]
 
 
-class Unfinished:
+class AsyncOutputs:
     """Keeps tensors at most until the end of a forward. native: Ring.capture()."""
 
     def __init__(self, native: Callable[..., int]) -> None:
         self._native = native
-        self.kept: list[Kept] = []
+        self.pending: list[PendingOutput] = []
 
-    def keep(self, whole: torch.Tensor, local: Any, batch: Batch, when: tuple[int, int, int, int]) -> bool:
+    def keep(
+        self, whole: torch.Tensor, local: Any, capture_spec: CaptureSpec, when: tuple[int, int, int, int]
+    ) -> bool:
         """False when a change of the tensor could not be seen later."""
         if whole.is_inference():
             return False
-        self.kept.append(Kept(whole, local, whole._version, batch, when))
+        self.pending.append(PendingOutput(whole, local, whole._version, capture_spec, when))
         return True
 
     def take(self, *, last: bool) -> None:
         """Captures those that are finished. last: leaves a row of each of the others."""
-        waiting, self.kept = self.kept, []
+        waiting, self.pending = self.pending, []
         for kept in waiting:
             finished = kept.local.completed
             if not finished and not last:
-                self.kept.append(kept)
+                self.pending.append(kept)
                 continue
             same = finished and kept.whole._version == kept.version
             value = kept.local.elem if same else torch.empty(0, device="meta")  # no bytes: "skipped"
-            self._native([value], kept.batch.ids, kept.batch.flags, *kept.when)
+            self._native([value], kept.capture_spec.ids, kept.capture_spec.flags, *kept.when)

@@ -6,10 +6,10 @@ import os
 
 import torch
 
-__all__ = ["came_too_early", "place_in_job"]
+__all__ = ["rank_and_world_size", "rank_mismatch_message"]
 
 
-def place_in_job() -> tuple[int, int]:
+def rank_and_world_size() -> tuple[int, int]:
     """Rank and world size, from torch.distributed where it runs, else from torchrun's variables."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
@@ -20,9 +20,9 @@ def place_in_job() -> tuple[int, int]:
         return 0, 1
 
 
-def came_too_early(place: tuple[int, int]) -> str | None:
+def rank_mismatch_message(place: tuple[int, int]) -> str | None:
     """What to say when a hook was made before the job began and took itself for another rank."""
-    now = place_in_job()
+    now = rank_and_world_size()
     if now == place:
         return None
     return (

@@ -48,4 +48,4 @@ class Replicas:
         plan = hook._clock.plan
         if plan is not None:
             root.parameters.current_view()
-            root.parameters.begin_forward(hook._clock.now.stamp, plan, trains=trains)
+            root.parameters.begin_forward(hook._clock.now.step_id, plan, trains=trains)

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from tdcore.hooks.plan import Batch, NameTable
-from tdcore.hooks.pytorch.distributed.async_outputs import Unfinished
+from tdcore.hooks.plan import CaptureSpec, NameTable
+from tdcore.hooks.pytorch.distributed.async_outputs import AsyncOutputs
 from tdcore.hooks.pytorch.model.introspection import isinstance_if_imported
 from tdcore.hooks.pytorch.model.model_view import ModelView
 from tdcore.hooks.pytorch.model.opt_in_series import BACKWARD, RATIO, UPDATE
@@ -33,7 +33,7 @@ from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 from tdcore.shard import NORM_OF, Shard
 
-__all__ = ["Part", "Parts", "box", "in_place", "part_of"]
+__all__ = ["LocalShard", "LocalShards", "local_shard_of", "match_sharding", "shard_box"]
 
 _PLAIN = frozenset({torch.Tensor, nn.Parameter, type(None), np.ndarray, np.float64})
 _OF_PARAMETERS = frozenset(
@@ -44,13 +44,13 @@ _ASYNC = ("torch.distributed._functional_collectives", "AsyncCollectiveTensor")
 _FLAT = (
     "FullyShardedDataParallel: each rank's part is a piece of flattened parameters, whose place is not told"
 )
-_UNFINISHED = (
+_NOT_FINISHED = (
     "was not finished: read later, or not at all when the training did not wait for it in the forward"
 )
 _PLACES = 1 << 16  # of tensors that are remembered
 
 
-class Part(NamedTuple):
+class LocalShard(NamedTuple):
     """A tensor of this rank's own, and where it lies; trouble: why that is not known, if it should be."""
 
     tensor: Any
@@ -58,14 +58,14 @@ class Part(NamedTuple):
     trouble: str = ""
 
 
-class Parts:
+class LocalShards:
     """Puts this rank's parts in the place of what a capture is given. notes: of collections.json.
 
     copied: names of the parameters of which every rank has the whole.
     """
 
     def __init__(self, names: NameTable, notes: dict[str, Any], recorder: Recorder) -> None:
-        self.unfinished = Unfinished(recorder.native)
+        self.async_outputs = AsyncOutputs(recorder.native)
         self.copied: frozenset[str] = frozenset()
         self._names = names
         self._notes = notes
@@ -96,93 +96,95 @@ class Parts:
             self._notes["copied_over"] = [ranks]  # a list of groups: other workers' are joined to it
 
     def __call__(
-        self, tensors: list[Any], batch: Batch, when: tuple[int, int, int, int]
-    ) -> tuple[list[Any], Batch]:
+        self, tensors: list[Any], capture_spec: CaptureSpec, when: tuple[int, int, int, int]
+    ) -> tuple[list[Any], CaptureSpec]:
         """The same capture with parts and their ids. Costs next to nothing where all tensors are plain.
 
         when: step, mode, mode step, call. Nothing comes back of what is kept for later.
         """
-        if self.unfinished.kept:
-            self.unfinished.take(last=False)
+        if self.async_outputs.pending:
+            self.async_outputs.take(last=False)
         copied = self.copied
         if not copied and _PLAIN.issuperset(map(type, tensors)):
-            return tensors, batch
+            return tensors, capture_spec
         found = list(tensors)
-        ids = array("I", batch.ids)
+        ids = array("I", capture_spec.ids)
         for position, tensor in enumerate(tensors):
             if type(tensor) not in _PLAIN:
                 found[position], ids[position] = self._part(tensor, ids[position])
             elif copied and isinstance(tensor, torch.Tensor):
                 ids[position] = self._copy(ids[position], tensor.shape)
-        placed = batch.under(ids)
+        placed = capture_spec.with_ids(ids)
         if len(found) == 1 and self._keep(tensors[0], found[0], placed, when):
             return [], placed
         return found, placed
 
     def end_forward(self) -> None:
         """The root's forward has ended: no tensor is kept any longer."""
-        self.unfinished.take(last=True)
+        self.async_outputs.take(last=True)
 
-    def _keep(self, whole: Any, local: Any, batch: Batch, when: tuple[int, int, int, int]) -> bool:
-        if not isinstance_if_imported(local, *_ASYNC) or isinstance(whole, Part):
+    def _keep(
+        self, whole: Any, local: Any, capture_spec: CaptureSpec, when: tuple[int, int, int, int]
+    ) -> bool:
+        if not isinstance_if_imported(local, *_ASYNC) or isinstance(whole, LocalShard):
             return False
-        _, kind = self._names.named(batch.ids[0])
-        return kind is TensorKind.OUTPUT and self.unfinished.keep(whole, local, batch, when)
+        _, kind = self._names.name_and_kind(capture_spec.ids[0])
+        return kind is TensorKind.OUTPUT and self.async_outputs.keep(whole, local, capture_spec, when)
 
     def _part(self, tensor: Any, tensor_id: int) -> tuple[Any, int]:
-        part = part_of(tensor)
-        if part.trouble:
-            name, _ = self._names.named(tensor_id)
+        shard = local_shard_of(tensor)
+        if shard.trouble:
+            name, _ = self._names.name_and_kind(tensor_id)
             notes = self._notes.setdefault("unplaced", {})
-            if notes.get(name) != part.trouble:
-                notes[name] = part.trouble
+            if notes.get(name) != shard.trouble:
+                notes[name] = shard.trouble
                 self._names.changed = True
-        if part.shard is not None:
-            tensor_id = self._names.placed(tensor_id, part.shard)
-        return part.tensor, tensor_id
+        if shard.shard is not None:
+            tensor_id = self._names.intern_shard(tensor_id, shard.shard)
+        return shard.tensor, tensor_id
 
     def _copy(self, tensor_id: int, shape: torch.Size) -> int:
         found = self._copies.get((tensor_id, shape))
         if found is None:
-            name, kind = self._names.named(tensor_id)
+            name, kind = self._names.name_and_kind(tensor_id)
             found = tensor_id
             of_one = kind in _OF_PARAMETERS or name.startswith(_COPIED_SERIES)
             if of_one and name.rpartition("/")[2] in self.copied:
-                found = self._names.placed(tensor_id, Shard.whole(tuple(shape)))
+                found = self._names.intern_shard(tensor_id, Shard.whole(tuple(shape)))
             if len(self._copies) >= _PLACES:
                 self._copies.clear()
             self._copies[tensor_id, shape] = found
         return found
 
 
-def in_place(gradients: list[Any], parameters: Sequence[Any]) -> list[Any]:
+def match_sharding(gradients: list[Any], parameters: Sequence[Any]) -> list[Any]:
     """The gradients; one that is not there says where it would lie, when its parameter is spread."""
     if not any(map(is_, gradients, repeat(None))):
         return gradients
     return [
-        Part(None, part_of(parameter).shard)
+        LocalShard(None, local_shard_of(parameter).shard)
         if gradient is None and type(parameter) not in _PLAIN
         else gradient
         for gradient, parameter in zip(gradients, parameters, strict=True)
     ]
 
 
-def part_of(tensor: Any) -> Part:
+def local_shard_of(tensor: Any) -> LocalShard:
     """What this rank holds of the tensor. Of a tensor that is no DTensor: itself."""
-    if isinstance(tensor, Part):
+    if isinstance(tensor, LocalShard):
         return tensor
     if isinstance_if_imported(tensor, "torch.distributed.tensor", "DTensor"):
         local = getattr(tensor, "_local_tensor", None)
         if local is None:
             with torch.no_grad():  # with gradients to_local() would be a node of the graph
                 local = tensor.to_local()
-        part = _placed(tensor, _ready(local))
+        shard = _placed(tensor, _ready(local))
     else:
-        part = Part(_ready(tensor))
-    return part._replace(trouble=_UNFINISHED) if isinstance_if_imported(part.tensor, *_ASYNC) else part
+        shard = LocalShard(_ready(tensor))
+    return shard._replace(trouble=_NOT_FINISHED) if isinstance_if_imported(shard.tensor, *_ASYNC) else shard
 
 
-def box(
+def shard_box(
     shape: Sequence[int], mesh: Sequence[int], coordinate: Sequence[int], placements: Sequence[Any]
 ) -> tuple[tuple[int, ...], Shard] | None:
     """Shape and place of the part at a coordinate of a mesh. None: the part is no box, or cannot be told.
@@ -223,16 +225,18 @@ def box(
     return tuple(sizes), Shard(tuple(shape), tuple(offset), partial)
 
 
-def _placed(whole: Any, local: Any) -> Part:
+def _placed(whole: Any, local: Any) -> LocalShard:
     placements = tuple(whole.placements)
     coordinate = whole.device_mesh.get_coordinate()
     if coordinate is None:
-        return Part(None)  # the mesh is of other ranks
-    found = box(tuple(whole.shape), tuple(whole.device_mesh.shape), tuple(coordinate), placements)
+        return LocalShard(None)  # the mesh is of other ranks
+    found = shard_box(tuple(whole.shape), tuple(whole.device_mesh.shape), tuple(coordinate), placements)
     if found is None or found[0] != tuple(local.shape):
         text = ", ".join(map(str, placements))
-        return Part(local, trouble=f"where the part lies cannot be told: {tuple(local.shape)} by {text}")
-    return Part(local, found[1])
+        return LocalShard(
+            local, trouble=f"where the part lies cannot be told: {tuple(local.shape)} by {text}"
+        )
+    return LocalShard(local, found[1])
 
 
 def _reduction(placement: Any) -> str:

@@ -1,4 +1,4 @@
-"""Recompute: which modules activation checkpointing computes again in backward.
+"""RecomputeDetector: which modules activation checkpointing computes again in backward.
 
 Their outputs are captured once, in the forward. That they run again is found out in the first saved step of a
 model as it is built now: for one backward its modules carry a hook that notes its own call there. The names
@@ -25,10 +25,10 @@ from tdcore.hooks.pytorch.model.model_view import ModelView
 from tdcore.hooks.pytorch.model.pickling import InertInCopies
 from tdcore.hooks.run_notes import ModelNotes
 
-__all__ = ["Recompute"]
+__all__ = ["RecomputeDetector"]
 
 
-class Noting(InertInCopies):
+class RecomputeHook(InertInCopies):
     """A forward hook: notes that a module ran inside a backward."""
 
     __slots__ = ("name", "seen")
@@ -45,10 +45,10 @@ class Noting(InertInCopies):
             self.seen.add(self.name)
 
 
-skip_frames(Noting.__call__)
+skip_frames(RecomputeHook.__call__)
 
 
-class Recompute:
+class RecomputeDetector:
     """What one model computes again. notes: of collections.json."""
 
     def __init__(self, notes: dict[str, Any]) -> None:
@@ -75,7 +75,7 @@ class Recompute:
             module: Any = one.module()
             if module is not None and one.name not in left:
                 with suppress(Exception):  # some foreign kinds take no hooks; hook_attachment.py says so
-                    module._forward_hooks[self._key] = Noting(self._seen, one.name)
+                    module._forward_hooks[self._key] = RecomputeHook(self._seen, one.name)
                     self._attached.append(module._forward_hooks)
         return True
 

@@ -150,13 +150,13 @@ class Entries:
         for part in module.modules():
             if part is not module:
                 self._take_off(id(part))
-        before = root.taps.input_tap(module)
+        before = root.module_hooks.input_hook(module)
         hook._on_forward(root, module, None, None)
-        now = root.taps.input_tap(module)
+        now = root.module_hooks.input_hook(module)
         if now is before:
             return  # torch calls it next
         if before is not None:
-            before.pass_by()
+            before.skip_next_call()
         if now is not None and hook._clock.plan is not None:
             now(module, args, kwargs)
 

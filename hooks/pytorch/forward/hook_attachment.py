@@ -21,20 +21,26 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from tdcore.hooks.clock import Stamp
+from tdcore.hooks.clock import StepId
 from tdcore.hooks.faults import FaultHandler
 from tdcore.hooks.plan import Plan
-from tdcore.hooks.pytorch.compile.code_variants import CompiledRoot, SecondVariant, Sites
-from tdcore.hooks.pytorch.compile.compile_regions import Untraced
-from tdcore.hooks.pytorch.forward.checkpointing import Recompute
-from tdcore.hooks.pytorch.forward.module_hooks import EndTap, OverriddenTap, Override, Tap, prefix_of
+from tdcore.hooks.pytorch.compile.code_variants import CallSites, CaptureVariant, CompiledRoot
+from tdcore.hooks.pytorch.compile.compile_regions import UncapturedModules
+from tdcore.hooks.pytorch.forward.checkpointing import RecomputeDetector
+from tdcore.hooks.pytorch.forward.module_hooks import (
+    ModuleHook,
+    OverriddenModuleHook,
+    Override,
+    RootForwardEndHook,
+    prefix_of,
+)
 from tdcore.hooks.pytorch.forward.output_gradients import OutputGradients
-from tdcore.hooks.pytorch.forward.unhookable import Bypass
+from tdcore.hooks.pytorch.forward.unhookable import UnhookableLayers
 from tdcore.hooks.pytorch.model.model_view import ModelView, Module
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 
-__all__ = ["Arguments", "Attached", "Choice", "Taps", "may_take", "put_on", "take_off"]
+__all__ = ["Arguments", "Attached", "HookSet", "ModuleHooks", "may_hook", "put_on", "take_off"]
 
 _OUTPUT_GRADIENT = TensorKind.OUTPUT_GRADIENT
 _CANDIDATES = 4  # how many outputs a module may have before its names are first seen
@@ -44,79 +50,91 @@ _call: Callable[[Any], Any] = weakref.ref.__call__
 _HOOKS, _PRE_HOOKS, _WITH_KWARGS = "_forward_hooks", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"
 
 
-class Choice:
+class HookSet:
     """The taps of one plan on one set of modules, by where they go. own: of the root's input, if any.
 
     The root's input tap cannot be put on: its pre-hooks are running when taps are attached.
     taps: all of them. entries: what goes where; modules, their dictionaries of hooks, values. Never changes.
     """
 
-    __slots__ = ("after", "before", "entries", "own", "taps")
+    __slots__ = ("after", "before", "entries", "hooks", "root_input_hook")
 
-    def __init__(self, before: list[Tap], after: list[Tap], own: Tap | None = None) -> None:
+    def __init__(
+        self, before: list[ModuleHook], after: list[ModuleHook], root_input_hook: ModuleHook | None = None
+    ) -> None:
         self.before = before
         self.after = after
-        self.own = own
-        self.taps = [*before, *after, *filter(None, [own])]
-        pre, post = [tap.module for tap in before], [tap.module for tap in after]
+        self.root_input_hook = root_input_hook
+        self.hooks = [*before, *after, *filter(None, [root_input_hook])]
+        pre, post = (
+            [module_hook.module for module_hook in before],
+            [module_hook.module for module_hook in after],
+        )
         where = [_PRE_HOOKS] * len(pre) + [_WITH_KWARGS] * len(pre) + [_HOOKS] * len(post)
         what: list[object] = [*before, *before, *after]  # a tap as a flag is left out of pickles, too
         self.entries = [*pre, *pre, *post], where, what
 
-    def one_by_one(self) -> list[Choice]:
+    def one_by_one(self) -> list[HookSet]:
         """Each tap that goes on a module, alone."""
-        return [Choice([tap], []) for tap in self.before] + [Choice([], [tap]) for tap in self.after]
+        return [HookSet([module_hook], []) for module_hook in self.before] + [
+            HookSet([], [module_hook]) for module_hook in self.after
+        ]
 
-    def only(self, keep: Callable[[Tap], bool]) -> Choice:
+    def filtered(self, keep: Callable[[ModuleHook], bool]) -> HookSet:
         """Those that are to be kept."""
-        own = self.own if self.own is not None and keep(self.own) else None
-        return Choice(list(filter(keep, self.before)), list(filter(keep, self.after)), own) or _NOBODY
+        root_input_hook = (
+            self.root_input_hook if self.root_input_hook is not None and keep(self.root_input_hook) else None
+        )
+        return (
+            HookSet(list(filter(keep, self.before)), list(filter(keep, self.after)), root_input_hook)
+            or _NO_HOOKS
+        )
 
     def __bool__(self) -> bool:
-        return bool(self.taps)
+        return bool(self.hooks)
 
 
-_NOBODY = Choice([], [])
+_NO_HOOKS = HookSet([], [])
 
 Attached = list[dict[Any, Any]]  # dictionaries of modules that hold one of our keys
 Unhook = Callable[[dict[Any, Any]], object]  # takes that key out
 Arguments = tuple[tuple[object, ...], Mapping[str, object]]  # positional and keyword ones of a call
 
 
-class Taps:
+class ModuleHooks:
     """All taps of one hook. fault: BaseHook._fault. end: called when the root's forward has ended."""
 
     def __init__(
         self,
         recorder: Recorder,
         fault: FaultHandler,
-        end: weakref.WeakMethod[Callable[[], None]],
+        end_forward: weakref.WeakMethod[Callable[[], None]],
         warn: Callable[[str], None],
         notes: dict[str, Any],
         compiled: CompiledRoot,
     ) -> None:
         self._off = False
         self.override: Override | None = None  # forward_hook() of a subclass of Hook
-        self._bypass = Bypass(notes)
+        self._unhookable = UnhookableLayers(notes)
         self._compiled = compiled
         self._output_gradients = OutputGradients(recorder, fault, notes)
-        self._recompute = Recompute(notes)
-        self.unsettled = False  # settle() has something to do
-        self._now: tuple[Choice, ModelView] | None = None  # on the modules while the root's forward runs
+        self._recompute_detector = RecomputeDetector(notes)
+        self.has_pending_backward = False  # settle() has something to do
+        self._now: tuple[HookSet, ModelView] | None = None  # on the modules while the root's forward runs
         self._warn = warn
         self._recorder = recorder
         self._fault_ref = fault
-        self.end_tap = EndTap(end, fault)
+        self.end_hook = RootForwardEndHook(end_forward, fault)
         # Ids of hooks are unique in the process; a module can carry one of each of these.
         self._key, self._end_key = (RemovableHandle(OrderedDict()).id for _ in range(2))
         keys = self._key, self._end_key
         self._unhook, self._unhook_end = (methodcaller("pop", key, None) for key in keys)
-        self._sites = Sites(Untraced(notes))
-        self._variant = SecondVariant()
+        self._sites = CallSites(UncapturedModules(notes))
+        self._variant = CaptureVariant()
         self._attached: Attached = []
-        self._standing: Attached = []  # of the module inside a wrapped root that is called itself
+        self._inner_attached: Attached = []  # of the module inside a wrapped root that is called itself
         self.end_attached: Attached = []  # not empty: the root tells when it ends
-        self.step: Stamp | None = None  # that modules carry taps for
+        self.step: StepId | None = None  # that modules carry taps for
         self._running = 0  # calls of the root that have not ended, while modules carry taps
 
     def switch_off(self) -> None:
@@ -125,7 +143,7 @@ class Taps:
         self._output_gradients.switch_off()
         self._variant.leave()
         take_off(self._attached, self._unhook)
-        list(map(self._unhook, self._standing))
+        list(map(self._unhook, self._inner_attached))
 
     @property
     def is_on(self) -> bool:
@@ -150,87 +168,87 @@ class Taps:
         modules that this plan would tap are tapped as well, so that there are as few sets of tapped modules
         as may be.
         """
-        if self._now is not None or self._recompute.watching:
+        if self._now is not None or self._recompute_detector.watching:
             self.detach()  # the last forward ended without telling
-        choice = _NOBODY
+        hook_set = _NO_HOOKS
         if not self._off:
-            choice = self._choice(view, plan, also)
-            if view is not self._bypass.view:
-                self._bypass.look_at(view)
-            if self._bypass.layers:
-                choice = self._bypass.willing(choice, plan, in_any_mode=arguments is None)
+            hook_set = self._hook_set(view, plan, also)
+            if view is not self._unhookable.view:
+                self._unhookable.read_model(view)
+            if self._unhookable.layers:
+                hook_set = self._unhookable.allowed(hook_set, plan, in_any_mode=arguments is None)
         try:
             try:
-                put_on(choice, self._key, self._attached)
+                put_on(hook_set, self._key, self._attached)
             except Exception:
-                choice = self._put_willing(view, plan, choice)
+                hook_set = self._put_on_allowed(view, plan, hook_set)
             if _OUTPUT_GRADIENT in plan.kinds and not self._off:
-                self._output_gradients.attach(view, plan, self._bypass.resting)
+                self._output_gradients.attach(view, plan, self._unhookable.excluded)
                 if self._output_gradients.attached:
-                    self.unsettled = watch_end = True
+                    self.has_pending_backward = watch_end = True
             if also is not None:
-                self._variant.enter(choice.taps, root)
-            if watch_end or choice is not _NOBODY:
+                self._variant.enter(hook_set.hooks, root)
+            if watch_end or hook_set is not _NO_HOOKS:
                 hooks: dict[Any, Any] = root._forward_hooks
                 always: dict[Any, Any] = root._forward_hooks_always_called
                 self.end_attached = [hooks, always]
-                hooks[self._end_key] = self.end_tap
-                always[self._end_key] = self.end_tap
+                hooks[self._end_key] = self.end_hook
+                always[self._end_key] = self.end_hook
         except BaseException:
             self.detach()
             raise
-        self._now = choice, view
+        self._now = hook_set, view
         self._running = 0 if arguments is None else 1
-        self.step = self._recorder.now.stamp
-        if choice.own is not None and arguments is not None:
-            choice.own(root, *arguments)
+        self.step = self._recorder.now.step_id
+        if hook_set.root_input_hook is not None and arguments is not None:
+            hook_set.root_input_hook(root, *arguments)
 
-    def stand_in(self, inner: nn.Module | None) -> None:
+    def attach_inner(self, inner: nn.Module | None) -> None:
         """The module inside a wrapped root is called itself: its outputs are those of the root.
 
         None: the root is.
         """
-        take_off(self._standing, self._unhook, self._unhook_end)
+        take_off(self._inner_attached, self._unhook, self._unhook_end)
         if inner is None:
             return
         hooks: dict[Any, Any] = inner._forward_hooks
         always: dict[Any, Any] = inner._forward_hooks_always_called
-        self._standing += [hooks, always]
-        choice, _ = self._now or (_NOBODY, None)
-        inside = next((tap for tap in choice.after if tap.is_root), None)
+        self._inner_attached += [hooks, always]
+        hook_set, _ = self._now or (_NO_HOOKS, None)
+        inside = next((module_hook for module_hook in hook_set.after if module_hook.is_root), None)
         if inside is not None:
             hooks[self._key] = inside
         if self.end_attached:
-            hooks[self._end_key], always[self._end_key] = self.end_tap, True
+            hooks[self._end_key], always[self._end_key] = self.end_hook, True
 
-    def input_tap(self, module: nn.Module) -> Tap | None:
+    def input_hook(self, module: nn.Module) -> ModuleHook | None:
         """The tap of a module's input that it carries now."""
-        tap = module._forward_pre_hooks.get(self._key)
-        return tap if isinstance(tap, Tap) else None
+        module_hook = module._forward_pre_hooks.get(self._key)
+        return module_hook if isinstance(module_hook, ModuleHook) else None
 
-    def output_tap(self, module: nn.Module) -> Tap | None:
+    def output_hook(self, module: nn.Module) -> ModuleHook | None:
         """The tap of a module's outputs that it carries now."""
-        tap = module._forward_hooks.get(self._key)
-        return tap if isinstance(tap, Tap) else None
+        module_hook = module._forward_hooks.get(self._key)
+        return module_hook if isinstance(module_hook, ModuleHook) else None
 
     @property
-    def own(self) -> Tap | None:
+    def root_input_hook(self) -> ModuleHook | None:
         """What takes the root's input in the running step."""
-        return self._now[0].own if self._now is not None else None
+        return self._now[0].root_input_hook if self._now is not None else None
 
-    def take_own(self, values: list[torch.Tensor], ends: str) -> None:
+    def record_root_input(self, values: list[torch.Tensor], suffixes: str) -> None:
         """Captures the root's input, which compiled code brings."""
-        own = self.own
-        if own is not None and ends:
-            own.take(values, ends)
+        root_input_hook = self.root_input_hook
+        if root_input_hook is not None and suffixes:
+            root_input_hook.record_from_compiled(values, suffixes)
 
     def begin_call(self, root: nn.Module, arguments: Arguments | None) -> None:
         """The root is called once more in the step that modules carry taps for."""
         if arguments is not None:
             self._running += 1
-        own = self.own
-        if own is not None and arguments is not None:
-            own(root, *arguments)
+        root_input_hook = self.root_input_hook
+        if root_input_hook is not None and arguments is not None:
+            root_input_hook(root, *arguments)
 
     def forward_ended(self, *, keep: bool = False, always: bool = True) -> None:
         """The root's forward has ended: also notes which modules it did not call.
@@ -245,32 +263,36 @@ class Taps:
         if now is None or self._off:
             self.detach()
             return
-        choice, view = now
-        self._bypass.forward_ended(choice, view, self._recorder.now.calls)
-        if not keep or self._variant.sites or not (always or self._bypass.some_waiting):
+        hook_set, view = now
+        self._unhookable.forward_ended(hook_set, view, self._recorder.now.calls)
+        if not keep or self._variant.sites or not (always or self._unhookable.has_uncalled):
             self.detach()
-        recompute = self._recompute
+        detector = self._recompute_detector
         # Compiled code asks for no hook, and one more would make another variant of it.
-        if recompute.known is not view and not self._compiled.met and recompute.watch(view, self._bypass.shy):
-            self.unsettled = True
+        if (
+            detector.known is not view
+            and not self._compiled.root_is_compiled
+            and detector.watch(view, self._unhookable.unhookable_modules)
+        ):
+            self.has_pending_backward = True
 
     def end_step(self) -> bool:
         """The step is over. Whether modules were called after the root's forward had ended."""
         found = False
-        if self._now is not None and self._bypass.some_waiting and not self._off:
-            found = self._bypass.forward_ended(*self._now, self._recorder.now.calls)
+        if self._now is not None and self._unhookable.has_uncalled and not self._off:
+            found = self._unhookable.forward_ended(*self._now, self._recorder.now.calls)
         self.detach()
         return found
 
-    def settle(self) -> None:
+    def finish_backward(self) -> None:
         """The step is over: what was to be seen in its backward was seen, or was not there.
 
-        Taps stay: they may have been put on already for a forward that is compiled.
+        ModuleHooks stay: they may have been put on already for a forward that is compiled.
         """
-        self.unsettled = False
-        if self._recompute.watching:
-            self._recompute.stop()
-        self._output_gradients.settle()
+        self.has_pending_backward = False
+        if self._recompute_detector.watching:
+            self._recompute_detector.stop()
+        self._output_gradients.finish_backward()
 
     def switch_off_output_gradients(self) -> None:
         """Leaves the rest on."""
@@ -282,105 +304,111 @@ class Taps:
         self._running = 0
         if self._output_gradients.attached:
             self._output_gradients.detach()
-        if self._recompute.watching:
-            self._recompute.stop()
+        if self._recompute_detector.watching:
+            self._recompute_detector.stop()
         if self._variant.sites:
             self._variant.leave()
         take_off(self._attached, self._unhook)
         take_off(self.end_attached, self._unhook_end)
-        if self._standing:
-            take_off(self._standing, self._unhook, self._unhook_end)
+        if self._inner_attached:
+            take_off(self._inner_attached, self._unhook, self._unhook_end)
 
-    def _choice(self, view: ModelView, plan: Plan, also: Plan | None) -> Choice:
+    def _hook_set(self, view: ModelView, plan: Plan, also: Plan | None) -> HookSet:
         """Who is tapped under this plan. The first time, modules that may turn out to matter are, too."""
         if also is not None:
-            return self._choice_with(view, plan, also)
+            return self._hook_set_with(view, plan, also)
         mode = self._recorder.now.mode
-        known: tuple[ModelView, Choice] | None = plan.cache.get(("taps", mode, view.root_name))
+        known: tuple[ModelView, HookSet] | None = plan.cache.get(("taps", mode, view.root_name))
         if known is not None and known[0] is view:
             return known[1]
         trial = plan.cache.pop(("trial", mode, view.root_name), None)
         if trial is not None and trial[0] is view:
-            useful = {tap.name for tap in trial[1].taps if tap.useful or not tap.called} | self._bypass.spared
-            choice: Choice = trial[1].only(lambda tap: tap.name in useful)
+            useful = {
+                module_hook.name
+                for module_hook in trial[1].hooks
+                if module_hook.useful or not module_hook.called
+            } | self._unhookable.ever_excluded
+            hook_set: HookSet = trial[1].filtered(lambda module_hook: module_hook.name in useful)
         elif _waits_for_names(plan, view):
-            choice = self._choose(view, plan, everything=True)
-            plan.cache["trial", mode, view.root_name] = (view, choice)
-            return choice
+            hook_set = self._select(view, plan, everything=True)
+            plan.cache["trial", mode, view.root_name] = (view, hook_set)
+            return hook_set
         else:
-            choice = self._choose(view, plan, everything=False)
-        plan.cache["taps", mode, view.root_name] = (view, choice)
-        return choice
+            hook_set = self._select(view, plan, everything=False)
+        plan.cache["taps", mode, view.root_name] = (view, hook_set)
+        return hook_set
 
-    def _choice_with(self, view: ModelView, plan: Plan, also: Plan) -> Choice:
+    def _hook_set_with(self, view: ModelView, plan: Plan, also: Plan) -> HookSet:
         """Who is tapped under either plan, and under the one as under the other."""
         key = ("taps with", view.root_name)
-        known: tuple[ModelView, Plan, Choice] | None = plan.cache.get(key)
+        known: tuple[ModelView, Plan, HookSet] | None = plan.cache.get(key)
         if known is None or known[0] is not view or known[1] is not also:
             everything = _waits_for_names(also, view)
-            choice = self._choose(view, plan, everything=everything, also=also)
-            known = plan.cache[key] = (view, also, choice)
+            hook_set = self._select(view, plan, everything=everything, also=also)
+            known = plan.cache[key] = (view, also, hook_set)
         return known[2]
 
-    def _choose(self, view: ModelView, plan: Plan, *, everything: bool, also: Plan | None = None) -> Choice:
+    def _select(self, view: ModelView, plan: Plan, *, everything: bool, also: Plan | None = None) -> HookSet:
         def may_be_taken(module: Module, kind: TensorKind) -> bool:
-            return may_take(plan, module, kind) or (also is not None and may_take(also, module, kind))
+            return may_hook(plan, module, kind) or (also is not None and may_hook(also, module, kind))
 
-        before: list[Tap] = []
-        after: list[Tap] = []
-        own = None
+        before: list[ModuleHook] = []
+        after: list[ModuleHook] = []
+        root_input_hook = None
         for module in view.modules:
             is_root = module is view.modules[0]
             if everything or may_be_taken(module, TensorKind.INPUT):
-                tap = self._tap(module, TensorKind.INPUT, plan, is_root=is_root)
+                module_hook = self._new_hook(module, TensorKind.INPUT, plan, is_root=is_root)
                 if is_root:
-                    own = tap
+                    root_input_hook = module_hook
                 else:
-                    before.append(tap)
+                    before.append(module_hook)
             own_loss = is_root and (also or plan).may_take(TensorKind.LOSS)
             if everything or own_loss or may_be_taken(module, TensorKind.OUTPUT):
-                after.append(self._tap(module, TensorKind.OUTPUT, plan, is_root=is_root))
-        return Choice(before, after, own) or _NOBODY
+                after.append(self._new_hook(module, TensorKind.OUTPUT, plan, is_root=is_root))
+        return HookSet(before, after, root_input_hook) or _NO_HOOKS
 
-    def _tap(self, module: Module, kind: TensorKind, plan: Plan, **options: Any) -> Tap:
+    def _new_hook(self, module: Module, kind: TensorKind, plan: Plan, **options: Any) -> ModuleHook:
         site = self._sites.at(prefix_of(module, kind))
         if self.override is not None and kind is TensorKind.OUTPUT:
-            tap = OverriddenTap(module, kind, plan, self._recorder, self._fault_ref, site, **options)
-            tap.override = self.override
-            return tap
-        return Tap(module, kind, plan, self._recorder, self._fault_ref, site, **options)
+            module_hook = OverriddenModuleHook(
+                module, kind, plan, self._recorder, self._fault_ref, site, **options
+            )
+            module_hook.override = self.override
+            return module_hook
+        return ModuleHook(module, kind, plan, self._recorder, self._fault_ref, site, **options)
 
-    def _put_willing(self, view: ModelView, plan: Plan, choice: Choice) -> Choice:
+    def _put_on_allowed(self, view: ModelView, plan: Plan, hook_set: HookSet) -> HookSet:
         """Leaves out the modules that take no hooks (some foreign kinds), with a message."""
         refused = set()
-        for one in choice.one_by_one():
+        for one in hook_set.one_by_one():
             take_off(self._attached, self._unhook)
             try:
                 put_on(one, self._key, self._attached)
             except Exception as error:
-                tap = one.taps[0]
-                what = f"{tap.name} ({tap.origin})"
+                module_hook = one.hooks[0]
+                what = f"{module_hook.name} ({module_hook.origin})"
                 self._warn(f"outputs of {what} cannot be captured: {type(error).__name__}: {error}")
-                refused.add(tap.name)
+                refused.add(module_hook.name)
         take_off(self._attached, self._unhook)
-        choice = choice.only(lambda tap: tap.name not in refused)
+        hook_set = hook_set.filtered(lambda module_hook: module_hook.name not in refused)
         widened = plan.cache.get(("taps with", view.root_name))
         if widened is not None:
-            plan.cache["taps with", view.root_name] = (*widened[:2], choice)
+            plan.cache["taps with", view.root_name] = (*widened[:2], hook_set)
         for what in ("taps", "trial"):
             key = (what, self._recorder.now.mode, view.root_name)
             if key in plan.cache:
-                plan.cache[key] = (view, choice)
-        put_on(choice, self._key, self._attached)
-        return choice
+                plan.cache[key] = (view, hook_set)
+        put_on(hook_set, self._key, self._attached)
+        return hook_set
 
 
-def put_on(choice: Choice, key: int, attached: Attached) -> None:
+def put_on(hook_set: HookSet, key: int, attached: Attached) -> None:
     """Straight into the modules' dictionaries: a tenth of the time of register_forward_hook().
 
     Raises what a module raises that takes no hooks; `attached` then tells what to take off again.
     """
-    modules, where, what = choice.entries
+    modules, where, what = hook_set.entries
     found = list(map(getattr, map(_call, modules), where))
     attached += found
     list(map(setitem, found, repeat(key), what))
@@ -393,7 +421,7 @@ def take_off(attached: Attached, *unhooks: Unhook) -> None:
     attached.clear()
 
 
-def may_take(plan: Plan, module: Module, kind: TensorKind) -> bool:
+def may_hook(plan: Plan, module: Module, kind: TensorKind) -> bool:
     """Whether the plan may take an input or output of the module."""
     if not plan.may_take(kind):
         return False

@@ -22,12 +22,12 @@ from torch.utils.hooks import RemovableHandle
 
 from tdcore.hooks.faults import FaultHandler
 from tdcore.hooks.plan import Plan
-from tdcore.hooks.pytorch.compile.code_variants import CompiledRoot, SecondVariant, Sites
-from tdcore.hooks.pytorch.compile.compile_regions import Untraced
+from tdcore.hooks.pytorch.compile.code_variants import CallSites, CaptureVariant, CompiledRoot
+from tdcore.hooks.pytorch.compile.compile_regions import UncapturedModules
 from tdcore.hooks.pytorch.compile.operator import is_compiling, skip_frames
-from tdcore.hooks.pytorch.forward.hook_attachment import Attached, Choice, may_take, put_on, take_off
-from tdcore.hooks.pytorch.forward.module_hooks import Tap, prefix_of
-from tdcore.hooks.pytorch.model.flatten import leaves
+from tdcore.hooks.pytorch.forward.hook_attachment import Attached, HookSet, may_hook, put_on, take_off
+from tdcore.hooks.pytorch.forward.module_hooks import ModuleHook, prefix_of
+from tdcore.hooks.pytorch.model.flatten import flatten_tensors
 from tdcore.hooks.pytorch.model.model_view import Module
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
@@ -42,10 +42,10 @@ def requires_grad(value: object) -> bool:
     """Whether any tensor of a nested value takes part in a backward."""
     if isinstance(value, torch.Tensor):
         return value.requires_grad
-    return any(tensor.requires_grad for _, tensor in leaves(value))
+    return any(tensor.requires_grad for _, tensor in flatten_tensors(value))
 
 
-class RoutedTap(Tap):
+class RoutedLossHook(ModuleHook):
     """A tap that captures only the values of one step. router: tells which."""
 
     __slots__ = ("router",)
@@ -56,18 +56,18 @@ class RoutedTap(Tap):
         """As a forward hook, or a pre-hook with keyword arguments. Never raises."""
         router = self.router
         if router is None or is_compiling():
-            Tap.__call__(self, module, args, last)
+            ModuleHook.__call__(self, module, args, last)
             return
         try:
             step = router((args, last) if self.is_input else last)
             if step is not None:
                 with step:
-                    Tap.__call__(self, module, args, last)
+                    ModuleHook.__call__(self, module, args, last)
         except Exception as error:
             self.failed(error)
 
 
-skip_frames(RoutedTap.__call__)
+skip_frames(RoutedLossHook.__call__)
 
 
 class LossHooks:
@@ -83,8 +83,8 @@ class LossHooks:
         self._recorder = recorder
         self._fault = fault
         self._gate = gate
-        self._sites = Sites(Untraced(notes))
-        self._variant = SecondVariant()
+        self._sites = CallSites(UncapturedModules(notes))
+        self._variant = CaptureVariant()
         keys = [RemovableHandle(OrderedDict()).id for _ in range(2)]  # unique among all hooks of the process
         self._key, self._training_key = keys
         self._unhook, self._unhook_training = (methodcaller("pop", key, None) for key in keys)
@@ -97,22 +97,28 @@ class LossHooks:
         self.modules.append(Module(weakref.ref(criterion), name, origin))
 
     def attach(self, plan: Plan, also: Plan | None = None, router: Router | None = None) -> None:
-        """A step begins that is saved. also: as for Taps.attach(). router: None: all values belong to it."""
+        """A step begins that is saved.
+
+        Args:
+            plan: The plan of the step.
+            also: As for ModuleHooks.attach().
+            router: Selects the values that belong to the step; None: all do.
+        """
         if self._off or not self.modules:
             return
-        choice = self._choice("losses", plan, also, router)
+        hook_set = self._hook_set("losses", plan, also, router)
         self.detach()
-        put_on(choice, self._key, self.attached)
+        put_on(hook_set, self._key, self.attached)
         if also is not None:
-            self._variant.enter(choice.taps)
+            self._variant.enter(hook_set.hooks)
 
     def attach_beneath(self, plan: Plan, router: Router) -> None:
         """Another step begins within a training step that is saved. plan, router: of the training step."""
         if self._off or not self.modules:
             return
         self.detach_beneath()
-        choice = self._choice("losses beneath", plan, None, router)
-        put_on(choice, self._training_key, self._of_training)
+        hook_set = self._hook_set("losses beneath", plan, None, router)
+        put_on(hook_set, self._training_key, self._of_training)
 
     def detach(self) -> None:
         """A step begins that is not saved, or the hook is closed."""
@@ -129,27 +135,27 @@ class LossHooks:
         self.detach()
         self.detach_beneath()
 
-    def _choice(self, what: str, plan: Plan, also: Plan | None, router: Router | None) -> Choice:
+    def _hook_set(self, what: str, plan: Plan, also: Plan | None, router: Router | None) -> HookSet:
         question = (len(self.modules), also)
-        known: tuple[tuple[int, Plan | None], Choice] | None = plan.cache.get(what)
+        known: tuple[tuple[int, Plan | None], HookSet] | None = plan.cache.get(what)
         if known is None or known[0] != question:
-            known = plan.cache[what] = (question, self._choose(plan, also or plan))
-        choice = known[1]
+            known = plan.cache[what] = (question, self._select(plan, also or plan))
+        hook_set = known[1]
         if any(loss.module() is None for loss in self.modules):
-            choice = choice.only(lambda tap: tap.module() is not None)
-        for tap in choice.taps:
-            tap.router = router  # type: ignore[attr-defined]  # all are made below
-        return choice
+            hook_set = hook_set.filtered(lambda module_hook: module_hook.module() is not None)
+        for module_hook in hook_set.hooks:
+            module_hook.router = router  # type: ignore[attr-defined]  # all are made below
+        return hook_set
 
-    def _choose(self, plan: Plan, widest: Plan) -> Choice:
-        def taps(kind: TensorKind) -> list[Tap]:
-            takers = [loss for loss in self.modules if may_take(widest, loss, kind)]
-            return [self._tap(loss, kind, plan) for loss in takers]
+    def _select(self, plan: Plan, widest: Plan) -> HookSet:
+        def hooks(kind: TensorKind) -> list[ModuleHook]:
+            takers = [loss for loss in self.modules if may_hook(widest, loss, kind)]
+            return [self._new_hook(loss, kind, plan) for loss in takers]
 
-        return Choice(taps(TensorKind.INPUT), taps(TensorKind.LOSS))
+        return HookSet(hooks(TensorKind.INPUT), hooks(TensorKind.LOSS))
 
-    def _tap(self, module: Module, kind: TensorKind, plan: Plan) -> Tap:
+    def _new_hook(self, module: Module, kind: TensorKind, plan: Plan) -> ModuleHook:
         site = self._sites.at(prefix_of(module, kind))
-        tap = RoutedTap(module, kind, plan, self._recorder, self._fault, site, gate=self._gate)
-        tap.router = None
-        return tap
+        module_hook = RoutedLossHook(module, kind, plan, self._recorder, self._fault, site, gate=self._gate)
+        module_hook.router = None
+        return module_hook

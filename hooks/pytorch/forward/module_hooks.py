@@ -24,15 +24,15 @@ import torch
 from torch import nn
 
 from tdcore.hooks.faults import FaultHandler
-from tdcore.hooks.plan import Batch, Plan, Want
-from tdcore.hooks.pytorch.compile.code_variants import CompiledRoot, Site
-from tdcore.hooks.pytorch.compile.compile_regions import traceable, untraced
+from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
+from tdcore.hooks.pytorch.compile.code_variants import CallSite, CompiledRoot
+from tdcore.hooks.pytorch.compile.compile_regions import can_insert_call, report_uncaptured
 from tdcore.hooks.pytorch.compile.operator import (
-    LEFT_OUT,
+    OMITTED,
     is_compiling,
-    number_of,
     observe,
-    plain,
+    plain_tensors,
+    register_observer,
     skip_frames,
 )
 from tdcore.hooks.pytorch.compile.tracing import (
@@ -42,32 +42,32 @@ from tdcore.hooks.pytorch.compile.tracing import (
     symbolic,
     tracing_state,
 )
-from tdcore.hooks.pytorch.model.flatten import leaves
+from tdcore.hooks.pytorch.model.flatten import flatten_tensors
 from tdcore.hooks.pytorch.model.model_view import Module
 from tdcore.hooks.pytorch.model.pickling import InertInCopies
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 
-__all__ = ["EndTap", "OverriddenTap", "Override", "Tap", "prefix_of"]
+__all__ = ["ModuleHook", "OverriddenModuleHook", "Override", "RootForwardEndHook", "prefix_of"]
 
 Override = weakref.WeakMethod[Callable[[nn.Module, Any, Any], object]]  # forward_hook() of a subclass of Hook
 
 
-class EndTap(InertInCopies):
+class RootForwardEndHook(InertInCopies):
     """The root's last forward hook: the forward has ended, well or with an exception."""
 
-    __slots__ = ("end", "fault", "who")
+    __slots__ = ("end", "fault", "observer_number")
 
     def __init__(self, end: Callable[[], Callable[[], None] | None], fault: FaultHandler) -> None:
         self.end = end
         self.fault = fault
-        self.who = number_of(self)
+        self.observer_number = register_observer(self)
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
         """As a forward hook that is always called."""
         if is_compiling():
-            if traceable(True):
-                observe(self.who, [])
+            if can_insert_call(True):
+                observe(self.observer_number, [])
             return
         perhaps = dispatch_modes() or tracing_state() is not None or symbolic._is_fx_tracing_flag
         if not (perhaps and is_traced((*args, output))):
@@ -84,11 +84,11 @@ class EndTap(InertInCopies):
             if fault is not None:
                 fault("modules without calls", error)
 
-    def untraced(self, operator: str) -> None:
+    def report_uncaptured(self, operator: str) -> None:
         """Not asked for: what sits at the beginning of the root tells it."""
 
 
-class Tap(InertInCopies):
+class ModuleHook(InertInCopies):
     """Captures what one module gives, as a forward hook, or gets, as a pre-hook with keyword arguments.
 
     kind: INPUT makes it a pre-hook. is_root: the module is the registered model. useful: some tensor of it
@@ -96,18 +96,18 @@ class Tap(InertInCopies):
     """
 
     __slots__ = (
-        "_batches",
+        "_capture_specs",
+        "_fast_type",
+        "_fast_type_after_skip",
         "_fault",
         "_flags",
         "_ids",
-        "_in_place",
         "_kind",
-        "_passes_by",
         "_plan",
         "_prefix",
         "_recorder",
-        "_short",
         "_single",
+        "_skips_next_call",
         "gate",
         "is_input",
         "is_root",
@@ -125,7 +125,7 @@ class Tap(InertInCopies):
         plan: Plan,
         recorder: Recorder,
         fault: FaultHandler,
-        site: Site,
+        site: CallSite,
         *,
         is_root: bool = False,
         gate: CompiledRoot | None = None,
@@ -141,13 +141,13 @@ class Tap(InertInCopies):
         self._prefix = prefix_of(module, kind)
         self._recorder = recorder
         self._fault = fault
-        self._single: Batch | None = None  # of "<prefix>0", once that is known to be wanted
-        self._batches: dict[tuple[str, ...], tuple[list[int], Batch]] = {}  # by ends of names
-        self._short: type | None = None  # what may take the short way: a plain tensor, or still nothing
+        self._single: CaptureSpec | None = None  # of "<prefix>0", once that is known to be wanted
+        self._capture_specs: dict[tuple[str, ...], tuple[list[int], CaptureSpec]] = {}  # by ends of names
+        self._fast_type: type | None = None  # what may take the short way: a plain tensor, or still nothing
         self._ids: Any = None  # of _single, for the short way
         self._flags = b""
-        self._passes_by = False
-        self._in_place: type | None = None
+        self._skips_next_call = False
+        self._fast_type_after_skip: type | None = None
 
     def failed(self, error: Exception) -> None:
         """An error of our own."""
@@ -158,12 +158,12 @@ class Tap(InertInCopies):
     @property
     def called(self) -> bool:
         """Whether it has seen a value."""
-        return bool(self._batches)
+        return bool(self._capture_specs)
 
-    def pass_by(self) -> None:
+    def skip_next_call(self) -> None:
         """The next call is none: torch had this tap in hand when another one took its place."""
-        self._in_place = self._short
-        self._short, self._passes_by = None, True
+        self._fast_type_after_skip = self._fast_type
+        self._fast_type, self._skips_next_call = None, True
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], last: Any = None) -> None:
         """A module was called, or is about to be. last: its output, or keyword arguments. Never raises.
@@ -182,7 +182,7 @@ class Tap(InertInCopies):
             if self.is_input:
                 value = (*args, last) if last else args[0] if len(args) == 1 else args
             if (
-                type(value) is self._short
+                type(value) is self._fast_type
                 and not value.is_nested  # type: ignore[attr-defined]  # it is a tensor
                 and self.module() is module  # and not a replica of it
                 and graph_task() == -1  # type: ignore[misc]  # _short is not set where there is none
@@ -206,8 +206,8 @@ class Tap(InertInCopies):
         """Any value, from the module or a copy of it."""
         if symbolic._is_fx_tracing_flag and is_traced(value if isinstance(value, tuple) else (value,)):
             return
-        if self._passes_by:
-            self._short, self._passes_by = self._in_place, False
+        if self._skips_next_call:
+            self._fast_type, self._skips_next_call = self._fast_type_after_skip, False
             return
         call = self._recorder.now.next_call(self._prefix)
         if isinstance(value, tuple) and len(value) == 1:
@@ -216,71 +216,73 @@ class Tap(InertInCopies):
         if plain and self._single is not None and "_is_replica" not in vars(module):
             self._recorder.capture([value], self._single, None, call)
             return
-        found = list(leaves(value))
-        ends = tuple(end + _place(module, tensor) for end, tensor in found)
-        self._record(ends, [tensor for _, tensor in found], call)
+        found = list(flatten_tensors(value))
+        suffixes = tuple(end + _place(module, tensor) for end, tensor in found)
+        self._record(suffixes, [tensor for _, tensor in found], call)
 
-    def _record(self, ends: tuple[str, ...], tensors: list[torch.Tensor], call: int) -> None:
-        known = self._batches.get(ends)
+    def _record(self, suffixes: tuple[str, ...], tensors: list[torch.Tensor], call: int) -> None:
+        known = self._capture_specs.get(suffixes)
         if known is None:
-            known = self._batches[ends] = self._choose(ends, tensors)
-        positions, batch = known
+            known = self._capture_specs[suffixes] = self._select(suffixes, tensors)
+        positions, capture_spec = known
         if positions:
-            self._recorder.capture([tensors[position] for position in positions], batch, None, call)
+            self._recorder.capture([tensors[position] for position in positions], capture_spec, None, call)
 
     def _trace(self, value: Any) -> None:
         """The module is being compiled. Arguments of one element are that element, as in __call__()."""
         if isinstance(value, tuple) and len(value) == 1:
             value = value[0]
-        if self.gate is not None and self.gate.asleep:
+        if self.gate is not None and self.gate.capture_disabled:
             return
-        if not traceable():
-            untraced(self.site.label)
+        if not can_insert_call():
+            report_uncaptured(self.site.label)
             return
-        values, ends = plain(list(leaves(value)))
-        observe(self.site.who, values, "\n".join(ends))
+        values, suffixes = plain_tensors(list(flatten_tensors(value)))
+        observe(self.site.observer_number, values, "\n".join(suffixes))
 
-    def take(self, values: list[torch.Tensor], ends: str) -> None:
+    def record_from_compiled(self, values: list[torch.Tensor], suffixes: str) -> None:
         """Captures what compiled code gave. ends: of their names, one a line. Never raises."""
         start = perf_counter_ns()
         recorder = self._recorder
         try:
             call = recorder.now.next_call(self._prefix)
-            names = ends.split("\n") if ends else []
-            if LEFT_OUT in ends:
+            names = suffixes.split("\n") if suffixes else []
+            if OMITTED in suffixes:
                 given, nothing = iter(values), torch.empty(0, device="meta")  # no bytes: a row "skipped"
-                values = [nothing if name.startswith(LEFT_OUT) else next(given) for name in names]
-                names = [name.removeprefix(LEFT_OUT) for name in names]
+                values = [nothing if name.startswith(OMITTED) else next(given) for name in names]
+                names = [name.removeprefix(OMITTED) for name in names]
             self._record(tuple(names), values, call)
         except Exception as error:
             self.failed(error)
         recorder.spent_ns += perf_counter_ns() - start
 
-    def _choose(self, ends: tuple[str, ...], tensors: list[torch.Tensor]) -> tuple[list[int], Batch]:
+    def _select(
+        self, suffixes: tuple[str, ...], tensors: list[torch.Tensor]
+    ) -> tuple[list[int], CaptureSpec]:
         """Which of the tensors are wanted."""
-        wants = [self._want(end, tensor) for end, tensor in zip(ends, tensors, strict=True)]
-        positions = [position for position, want in enumerate(wants) if want is not None]
-        batch = Batch([want for want in wants if want is not None])
-        if ends == ("0",) and positions:
-            self._single = batch
-            if graph_task is not None and not batch.products:
-                self._ids, self._flags = batch.ids, batch.flags
-                self._short = torch.Tensor  # last: another thread may come by
+        specs = [self._spec_for(end, tensor) for end, tensor in zip(suffixes, tensors, strict=True)]
+        positions = [position for position, spec in enumerate(specs) if spec is not None]
+        capture_spec = CaptureSpec([spec for spec in specs if spec is not None])
+        if suffixes == ("0",) and positions:
+            self._single = capture_spec
+            if graph_task is not None and not capture_spec.products:
+                self._ids, self._flags = capture_spec.ids, capture_spec.flags
+                self._fast_type = torch.Tensor  # last: another thread may come by
                 self._recorder.now.expect(self._prefix)
-        return positions, batch
+        return positions, capture_spec
 
-    def _want(self, end: str, tensor: torch.Tensor) -> Want | None:
+    def _spec_for(self, end: str, tensor: torch.Tensor) -> TensorSpec | None:
         kind = self._kind
         if self.is_root and end == "loss" and tensor.numel() == 1:
             kind = TensorKind.LOSS  # models that compute their own loss return it under this key
-        want = self._plan.want(self._prefix + end, kind, self.origin)
-        if want is None:
+        spec = self._plan.spec(self._prefix + end, kind, self.origin)
+        if spec is None:
             return None
         self.useful = True
-        return want.whole if kind is TensorKind.LOSS and tensor.numel() == 1 else want
+        return spec.whole if kind is TensorKind.LOSS and tensor.numel() == 1 else spec
 
 
-class OverriddenTap(Tap):
+class OverriddenModuleHook(ModuleHook):
     """An output tap that calls the forward_hook() of a subclass of Hook instead of capturing.
 
     In compiled code it captures as any other tap.
@@ -294,7 +296,7 @@ class OverriddenTap(Tap):
         """As a forward hook. Never raises."""
         override = None if is_compiling() else self.override()
         if override is None:
-            Tap.__call__(self, module, args, last)
+            ModuleHook.__call__(self, module, args, last)
             return
         if (graph_task is not None and graph_task() != -1) or is_traced((*args, last)):
             return  # activation checkpointing computes the module again, or somebody traces it
@@ -306,7 +308,7 @@ class OverriddenTap(Tap):
                 fault("forward_hook", error)
 
 
-skip_frames(EndTap.__call__, Tap.__call__, OverriddenTap.__call__)
+skip_frames(RootForwardEndHook.__call__, ModuleHook.__call__, OverriddenModuleHook.__call__)
 
 
 def prefix_of(module: Module, kind: TensorKind) -> str:

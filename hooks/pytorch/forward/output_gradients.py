@@ -25,13 +25,13 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from tdcore.hooks.clock import Stamp
+from tdcore.hooks.clock import StepId
 from tdcore.hooks.faults import FaultHandler
-from tdcore.hooks.plan import Batch, Plan, Want
+from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
 from tdcore.hooks.pytorch.compile.code_variants import compile_in_use
 from tdcore.hooks.pytorch.compile.operator import is_compiling, never_trace, skip_frames
 from tdcore.hooks.pytorch.compile.tracing import graph_task
-from tdcore.hooks.pytorch.model.flatten import leaves
+from tdcore.hooks.pytorch.model.flatten import flatten_tensors
 from tdcore.hooks.pytorch.model.model_view import ModelView, Module
 from tdcore.hooks.pytorch.model.pickling import InertInCopies
 from tdcore.hooks.recorder import Recorder
@@ -55,18 +55,18 @@ class OutputGradients:
         self._key = RemovableHandle(OrderedDict()).id  # unique among all hooks of the process
         self.attached: list[dict[Any, Any]] = []  # not empty: modules carry hooks
         self._leaves: list[RemovableHandle] = []  # on tensors that outlive their graph
-        self.awaited: list[Awaited] = []  # of the running step
+        self.awaited: list[GradientHook] = []  # of the running step
 
-    def attach(self, view: ModelView, plan: Plan, spared: Collection[str]) -> None:
+    def attach(self, view: ModelView, plan: Plan, excluded: Collection[str]) -> None:
         """The root's forward begins, in a step that saves some. spared: modules that carry no hook now."""
         if self.off:
             return
         self.detach()
         if compile_in_use() and "output_gradients" not in self._notes:
             self._notes["output_gradients"] = _COMPILED
-        for watch in self._watches(view, plan):
+        for watch in self._output_hooks(view, plan):
             module: Any = watch.module.module()
-            if module is not None and watch.module.name not in spared:
+            if module is not None and watch.module.name not in excluded:
                 with suppress(Exception):  # some foreign kinds take no hooks; hook_attachment.py says so
                     module._forward_hooks[self._key] = watch
                     self.attached.append(module._forward_hooks)
@@ -77,7 +77,7 @@ class OutputGradients:
             hooks.pop(self._key, None)
         self.attached.clear()
 
-    def settle(self) -> None:
+    def finish_backward(self) -> None:
         """The next step begins: what has not come by now is absent."""
         awaited, self.awaited = self.awaited, []
         for handle in self._leaves:
@@ -85,7 +85,7 @@ class OutputGradients:
         self._leaves.clear()
         if not self.off:
             for one in awaited:
-                one.settle()
+                one.finish_backward()
 
     def switch_off(self) -> None:
         """Captures nothing from now on."""
@@ -109,18 +109,18 @@ class OutputGradients:
             name: self._missed[name]
         }
 
-    def _watches(self, view: ModelView, plan: Plan) -> list[Watch]:
+    def _output_hooks(self, view: ModelView, plan: Plan) -> list[OutputHook]:
         """The modules that gave something wanted, or may still."""
         key = ("output gradients", view.root_name)
         known = plan.cache.get(key)
         if known is None or known[0] is not view:
-            known = (view, [Watch(self, module, plan) for module in view.modules])
-        watches = [watch for watch in known[1] if watch.useful or not watch.called]
-        plan.cache[key] = (view, watches)
-        return watches
+            known = (view, [OutputHook(self, module, plan) for module in view.modules])
+        output_hooks = [watch for watch in known[1] if watch.useful or not watch.called]
+        plan.cache[key] = (view, output_hooks)
+        return output_hooks
 
 
-class Watch(InertInCopies):
+class OutputHook(InertInCopies):
     """A forward hook: asks the outputs of one module for their gradients. useful: some are wanted."""
 
     __slots__ = ("_owner", "_plan", "_prefix", "called", "module", "useful")
@@ -142,35 +142,35 @@ class Watch(InertInCopies):
         try:
             self.called = True
             call = owner.recorder.now.next_call(self._prefix)
-            for end, tensor in leaves(output):
+            for end, tensor in flatten_tensors(output):
                 name = self._prefix + end
-                want = self._plan.want(name, _KIND, self.module.origin)
-                if want is not None:
+                spec = self._plan.spec(name, _KIND, self.module.origin)
+                if spec is not None:
                     self.useful = True
                     if tensor.requires_grad:
-                        self._ask(tensor, Awaited(owner, name, want, call))
+                        self._ask(tensor, GradientHook(owner, name, spec, call))
         except Exception as error:
             owner.fault(error)
         owner.recorder.spent_ns += perf_counter_ns() - start
 
-    def _ask(self, tensor: torch.Tensor, awaited: Awaited) -> None:
+    def _ask(self, tensor: torch.Tensor, awaited: GradientHook) -> None:
         handle = tensor.register_hook(awaited)
         self._owner.awaited.append(awaited)
         if tensor.grad_fn is None:
             self._owner.until_next_step(handle)
 
 
-class Awaited:
+class GradientHook:
     """A tensor hook: captures the gradient of one output, or at the step's end that there was none."""
 
-    __slots__ = ("_batch", "_call", "_done", "_name", "_owner", "_stamp")
+    __slots__ = ("_call", "_capture_spec", "_done", "_name", "_owner", "_step_id")
 
-    def __init__(self, owner: OutputGradients, name: str, want: Want, call: int) -> None:
+    def __init__(self, owner: OutputGradients, name: str, spec: TensorSpec, call: int) -> None:
         self._done = False
         self._owner = owner
         self._name = name
-        self._batch = Batch([want])
-        self._stamp: Stamp = owner.recorder.now.stamp
+        self._capture_spec = CaptureSpec([spec])
+        self._step_id: StepId = owner.recorder.now.step_id
         self._call = call
 
     def __call__(self, gradient: torch.Tensor) -> None:
@@ -181,17 +181,17 @@ class Awaited:
                 owner.missed(self._name)
             elif not owner.off:
                 self._done = True
-                owner.recorder.capture([gradient], self._batch, self._stamp, self._call)
+                owner.recorder.capture([gradient], self._capture_spec, self._step_id, self._call)
         except Exception as error:
             owner.fault(error)
         owner.recorder.spent_ns += perf_counter_ns() - start
 
-    def settle(self) -> None:
+    def finish_backward(self) -> None:
         """The step is over."""
         if not self._done:
             self._done = True
-            self._owner.recorder.capture([None], self._batch, self._stamp, self._call)
+            self._owner.recorder.capture([None], self._capture_spec, self._step_id, self._call)
 
 
-never_trace(Awaited.__call__)
-skip_frames(Watch.__call__, Awaited.__call__)
+never_trace(GradientHook.__call__)
+skip_frames(OutputHook.__call__, GradientHook.__call__)

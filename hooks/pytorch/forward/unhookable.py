@@ -24,9 +24,9 @@ from tdcore.hooks.pytorch.model.model_view import ModelView
 from tdcore.hooks.run_notes import ModelNotes
 
 if TYPE_CHECKING:
-    from tdcore.hooks.pytorch.forward.hook_attachment import Choice
+    from tdcore.hooks.pytorch.forward.hook_attachment import HookSet
 
-__all__ = ["Bypass", "refuses_hooks"]
+__all__ = ["UnhookableLayers", "refuses_hooks"]
 
 _FUSED = (
     "part of an nn.TransformerEncoderLayer in eval mode, which computes other numbers when it carries hooks; "
@@ -47,27 +47,27 @@ def refuses_hooks(module: nn.Module) -> bool:
     return isinstance(module, nn.TransformerEncoderLayer)
 
 
-class Bypass:
+class UnhookableLayers:
     """What one model's taps miss. notes: of collections.json.
 
     layers: the fused layers of `view`, each with the names of its modules, its own among them.
     """
 
     def __init__(self, notes: dict[str, Any]) -> None:
-        self.spared: set[str] = set()  # names of modules that were left alone at least once
-        self.resting: frozenset[str] = frozenset()  # of those that are left alone now
+        self.ever_excluded: set[str] = set()  # names of modules that were left alone at least once
+        self.excluded: frozenset[str] = frozenset()  # of those that are left alone now
         self._model_notes = ModelNotes(notes)
-        self._seen: Choice | None = None  # whose taps are in _waiting, or were called
-        self._waiting: dict[str, str] = {}  # key under which calls are counted -> name: not called so far
+        self._seen: HookSet | None = None  # whose taps are in _waiting, or were called
+        self._uncalled: dict[str, str] = {}  # key under which calls are counted -> name: not called so far
         self._called: set[str] = set()
-        self._told_view: ModelView | None = None
-        self._told_count = 0
+        self._noted_view: ModelView | None = None
+        self._noted_count = 0
         self.view: ModelView | None = None
         self.layers: list[tuple[weakref.ref[nn.Module], set[str]]] = []
 
-    def look_at(self, view: ModelView) -> None:
+    def read_model(self, view: ModelView) -> None:
         """The model is read anew."""
-        self.view, self.layers, self.resting = view, [], frozenset()
+        self.view, self.layers, self.excluded = view, [], frozenset()
         for one in view.modules:
             layer = one.module()
             if layer is not None and refuses_hooks(layer):
@@ -75,79 +75,85 @@ class Bypass:
                 names = {part.name for part in view.modules if id(part.module()) in parts}
                 self.layers.append((one.module, names))
 
-    def willing(self, choice: Choice, plan: Plan, *, in_any_mode: bool = False) -> Choice:
+    def allowed(self, hook_set: HookSet, plan: Plan, *, in_any_mode: bool = False) -> HookSet:
         """The choice without what must not carry hooks now, or, where the next mode is not known, in any.
 
         choice: of the model that was looked at last. Not needed when it has no layers.
         """
-        self.resting = frozenset()
+        self.excluded = frozenset()
         if self.view is None or not _fused_kernels_allowed():
-            return choice
-        resting = [
+            return hook_set
+        excluded = [
             names
             for layer, names in self.layers
             if in_any_mode or getattr(layer(), "training", True) is False
         ]
-        if not resting:
-            return choice
-        left = self.resting = frozenset().union(*resting)
+        if not excluded:
+            return hook_set
+        left = self.excluded = frozenset().union(*excluded)
         key = ("willing", self.view.root_name)
         known = plan.cache.get(key)
-        if known is None or known[0] is not choice or known[1] != left:
+        if known is None or known[0] is not hook_set or known[1] != left:
             known = plan.cache[key] = (
-                choice,
+                hook_set,
                 left,
-                choice.only(lambda tap: tap.name not in left),
+                hook_set.filtered(lambda module_hook: module_hook.name not in left),
             )
             reason = _FUSED_LATER if in_any_mode else _FUSED
-            self._tell(
-                "not_tapped", dict.fromkeys((tap.name for tap in choice.taps if tap.name in left), reason)
+            self._note_names(
+                "not_tapped",
+                dict.fromkeys(
+                    (module_hook.name for module_hook in hook_set.hooks if module_hook.name in left), reason
+                ),
             )
-        self.spared |= left
-        willing: Choice = known[2]
-        return willing
+        self.ever_excluded |= left
+        allowed: HookSet = known[2]
+        return allowed
 
-    def forward_ended(self, choice: Choice, view: ModelView, calls: Mapping[str, int]) -> bool:
+    def forward_ended(self, hook_set: HookSet, view: ModelView, calls: Mapping[str, int]) -> bool:
         """A saved forward has ended, or its step. choice: the taps. calls: how often each was called.
 
         Returns whether modules were called that no forward had called before.
         """
-        if choice is not self._seen:
-            self._seen = choice
-            self._waiting |= self._not_yet_called(choice)
-        elif not self._waiting:
+        if hook_set is not self._seen:
+            self._seen = hook_set
+            self._uncalled |= self._not_yet_called(hook_set)
+        elif not self._uncalled:
             return False
-        called = [key for key in self._waiting if calls.get(key)]
+        called = [key for key in self._uncalled if calls.get(key)]
         for key in called:
-            del self._waiting[key]
+            del self._uncalled[key]
         self._called.update(called)
-        if called or self._told_view is not view or len(self._waiting) != self._told_count:
-            self._told_view, self._told_count = view, len(self._waiting)
+        if called or self._noted_view is not view or len(self._uncalled) != self._noted_count:
+            self._noted_view, self._noted_count = view, len(self._uncalled)
             reason = _NOT_CALLED_COMPILED if compile_in_use() else _NOT_CALLED
-            reasons = dict.fromkeys(_outermost(self._waiting.values()), reason)
+            reasons = dict.fromkeys(_outermost(self._uncalled.values()), reason)
             reasons |= dict.fromkeys(reasons.keys() & _read_by_attention(view), _READ_BY_ATTENTION)
-            self._tell("never_called", reasons)
+            self._note_names("never_called", reasons)
         return bool(called)
 
     @property
-    def some_waiting(self) -> bool:
+    def has_uncalled(self) -> bool:
         """Whether modules carry taps that no forward has called so far."""
-        return bool(self._waiting)
+        return bool(self._uncalled)
 
-    def _not_yet_called(self, choice: Choice) -> dict[str, str]:
-        ends = [*((tap, "input") for tap in choice.before), *((tap, "output") for tap in choice.after)]
-        keys = {f"{tap.name}_{what}_": tap for tap, what in ends}
+    def _not_yet_called(self, hook_set: HookSet) -> dict[str, str]:
+        suffixes = [
+            *((module_hook, "input") for module_hook in hook_set.before),
+            *((module_hook, "output") for module_hook in hook_set.after),
+        ]
+        keys = {f"{module_hook.name}_{what}_": module_hook for module_hook, what in suffixes}
         return {
-            key: tap.name
-            for key, tap in keys.items()
+            key: module_hook.name
+            for key, module_hook in keys.items()
             if key not in self._called
-            and getattr(type(tap.module()), "forward", None) is not nn.Module.forward
+            and getattr(type(module_hook.module()), "forward", None) is not nn.Module.forward
         }
 
-    def _tell(self, what: str, found: dict[str, str]) -> None:
+    def _note_names(self, what: str, found: dict[str, str]) -> None:
         self._model_notes.set(what, found, even_empty=True)
 
-    def shy(self) -> set[str]:
+    def unhookable_modules(self) -> set[str]:
         """Names of all modules that must not carry hooks in one mode or the other."""
         return set().union(*(names for _, names in self.layers))
 

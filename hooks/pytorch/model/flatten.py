@@ -18,20 +18,20 @@ from typing import Any
 
 import torch
 
-__all__ = ["leaves"]
+__all__ = ["flatten_tensors"]
 
 _MAX_DEPTH = 8
 _MAX_PARTS = 1 << 16
 _PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 
-def leaves(value: object) -> Iterator[tuple[str, torch.Tensor]]:
+def flatten_tensors(value: object) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors in an output or input, each with the end of its name."""
     if isinstance(value, torch.Tensor):
         yield from _parts("0", value)
         return
     budget = _Budget()
-    yield from _leaves(value, "", budget, _MAX_DEPTH)
+    yield from _flatten(value, "", budget, _MAX_DEPTH)
     if budget.parts <= 0:
         yield "more", torch.empty(0, device="meta")
 
@@ -46,21 +46,21 @@ class _Budget:
         self.parts = _MAX_PARTS
 
 
-def _leaves(value: object, path: str, budget: _Budget, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+def _flatten(value: object, path: str, budget: _Budget, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, (tuple, list, Mapping)) or dataclasses.is_dataclass(value):
         if depth > 0 and not _is_plain(value, path, budget):
             for key, item in _items(value):
                 if budget.parts <= 0:
                     return
-                end = f"{path}.{key}" if path else ("" if isinstance(key, int) else key)
-                yield from _leaves(item, end, budget, depth - 1)
+                suffix = f"{path}.{key}" if path else ("" if isinstance(key, int) else key)
+                yield from _flatten(item, suffix, budget, depth - 1)
         return
-    end = path or str(budget.number)
+    suffix = path or str(budget.number)
     if not path:
         budget.number += 1
     budget.parts -= 1
     if isinstance(value, torch.Tensor):
-        yield from _parts(end, value)
+        yield from _parts(suffix, value)
 
 
 def _is_plain(value: Any, path: str, budget: _Budget) -> bool:
@@ -74,20 +74,20 @@ def _is_plain(value: Any, path: str, budget: _Budget) -> bool:
     return True
 
 
-def _parts(end: str, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+def _parts(suffix: str, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     """A ragged tensor is its values in a row and what tells them apart: offsets, or sizes."""
     if not tensor.is_nested:
-        return [(end, tensor)]
+        return [(suffix, tensor)]
     whole: Any = tensor.detach()
     try:
         if whole.layout is torch.jagged:
             if whole.lengths() is None:  # else there are holes between the values
-                return [(f"{end}.values", whole.values()), (f"{end}.offsets", whole.offsets())]
+                return [(f"{suffix}.values", whole.values()), (f"{suffix}.offsets", whole.offsets())]
         elif whole.is_contiguous():
-            return [(f"{end}.values", whole.values()), (f"{end}.sizes", whole._nested_tensor_size())]
+            return [(f"{suffix}.values", whole.values()), (f"{suffix}.sizes", whole._nested_tensor_size())]
     except (AttributeError, RuntimeError):  # another torch: counted as a tensor without storage
         pass
-    return [(end, tensor)]
+    return [(suffix, tensor)]
 
 
 def _items(value: Any) -> Iterator[tuple[int | str, object]]:

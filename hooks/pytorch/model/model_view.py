@@ -22,10 +22,10 @@ from torch import nn
 from tdcore.hooks.pytorch.model.wrappers import (
     FLAT_KEY,
     class_name,
+    fsdp_parameters,
     ignored_by_ddp,
     innermost,
-    kept_parameters,
-    wrapped,
+    wrapped_key,
 )
 from tdcore.layout import TensorKind
 
@@ -74,7 +74,7 @@ class ModelView:
         self.ids: list[int] = []
         modules, names = self._walk(root)
         self._references = list(map(weakref.ref, modules))
-        self._kept = _kept(modules)
+        self._fsdp_slots = _fsdp_slots(modules)
         self._plain = all(type(one._parameters) is type(one._modules) is dict for one in modules)
         self._structure, slots = _read(modules, self._plain)
         self._settle(slots)
@@ -100,7 +100,7 @@ class ModelView:
             modules.append(module)
             origin = class_name(inner if module is root else module)
             prefix = f"{path}." if path else ""
-            inside = wrapped(module)
+            inside = wrapped_key(module)
             self.flat = self.flat or inside == FLAT_KEY
             if module is root or (inside is None and module is not inner):
                 called = self._inner + path if path else self.root_name
@@ -139,7 +139,7 @@ class ModelView:
             structure, slots = _read(modules, self._plain)
         except (AttributeError, TypeError):  # a module is gone, or another kind of dictionary came
             return False
-        if structure != self._structure or (self._kept and not self._settle(slots)):
+        if structure != self._structure or (self._fsdp_slots and not self._settle(slots)):
             return False
         ids = list(map(id, slots))
         if ids != self._slot_ids:
@@ -161,11 +161,11 @@ class ModelView:
 
         None where FSDP2 has not made the whole one yet, which the first forward does: `late` says so.
         """
-        if not self._kept:
+        if not self._fsdp_slots:
             return parameters
         found: list[Any] = list(parameters)
         places = list(accumulate(self._chosen, initial=0))
-        for position, holder in self._kept:
+        for position, holder in self._fsdp_slots:
             if self._chosen[position]:
                 found[places[position]] = getattr(holder(), "_unsharded_param", None)
         self.late = any(map(is_, found, repeat(None)))
@@ -173,7 +173,7 @@ class ModelView:
 
     def _settle(self, slots: list[nn.Parameter | None]) -> bool:
         """Puts the sharded parameters of FSDP2 in the place of whole ones. False when they are gone."""
-        for position, holder in self._kept:
+        for position, holder in self._fsdp_slots:
             held = holder()
             if held is None:
                 return False
@@ -207,9 +207,9 @@ def _read(modules: list[nn.Module], plain: bool) -> tuple[list[Any], list[nn.Par
     return structure, list(chain.from_iterable(map(dict.values, held)))
 
 
-def _kept(modules: list[nn.Module]) -> list[tuple[int, weakref.ref[Any]]]:
+def _fsdp_slots(modules: list[nn.Module]) -> list[tuple[int, weakref.ref[Any]]]:
     """Which slots hold parameters of FSDP2, and what knows the sharded ones."""
-    found = list(kept_parameters(modules))
+    found = list(fsdp_parameters(modules))
     if not found:
         return []
     slots = [(id(module), key) for module in modules for key in module._parameters]

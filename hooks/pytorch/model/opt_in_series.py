@@ -13,17 +13,17 @@ What of a series that was asked for cannot be captured is said once, and noted i
 
 from __future__ import annotations
 
-from tdcore.hooks.plan import Plan, Want
+from tdcore.hooks.plan import Plan, TensorSpec
 from tdcore.hooks.pytorch.model.model_view import ModelView
 from tdcore.layout import TensorKind
 
-__all__ = ["BACKWARD", "MICROBATCH", "RATIO", "UPDATE", "asks", "chosen"]
+__all__ = ["BACKWARD", "MICROBATCH", "RATIO", "UPDATE", "any_requested", "requested"]
 
 BACKWARD, MICROBATCH = "backward_gradient", "microbatch_gradient"
 UPDATE, RATIO = "weight_update", "update_ratio"
 
 
-def asks(plan: Plan) -> bool:
+def any_requested(plan: Plan) -> bool:
     """Whether any of the series is asked for."""
     known: bool | None = plan.cache.get("series")
     if known is None:
@@ -33,20 +33,20 @@ def asks(plan: Plan) -> bool:
     return known
 
 
-def chosen(plan: Plan, view: ModelView, series: str) -> dict[int, Want]:
+def requested(plan: Plan, view: ModelView, series: str) -> dict[int, TensorSpec]:
     """How to capture the series, by position of the parameter; nothing for those that are not asked for."""
     key = series, view.root_name
     known = plan.cache.get(key)
     if known is not None and known[0] is view:
-        answer: dict[int, Want] = known[1]
+        answer: dict[int, TensorSpec] = known[1]
         return answer
     asking = [collection for collection in plan.collections if collection.speaks_of(series)]
-    found: dict[int, Want] = {}
+    found: dict[int, TensorSpec] = {}
     for position, (parameter, _, origin) in enumerate(view.parameters if asking else ()):
         name = f"{series}/{parameter}"
         if any(collection.belongs(name, TensorKind.CUSTOM, origin) for collection in asking):
-            want = plan.want(name, TensorKind.CUSTOM, origin)
-            if want is not None:
-                found[position] = want
+            spec = plan.spec(name, TensorKind.CUSTOM, origin)
+            if spec is not None:
+                found[position] = spec
     plan.cache[key] = (view, found)
     return found

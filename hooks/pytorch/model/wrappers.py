@@ -22,14 +22,14 @@ from tdcore.hooks.pytorch.model.introspection import isinstance_if_imported
 
 __all__ = [
     "FLAT_KEY",
-    "Kept",
+    "FsdpParameter",
     "active_ddp",
     "class_name",
     "ddp_ranks",
+    "fsdp_parameters",
     "ignored_by_ddp",
     "innermost",
-    "kept_parameters",
-    "wrapped",
+    "wrapped_key",
     "wrapped_modules",
 ]
 
@@ -44,10 +44,14 @@ _WRAPPERS = (  # module, class, key of the module inside
     ),
     ("torch._dynamo.eval_frame", "OptimizedModule", "_orig_mod"),
 )
-_MARKS = {"FSDPModule", "ReplicateModule", "DDP"}  # classes that fully_shard() and replicate() put in between
+_DYNAMIC_CLASS_NAMES = {
+    "FSDPModule",
+    "ReplicateModule",
+    "DDP",
+}  # classes that fully_shard() and replicate() put in between
 
 
-class Kept(NamedTuple):
+class FsdpParameter(NamedTuple):
     """A parameter of a module, by key, and what knows its sharded form (as .sharded_param)."""
 
     module: nn.Module
@@ -59,12 +63,12 @@ def class_name(module: nn.Module) -> str:
     """Name of the module's class as its author gave it."""
     kinds = type(module).__mro__
     at = 1
-    while at < len(kinds) - 1 and _is_mark(kinds[at]):
+    while at < len(kinds) - 1 and _is_dynamic_class(kinds[at]):
         at += 1
     return (kinds[at] if at > 1 else kinds[0]).__name__
 
 
-def wrapped(module: nn.Module) -> str | None:
+def wrapped_key(module: nn.Module) -> str | None:
     """The key of the module inside, where this one is only a wrapper; None where it is not."""
     for where, name, key in _WRAPPERS:
         if isinstance_if_imported(module, where, name) and module._modules.get(key) is not None:
@@ -74,7 +78,7 @@ def wrapped(module: nn.Module) -> str | None:
 
 def innermost(module: nn.Module) -> nn.Module:
     """The module inside all wrappers."""
-    while (key := wrapped(module)) is not None:
+    while (key := wrapped_key(module)) is not None:
         module = module._modules[key]  # type: ignore[assignment]  # wrapped() looked
     return module
 
@@ -82,7 +86,7 @@ def innermost(module: nn.Module) -> nn.Module:
 def wrapped_modules(module: nn.Module) -> list[nn.Module]:
     """The modules inside, from wrapper to wrapper; none where the module is no wrapper."""
     found: list[nn.Module] = []
-    while (key := wrapped(module)) is not None:
+    while (key := wrapped_key(module)) is not None:
         module = module._modules[key]  # type: ignore[assignment]  # wrapped() looked
         found.append(module)
     return found
@@ -92,7 +96,7 @@ def ignored_by_ddp(module: nn.Module) -> frozenset[str] | None:
     """Paths of the parameters that stay each rank's own; None when no DDP keeps this module the same."""
     if isinstance(module, DistributedDataParallel):
         return frozenset(getattr(module, "parameters_to_ignore", ()))
-    return frozenset() if _is_mark(type(module).__mro__[1], "DDP") else None
+    return frozenset() if _is_dynamic_class(type(module).__mro__[1], "DDP") else None
 
 
 def ddp_ranks(module: nn.Module) -> list[int] | None:
@@ -110,7 +114,7 @@ def active_ddp() -> nn.Module | None:
     return module if isinstance(module, nn.Module) else None
 
 
-def kept_parameters(modules: list[nn.Module]) -> Iterator[Kept]:
+def fsdp_parameters(modules: list[nn.Module]) -> Iterator[FsdpParameter]:
     """The parameters that FSDP2 manages; none where it does not tell."""
     for module in modules:
         if class_name(module) == type(module).__name__:
@@ -123,10 +127,12 @@ def kept_parameters(modules: list[nn.Module]) -> Iterator[Kept]:
             info = getattr(held, "_module_info", None)
             if info is None or not isinstance(getattr(held, "sharded_param", None), torch.Tensor):
                 continue
-            yield Kept(info.module, info.param_name, weakref.ref(held))
+            yield FsdpParameter(info.module, info.param_name, weakref.ref(held))
             for shared in zip(info.shared_modules, info.shared_param_names, strict=True):
-                yield Kept(*shared, weakref.ref(held))
+                yield FsdpParameter(*shared, weakref.ref(held))
 
 
-def _is_mark(kind: type, *names: str) -> bool:
-    return kind.__module__.startswith("torch.distributed") and kind.__name__ in (names or _MARKS)
+def _is_dynamic_class(kind: type, *names: str) -> bool:
+    return kind.__module__.startswith("torch.distributed") and kind.__name__ in (
+        names or _DYNAMIC_CLASS_NAMES
+    )

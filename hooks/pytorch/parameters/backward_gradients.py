@@ -37,19 +37,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from tdcore.hooks.clock import Stamp
+from tdcore.hooks.clock import StepId
 from tdcore.hooks.faults import FaultHandler
-from tdcore.hooks.plan import Batch, Plan, Want
+from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
 from tdcore.hooks.pytorch.compile.operator import never_trace, skip_frames
 from tdcore.hooks.pytorch.compile.tracing import graph_task
 from tdcore.hooks.pytorch.model.introspection import isinstance_if_imported
 from tdcore.hooks.pytorch.model.model_view import ModelView
-from tdcore.hooks.pytorch.model.opt_in_series import BACKWARD, MICROBATCH, chosen
+from tdcore.hooks.pytorch.model.opt_in_series import BACKWARD, MICROBATCH, requested
 from tdcore.hooks.pytorch.parameters.grad_scaler import Scalers
 from tdcore.hooks.pytorch.parameters.optimizers import unscaled
 from tdcore.hooks.recorder import Recorder
 
-__all__ = ["BackwardTaps"]
+__all__ = ["BackwardGradients"]
 
 _SEVERAL = (
     "several gradient scalers are in use: backward_gradient and microbatch_gradient are not captured, "
@@ -66,10 +66,10 @@ _queue: Callable[[Callable[[], None]], None] | None = getattr(
     getattr(torch.autograd.Variable, "_execution_engine", None), "queue_callback", None
 )
 
-Fired = dict[int, tuple["weakref.ref[torch.Tensor]", Want]]  # by id of the name
+Fired = dict[int, tuple["weakref.ref[torch.Tensor]", TensorSpec]]  # by id of the name
 
 
-class BackwardTaps:
+class BackwardGradients:
     """The hooks on the parameters of one model. fault: BaseHook._fault. warn: says once what is missing."""
 
     def __init__(
@@ -77,32 +77,34 @@ class BackwardTaps:
     ) -> None:
         self.attached = False
         off = weakref.WeakMethod(self.switch_off)
-        self._new_watch = partial(_Watch, recorder, scalers, fault, warn, off)
-        self._watch: _Watch | None = None
+        self._new_recorder = partial(_StepRecorder, recorder, scalers, fault, warn, off)
+        self._step_recorder: _StepRecorder | None = None
         self._warn = warn
         self._handles: list[Any] = []
         self._nodes: list[Any] = []
         self._off = False
 
-    def attach(self, stamp: Stamp, plan: Plan, view: ModelView, parameters: list[nn.Parameter]) -> None:
+    def attach(self, step_id: StepId, plan: Plan, view: ModelView, parameters: list[nn.Parameter]) -> None:
         """A step begins that is saved."""
-        whole, parts = chosen(plan, view, BACKWARD), chosen(plan, view, MICROBATCH)
+        whole, parts = requested(plan, view, BACKWARD), requested(plan, view, MICROBATCH)
         if self._off or not (whole or parts):
             return
-        watch = self._watch = self._new_watch(stamp)
+        step_recorder = self._step_recorder = self._new_recorder(step_id)
         self.attached = True
         for position, (parameter, held) in enumerate(
             zip(view.in_backward(parameters), parameters, strict=True)
         ):
             if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
                 continue
-            part, want = parts.get(position), whole.get(position)
+            part, spec = parts.get(position), whole.get(position)
             if part is not None:
-                self._watch_part(parameter, partial(watch.part, part), partial(watch.part_of_node, part))
-            if want is not None and _queue is None and parameter is not held:
+                self._watch_part(
+                    parameter, partial(step_recorder.part, part), partial(step_recorder.part_of_node, part)
+                )
+            if spec is not None and _queue is None and parameter is not held:
                 self._warn(_UNKNOWN_END)
-            elif want is not None:
-                signal = partial(watch.accumulated, want, weakref.ref(held))
+            elif spec is not None:
+                signal = partial(step_recorder.accumulated, spec, weakref.ref(held))
                 self._handles.append(parameter.register_post_accumulate_grad_hook(signal))
 
     def _watch_part(
@@ -116,9 +118,9 @@ class BackwardTaps:
         self._nodes.append(node)
         self._handles.append(node.register_prehook(of_node))
 
-    def paid(self) -> None:
+    def step_captured(self) -> None:
         """The step is paid for."""
-        if self._watch is not None and not self._watch.seen:
+        if self._step_recorder is not None and not self._step_recorder.seen:
             self._warn(_UNSEEN)
         self.detach()
 
@@ -128,7 +130,7 @@ class BackwardTaps:
             handle.remove()
         self._handles.clear()
         self._nodes.clear()
-        self._watch, self.attached = None, False
+        self._step_recorder, self.attached = None, False
 
     def switch_off(self) -> None:
         """Captures nothing from now on."""
@@ -151,7 +153,7 @@ class _TensorHook:
             tensor._backward_hooks = None
 
 
-class _Watch:
+class _StepRecorder:
     """What the hooks of one saved step call."""
 
     def __init__(
@@ -161,7 +163,7 @@ class _Watch:
         fault: FaultHandler,
         warn: Callable[[str], None],
         off: weakref.WeakMethod[Callable[[], None]],
-        stamp: Stamp,
+        step_id: StepId,
     ) -> None:
         self.seen = False
         self._switch_off = off
@@ -169,35 +171,35 @@ class _Watch:
         self._scalers = scalers
         self._fault = fault
         self._warn = warn
-        self._stamp = stamp
+        self._step_id = step_id
         self._fired: dict[int, Fired] = {}  # by the running backward
         self._ended = 0  # backwards of this step
         self._parts: dict[int, int] = {}  # how many were taken one by one, by name id
 
-    def part(self, want: Want, gradient: torch.Tensor | None) -> None:
+    def part(self, spec: TensorSpec, gradient: torch.Tensor | None) -> None:
         """Before a parameter's gradient of this backward is added to what was there."""
-        self._guarded(self._part, want, (gradient,))
+        self._guarded(self._part, spec, (gradient,))
 
-    def part_of_node(self, want: Want, gradients: tuple[torch.Tensor | None, ...]) -> None:
+    def part_of_node(self, spec: TensorSpec, gradients: tuple[torch.Tensor | None, ...]) -> None:
         """As part(), as a pre-hook of the node that adds the gradient."""
-        self._guarded(self._part, want, gradients)
+        self._guarded(self._part, spec, gradients)
 
-    def _part(self, want: Want, gradients: tuple[torch.Tensor | None, ...]) -> None:
-        self._take([gradients[0]], [want], self._count(want))
+    def _part(self, spec: TensorSpec, gradients: tuple[torch.Tensor | None, ...]) -> None:
+        self._take([gradients[0]], [spec], self._count(spec))
 
-    def _count(self, want: Want) -> int:
-        call = self._parts.get(want.id, 0)
-        self._parts[want.id] = call + 1
+    def _count(self, spec: TensorSpec) -> int:
+        call = self._parts.get(spec.id, 0)
+        self._parts[spec.id] = call + 1
         return call
 
-    def accumulated(self, want: Want, held: weakref.ref[torch.Tensor], parameter: torch.Tensor) -> None:
+    def accumulated(self, spec: TensorSpec, held: weakref.ref[torch.Tensor], parameter: torch.Tensor) -> None:
         """As a hook on a parameter, after its gradient was added. held: what the model's optimizer has."""
-        self._guarded(self._note, want, held, parameter)
+        self._guarded(self._note, spec, held, parameter)
 
-    def _note(self, want: Want, held: weakref.ref[torch.Tensor], parameter: torch.Tensor) -> None:
+    def _note(self, spec: TensorSpec, held: weakref.ref[torch.Tensor], parameter: torch.Tensor) -> None:
         self.seen = True
         if _queue is None or graph_task is None or _is_compiled():
-            self._take([parameter.grad], [want], self._count(want))
+            self._take([parameter.grad], [spec], self._count(spec))
             return
         task = graph_task()
         fired = self._fired.get(task)
@@ -206,17 +208,17 @@ class _Watch:
             fired = self._fired.setdefault(task, mine)  # another device's thread may come by
             if fired is mine:
                 _queue(partial(_queue, partial(self._guarded, self._end, task)))
-        fired[want.id] = held, want
+        fired[spec.id] = held, spec
 
     def _end(self, task: int) -> None:
         """A backward is over."""
-        fired = [(reference(), want) for reference, want in self._fired.pop(task).values()]
-        having = [(one.grad, want) for one, want in fired if one is not None and one.grad is not None]
+        fired = [(reference(), spec) for reference, spec in self._fired.pop(task).values()]
+        having = [(one.grad, spec) for one, spec in fired if one is not None and one.grad is not None]
         self._ended += 1
         if having:
-            self._take([gradient for gradient, _ in having], [want for _, want in having], self._ended - 1)
+            self._take([gradient for gradient, _ in having], [spec for _, spec in having], self._ended - 1)
 
-    def _take(self, gradients: list[Any], wants: list[Want], call: int) -> None:
+    def _take(self, gradients: list[Any], specs: list[TensorSpec], call: int) -> None:
         self.seen = True
         scales = self._scalers.in_use()
         if len(scales) > 1:
@@ -224,7 +226,7 @@ class _Watch:
             return
         if scales:
             gradients = unscaled(gradients, repeat(scales[0]))
-        self._recorder.capture(gradients, Batch(wants), self._stamp, call)
+        self._recorder.capture(gradients, CaptureSpec(specs), self._step_id, call)
 
     def _guarded(self, call: Callable[..., None], *arguments: Any) -> None:
         start = perf_counter_ns()
@@ -245,5 +247,5 @@ def _is_compiled() -> bool:
     return bool(getattr(compiler, "in_compiled_autograd_region", False))
 
 
-never_trace(_Watch.part, _Watch.part_of_node, _Watch.accumulated)
-skip_frames(_Watch.part, _Watch.part_of_node, _Watch.accumulated, _Watch._guarded)
+never_trace(_StepRecorder.part, _StepRecorder.part_of_node, _StepRecorder.accumulated)
+skip_frames(_StepRecorder.part, _StepRecorder.part_of_node, _StepRecorder.accumulated, _StepRecorder._guarded)

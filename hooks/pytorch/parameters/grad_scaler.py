@@ -27,9 +27,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tdcore.hooks.plan import Batch, Plan
+from tdcore.hooks.plan import CaptureSpec, Plan
 from tdcore.hooks.pytorch.model.introspection import live_instances
-from tdcore.hooks.pytorch.parameters.optimizers import Known, owned_by
+from tdcore.hooks.pytorch.parameters.optimizers import OptimizerEntry, owned_by
 from tdcore.layout import TensorKind
 
 __all__ = ["GRAD_SCALER", "Rows", "ScaleRecord", "Scalers"]
@@ -41,7 +41,7 @@ _SEVERAL = (
 )
 GRAD_SCALER: type = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
 
-Rows = tuple[list[Any], Batch]
+Rows = tuple[list[Any], CaptureSpec]
 
 
 class ScaleRecord:
@@ -130,7 +130,7 @@ class Scalers:
         return [scale for scale in scales if scale is not None]
 
     def at_step(
-        self, optimizer: Optimizer, known: Known, plan: Plan
+        self, optimizer: Optimizer, known: OptimizerEntry, plan: Plan
     ) -> tuple[torch.Tensor | None, list[Rows]]:
         """An optimizer is about to step: by what its gradients are still to be divided, and rows to write."""
         pending, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
@@ -152,7 +152,7 @@ class Scalers:
         optimizers: list[Optimizer],
         parameters: list[nn.Parameter],
         positions: list[int],
-        say: Callable[[str], None],
+        note: Callable[[str], None],
     ) -> dict[int, Any]:
         """By what gradients are still multiplied whose optimizer has not stepped; None: by nothing.
 
@@ -171,7 +171,7 @@ class Scalers:
         scales = {position: told.get(id(parameters[position]), usual) for position in positions}
         unknown = [position for position in positions if id(parameters[position]) not in told]
         if len(used) > 1 and unknown:
-            say(_SEVERAL)
+            note(_SEVERAL)
             scales = {position: scale for position, scale in scales.items() if position not in unknown}
         return scales
 
@@ -187,6 +187,8 @@ def _rows(optimizer: Optimizer, prefix: str, plan: Plan, scale: Any, found_inf: 
     for what, value in (("grad_scale", scale), ("found_inf", found_inf)):
         if value is not None:
             name = f"{prefix}/{what}"
-            want = plan.insist(name, TensorKind.HYPERPARAMETER, type(optimizer).__name__)
-            found.append(([value if isinstance(value, torch.Tensor) else np.float64(value)], Batch([want])))
+            spec = plan.always(name, TensorKind.HYPERPARAMETER, type(optimizer).__name__)
+            found.append(
+                ([value if isinstance(value, torch.Tensor) else np.float64(value)], CaptureSpec([spec]))
+            )
     return found

@@ -18,17 +18,17 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tdcore.hooks.clock import Stamp
+from tdcore.hooks.clock import StepId
 from tdcore.hooks.faults import FaultHandler
 from tdcore.hooks.plan import Plan
-from tdcore.hooks.pytorch.distributed.sharding import in_place
+from tdcore.hooks.pytorch.distributed.sharding import match_sharding
 from tdcore.hooks.pytorch.model.model_view import ModelView
-from tdcore.hooks.pytorch.parameters.backward_gradients import BackwardTaps
+from tdcore.hooks.pytorch.parameters.backward_gradients import BackwardGradients
 from tdcore.hooks.pytorch.parameters.grad_scaler import Rows, ScaleRecord, Scalers
 from tdcore.hooks.pytorch.parameters.gradient_order import GradientOrder
 from tdcore.hooks.pytorch.parameters.optimizers import (
-    Known,
-    Numbers,
+    OptimizerEntry,
+    OptimizerNumbering,
     Optimizers,
     hyperparameter_values,
     owned_by,
@@ -69,28 +69,28 @@ class GradientCapture:
         fault: FaultHandler,
         *,
         name: str | None = None,
-        numbers: Numbers,
+        numbering: OptimizerNumbering,
         scalers: Scalers,
     ) -> None:
         self.view = ModelView(root, name)
         self._name = name
         self.pending: PendingStep | None = None
         self.scalers = scalers  # those of the process: all roots share them
-        say = self._say = note_once(notes, warn)
-        self.updates = Updates(recorder, fault, say)
-        self.backward = BackwardTaps(recorder, scalers, fault, say)
+        note = self._note = note_once(notes, warn)
+        self.updates = Updates(recorder, fault, note)
+        self.backward = BackwardGradients(recorder, scalers, fault, note)
         self._root = weakref.ref(root)
         self._recorder = recorder
         self._model_notes = ModelNotes(notes)
         self._off = False
         self.due_after_forward = False  # end_forward() has something to do
         self.steps_again = False  # an optimizer was seen to step twice in a training step
-        self._weights_due: tuple[Stamp, Plan] | None = None  # when the root's forward ends
-        self._numbers = numbers
-        self.optimizers = Optimizers(numbers)
+        self._weights_due: tuple[StepId, Plan] | None = None  # when the root's forward ends
+        self._numbering = numbering
+        self.optimizers = Optimizers(numbering)
         self.order = GradientOrder(fault)
         self.order.ended = weakref.WeakMethod(self._backward_ended)
-        self.ownership = Ownership(self.optimizers, self._model_notes, say)
+        self.ownership = Ownership(self.optimizers, self._model_notes, note)
         self._note_aliases()
 
     def held(self) -> list[nn.Parameter] | None:
@@ -155,14 +155,14 @@ class GradientCapture:
         if self.ownership.copies or self.ownership.versions:
             self.ownership.forget_backward()
         if self.backward.attached:
-            self.backward.paid()
+            self.backward.step_captured()
 
     def _capture_at_step(self, pending: PendingStep, optimizer: Optimizer) -> None:
         parameters = self.held()
         if parameters is None:
             self.pending = None
             return
-        known = self.optimizers.meet(optimizer, parameters)
+        known = self.optimizers.find_or_add(optimizer, parameters)
         if known is None:
             return
         came = len(self.order.order)
@@ -180,7 +180,7 @@ class GradientCapture:
             trainable = [parameters[position].requires_grad for position in capture.positions]
             self.ownership.note_trainable(self.view, capture.positions, trainable)
         divisor, extra = self.scalers.at_step(optimizer, known, pending.plan)
-        if again or (extra and not self._numbers.is_first(optimizer, pending.stamp, "scale")):
+        if again or (extra and not self._numbering.is_first(optimizer, pending.step_id, "scale")):
             extra = []
         if not again and (pending.kinds.state or pending.kinds.numbers):
             extra = self._optimizer_values(pending, known, optimizer, capture, parameters) + extra
@@ -188,7 +188,7 @@ class GradientCapture:
         self._take(pending, parameters, selection, scales, extra, call=call)
         pending.weights_done = True
         if pending.kinds.series and not again and id(optimizer) not in self.updates.pending:
-            self.updates.prepare(pending.stamp, pending.plan, self.view, optimizer, parameters)
+            self.updates.prepare(pending.step_id, pending.plan, self.view, optimizer, parameters)
         pending.captures[known.index] = again + 1
         pending.came, pending.calls = came, max(call, pending.calls)
         pending.done = pending.done | capture.owned if pending.done else capture.owned
@@ -226,7 +226,7 @@ class GradientCapture:
         scales = _NOTHING
         if pending.scalers and not accumulated:
             optimizers = [optimizer for _, optimizer in alive]
-            scales = self.scalers.left_scaled(pending.scalers, optimizers, parameters, rest, self._say)
+            scales = self.scalers.left_scaled(pending.scalers, optimizers, parameters, rest, self._note)
             rest = [position for position in rest if position in scales]
         selection = select(self.view, pending.plan, [], rest)
         if self.order.order:
@@ -242,7 +242,7 @@ class GradientCapture:
         extra = [
             rows
             for scaler, known, optimizer in skipped
-            if self._numbers.is_first(optimizer, pending.stamp, "scale")
+            if self._numbering.is_first(optimizer, pending.step_id, "scale")
             for rows in scaler.rows(optimizer, known.prefix, pending.plan)
         ]
         self._take(pending, parameters, selection, scales, extra, left=left)
@@ -255,7 +255,7 @@ class GradientCapture:
         selection = select(self.view, pending.plan, [], sorted(copies.keys() - pending.done))
         if selection.gradients:
             values = list(map(copies.__getitem__, selection.gradients))
-            self._recorder.capture(values, selection.batch, pending.stamp)
+            self._recorder.capture(values, selection.capture_spec, pending.step_id)
 
     def _left(
         self, position: int, parameter: nn.Parameter, owned: bool, skipped: bool, came: frozenset[int]
@@ -274,7 +274,7 @@ class GradientCapture:
 
     def _skipped(
         self, pending: PendingStep, parameters: list[nn.Parameter]
-    ) -> list[tuple[ScaleRecord, Known, Optimizer]]:
+    ) -> list[tuple[ScaleRecord, OptimizerEntry, Optimizer]]:
         """The optimizers that a gradient scaler did not let step, and the scaler."""
         if pending.scalers and not self.optimizers.any_alive:
             self.optimizers.search(parameters)
@@ -288,7 +288,7 @@ class GradientCapture:
     def _optimizer_values(
         self,
         pending: PendingStep,
-        known: Known,
+        known: OptimizerEntry,
         optimizer: Optimizer,
         capture: StepCapture,
         parameters: list[nn.Parameter],
@@ -299,7 +299,7 @@ class GradientCapture:
         if pending.kinds.state:
             held = list(map(parameters.__getitem__, capture.positions))
             found.append(state_values(optimizer, known.prefix, plan, capture.names, held))
-        if pending.kinds.numbers and self._numbers.is_first(optimizer, pending.stamp, "group"):
+        if pending.kinds.numbers and self._numbering.is_first(optimizer, pending.step_id, "group"):
             found.append(hyperparameter_values(optimizer, known.prefix, plan))
         return found
 
@@ -326,21 +326,21 @@ class GradientCapture:
         tensors: list[Any] = list(map(at, selection.weights))
         own = list(map(at, selection.gradients))
         gradients: list[Any] = list(map(_GRADIENT, own) if left is None else map(_FIRST, left))
-        batch = selection.batch
+        capture_spec = selection.capture_spec
         if type(None) in map(type, gradients):
             reasons = list(map(_SECOND, left)) if left is not None else self._reasons(selection.gradients)
-            batch = batch.with_reasons([*repeat(0, len(tensors)), *reasons])
+            capture_spec = capture_spec.with_reasons([*repeat(0, len(tensors)), *reasons])
         if scales:
             gradients = unscaled(gradients, map(scales.get, selection.gradients))
         if not _DENSE.issuperset(map(getattr, gradients, _LAYOUT, _NONE)):
-            gradients = in_place(gradients, own)
+            gradients = match_sharding(gradients, own)
             extra = [*extra, *sparse_rows(plan, self.view, selection.gradients, gradients)]
         tensors += gradients
         for found, more in extra:
             tensors += found
-            batch = batch.followed_by(more)
+            capture_spec = capture_spec.concat(more)
         if tensors:
-            self._recorder.capture(tensors, batch, pending.stamp, call)
+            self._recorder.capture(tensors, capture_spec, pending.step_id, call)
 
     def _reasons(self, positions: list[int]) -> list[Absent]:
         """Why parameters of an optimizer that steps have no gradient."""

@@ -17,12 +17,20 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tdcore.hooks.plan import Batch, Plan, Want
-from tdcore.hooks.pytorch.distributed.sharding import Part, part_of
+from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
+from tdcore.hooks.pytorch.distributed.sharding import LocalShard, local_shard_of
 from tdcore.hooks.pytorch.model.introspection import live_instances
 from tdcore.layout import TensorKind
 
-__all__ = ["Known", "Numbers", "Optimizers", "hyperparameter_values", "owned_by", "state_values", "unscaled"]
+__all__ = [
+    "OptimizerEntry",
+    "OptimizerNumbering",
+    "Optimizers",
+    "hyperparameter_values",
+    "owned_by",
+    "state_values",
+    "unscaled",
+]
 
 _DIVISIBLE = (torch.strided, torch.sparse_coo)
 
@@ -30,7 +38,7 @@ _DIVISIBLE = (torch.strided, torch.sparse_coo)
 _PARAMETERS = itemgetter("params")
 
 
-class Known:
+class OptimizerEntry:
     """An optimizer that owns parameters of the model. cached: what a step of it captures."""
 
     __slots__ = ("cached", "index", "optimizer")
@@ -46,47 +54,47 @@ class Known:
         return f"optimizer_{self.index}" if self.index else "optimizer"
 
 
-class Numbers:
+class OptimizerNumbering:
     """The number of each optimizer, in the order in which they were met by any of a hook's models."""
 
     def __init__(self) -> None:
-        self._met = 0
+        self._count = 0
         self._of: dict[int, tuple[weakref.ref[Optimizer], int]] = {}  # by id of the optimizer
-        self._told: dict[tuple[int, str], Any] = {}  # by number and what: the last step that has it
+        self._last_steps: dict[tuple[int, str], Any] = {}  # by number and what: the last step that has it
 
     def of(self, optimizer: Optimizer) -> int:
         """Its number, a new one at the first meeting."""
         known = self._of.get(id(optimizer))
         if known is None or known[0]() is not optimizer:
             self._of = {key: one for key, one in self._of.items() if one[0]() is not None}
-            known = self._of[id(optimizer)] = weakref.ref(optimizer), self._met
-            self._met += 1
+            known = self._of[id(optimizer)] = weakref.ref(optimizer), self._count
+            self._count += 1
         return known[1]
 
-    def is_first(self, optimizer: Optimizer, stamp: Any, what: str) -> bool:
+    def is_first(self, optimizer: Optimizer, step_id: Any, what: str) -> bool:
         """Whether what an optimizer has but once is still to be captured in this step."""
         key = self.of(optimizer), what
-        first: bool = self._told.get(key) != stamp
-        self._told[key] = stamp
+        first: bool = self._last_steps.get(key) != step_id
+        self._last_steps[key] = step_id
         return first
 
 
 class Optimizers:
     """Those that own parameters of one model, in the order in which they were met."""
 
-    def __init__(self, numbers: Numbers) -> None:
-        self._known: dict[int, Known] = {}  # by id of the optimizer
-        self._numbers = numbers
-        self.met = 0  # how many there were so far
+    def __init__(self, numbering: OptimizerNumbering) -> None:
+        self._known: dict[int, OptimizerEntry] = {}  # by id of the optimizer
+        self._numbering = numbering
+        self.found_count = 0  # how many there were so far
         self._searched = False
         self._ownerless: set[int] = set()  # ids of parameters for which a search found no optimizer
 
-    def find(self, optimizer: Optimizer) -> Known | None:
+    def find(self, optimizer: Optimizer) -> OptimizerEntry | None:
         """The entry of an optimizer that is known."""
         known = self._known.get(id(optimizer))
         return known if known is not None and known.optimizer() is optimizer else None
 
-    def meet(self, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> Known | None:
+    def find_or_add(self, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> OptimizerEntry | None:
         """The entry of an optimizer, made at the first meeting; None when it owns none of the parameters."""
         known = self._known.get(id(optimizer))
         if known is not None and known.optimizer() is optimizer:
@@ -95,8 +103,8 @@ class Optimizers:
         if not any(id(parameter) in owned for parameter in parameters):
             return None
         self._known = {key: one for key, one in self._known.items() if one.optimizer() is not None}
-        self.met += 1
-        known = self._known[id(optimizer)] = Known(optimizer, self._numbers.of(optimizer))
+        self.found_count += 1
+        known = self._known[id(optimizer)] = OptimizerEntry(optimizer, self._numbering.of(optimizer))
         return known
 
     def search(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -104,9 +112,9 @@ class Optimizers:
         if not self._searched:
             self._searched = True
             for found in live_instances(Optimizer):
-                self.meet(found, parameters)
+                self.find_or_add(found, parameters)
 
-    def search_owners(self, parameters: Sequence[nn.Parameter]) -> None:
+    def assign_owners(self, parameters: Sequence[nn.Parameter]) -> None:
         """Looks among all objects when a parameter that trains has no known optimizer: once for each such."""
         trained = {id(parameter) for parameter in parameters if parameter.requires_grad}
         owned = {id(parameter) for _, optimizer in self.alive() for parameter in owned_by(optimizer)}
@@ -123,12 +131,12 @@ class Optimizers:
                 return True
         return False
 
-    def alive(self) -> list[tuple[Known, Optimizer]]:
+    def alive(self) -> list[tuple[OptimizerEntry, Optimizer]]:
         """Those that still exist."""
         pairs = [(known, known.optimizer()) for known in self._known.values()]
         return [(known, optimizer) for known, optimizer in pairs if optimizer is not None]
 
-    def owned_by_others(self, one: Known) -> set[int]:
+    def owned_by_others(self, one: OptimizerEntry) -> set[int]:
         """Ids of what the other optimizers own."""
         others = (other.optimizer() for other in self._known.values() if other is not one)
         return {id(parameter) for other in others if other is not None for parameter in owned_by(other)}
@@ -141,7 +149,7 @@ def owned_by(optimizer: Optimizer) -> list[nn.Parameter]:
 
 def state_values(
     optimizer: Optimizer, prefix: str, plan: Plan, names: list[str], parameters: list[nn.Parameter]
-) -> tuple[list[Any], Batch]:
+) -> tuple[list[Any], CaptureSpec]:
     """State of the named parameters, as far as the plan wants it. Remembers the last answer."""
     state_of = optimizer.state.get
     states = [state_of(parameter) or {} for parameter in parameters]
@@ -150,28 +158,28 @@ def state_values(
     tensors = [isinstance(value, torch.Tensor) for value in values]
     known = plan.cache.get(("state", prefix))
     if known is None or known[0] != (names, keys, tensors):
-        ends = [f"{key}/{name}" for name, own in zip(names, keys, strict=True) for key in own]
+        suffixes = [f"{key}/{name}" for name, own in zip(names, keys, strict=True) for key in own]
         origin = type(optimizer).__name__
-        wants = [
-            plan.want(f"{prefix}/{end}", TensorKind.OPTIMIZER_STATE, origin) if is_tensor else None
-            for end, is_tensor in zip(ends, tensors, strict=True)
+        specs = [
+            plan.spec(f"{prefix}/{end}", TensorKind.OPTIMIZER_STATE, origin) if is_tensor else None
+            for end, is_tensor in zip(suffixes, tensors, strict=True)
         ]
-        batch = Batch([want for want in wants if want is not None])
-        known = plan.cache["state", prefix] = (names, keys, tensors), wants, batch
+        capture_spec = CaptureSpec([spec for spec in specs if spec is not None])
+        known = plan.cache["state", prefix] = (names, keys, tensors), specs, capture_spec
     return list(compress(values, known[1])), known[2]
 
 
-def hyperparameter_values(optimizer: Optimizer, prefix: str, plan: Plan) -> tuple[list[Any], Batch]:
+def hyperparameter_values(optimizer: Optimizer, prefix: str, plan: Plan) -> tuple[list[Any], CaptureSpec]:
     """Numbers of the parameter groups, as far as the plan wants them."""
     origin = type(optimizer).__name__
     values: list[Any] = []
-    wants: list[Want] = []
+    specs: list[TensorSpec] = []
     for name, value in _hyperparameters(optimizer, prefix):
-        want = plan.want(name, TensorKind.HYPERPARAMETER, origin)
-        if want is not None:
+        spec = plan.spec(name, TensorKind.HYPERPARAMETER, origin)
+        if spec is not None:
             values.append(value)
-            wants.append(want)
-    return values, Batch(wants)
+            specs.append(spec)
+    return values, CaptureSpec(specs)
 
 
 def unscaled(gradients: Sequence[Any], scales: Iterable[Any]) -> list[Any]:
@@ -185,12 +193,12 @@ def unscaled(gradients: Sequence[Any], scales: Iterable[Any]) -> list[Any]:
             if gradient is None or scale is None
             else gradient / scale
             if type(gradient) is torch.Tensor and gradient.layout in _DIVISIBLE
-            else _part_unscaled(part_of(gradient), scale)
+            else _part_unscaled(local_shard_of(gradient), scale)
             for gradient, scale in zip(gradients, scales, strict=False)
         ]
 
 
-def _part_unscaled(part: Part, scale: torch.Tensor) -> Part:
+def _part_unscaled(part: LocalShard, scale: torch.Tensor) -> LocalShard:
     """Of a tensor that is spread over ranks: an operator on the whole might communicate."""
     own = type(part.tensor) is torch.Tensor and part.tensor.layout in _DIVISIBLE
     return part._replace(tensor=part.tensor / scale) if own else part

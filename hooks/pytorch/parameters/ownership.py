@@ -37,15 +37,14 @@ _BY_HAND = (
 class Ownership:
     """Of one model. model_notes: its notes. say: notes and logs once what is not captured."""
 
-    def __init__(self, optimizers: Optimizers, model_notes: ModelNotes, say: Callable[[str], None]) -> None:
-        self.copies: dict[
-            int, Any
-        ] = {}  # by position: what the last backward left, of those without optimizer
+    def __init__(self, optimizers: Optimizers, model_notes: ModelNotes, note: Callable[[str], None]) -> None:
+        # by position: what the last backward left, of those without optimizer
+        self.copies: dict[int, Any] = {}
         self.versions: dict[int, tuple[weakref.ref[Any], int]] = {}  # of the gradients that a backward left
         self._unowned: frozenset[int] = frozenset()
         self._optimizers = optimizers
         self._model_notes = model_notes
-        self._say = say
+        self._say = note
         self._question: tuple[Any, ...] | None = None
         self._trained: set[str] = set()  # names of parameters that were seen to require gradients
         self._all_trained: ModelView | None = None  # the model whose parameters all did at the last look
@@ -59,11 +58,11 @@ class Ownership:
     def look(self, view: ModelView, parameters: list[nn.Parameter]) -> None:
         """A saved training step begins: finds optimizers that have not stepped yet, and what none holds."""
         trainable = list(map(_REQUIRES_GRAD, parameters))
-        question = (view, trainable, self._optimizers.met)
+        question = (view, trainable, self._optimizers.found_count)
         if question == self._question:
             return
-        self._optimizers.search_owners(parameters)
-        self._question = (view, trainable, self._optimizers.met)
+        self._optimizers.assign_owners(parameters)
+        self._question = (view, trainable, self._optimizers.found_count)
         alive = self._optimizers.alive()
         held = [list(map(id, owned_by(optimizer))) for _, optimizer in alive]
         owned = set().union(*held)
@@ -127,7 +126,7 @@ class Ownership:
         frozen = list(compress(names, map(not_, trainable)))
         looks = self._frozen_looks
         self._frozen_looks = {name: looks.get(name, 0) + 1 for name in frozen}
-        self._tell()
+        self._note_names()
 
     def note_trainable(self, view: ModelView, positions: list[int], trainable: list[bool]) -> None:
         """Which parameters of an optimizer require gradients as it steps."""
@@ -135,9 +134,9 @@ class Ownership:
             name = view.parameters[position].name
             self._trained.add(name)
             self._frozen_looks.pop(name, None)
-        self._tell()
+        self._note_names()
 
-    def _tell(self) -> None:
+    def _note_names(self) -> None:
         self._model_notes.set(
             "frozen",
             [

@@ -29,7 +29,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 
-from tdcore.hooks.clock import Stamp
+from tdcore.hooks.clock import StepId
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.parameters.gradient_capture import GradientCapture
 from tdcore.hooks.pytorch.parameters.pending_step import (
@@ -50,13 +50,13 @@ class ParameterCapture(GradientCapture):
     fault: BaseHook._fault, for the opt-in series (opt_in_series.py): they fail alone.
     """
 
-    def begin_training(self, stamp: Stamp, plan: Plan, inside: Optimizer | None) -> None:
+    def begin_training(self, step_id: StepId, plan: Plan, inside: Optimizer | None) -> None:
         """A training step begins that is saved. inside: the optimizer whose closure runs."""
         kinds = kinds_of(plan)
         self.current_view()
         if self._off or not kinds.anything:
             return
-        pending = self.pending = PendingStep(stamp, plan, kinds)
+        pending = self.pending = PendingStep(step_id, plan, kinds)
         view, parameters = self.view, self.held()
         if parameters is None:
             self.pending = None
@@ -67,11 +67,11 @@ class ParameterCapture(GradientCapture):
         if kinds.gradients:
             self._watch(pending, parameters)
         if kinds.series or pending.scalers:
-            self.backward.attach(stamp, plan, view, parameters)
+            self.backward.attach(step_id, plan, view, parameters)
             if inside is not None:
-                self.updates.prepare(stamp, plan, view, inside, parameters)
+                self.updates.prepare(step_id, plan, view, inside, parameters)
 
-    def begin_forward(self, stamp: Stamp, plan: Plan, *, trains: bool) -> None:
+    def begin_forward(self, step_id: StepId, plan: Plan, *, trains: bool) -> None:
         """The root's first forward of a saved step begins. trains: it is a training step."""
         pending = self.pending
         if pending is not None and trains:
@@ -89,10 +89,10 @@ class ParameterCapture(GradientCapture):
             self.ownership.note_frozen(self.view, list(map(_REQUIRES_GRAD, parameters)))
         if kinds.weights:
             if self.view.flat or not _LAZY.isdisjoint(map(type, parameters)):
-                self._weights_due = stamp, plan
+                self._weights_due = step_id, plan
                 self.due_after_forward = True
             else:
-                self._take_weights(stamp, plan, parameters)
+                self._take_weights(step_id, plan, parameters)
         if self.view.late:
             self.due_after_forward = True
 
@@ -104,11 +104,11 @@ class ParameterCapture(GradientCapture):
             self._watch_again(pending)
         if self._weights_due is None:
             return
-        (stamp, plan), self._weights_due = self._weights_due, None
+        (step_id, plan), self._weights_due = self._weights_due, None
         self.current_view()
         parameters = self.held()
         if parameters is not None:
-            self._take_weights(stamp, plan, parameters)
+            self._take_weights(step_id, plan, parameters)
 
     def before_step(self, optimizer: Optimizer) -> None:
         """An optimizer is about to step, or a closure of it has returned."""
@@ -121,7 +121,7 @@ class ParameterCapture(GradientCapture):
         if pending is not None:
             pending.closure = True
         if pending is not None and pending.kinds.series and parameters is not None:
-            self.updates.prepare(pending.stamp, pending.plan, self.view, optimizer, parameters)
+            self.updates.prepare(pending.step_id, pending.plan, self.view, optimizer, parameters)
 
     def after_step(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped."""
@@ -166,7 +166,7 @@ class ParameterCapture(GradientCapture):
 
     def register(self, optimizer: Optimizer) -> bool:
         """Makes an optimizer known before its first step. False when it holds nothing of the model."""
-        return self.optimizers.meet(optimizer, self.held() or []) is not None
+        return self.optimizers.find_or_add(optimizer, self.held() or []) is not None
 
     def switch_off(self) -> None:
         """Captures nothing from now on; still tells names and which optimizers are the model's."""
@@ -184,10 +184,10 @@ class ParameterCapture(GradientCapture):
             self._watch(pending, parameters)
         if pending.kinds.series:
             self.backward.detach()
-            self.backward.attach(pending.stamp, pending.plan, self.view, parameters)
+            self.backward.attach(pending.step_id, pending.plan, self.view, parameters)
 
-    def _take_weights(self, stamp: Stamp, plan: Plan, parameters: list[nn.Parameter]) -> None:
+    def _take_weights(self, step_id: StepId, plan: Plan, parameters: list[nn.Parameter]) -> None:
         selection = select(self.view, plan, list(range(len(parameters))), [])
         tensors = list(map(parameters.__getitem__, selection.weights))
         if tensors:
-            self._recorder.capture(tensors, selection.batch, stamp)
+            self._recorder.capture(tensors, selection.capture_spec, step_id)

@@ -11,7 +11,7 @@ from torch import nn
 
 from tdcore.collection import Collection, CollectionKeys
 from tdcore.config import ReductionConfig
-from tdcore.hooks.pytorch.distributed.sharding import part_of
+from tdcore.hooks.pytorch.distributed.sharding import local_shard_of
 from tdcore.layout import TensorKind
 
 __all__ = ["expected_bytes"]
@@ -47,7 +47,7 @@ def expected_bytes(
 def _host_bytes(parameter: nn.Parameter) -> int:
     """Of what this process holds in host memory; 0 where a parameter has no storage yet."""
     try:
-        tensor = part_of(parameter).tensor
+        tensor = local_shard_of(parameter).tensor
         return int(tensor.nbytes) if tensor.device.type == "cpu" else 0
     except Exception:  # a lazy parameter, or another without a size
         return 0

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tdcore.hooks.clock import Stamp
+from tdcore.hooks.clock import StepId
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.model.model_view import ModelView
-from tdcore.hooks.pytorch.model.opt_in_series import asks
+from tdcore.hooks.pytorch.model.opt_in_series import any_requested
 from tdcore.hooks.pytorch.parameters.grad_scaler import ScaleRecord
-from tdcore.hooks.pytorch.parameters.optimizers import Known, owned_by
+from tdcore.hooks.pytorch.parameters.optimizers import OptimizerEntry, owned_by
 from tdcore.hooks.pytorch.parameters.selection import Selection, select
 from tdcore.layout import TensorKind
 
@@ -72,12 +72,12 @@ def kinds_of(plan: Plan) -> CaptureKinds:
     if known is None:
         may = plan.may_take
         known = plan.cache["kinds"] = CaptureKinds(
-            anything=any(map(may, _KINDS)) or asks(plan),
+            anything=any(map(may, _KINDS)) or any_requested(plan),
             weights=may(TensorKind.WEIGHT) or may(TensorKind.BIAS),
             gradients=may(TensorKind.GRADIENT),
             state=may(TensorKind.OPTIMIZER_STATE),
             numbers=may(TensorKind.HYPERPARAMETER),
-            series=asks(plan),
+            series=any_requested(plan),
         )
     return known
 
@@ -106,20 +106,24 @@ class PendingStep:
     weights_done = False
     watched = False  # the order of its gradients is being noted
 
-    def __init__(self, stamp: Stamp, plan: Plan, kinds: CaptureKinds) -> None:
-        self.stamp = stamp
+    def __init__(self, step_id: StepId, plan: Plan, kinds: CaptureKinds) -> None:
+        self.step_id = step_id
         self.plan = plan
         self.kinds = kinds
         self.done: frozenset[int] = frozenset()  # positions whose gradient was captured or has a row
         self.captures: dict[int, int] = {}  # how often each optimizer was captured, by its index
         self.came = 0  # how many gradients had come at the last capture
         self.calls = 0  # the highest call of a gradient so far
-        self.stepped: list[Known] = []  # optimizers that did
+        self.stepped: list[OptimizerEntry] = []  # optimizers that did
         self.scalers: list[ScaleRecord] = []
 
 
 def plan_step_capture(
-    pending: PendingStep, view: ModelView, known: Known, optimizer: Optimizer, parameters: list[nn.Parameter]
+    pending: PendingStep,
+    view: ModelView,
+    known: OptimizerEntry,
+    optimizer: Optimizer,
+    parameters: list[nn.Parameter],
 ) -> StepCapture:
     """What this optimizer's step captures: the parameters that it holds. Remembers the last answer."""
     owned = list(map(id, owned_by(optimizer)))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from tdcore.hooks.plan import Batch, Plan, Want
+from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
 from tdcore.hooks.pytorch.model.model_view import ModelView
 from tdcore.layout import TensorKind
 
@@ -26,7 +26,7 @@ class Selection(NamedTuple):
 
     weights: list[int]
     gradients: list[int]
-    batch: Batch
+    capture_spec: CaptureSpec
 
 
 def select(view: ModelView, plan: Plan, weights: list[int], gradients: list[int]) -> Selection:
@@ -34,9 +34,9 @@ def select(view: ModelView, plan: Plan, weights: list[int], gradients: list[int]
     key = ("selection", view.root_name, bool(weights), bool(gradients))
     known = plan.cache.get(key)
     if known is None or known[0] is not view or known[1:3] != (weights, gradients):
-        chosen_weights, wants = _wanted(view, plan, weights, gradient=False)
+        chosen_weights, specs = _wanted(view, plan, weights, gradient=False)
         chosen_gradients, more = _wanted(view, plan, gradients, gradient=True)
-        selection = Selection(chosen_weights, chosen_gradients, Batch(wants + more))
+        selection = Selection(chosen_weights, chosen_gradients, CaptureSpec(specs + more))
         known = plan.cache[key] = (view, weights, gradients, selection)
     answer: Selection = known[3]
     return answer
@@ -62,11 +62,11 @@ def in_order(view: ModelView, plan: Plan, selection: Selection, places: tuple[in
     if known is None or known[0] is not selection or known[1] != places:
         first = len(selection.weights)
         gradients = list(map(selection.gradients.__getitem__, places))
-        batch = selection.batch.rearranged([*range(first), *(first + place for place in places)])
+        capture_spec = selection.capture_spec.permuted([*range(first), *(first + place for place in places)])
         known = plan.cache["in order", view.root_name] = (
             selection,
             places,
-            Selection(selection.weights, gradients, batch),
+            Selection(selection.weights, gradients, capture_spec),
         )
     answer: Selection = known[2]
     return answer
@@ -74,15 +74,15 @@ def in_order(view: ModelView, plan: Plan, selection: Selection, places: tuple[in
 
 def _wanted(
     view: ModelView, plan: Plan, positions: list[int], *, gradient: bool
-) -> tuple[list[int], list[Want]]:
+) -> tuple[list[int], list[TensorSpec]]:
     chosen: list[int] = []
-    wants: list[Want] = []
+    specs: list[TensorSpec] = []
     for position in positions:
         name, kind, origin = view.parameters[position]
         if gradient:
             name, kind = f"gradient/{name}", TensorKind.GRADIENT
-        want = plan.want(name, kind, origin)
-        if want is not None:
+        spec = plan.spec(name, kind, origin)
+        if spec is not None:
             chosen.append(position)
-            wants.append(want)
-    return chosen, wants
+            specs.append(spec)
+    return chosen, specs

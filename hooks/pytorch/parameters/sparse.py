@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tdcore.hooks.plan import Batch, Plan, Want
+from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
 from tdcore.hooks.pytorch.model.model_view import ModelView
 from tdcore.layout import TensorKind
 
@@ -30,26 +30,26 @@ _DENSE = {torch.strided, None}
 
 def sparse_rows(
     plan: Plan, view: ModelView, positions: list[int], gradients: Sequence[Any]
-) -> list[tuple[list[Any], Batch]]:
+) -> list[tuple[list[Any], CaptureSpec]]:
     """What is captured beside the sparse ones of the gradients. positions: in the view's parameters."""
     if _DENSE.issuperset(map(getattr, gradients, repeat("layout"), repeat(None))):
         return []
     tensors: list[Any] = []
-    wants: list[Want] = []
+    specs: list[TensorSpec] = []
     for position, gradient in zip(positions, gradients, strict=True):
         if getattr(gradient, "layout", None) is not torch.sparse_coo or gradient.device.type != "cpu":
             continue
         name, _, origin = view.parameters[position]
-        values = plan.want(f"gradient/{name}/values", TensorKind.GRADIENT, origin)
-        indices = plan.want(f"gradient/{name}/indices", TensorKind.CUSTOM, origin)
+        values = plan.spec(f"gradient/{name}/values", TensorKind.GRADIENT, origin)
+        indices = plan.spec(f"gradient/{name}/indices", TensorKind.CUSTOM, origin)
         if values is None and indices is None:
             continue
         with torch.no_grad():
             whole = gradient.detach().coalesce()
         if values is not None:
             tensors.append(whole.values())
-            wants.append(values)
+            specs.append(values)
         if indices is not None:
             tensors.append(whole.indices())
-            wants.append(indices)
-    return [(tensors, Batch(wants))] if tensors else []
+            specs.append(indices)
+    return [(tensors, CaptureSpec(specs))] if tensors else []

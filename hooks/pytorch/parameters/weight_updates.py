@@ -26,12 +26,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdcore import _core
-from tdcore.hooks.clock import Stamp
+from tdcore.hooks.clock import StepId
 from tdcore.hooks.faults import FaultHandler
-from tdcore.hooks.plan import Batch, Plan, Want
-from tdcore.hooks.pytorch.distributed.sharding import Part, part_of
+from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
+from tdcore.hooks.pytorch.distributed.sharding import LocalShard, local_shard_of
 from tdcore.hooks.pytorch.model.model_view import ModelView
-from tdcore.hooks.pytorch.model.opt_in_series import RATIO, UPDATE, chosen
+from tdcore.hooks.pytorch.model.opt_in_series import RATIO, UPDATE, requested
 from tdcore.hooks.pytorch.parameters.optimizers import owned_by
 from tdcore.hooks.recorder import Recorder
 from tdcore.shard import Shard
@@ -58,14 +58,14 @@ class Watched(NamedTuple):
     parameter: weakref.ref[nn.Parameter]
     before: torch.Tensor
     shard: Shard | None
-    update: Want | None
-    ratio: Want | None
+    update: TensorSpec | None
+    ratio: TensorSpec | None
 
 
 class Pending(NamedTuple):
     """What an optimizer is about to change."""
 
-    stamp: Stamp
+    step_id: StepId
     weights: list[Watched]
 
 
@@ -78,21 +78,21 @@ class Updates:
         self._fault = fault
         self._warn = warn
         self._off = False
-        self._step: Stamp | None = None  # the last one that an optimizer changed anything in
+        self._step: StepId | None = None  # the last one that an optimizer changed anything in
         self._done: set[int] = set()  # positions of the parameters that it changed
         self._gone = False  # a parameter was replaced within its optimizer's step
         self._replaced: str | None = None  # the first parameter that was replaced
 
     def prepare(
         self,
-        stamp: Stamp,
+        step_id: StepId,
         plan: Plan,
         view: ModelView,
         optimizer: Optimizer,
         parameters: list[nn.Parameter],
     ) -> None:
         """The optimizer is about to change the weights, or to call its closure, in a step that is saved."""
-        self._guarded(self._copy, stamp, plan, view, optimizer, parameters)
+        self._guarded(self._copy, step_id, plan, view, optimizer, parameters)
 
     def after(self, optimizer: Optimizer) -> None:
         """The optimizer has stepped."""
@@ -116,24 +116,24 @@ class Updates:
 
     def _copy(
         self,
-        stamp: Stamp,
+        step_id: StepId,
         plan: Plan,
         view: ModelView,
         optimizer: Optimizer,
         parameters: list[nn.Parameter],
     ) -> None:
-        updates, ratios = chosen(plan, view, UPDATE), chosen(plan, view, RATIO)
+        updates, ratios = requested(plan, view, UPDATE), requested(plan, view, RATIO)
         if not (updates or ratios):
             return
-        if stamp is not self._step:
-            self._step, self._done = stamp, set()
+        if step_id is not self._step:
+            self._step, self._done = step_id, set()
         owned = set(map(id, owned_by(optimizer)))
         weights = []
         for position in sorted(updates.keys() | ratios.keys()):
             parameter = parameters[position]
             if id(parameter) not in owned or not parameter.requires_grad:
                 continue
-            part, ratio = part_of(parameter), ratios.get(position)
+            part, ratio = local_shard_of(parameter), ratios.get(position)
             if not _is_plain(part.tensor):
                 self._warn(_REFUSED.format(parameter.dtype))
                 continue
@@ -146,7 +146,7 @@ class Updates:
             weights.append(watched)
             self._done.add(position)
         if weights:
-            self.pending[id(optimizer)] = Pending(stamp, weights)
+            self.pending[id(optimizer)] = Pending(step_id, weights)
 
     def _compare(self, pending: Pending) -> None:
         held = [(one, one.parameter()) for one in pending.weights]
@@ -154,18 +154,18 @@ class Updates:
         self._gone = self._gone or len(there) < len(held)
         before = _norms([one.before for one, _ in there])
         with torch.no_grad():
-            changes = [one.before.neg_().add_(_values(part_of(held).tensor)) for one, held in there]
+            changes = [one.before.neg_().add_(_values(local_shard_of(held).tensor)) for one, held in there]
         tensors: list[Any] = []
-        wants: list[Want] = []
+        specs: list[TensorSpec] = []
         for (one, _), change, norm, size in zip(there, changes, _norms(changes), before, strict=True):
             if one.update is not None:
-                tensors.append(change if one.shard is None else Part(change, one.shard))
-                wants.append(one.update)
+                tensors.append(change if one.shard is None else LocalShard(change, one.shard))
+                specs.append(one.update)
             if one.ratio is not None:
                 with np.errstate(divide="ignore", invalid="ignore"):
                     tensors.append(norm / size)
-                wants.append(one.ratio)
-        self._recorder.capture(tensors, Batch(wants), pending.stamp)
+                specs.append(one.ratio)
+        self._recorder.capture(tensors, CaptureSpec(specs), pending.step_id)
 
     def _note_replaced(
         self,
@@ -174,7 +174,7 @@ class Updates:
         optimizers: Sequence[Optimizer],
         parameters: list[nn.Parameter],
     ) -> None:
-        asked = chosen(plan, view, UPDATE).keys() | chosen(plan, view, RATIO).keys()
+        asked = requested(plan, view, UPDATE).keys() | requested(plan, view, RATIO).keys()
         owned = {id(one) for optimizer in optimizers for one in owned_by(optimizer)}
         lacking = [
             position
@@ -204,7 +204,7 @@ def _is_plain(part: torch.Tensor | None) -> bool:
     return part.dtype in _TYPES
 
 
-def _is_whole(part: Part, parameter: nn.Parameter) -> bool:
+def _is_whole(part: LocalShard, parameter: nn.Parameter) -> bool:
     """Whether this rank has all of the parameter, and no summand."""
     plain = part.tensor is parameter
     return plain or (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tdcore.hooks.pytorch.steps.driver import TrainingDriver
     from tdcore.hooks.pytorch.steps.root import Root
-    from tdcore.hooks.pytorch.steps.step_transitions import Steps
+    from tdcore.hooks.pytorch.steps.step_transitions import StepTransitions
 
 __all__ = [
     "arm",
@@ -39,40 +39,40 @@ def begin_compiled_forward(
     module = root.reference()
     if module is None or hook._off:
         return
-    root.compiled.met = True
-    taps = root.taps
-    if inputs is None and taps.is_on:
-        taps.detach()  # its step began inside the same code
-    tapped = taps.is_on
+    root.compiled.root_is_compiled = True
+    module_hooks = root.module_hooks
+    if inputs is None and module_hooks.is_on:
+        module_hooks.detach()  # its step began inside the same code
+    tapped = module_hooks.is_on
     hook._compiled_call = True
     try:
         hook._on_forward(root, module, _NONE, None)
     finally:
         hook._compiled_call = False
     if tapped and inputs is not None:
-        taps.take_own(*inputs)
+        module_hooks.record_root_input(*inputs)
     elif hook._clock.plan is None:
         arm(hook, root)
 
 
-def arm(hook: Steps, root: Root) -> None:
+def arm(hook: StepTransitions, root: Root) -> None:
     """Chooses the variant of the root's next forward."""
     hook._guarded("activations", root.arm, hook)
     if not hook._losses.attached:
         hook._guarded("losses", arm_losses, hook)
 
 
-def arm_losses(hook: Steps) -> None:
+def arm_losses(hook: StepTransitions) -> None:
     """Loss modules in compiled code keep their taps between saved steps, and pass them by while asleep."""
     hook._losses.attach(hook._clock.plan_of(()), widest(hook))
 
 
-def widest(hook: Steps) -> Plan | None:
+def widest(hook: StepTransitions) -> Plan | None:
     """The plan of all that is ever saved, in a process that compiles."""
     return hook._clock.plan_of(hook._clock.included) if compile_in_use() else None
 
 
-def note_missed(hook: Steps) -> None:
+def note_missed(hook: StepTransitions) -> None:
     """A step is saved whose forward runs without taps."""
     hook._gate.missed += 1
     hook._notes["compiled"] = {"steps_without_activations": hook._gate.missed}

@@ -62,7 +62,7 @@ class TrainingDriver(OptimizerSteps):
             root.inner_expected = True
         if graph_task is not None and graph_task() != -1:
             return  # activation checkpointing computes the root again
-        if self._asked():
+        if self._control_changed():
             self._check_control()
         start = perf_counter_ns()
         try:
@@ -86,7 +86,7 @@ class TrainingDriver(OptimizerSteps):
         if plan is not None:
             spent = self._recorder.spent_ns
             root.join(self, module, plan, args, kwargs, trains=trains)
-            self._left_on = True
+            self._may_be_attached = True
             self._recorder.spent_ns = spent + perf_counter_ns() - start  # a tap in between has added its own
 
     def _find_step(self, root: Root, module: nn.Module, entry: bool = False) -> bool:
@@ -176,7 +176,7 @@ class TrainingDriver(OptimizerSteps):
         if self._shortfalls.none_due:
             steps = sum(self._clock.begun_steps(mode.value) for mode in ModeKeys)
             yield f"no step: there were {steps}, and save_config names none of them"
-        if any(root.parameters.optimizers.met for root in self._roots):
+        if any(root.parameters.optimizers.found_count for root in self._roots):
             yield from self._without_update()
         yield from self._shortfalls.of_collections(possible(self._roots, self._notes.get("frozen", ())))
 
@@ -195,7 +195,7 @@ class TrainingDriver(OptimizerSteps):
             last = max(self._saved_updates.values(), default=0)
             yield from saved_steps_without_update(self._saved_steps, last)
         elif self._joined_in is self._updates and self._updates <= {NONE_OPEN}:
-            step = self._clock.last if self._suspended is None else self._suspended.stamp.step
+            step = self._clock.last if self._suspended is None else self._suspended.step_id.step
             stepped = sum(map(self._clock.begun_steps, WITH_GRADIENTS)) > 1
             yield from open_step(step, self._joined, self._most_joined, stepped=stepped)
 

@@ -26,10 +26,10 @@ from tdcore.hooks.base import BaseHook
 from tdcore.hooks.clock import StepContext
 from tdcore.hooks.pytorch.compile.code_variants import CompiledRoot
 from tdcore.hooks.pytorch.distributed.replicas import Replicas
-from tdcore.hooks.pytorch.distributed.sharding import Parts
+from tdcore.hooks.pytorch.distributed.sharding import LocalShards
 from tdcore.hooks.pytorch.forward.losses import LossHooks
 from tdcore.hooks.pytorch.parameters.grad_scaler import Scalers
-from tdcore.hooks.pytorch.parameters.optimizers import Numbers
+from tdcore.hooks.pytorch.parameters.optimizers import OptimizerNumbering
 from tdcore.hooks.pytorch.steps.root import Root
 from tdcore.modes import ModeKeys
 
@@ -44,14 +44,14 @@ _IDLE_FORWARDS = 64
 class DriverState(BaseHook):
     """What the parts of the hook share."""
 
-    _place: tuple[int, int]
+    _rank_and_size: tuple[int, int]
 
     def _start_driver(self) -> None:
         self._roots: list[Root] = []
-        self._numbers = Numbers()
+        self._numbering = OptimizerNumbering()
         self._scalers = Scalers()
         self._gate = CompiledRoot()  # of the first root, and of compiled losses
-        self._parts = self._recorder.parts = Parts(self._names, self._notes, self._recorder)
+        self._local_shards = self._recorder.localize = LocalShards(self._names, self._notes, self._recorder)
         self._losses = LossHooks(self._recorder, weakref.WeakMethod(self._fault), self._notes, self._gate)
         self._replicas = Replicas()
         self._stack = ExitStack()
@@ -63,7 +63,7 @@ class DriverState(BaseHook):
         self._called: set[int] | None = None
         self._other_has_graph = False  # forwards of the current step of another mode may be differentiated
         self._saves_training = False
-        self._left_on = False  # something of a saved step is still to be ended or taken off
+        self._may_be_attached = False  # something of a saved step is still to be ended or taken off
         self._listens = False  # hooks of optimizers are on
         self._armed = False  # modules carry taps for a forward that may be compiled
         self._compiled_call = False  # compiled code tells of a forward
@@ -87,7 +87,7 @@ class DriverState(BaseHook):
         root.searched = self._busy = True
         parameters = root.parameters.held() or []
         if any(one.requires_grad for one in parameters):
-            root.parameters.optimizers.search_owners(parameters)
+            root.parameters.optimizers.assign_owners(parameters)
             self._scalers.look()
             by_update = not (self._by_hand or self._by_forward)
             if by_update and not root.parameters.optimizers.any_alive and not root.view.flat:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from tdcore.hooks.pytorch.steps.driver_state import NONE_OPEN, TRAIN
 from tdcore.hooks.pytorch.steps.root import Root
-from tdcore.hooks.pytorch.steps.step_transitions import Steps
+from tdcore.hooks.pytorch.steps.step_transitions import StepTransitions
 
 __all__ = ["OptimizerSteps"]
 
@@ -24,7 +24,7 @@ _UNSEEN = (
 )
 
 
-class OptimizerSteps(Steps):
+class OptimizerSteps(StepTransitions):
     """The part of the hook that optimizers call (step_hooks.py)."""
 
     def _is_ours(self, optimizer: Optimizer) -> bool:
@@ -155,7 +155,7 @@ class OptimizerSteps(Steps):
             self._fault("parameters", error)
             return
         self._recorder.spent_ns += perf_counter_ns() - start
-        if self._asked() and self._is_ours(optimizer):
+        if self._control_changed() and self._is_ours(optimizer):
             self._check_control()
 
     def _forget_captured(self) -> None:
@@ -165,11 +165,15 @@ class OptimizerSteps(Steps):
                 return
         self._saves_training = False
         self._attentive = self._attentive and (bool(self._watched) or NONE_OPEN in self._updates)
-        left_on = self._suspended is not None or bool(self._losses.attached)
+        may_be_attached = self._suspended is not None or bool(self._losses.attached)
         rests = self._suspended is None and self._called is None and not self._by_hand
         for root in self._roots:
             if rests:
                 root.rest()
-            left_on = left_on or root.taps.step is not None or root.taps.unsettled
-        self._left_on = left_on
-        self._busy = left_on or bool(self._watched) or bool(self._scalers.found)
+            may_be_attached = (
+                may_be_attached
+                or root.module_hooks.step is not None
+                or root.module_hooks.has_pending_backward
+            )
+        self._may_be_attached = may_be_attached
+        self._busy = may_be_attached or bool(self._watched) or bool(self._scalers.found)

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.optim import Optimizer
 
-from tdcore.hooks.clock import Stamp
+from tdcore.hooks.clock import StepId
 from tdcore.hooks.devices import prepare_devices
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.compile.code_variants import CompiledRoot, compile_in_use
-from tdcore.hooks.pytorch.compile.forward_marks import hide
+from tdcore.hooks.pytorch.compile.forward_marks import wrap_forward
 from tdcore.hooks.pytorch.forward.entries import Entries
-from tdcore.hooks.pytorch.forward.hook_attachment import Arguments, Taps
+from tdcore.hooks.pytorch.forward.hook_attachment import Arguments, ModuleHooks
 from tdcore.hooks.pytorch.model.model_view import ModelView, cuda_devices
 from tdcore.hooks.pytorch.model.wrappers import class_name, innermost, wrapped_modules
 from tdcore.hooks.pytorch.parameters.gradient_order import BackwardSentinel
@@ -36,7 +36,7 @@ from tdcore.hooks.pytorch.steps.step_hooks import ForwardPreHook
 
 if TYPE_CHECKING:
     from tdcore.hooks.pytorch.steps.driver import TrainingDriver
-    from tdcore.hooks.pytorch.steps.step_transitions import Steps
+    from tdcore.hooks.pytorch.steps.step_transitions import StepTransitions
 
 __all__ = ["Root", "root_name"]
 
@@ -76,10 +76,10 @@ class Root:
             hook._warn,
             weakref.WeakMethod(hook._fault),
             name=name,
-            numbers=hook._numbers,
+            numbering=hook._numbering,
             scalers=hook._scalers,
         )
-        self.taps = Taps(
+        self.module_hooks = ModuleHooks(
             hook._recorder,
             weakref.WeakMethod(hook._fault),
             weakref.WeakMethod(self._end_forward),
@@ -90,7 +90,8 @@ class Root:
         self.entries = Entries(hook, self)
         self.sentinel = BackwardSentinel(weakref.WeakMethod(hook._fault))
         self.signs = UpdateSigns()
-        self._joined: tuple[Stamp, bool] | None = None  # last saved step with a forward of it; for training
+        # last saved step with a forward of it; for training
+        self._last_step: tuple[StepId, bool] | None = None
 
     def put_on(self, hook: TrainingDriver, stack: ExitStack) -> None:
         """From now on its forwards are seen. stack: what ends that."""
@@ -104,7 +105,7 @@ class Root:
             flags: Any = each._forward_pre_hooks_with_kwargs
             flags[handle.id] = signal  # torch reads the keys only; pickles leave this value out (pickling.py)
         if compile_in_use():
-            stack.callback(hide(module))
+            stack.callback(wrap_forward(module))
             hook._guarded("activations", self.arm, hook)
         else:
             self.entries.put_on()
@@ -138,7 +139,7 @@ class Root:
 
     def join(
         self,
-        hook: Steps,
+        hook: StepTransitions,
         module: nn.Module,
         plan: Plan,
         args: tuple[object, ...] | None,
@@ -147,81 +148,83 @@ class Root:
         trains: bool,
     ) -> None:
         """A forward of it begins in a saved step. module, args, kwargs: as TrainingDriver._on_forward()."""
-        root, stamp = self.reference(), hook._clock.now.stamp
+        root, step_id = self.reference(), hook._clock.now.step_id
         if root is None:
             return
         compiled = args is not None and kwargs is None
         if module is root:
-            self.compiled.met = compiled
-        if self._joined != (stamp, trains):
-            self._joined = stamp, trains
+            self.compiled.root_is_compiled = compiled
+        if self._last_step != (step_id, trains):
+            self._last_step = step_id, trains
             try:
-                self._begin_forward(hook, root, stamp, plan, trains)
+                self._begin_forward(hook, root, step_id, plan, trains)
             except Exception as error:
                 hook._fault("parameters", error)
         own = (args, kwargs) if args is not None and kwargs is not None else None
-        if self.taps.step == stamp and not compiled:
+        if self.module_hooks.step == step_id and not compiled:
             if own is not None:
                 if self.has_inner:
-                    self.taps.stand_in(module if module is not root else None)
-                self.taps.begin_call(module, own)
+                    self.module_hooks.attach_inner(module if module is not root else None)
+                self.module_hooks.begin_call(module, own)
             return
         try:
             self._attach(hook, root, plan, own, compiled)
             if own is not None and module is not root:
-                self.taps.stand_in(module)
+                self.module_hooks.attach_inner(module)
         except Exception as error:
             hook._fault("activations", error)
 
-    def _begin_forward(self, hook: Steps, root: nn.Module, stamp: Stamp, plan: Plan, trains: bool) -> None:
+    def _begin_forward(
+        self, hook: StepTransitions, root: nn.Module, step_id: StepId, plan: Plan, trains: bool
+    ) -> None:
         if not trains or hook._begun_by is not self:  # else the step has just looked at it
             self.parameters.current_view()
-        if hook._place[1] > 1:
-            hook._parts.look_at(root, self.view)
-        self.parameters.begin_forward(stamp, plan, trains=trains)
+        if hook._rank_and_size[1] > 1:
+            hook._local_shards.look_at(root, self.view)
+        self.parameters.begin_forward(step_id, plan, trains=trains)
 
     def _attach(
-        self, hook: Steps, root: nn.Module, plan: Plan, arguments: Arguments | None, compiled: bool
+        self, hook: StepTransitions, root: nn.Module, plan: Plan, arguments: Arguments | None, compiled: bool
     ) -> None:
         view = self.parameters.view
-        if compiled and not self.taps.is_on:
+        if compiled and not self.module_hooks.is_on:
             note_missed(hook)
             return
         due = self.parameters.due_after_forward
-        self.taps.attach(root, view, plan, arguments, watch_end=due, also=widest(hook))
+        self.module_hooks.attach(root, view, plan, arguments, watch_end=due, also=widest(hook))
 
-    def arm(self, hook: Steps) -> None:
+    def arm(self, hook: StepTransitions) -> None:
         """Its next forward may be compiled, and then its taps must be on before it.
 
         It may be one more of the running step, or of the next one: one function that is compiled may hold
         the calls of all roots.
         """
         root = self.reference()
-        due = self.compiled.met and hook._may_be_saved_next()
-        self.compiled.asleep = not due
+        due = self.compiled.root_is_compiled and hook._may_be_saved_next()
+        self.compiled.capture_disabled = not due
         if due and root is not None:
             hook._armed = hook._busy = True
             view, nothing = self.parameters.current_view(), hook._clock.plan_of(())
-            self.taps.attach(root, view, nothing, None, watch_end=True, also=widest(hook))
-            self.taps.step = None
+            self.module_hooks.attach(root, view, nothing, None, watch_end=True, also=widest(hook))
+            self.module_hooks.step = None
 
     def disarm(self) -> None:
         """The next forward is not compiled, or not saved."""
-        if self.taps.step is None and self.taps.is_on:
-            self.compiled.asleep = True
-            self.taps.detach()
+        if self.module_hooks.step is None and self.module_hooks.is_on:
+            self.compiled.capture_disabled = True
+            self.module_hooks.detach()
 
     def rest(self) -> None:
         """Another step than that which modules carry taps for is to be the current one."""
-        if self.taps.step is not None:  # else they are on for a forward that is compiled, see arm()
-            found = self.taps.end_step()
-            if found and self.by_itself and not self.compiled.met:
+        if self.module_hooks.step is not None:  # else they are on for a forward that is compiled, see arm()
+            found = self.module_hooks.end_step()
+            if found and self.by_itself and not self.compiled.root_is_compiled:
                 self.entries.found(self)
 
     def forward_ended(self, keep: bool) -> None:
         """Its forward has ended. keep: the script may call modules of it itself in the rest of the step."""
-        self.taps.forward_ended(
-            keep=keep and not self.compiled.met, always=self.entries.on or not self.follows
+        self.module_hooks.forward_ended(
+            keep=keep and not self.compiled.root_is_compiled, always=self.entries.on or not self.follows
         )
 
     def _end_forward(self) -> None:
@@ -229,11 +232,11 @@ class Root:
         if hook is not None:
             hook._end_forward(self)
 
-    def begin_training(self, stamp: Stamp, plan: Plan, inside: Optimizer | None) -> None:
+    def begin_training(self, step_id: StepId, plan: Plan, inside: Optimizer | None) -> None:
         """A saved training step begins."""
         if self.parameters.pending is not None:
             self.parameters.finish(accumulated=True)
-        self.parameters.begin_training(stamp, plan, inside)
+        self.parameters.begin_training(step_id, plan, inside)
 
     def backward_ended(self) -> None:
         """A backward has ended that reached a model whose updates no optimizer tells."""
@@ -241,8 +244,8 @@ class Root:
 
     def finish(self, accumulates: bool) -> None:
         """The training step is over. accumulates: no optimizer has stepped yet, and gradients may be kept."""
-        if self.taps.unsettled:
-            self.taps.settle()
+        if self.module_hooks.has_pending_backward:
+            self.module_hooks.finish_backward()
         parameters = self.parameters
         if parameters.pending is not None and not (accumulates and parameters.accumulates):
             parameters.finish()
@@ -250,9 +253,9 @@ class Root:
     def switch_off(self, part: str) -> None:
         """Stops the part of the hook that failed."""
         if part in ("activations", "losses"):
-            self.taps.switch_off()
+            self.module_hooks.switch_off()
         elif part == "output gradients":
-            self.taps.switch_off_output_gradients()
+            self.module_hooks.switch_off_output_gradients()
         elif part == "steps":
             self.detach()
         if part in ("parameters", "steps"):
@@ -262,7 +265,7 @@ class Root:
 
     def detach(self) -> None:
         """Takes everything off the model but the pre-hooks."""
-        self.taps.detach()
+        self.module_hooks.detach()
         self.entries.take_off()
         self.sentinel.take_off()
 

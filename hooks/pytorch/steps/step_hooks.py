@@ -15,16 +15,16 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdcore.errors import StopTraining
-from tdcore.hooks.pytorch.compile.compile_regions import Untraced, traceable, untraced
+from tdcore.hooks.pytorch.compile.compile_regions import UncapturedModules, can_insert_call, report_uncaptured
 from tdcore.hooks.pytorch.compile.operator import (
     is_compiling,
     never_trace,
-    number_of,
     observe,
-    plain,
+    plain_tensors,
+    register_observer,
     skip_frames,
 )
-from tdcore.hooks.pytorch.model.flatten import leaves
+from tdcore.hooks.pytorch.model.flatten import flatten_tensors
 from tdcore.hooks.pytorch.model.pickling import InertInCopies
 from tdcore.hooks.pytorch.steps.compiled_steps import begin_compiled_forward
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tdcore.hooks.pytorch.steps.driver import TrainingDriver
     from tdcore.hooks.pytorch.steps.root import Root
 
-__all__ = ["Evaluation", "ForwardPreHook", "optimizer_hooks"]
+__all__ = ["ClosureWrapper", "ForwardPreHook", "optimizer_step_hooks"]
 
 _GRAD, _NO_GRAD = "grad", "no grad"
 
@@ -44,14 +44,14 @@ class ForwardPreHook(InertInCopies):
     Where the call of the root is compiled it leaves an operator that tells when the forward begins.
     """
 
-    __slots__ = ("compiled", "hook", "label", "root", "who")
+    __slots__ = ("compiled", "hook", "label", "observer_number", "root")
 
     def __init__(self, hook: TrainingDriver, root: Root) -> None:
         self.hook = hook
         self.root = root
         self.compiled = root.compiled
-        self.who = number_of(self)
-        self.label = str(int(self.who))
+        self.observer_number = register_observer(self)
+        self.label = str(int(self.observer_number))
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """As a forward pre-hook."""
@@ -67,31 +67,31 @@ class ForwardPreHook(InertInCopies):
             self.hook._fault("steps", error)
 
     def _trace(self, value: Any) -> None:
-        if not traceable(True):
-            untraced(self.label)
+        if not can_insert_call(True):
+            report_uncaptured(self.label)
             return
         head = _GRAD if torch.is_grad_enabled() else _NO_GRAD
-        if self.compiled.asleep:
-            observe(self.who, [], head)
+        if self.compiled.capture_disabled:
+            observe(self.observer_number, [], head)
             return
-        values, ends = plain(list(leaves(value[0] if len(value) == 1 else value)))
-        observe(self.who, values, "\n".join([head, *ends] if ends else [head, ""]))
+        values, suffixes = plain_tensors(list(flatten_tensors(value[0] if len(value) == 1 else value)))
+        observe(self.observer_number, values, "\n".join([head, *suffixes] if suffixes else [head, ""]))
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
         """As what compiled code calls when the root's forward begins. values: its input, with taps."""
-        grad, taps, ends = what.partition("\n")
+        grad, taps, suffixes = what.partition("\n")
         with torch.set_grad_enabled(grad == _GRAD):  # compiled code runs with it switched off
-            begin_compiled_forward(self.hook, self.root, (values, ends) if taps else None)
+            begin_compiled_forward(self.hook, self.root, (values, suffixes) if taps else None)
 
-    def untraced(self, operator: str) -> None:
+    def report_uncaptured(self, operator: str) -> None:
         """Code is compiled in which the forward cannot be seen to begin: it starts no step."""
-        Untraced(self.hook._notes).tell(self.root.view.root_name, operator)
+        UncapturedModules(self.hook._notes).note(self.root.view.root_name, operator)
 
 
 skip_frames(ForwardPreHook.__call__)
 
 
-class Evaluation:
+class ClosureWrapper:
     """Stands in for an optimizer's closure in steps that may be saved: the hook captures what a call left."""
 
     def __init__(
@@ -116,7 +116,7 @@ class Evaluation:
         return getattr(self._closure, name)
 
 
-def optimizer_hooks(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., Any], Callable[..., None]]:
+def optimizer_step_hooks(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., Any], Callable[..., None]]:
     """Hooks for all optimizers of the process. They do not keep the hook alive."""
 
     def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -125,7 +125,7 @@ def optimizer_hooks(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., Any], Cal
             return None
         try:
             if (len(args) > 1 or kwargs) and any(map(callable, (*args[1:], *kwargs.values()))):
-                wrap = partial(Evaluation, hook_ref, weakref.ref(optimizer))
+                wrap = partial(ClosureWrapper, hook_ref, weakref.ref(optimizer))
                 return hook._before_closure(optimizer, args, kwargs, wrap)
             if hook._attentive:
                 hook._before_optimizer(optimizer)
@@ -153,6 +153,6 @@ def optimizer_hooks(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., Any], Cal
         except Exception as error:
             hook._fault("steps", error)
 
-    never_trace(before, after, Evaluation.__call__)
-    skip_frames(before, after, Evaluation.__call__)
+    never_trace(before, after, ClosureWrapper.__call__)
+    skip_frames(before, after, ClosureWrapper.__call__)
     return before, after

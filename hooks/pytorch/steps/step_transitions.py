@@ -22,7 +22,7 @@ from tdcore.hooks.pytorch.steps.driver_state import NONE_OPEN, WITH_GRADIENTS, D
 from tdcore.hooks.pytorch.steps.root import Root
 from tdcore.hooks.run_notes import note_once
 
-__all__ = ["Steps"]
+__all__ = ["StepTransitions"]
 
 _SAVED_STEPS = 3  # after which an optimizer that stepped in none of them is named
 _NEVER_SAVED = (
@@ -32,19 +32,19 @@ _NEVER_SAVED = (
 )
 
 
-class Steps(DriverState):
+class StepTransitions(DriverState):
     """The part of the hook that begins and ends steps."""
 
     def _start_training(self, mode: int) -> None:
         """The next training step begins."""
-        if self._left_on:
+        if self._may_be_attached:
             self._end_step()
         self._updates = set()
         self._suspended = self._called = None
         signs = self._watched or self._scalers.found
         if signs:
             self._look_for_signs()
-        self._busy = self._left_on or bool(signs)
+        self._busy = self._may_be_attached or bool(signs)
         if self._begin_step(mode) is not None:
             self._start_saving(None)
         elif self._armed and not self._compiled_call:
@@ -58,9 +58,9 @@ class Steps(DriverState):
     def _start_saving(self, begun_by: Root | None) -> None:
         """A training step has begun that is saved. begun_by: the root whose forward began it, if known."""
         self._begun_by = begun_by
-        plan, stamp = self._clock.plan, self._clock.now.stamp
+        plan, step_id = self._clock.plan, self._clock.now.step_id
         assert plan is not None, "the clock has said so"
-        self._left_on = self._busy = True
+        self._may_be_attached = self._busy = True
         self._saved_steps += 1
         if self._saved_steps == _SAVED_STEPS + 1:
             self._check_turns()
@@ -69,7 +69,7 @@ class Steps(DriverState):
         inside = self._inside() if self._inside is not None else None
         try:
             for root in self._roots:
-                root.begin_training(stamp, plan, inside)
+                root.begin_training(step_id, plan, inside)
                 if root.parameters.pending is not None:
                     self._saves_training = self._attentive = True
         except Exception as error:
@@ -92,7 +92,7 @@ class Steps(DriverState):
         """A step of another mode begins: an evaluation, a rollout. An open training step is suspended."""
         if self._called is None and not self._updates and not self._by_forward:
             self._suspended = self._clock.leave()
-        if self._left_on:
+        if self._may_be_attached:
             self._rest()
         called = self._called = set()
         self._busy, self._other_has_graph = True, False
@@ -106,7 +106,7 @@ class Steps(DriverState):
                 self._guarded("losses", self._losses.attach_beneath, beneath, self._route_beneath)
             if plan is not None:
                 self._guarded("losses", self._attach_losses, plan)
-        self._left_on = self._left_on or plan is not None
+        self._may_be_attached = self._may_be_attached or plan is not None
         return called
 
     def _continue_training(self) -> None:
@@ -114,7 +114,7 @@ class Steps(DriverState):
         suspended, self._suspended, self._called = self._suspended, None, None
         if suspended is None:
             return
-        if self._left_on:
+        if self._may_be_attached:
             self._rest()
         self._clock.continue_step(suspended)
         if suspended.plan is not None and self._losses.modules:
@@ -124,14 +124,14 @@ class Steps(DriverState):
         if mode in WITH_GRADIENTS:
             self._start_training(mode)
         else:
-            if self._left_on:
+            if self._may_be_attached:
                 self._end_step()
             self._updates, self._attentive = {NONE_OPEN}, True
             self._start_other(mode)
         for root in self._roots:
             if root.by_itself and not root.entries.used:
                 root.entries.take_off()
-            if root.compiled.met:
+            if root.compiled.root_is_compiled:
                 compiled_steps.arm(self, root)
 
     def _enter_step(self, module: nn.Module) -> None:
@@ -140,11 +140,11 @@ class Steps(DriverState):
         for root in self._roots:
             if plan is not None and root.reference() is module:
                 root.join(self, module, plan, None, None, trains=self._called is None)
-                self._left_on = True
+                self._may_be_attached = True
 
     def _leave_step(self) -> None:
         """What comes until the next step is not captured from modules."""
-        if self._left_on:
+        if self._may_be_attached:
             for root in self._roots:
                 self._guarded("modules without calls", root.forward_ended, False)
 
@@ -154,12 +154,12 @@ class Steps(DriverState):
         self._guarded("losses", self._losses.detach_beneath)
         for root in self._roots:
             self._guarded("activations", root.rest)
-        if any(root.compiled.met for root in self._roots):
+        if any(root.compiled.root_is_compiled for root in self._roots):
             compiled_steps.arm_losses(self)
 
     def _end_step(self) -> None:
         """The training step is over: what no optimizer has used is captured, and hooks are taken off."""
-        self._left_on = False
+        self._may_be_attached = False
         self._rest()
         accumulates = self._by_forward and not self._updates
         self._saves_training = False
@@ -167,15 +167,15 @@ class Steps(DriverState):
         for root in self._roots:
             self._guarded("parameters", root.finish, accumulates)
             if root.parameters.pending is not None:
-                self._saves_training = self._left_on = self._attentive = True
+                self._saves_training = self._may_be_attached = self._attentive = True
 
-    def _whole_steps(self) -> int:
+    def _last_complete_step(self) -> int:
         if self._suspended is not None:
-            return self._suspended.stamp.step - 1
+            return self._suspended.step_id.step - 1
         for root in self._roots:
             pending = root.parameters.pending
             if pending is not None and not root.parameters.is_whole:
-                return pending.stamp.step - 1
+                return pending.step_id.step - 1
         return self._clock.last
 
     def _may_be_saved_next(self) -> bool:
@@ -192,11 +192,11 @@ class Steps(DriverState):
             root.forward_ended(keep)
         except Exception as error:
             self._fault("modules without calls", error)
-        if self._parts.unfinished.kept:
-            self._guarded("activations", self._parts.end_forward)
+        if self._local_shards.async_outputs.pending:
+            self._guarded("activations", self._local_shards.end_forward)
         if not self._off and root.parameters.due_after_forward:
             self._guarded("parameters", root.parameters.end_forward)
-        if root.compiled.met:
+        if root.compiled.root_is_compiled:
             compiled_steps.arm(self, root)
         self._recorder.spent_ns += perf_counter_ns() - start
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from tdcore.hooks.pytorch.distributed.sharding import box
+from tdcore.hooks.pytorch.distributed.sharding import shard_box
 
 SIZES = st.integers(0, 9)
 MESH = st.tuples(st.integers(1, 4), st.integers(1, 3))
@@ -21,7 +21,7 @@ MESH = st.tuples(st.integers(1, 4), st.integers(1, 3))
 
 def parts(shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any]) -> list[Any]:
     """What box() says of every rank of a mesh of two dimensions."""
-    return [box(shape, mesh, place, placements) for place in np.ndindex(*mesh)]
+    return [shard_box(shape, mesh, place, placements) for place in np.ndindex(*mesh)]
 
 
 @given(rows=SIZES, columns=SIZES, mesh=MESH, dims=st.tuples(st.integers(0, 1), st.integers(0, 1)))
@@ -50,7 +50,7 @@ def test_a_strided_shard_is_cut_out_of_what_the_others_have_cut(rows: int, mesh:
 
 
 def test_a_strided_shard_that_no_other_cut_explains_has_no_place() -> None:
-    assert box((8,), (2, 2), (0, 0), [Replicate(), _StridedShard(0, split_factor=2)]) is None
+    assert shard_box((8,), (2, 2), (0, 0), [Replicate(), _StridedShard(0, split_factor=2)]) is None
 
 
 @pytest.mark.parametrize(
