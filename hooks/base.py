@@ -14,7 +14,6 @@ import atexit
 import logging
 import os
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from types import TracebackType
@@ -30,6 +29,7 @@ from tdcore.hooks.clock import Clock
 from tdcore.hooks.collection_entries import collection_entries
 from tdcore.hooks.devices import device_notes, device_reports, warn_growth_refusal, warn_refusals
 from tdcore.hooks.hook_state import HookState
+from tdcore.hooks.live_hooks import LIVE_HOOKS, close_hooks_at_exit, disable_hooks_in_child
 from tdcore.hooks.manual_values import ManualValues
 from tdcore.hooks.null_ring import NullRing
 from tdcore.hooks.plan import NameTable, Plan
@@ -56,6 +56,7 @@ class BaseHook(HookState, StepStateDict):
     """Collections, modes, scalars, stop requests. See the subclasses for what a user makes."""
 
     framework: ClassVar[str]
+    _clock: Clock
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class BaseHook(HookState, StepStateDict):
         self._values = ManualValues(self._collections, self._clock, self._recorder, self._warn)
         self._shortfalls = Shortfalls(given, config, self._collections, self._clock)
         self._include_from(config)
-        _ALL_HOOKS.add(self)
+        LIVE_HOOKS.add(self)
         current.remember(self)
 
     # What a script asks and tells -----------------------------------------------------------------------
@@ -128,14 +129,6 @@ class BaseHook(HookState, StepStateDict):
         found = self._collections.add(collection)
         self._clock.include(found.name)
         return found
-
-    def get_collection(self, name: str, create: bool = True) -> Collection:
-        """The collection; made empty where there is none. It is saved when include_collections names it."""
-        return self._collections.get(name, create)
-
-    def get_collections(self) -> dict[str, Collection]:
-        """All collections by name."""
-        return self._collections.get_collections()
 
     def save_scalar(
         self, name: str, value: Any, sm_metric: bool = False, timestamp: float | None = None
@@ -385,27 +378,10 @@ class BaseHook(HookState, StepStateDict):
         self._session.put_collections({"collections": entries, **notes})
 
 
-_LONGEST_ERROR = 500  # characters
 _NO_METRICS = (
     "save_scalar: sm_metric and timestamp are for metrics of the older library's service, which tdcore does "
     "not send; the numbers are in the run, under the time of the call"
 )
-_ALL_HOOKS: weakref.WeakSet[BaseHook] = weakref.WeakSet()
 
-
-def _retire_in_child() -> None:
-    for hook in list(_ALL_HOOKS):
-        hook._off = True
-
-
-def _close_at_exit() -> None:
-    """Before the sessions close themselves: what a last step still owes, and the newest collections."""
-    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)  # what ended the program
-    for hook in list(_ALL_HOOKS):
-        if error is not None:
-            hook._notes["exception"] = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
-        hook._end_capture()
-
-
-os.register_at_fork(after_in_child=_retire_in_child)
-atexit.register(_close_at_exit)
+os.register_at_fork(after_in_child=disable_hooks_in_child)
+atexit.register(close_hooks_at_exit)

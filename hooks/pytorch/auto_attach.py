@@ -33,23 +33,17 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tdcore.errors import ConfigError
-from tdcore.hooks import base
+from tdcore.hooks.live_hooks import LIVE_HOOKS
 from tdcore.hooks.pytorch.compile.tracing import graph_task
 from tdcore.hooks.pytorch.hook import Hook
 from tdcore.hooks.pytorch.model.introspection import live_instances
+from tdcore.hooks.pytorch.model.wrappers import module_to_register
 from tdcore.hooks.pytorch.parameters.grad_scaler import GRAD_SCALER
 from tdcore.hooks.pytorch.parameters.optimizers import owned_by
 from tdcore.hooks.pytorch.steps.step_hooks import ClosureWrapper
 
 __all__ = ["Attachment", "MethodProbe"]
 
-# Wrappers that call the model which they hold, and where they hold it.
-_WRAPPERS = {
-    "DataParallel": "module",
-    "DeepSpeedEngine": "module",
-    "DistributedDataParallel": "module",
-    "OptimizedModule": "_orig_mod",
-}
 _SEARCHES = 16  # for optimizers at the first calls; then at every call whose number is a power of two
 _BACKWARDS = 16  # whose graph is searched, where the script has no optimizer
 _CALL_CODE = getattr(getattr(nn.Module, "_call_impl", None), "__code__", None)
@@ -211,7 +205,7 @@ class Attachment:
             held = self._reached_by_backward(module)
             if parameters.isdisjoint(held):
                 return
-        root = _unwrapped(module)
+        root = module_to_register(module)
         others = held - {id(one) for one in root.parameters()}
         self._attach([root, *_roots_of(others, beside=root)])
 
@@ -255,7 +249,7 @@ class Attachment:
             self.found = True
         self._call.close()
         self._step.remove()
-        own = [hook for hook in list(base._ALL_HOOKS) if not hook._off]
+        own = [hook for hook in list(LIVE_HOOKS) if not hook._off]
         without_module = [hook for hook in own if isinstance(hook, Hook) and not hook._roots]
         if own and not without_module:
             self._say("the script has a hook of its own, so `tdcore run` adds none")
@@ -338,16 +332,6 @@ def _of_compiler(frame: FrameType) -> bool:
     return name.startswith("torch._dynamo")
 
 
-def _unwrapped(module: nn.Module) -> nn.Module:
-    """The model inside its wrappers."""
-    while (inside := _WRAPPERS.get(type(module).__name__)) is not None:
-        held = getattr(module, inside, None)
-        if not isinstance(held, nn.Module):
-            break
-        module = held
-    return module
-
-
 def _leaves_of(node: Any) -> set[int]:
     """Ids of the leaf tensors that a backward from this node of the graph reaches."""
     found: set[int] = set()
@@ -378,7 +362,7 @@ def _roots_of(held: set[int], beside: nn.Module | None = None) -> list[nn.Module
         and not any(one is beside for one in module.modules())
     ]
     inner = {id(child) for module in holding for child in module.modules() if child is not module}
-    tops = (_unwrapped(module) for module in holding if id(module) not in inner)
+    tops = (module_to_register(module) for module in holding if id(module) not in inner)
     return list({id(top): top for top in tops}.values())
 
 

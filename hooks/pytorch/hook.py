@@ -38,7 +38,8 @@ from tdcore.errors import ConfigError
 from tdcore.hook_json import load_hook_config
 from tdcore.hooks import current
 from tdcore.hooks.arguments import hook_config
-from tdcore.hooks.base import _ALL_HOOKS, BaseHook
+from tdcore.hooks.base import BaseHook
+from tdcore.hooks.live_hooks import LIVE_HOOKS
 from tdcore.hooks.pytorch.compile.code_variants import CompiledRoot, compile_in_use
 from tdcore.hooks.pytorch.compile.torchscript import hide_hooks_from_torchscript
 from tdcore.hooks.pytorch.distributed.rank import rank_and_world_size, rank_mismatch_message
@@ -167,7 +168,7 @@ class Hook(TrainingDriver):
         self._roots = [root for root in self._roots if root.reference() is not None]
         if self._off or any(root.reference() is module for root in self._roots):
             return
-        take_over(self, module, list(_ALL_HOOKS))
+        take_over(self, module, list(LIVE_HOOKS))
         early = rank_mismatch_message(self._rank_and_size)
         if early is not None:
             self._notes["place"] = early

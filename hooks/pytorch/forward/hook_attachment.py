@@ -13,8 +13,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from itertools import repeat
-from operator import methodcaller, setitem
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -27,6 +26,15 @@ from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.compile.code_variants import CallSites, CaptureVariant, CompiledRoot
 from tdcore.hooks.pytorch.compile.compile_regions import UncapturedModules
 from tdcore.hooks.pytorch.forward.checkpointing import RecomputeDetector
+from tdcore.hooks.pytorch.forward.hook_set import (
+    NO_HOOKS,
+    Attached,
+    HookSet,
+    may_hook,
+    put_on,
+    take_off,
+    waits_for_names,
+)
 from tdcore.hooks.pytorch.forward.module_hooks import (
     ModuleHook,
     OverriddenModuleHook,
@@ -40,64 +48,10 @@ from tdcore.hooks.pytorch.model.model_view import ModelView, Module
 from tdcore.hooks.recorder import Recorder
 from tdcore.layout import TensorKind
 
-__all__ = ["Arguments", "Attached", "HookSet", "ModuleHooks", "may_hook", "put_on", "take_off"]
+__all__ = ["Arguments", "ModuleHooks"]
 
 _OUTPUT_GRADIENT = TensorKind.OUTPUT_GRADIENT
-_CANDIDATES = 4  # how many outputs a module may have before its names are first seen
 
-
-_call: Callable[[Any], Any] = weakref.ref.__call__
-_HOOKS, _PRE_HOOKS, _WITH_KWARGS = "_forward_hooks", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"
-
-
-class HookSet:
-    """The taps of one plan on one set of modules, by where they go. own: of the root's input, if any.
-
-    The root's input tap cannot be put on: its pre-hooks are running when taps are attached.
-    taps: all of them. entries: what goes where; modules, their dictionaries of hooks, values. Never changes.
-    """
-
-    __slots__ = ("after", "before", "entries", "hooks", "root_input_hook")
-
-    def __init__(
-        self, before: list[ModuleHook], after: list[ModuleHook], root_input_hook: ModuleHook | None = None
-    ) -> None:
-        self.before = before
-        self.after = after
-        self.root_input_hook = root_input_hook
-        self.hooks = [*before, *after, *filter(None, [root_input_hook])]
-        pre, post = (
-            [module_hook.module for module_hook in before],
-            [module_hook.module for module_hook in after],
-        )
-        where = [_PRE_HOOKS] * len(pre) + [_WITH_KWARGS] * len(pre) + [_HOOKS] * len(post)
-        what: list[object] = [*before, *before, *after]  # a tap as a flag is left out of pickles, too
-        self.entries = [*pre, *pre, *post], where, what
-
-    def one_by_one(self) -> list[HookSet]:
-        """Each tap that goes on a module, alone."""
-        return [HookSet([module_hook], []) for module_hook in self.before] + [
-            HookSet([], [module_hook]) for module_hook in self.after
-        ]
-
-    def filtered(self, keep: Callable[[ModuleHook], bool]) -> HookSet:
-        """Those that are to be kept."""
-        root_input_hook = (
-            self.root_input_hook if self.root_input_hook is not None and keep(self.root_input_hook) else None
-        )
-        return (
-            HookSet(list(filter(keep, self.before)), list(filter(keep, self.after)), root_input_hook)
-            or _NO_HOOKS
-        )
-
-    def __bool__(self) -> bool:
-        return bool(self.hooks)
-
-
-_NO_HOOKS = HookSet([], [])
-
-Attached = list[dict[Any, Any]]  # dictionaries of modules that hold one of our keys
-Unhook = Callable[[dict[Any, Any]], object]  # takes that key out
 Arguments = tuple[tuple[object, ...], Mapping[str, object]]  # positional and keyword ones of a call
 
 
@@ -170,7 +124,7 @@ class ModuleHooks:
         """
         if self._now is not None or self._recompute_detector.watching:
             self.detach()  # the last forward ended without telling
-        hook_set = _NO_HOOKS
+        hook_set = NO_HOOKS
         if not self._off:
             hook_set = self._hook_set(view, plan, also)
             if view is not self._unhookable.view:
@@ -188,7 +142,7 @@ class ModuleHooks:
                     self.has_pending_backward = watch_end = True
             if also is not None:
                 self._variant.enter(hook_set.hooks, root)
-            if watch_end or hook_set is not _NO_HOOKS:
+            if watch_end or hook_set is not NO_HOOKS:
                 hooks: dict[Any, Any] = root._forward_hooks
                 always: dict[Any, Any] = root._forward_hooks_always_called
                 self.end_attached = [hooks, always]
@@ -214,7 +168,7 @@ class ModuleHooks:
         hooks: dict[Any, Any] = inner._forward_hooks
         always: dict[Any, Any] = inner._forward_hooks_always_called
         self._inner_attached += [hooks, always]
-        hook_set, _ = self._now or (_NO_HOOKS, None)
+        hook_set, _ = self._now or (NO_HOOKS, None)
         inside = next((module_hook for module_hook in hook_set.after if module_hook.is_root), None)
         if inside is not None:
             hooks[self._key] = inside
@@ -329,7 +283,7 @@ class ModuleHooks:
                 if module_hook.useful or not module_hook.called
             } | self._unhookable.ever_excluded
             hook_set: HookSet = trial[1].filtered(lambda module_hook: module_hook.name in useful)
-        elif _waits_for_names(plan, view):
+        elif waits_for_names(plan, view):
             hook_set = self._select(view, plan, everything=True)
             plan.cache["trial", mode, view.root_name] = (view, hook_set)
             return hook_set
@@ -343,7 +297,7 @@ class ModuleHooks:
         key = ("taps with", view.root_name)
         known: tuple[ModelView, Plan, HookSet] | None = plan.cache.get(key)
         if known is None or known[0] is not view or known[1] is not also:
-            everything = _waits_for_names(also, view)
+            everything = waits_for_names(also, view)
             hook_set = self._select(view, plan, everything=everything, also=also)
             known = plan.cache[key] = (view, also, hook_set)
         return known[2]
@@ -366,7 +320,7 @@ class ModuleHooks:
             own_loss = is_root and (also or plan).may_take(TensorKind.LOSS)
             if everything or own_loss or may_be_taken(module, TensorKind.OUTPUT):
                 after.append(self._new_hook(module, TensorKind.OUTPUT, plan, is_root=is_root))
-        return HookSet(before, after, root_input_hook) or _NO_HOOKS
+        return HookSet(before, after, root_input_hook) or NO_HOOKS
 
     def _new_hook(self, module: Module, kind: TensorKind, plan: Plan, **options: Any) -> ModuleHook:
         site = self._sites.at(prefix_of(module, kind))
@@ -401,44 +355,3 @@ class ModuleHooks:
                 plan.cache[key] = (view, hook_set)
         put_on(hook_set, self._key, self._attached)
         return hook_set
-
-
-def put_on(hook_set: HookSet, key: int, attached: Attached) -> None:
-    """Straight into the modules' dictionaries: a tenth of the time of register_forward_hook().
-
-    Raises what a module raises that takes no hooks; `attached` then tells what to take off again.
-    """
-    modules, where, what = hook_set.entries
-    found = list(map(getattr, map(_call, modules), where))
-    attached += found
-    list(map(setitem, found, repeat(key), what))
-
-
-def take_off(attached: Attached, *unhooks: Unhook) -> None:
-    """Leaves the dictionaries as they were."""
-    for unhook in unhooks:
-        list(map(unhook, attached))
-    attached.clear()
-
-
-def may_hook(plan: Plan, module: Module, kind: TensorKind) -> bool:
-    """Whether the plan may take an input or output of the module."""
-    if not plan.may_take(kind):
-        return False
-    what = "input" if kind is TensorKind.INPUT else "output"
-    return any(
-        plan.takes(f"{module.name}_{what}_{index}", kind, module.origin) for index in range(_CANDIDATES)
-    )
-
-
-def _waits_for_names(plan: Plan, view: ModelView) -> bool:
-    """Whether a pattern of the user may mean outputs whose names are only known once they were seen."""
-    asking = [collection for collection in plan.collections if collection.is_filled]
-    if not asking:
-        return False
-    names = [parameter.name for parameter in view.parameters]
-    names += [f"gradient/{name}" for name in names]
-    for module in view.modules:
-        names += [f"{module.name}_{what}_{i}" for what in ("output", "input") for i in range(_CANDIDATES)]
-        names += [f"output_gradient/{module.name}_output_{i}" for i in range(_CANDIDATES)]
-    return any(collection.waits_for_names(names) for collection in asking)

@@ -25,7 +25,7 @@ from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.compile.code_variants import CallSites, CaptureVariant, CompiledRoot
 from tdcore.hooks.pytorch.compile.compile_regions import UncapturedModules
 from tdcore.hooks.pytorch.compile.operator import is_compiling, skip_frames
-from tdcore.hooks.pytorch.forward.hook_attachment import Attached, HookSet, may_hook, put_on, take_off
+from tdcore.hooks.pytorch.forward.hook_set import Attached, HookSet, may_hook, put_on, take_off
 from tdcore.hooks.pytorch.forward.module_hooks import ModuleHook, prefix_of
 from tdcore.hooks.pytorch.model.flatten import flatten_tensors
 from tdcore.hooks.pytorch.model.model_view import Module

@@ -24,7 +24,7 @@ from tdcore.hooks.pytorch.model.model_view import ModelView
 from tdcore.hooks.run_notes import ModelNotes
 
 if TYPE_CHECKING:
-    from tdcore.hooks.pytorch.forward.hook_attachment import HookSet
+    from tdcore.hooks.pytorch.forward.hook_set import HookSet
 
 __all__ = ["UnhookableLayers", "refuses_hooks"]
 

@@ -11,7 +11,7 @@ All of these are private to torch or may change: without them names are longer, 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +22,7 @@ from tdcore.hooks.pytorch.model.introspection import isinstance_if_imported
 
 __all__ = [
     "FLAT_KEY",
+    "WRAPPERS",
     "FsdpParameter",
     "active_ddp",
     "class_name",
@@ -29,26 +30,51 @@ __all__ = [
     "fsdp_parameters",
     "ignored_by_ddp",
     "innermost",
+    "module_to_register",
     "wrapped_key",
     "wrapped_modules",
 ]
 
 FLAT_KEY = "_fsdp_wrapped_module"  # in the older FullyShardedDataParallel
-_WRAPPERS = (  # module, class, key of the module inside
-    ("torch.nn.parallel.distributed", "DistributedDataParallel", "module"),
-    ("torch.distributed.fsdp", "FullyShardedDataParallel", FLAT_KEY),
-    (
+
+
+class Wrapper(NamedTuple):
+    """A class whose modules call the model that they hold.
+
+    Attributes:
+        module: Where the class is defined.
+        name: Name of the class.
+        key: Under which the wrapper holds the module inside.
+        keeps_names: Tensors of the model are named as without the wrapper.
+        registers_inner: `tdcore run` registers the module inside instead of the wrapper.
+    """
+
+    module: str
+    name: str
+    key: str
+    keeps_names: bool
+    registers_inner: bool
+
+
+WRAPPERS = (
+    Wrapper("torch.nn.parallel.distributed", "DistributedDataParallel", "module", True, True),
+    Wrapper("torch._dynamo.eval_frame", "OptimizedModule", "_orig_mod", True, True),
+    # The wrapper holds the flattened parameters itself, so it is the root.
+    Wrapper("torch.distributed.fsdp", "FullyShardedDataParallel", FLAT_KEY, True, False),
+    Wrapper(
         "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
         "ActivationWrapper",
         "_checkpoint_wrapped_module",
+        True,
+        False,
     ),
-    ("torch._dynamo.eval_frame", "OptimizedModule", "_orig_mod"),
+    Wrapper("torch.nn.parallel.data_parallel", "DataParallel", "module", False, True),
+    Wrapper("deepspeed.runtime.engine", "DeepSpeedEngine", "module", False, True),
 )
-_DYNAMIC_CLASS_NAMES = {
-    "FSDPModule",
-    "ReplicateModule",
-    "DDP",
-}  # classes that fully_shard() and replicate() put in between
+_KEEPING_NAMES = tuple(wrapper for wrapper in WRAPPERS if wrapper.keeps_names)
+_REGISTERING_INNER = tuple(wrapper for wrapper in WRAPPERS if wrapper.registers_inner)
+# Classes that fully_shard() and replicate() derive from the class of a module.
+_DYNAMIC_CLASS_NAMES = {"FSDPModule", "ReplicateModule", "DDP"}
 
 
 class FsdpParameter(NamedTuple):
@@ -68,26 +94,34 @@ def class_name(module: nn.Module) -> str:
     return (kinds[at] if at > 1 else kinds[0]).__name__
 
 
-def wrapped_key(module: nn.Module) -> str | None:
-    """The key of the module inside, where this one is only a wrapper; None where it is not."""
-    for where, name, key in _WRAPPERS:
-        if isinstance_if_imported(module, where, name) and module._modules.get(key) is not None:
-            return key
+def wrapped_key(module: nn.Module, wrappers: Iterable[Wrapper] = _KEEPING_NAMES) -> str | None:
+    """Return the key of the module inside a wrapper; None where the module is no wrapper."""
+    for wrapper in wrappers:
+        if (
+            isinstance_if_imported(module, wrapper.module, wrapper.name)
+            and module._modules.get(wrapper.key) is not None
+        ):
+            return wrapper.key
     return None
 
 
-def innermost(module: nn.Module) -> nn.Module:
-    """The module inside all wrappers."""
-    while (key := wrapped_key(module)) is not None:
-        module = module._modules[key]  # type: ignore[assignment]  # wrapped() looked
+def innermost(module: nn.Module, wrappers: Iterable[Wrapper] = _KEEPING_NAMES) -> nn.Module:
+    """Return the module inside all wrappers."""
+    while (key := wrapped_key(module, wrappers)) is not None:
+        module = module._modules[key]  # type: ignore[assignment]  # wrapped_key() has checked it
     return module
+
+
+def module_to_register(module: nn.Module) -> nn.Module:
+    """Return the module that `tdcore run` registers when the script calls this one."""
+    return innermost(module, _REGISTERING_INNER)
 
 
 def wrapped_modules(module: nn.Module) -> list[nn.Module]:
     """The modules inside, from wrapper to wrapper; none where the module is no wrapper."""
     found: list[nn.Module] = []
     while (key := wrapped_key(module)) is not None:
-        module = module._modules[key]  # type: ignore[assignment]  # wrapped() looked
+        module = module._modules[key]  # type: ignore[assignment]  # wrapped_key() has checked it
         found.append(module)
     return found
 
