@@ -29,7 +29,7 @@ Schedule = list[tuple[SaveConfigMode, tuple[str, ...]]]  # names of the collecti
 
 
 class StepId(NamedTuple):
-    """When something was captured. mode: a ModeKeys value. mode_step: counted within the mode."""
+    """Number and mode of a step. mode: a ModeKeys value. mode_step: counted within the mode."""
 
     step: int
     mode: int
@@ -45,7 +45,7 @@ class StepContext(NamedTuple):
 
 
 class StepState:
-    """The current step, for all who capture. Refers to nothing, so that anything may hold it."""
+    """The current step. Refers to nothing, so that every part of a hook may hold it."""
 
     __slots__ = ("_expected", "calls", "first", "mode", "mode_step", "step")
 

@@ -1,4 +1,4 @@
-"""Values that a script hands over itself: scalars, tensors under a name of its own, functional losses.
+"""Values that a script passes to the hook itself: scalars, named tensors, functional losses.
 
 Knows no framework. Threads: the training thread.
 """
@@ -20,7 +20,7 @@ __all__ = ["ManualValues"]
 
 
 class ManualValues:
-    """Captures them under the current step. Each call tells whether there was something to capture."""
+    """Captures such values in the current step. Each method returns whether a value was captured."""
 
     def __init__(
         self, collections: CollectionManager, clock: Clock, recorder: Recorder, warn: Callable[[str], None]

@@ -1,4 +1,4 @@
-"""Stands in for a ring when nothing is to be written (dry_run): counts what would be. Single-threaded."""
+"""A ring that only counts, for hooks that write nothing (dry_run). Single-threaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["NullRing"]
 
 
 class NullRing:
-    """The calls of _core.Ring that a hook makes."""
+    """Has the methods of _core.Ring that a hook calls."""
 
     usable = True
 

@@ -32,7 +32,13 @@ _ALWAYS_WHOLE = frozenset(
 
 
 class TensorSpec(NamedTuple):
-    """How one tensor is captured. id: its name's. flags: CaptureFlags. products: (what, id of its row)."""
+    """How one tensor is captured.
+
+    Attributes:
+        id: Id of its name.
+        flags: CaptureFlags.
+        products: Pairs of "prod" or "abs_prod" and the id of the name of the product.
+    """
 
     id: int
     flags: int
@@ -40,7 +46,7 @@ class TensorSpec(NamedTuple):
 
     @property
     def whole(self) -> TensorSpec:
-        """The same with the payload, whatever the collections ask."""
+        """The same with the payload, whatever the collections request."""
         return self._replace(flags=self.flags | PAYLOAD, products=())
 
 
@@ -52,7 +58,7 @@ class CaptureSpec:
     def __init__(self, specs: Sequence[TensorSpec]) -> None:
         self.ids = array("I", [spec.id for spec in specs])
         self.flags = bytes([spec.flags for spec in specs])
-        # (position in the list, "prod" or "abs_prod", batch of one for the result)
+        # (position in the list, "prod" or "abs_prod", spec of the result)
         self.products = [
             (position, product, CaptureSpec([TensorSpec(tensor_id, PAYLOAD | STATISTICS)]))
             for position, spec in enumerate(specs)
@@ -60,7 +66,7 @@ class CaptureSpec:
         ]
 
     def with_ids(self, ids: array[int]) -> CaptureSpec:
-        """The same under other ids."""
+        """Return the same with other ids."""
         whole = CaptureSpec(())
         whole.ids, whole.flags, whole.products = ids, self.flags, self.products
         return whole
@@ -74,7 +80,7 @@ class CaptureSpec:
         return whole
 
     def concat(self, more: CaptureSpec) -> CaptureSpec:
-        """Both, one after the other."""
+        """Return this spec followed by another one."""
         whole = CaptureSpec(())
         whole.ids = self.ids + more.ids
         whole.flags = self.flags + more.flags
@@ -83,7 +89,7 @@ class CaptureSpec:
         return whole
 
     def permuted(self, places: Sequence[int]) -> CaptureSpec:
-        """What stood at places[0] first, then what stood at places[1], ..."""
+        """Return the same in another order: the tensor at places[0] first, then the one at places[1], ..."""
         whole = CaptureSpec(())
         whole.ids = array("I", map(self.ids.__getitem__, places))
         whole.flags = bytes(map(self.flags.__getitem__, places))
@@ -130,12 +136,12 @@ class NameTable:
         return bool(self._ids)
 
     def name_and_kind(self, tensor_id: int) -> tuple[str, TensorKind]:
-        """Name and kind of an id that intern() or placed() gave; no name when it was left out."""
+        """Return name and kind of an id of intern() or intern_shard(); no name when it was left out."""
         name = self._named.get(tensor_id, "")
         return name, self._ids[name][1] if name else TensorKind.CUSTOM
 
     def intern_shard(self, tensor_id: int, shard: Shard) -> int:
-        """The id of the same name for a tensor that is a part of a larger one."""
+        """Return the id of the same name for a tensor that is a shard of a larger one."""
         found = self._shard_ids.get((tensor_id, shard))
         if found is None:
             name = self._named.get(tensor_id)
@@ -187,7 +193,7 @@ class Plan:
         )
 
     def spec(self, name: str, kind: TensorKind, origin: str = "") -> TensorSpec | None:
-        """How to capture the tensor; None: not at all."""
+        """Return how to capture the tensor; None: not at all."""
         try:
             return self._specs[name]
         except KeyError:
@@ -195,7 +201,7 @@ class Plan:
             return spec
 
     def always(self, name: str, kind: TensorKind, origin: str = "") -> TensorSpec:
-        """How to capture a tensor that no collection needs to ask for: whole."""
+        """Return how to capture a tensor that is captured whether a collection selects it or not."""
         return TensorSpec(self._names.intern(name, kind, origin), PAYLOAD | STATISTICS)
 
     def takes(self, name: str, kind: TensorKind, origin: str = "") -> bool:

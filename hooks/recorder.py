@@ -24,16 +24,21 @@ Product = Callable[[Any, str], Any]  # (tensor, "prod" or "abs_prod") -> the pro
 class Recorder:
     """Hands tensors to a ring under the current step, or under an earlier one.
 
-    Refers to no part of a hook, so that any part may hold it. native: Ring.capture(), for captures that are
-    to cost nothing beside it; they go under `now`. parts: what puts a worker's own parts in the place of
-    tensors that are spread over workers, where a framework has such.
+    Refers to no part of a hook, so that any part may hold it.
+
+    Attributes:
+        now: The current step.
+        native: Ring.capture(), for captures in the current step that must cost nothing else.
+        localize: Replaces tensors that are sharded over workers by the worker's own shards, where a framework
+            has such tensors.
+        spent_ns: Time of training threads inside the hook in steps that save.
     """
 
     __slots__ = ("_product", "localize", "native", "now", "spent_ns")
 
     def __init__(self, ring: Any, now: StepState, product: Product) -> None:
         self.now = now
-        self.spent_ns = 0  # by training threads inside the hook, on steps that save; its parts add to it
+        self.spent_ns = 0  # parts of the hook add to it
         self.native: Callable[..., int] = ring.capture
         self.localize: Localize | None = None
         self._product = product
@@ -41,7 +46,14 @@ class Recorder:
     def capture(
         self, tensors: list[Any], capture_spec: CaptureSpec, step_id: StepId | None = None, call: int = 0
     ) -> None:
-        """One native call. stamp: None is the current step. call: n-th of this name within the step."""
+        """Capture tensors in one native call.
+
+        Args:
+            tensors: The tensors; None for one that is absent.
+            capture_spec: Their name ids and flags.
+            step_id: The step that they belong to; None: the current step.
+            call: How often these names were captured in the step before.
+        """
         step, mode, mode_step = step_id or self.now.step_id
         if self.localize is not None:
             tensors, capture_spec = self.localize(tensors, capture_spec, (step, mode, mode_step, call))

@@ -1,4 +1,4 @@
-"""What a hook captures for rules: `Hook("runs/demo", rules=["vanishing_gradient"])`.
+"""Collections that a hook captures for rules: `Hook("runs/demo", rules=["vanishing_gradient"])`.
 
 Importing this loads no rule; naming rules does. Plain functions; any thread.
 """

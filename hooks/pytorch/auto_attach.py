@@ -50,7 +50,7 @@ _CALL_CODE = getattr(getattr(nn.Module, "_call_impl", None), "__code__", None)
 
 
 class MethodProbe:
-    """Stands in a class for one of its methods; tells on which object it is looked up, then is that method.
+    """Replaces a method of a class; reports each object on which it is looked up, then returns the method.
 
     On the class itself the method is found as if nothing stood there.
     """

@@ -1,13 +1,13 @@
-"""Capture in models that torch.compile has compiled: two variants of their code, with taps and without.
+"""Capture in compiled models: two variants of their code, with module hooks and without.
 
-Compiled code looks at the hooks of a module when it is made, and does not notice hooks that come or go
-later. So while taps sit on modules, each tapped module also holds its own `forward` in its dictionary: what
-is compiled is guarded against that (people patch modules so). Hence code without taps does not match then,
-and code with taps does not match at other times. Code without taps is what it would be without tdcore.
+The compiler reads the hooks of a module once, and does not notice hooks that are attached or removed later.
+So while hooks are attached, each of their modules also has its own `forward` in its dictionary. Compiled code
+is guarded against such an attribute, so code without hooks does not match while hooks are attached, and code
+with hooks does not match at other times. Code without hooks is the same as without tdcore.
 
 Compiled code that holds the call of the root itself (a compiled function that calls the model, torch.compile
-of a torch.nn class) is chosen before any Python of ours runs. There the taps for a step are put on when the
-step before ends (compiled_steps.py).
+of a torch.nn class) is chosen before any Python of tdcore runs. There the hooks for a step are attached when
+the step before ends (compiled_steps.py).
 
 Threads: those of the training. Keeps no module alive, except by its own `forward` while that is there.
 """
@@ -62,8 +62,10 @@ def original(module: nn.Module) -> nn.Module:
 class CompiledRoot:
     """Whether the call of the root is itself compiled, and with which variant the next call is to run.
 
-    met: compiled code has told of a forward. asleep: the next one needs no taps. missed: saved steps whose
-    forward ran without taps.
+    Attributes:
+        root_is_compiled: Compiled code has reported a forward.
+        capture_disabled: The next forward needs no module hooks.
+        missed: Number of saved steps whose forward ran without module hooks.
     """
 
     __slots__ = ("capture_disabled", "missed", "root_is_compiled")
@@ -74,9 +76,9 @@ class CompiledRoot:
 
 
 class CaptureVariant:
-    """While taps are in it, code compiled for their modules outside of it does not run, and vice versa.
+    """Selects the compiled code of modules: while it is entered, only code compiled within it runs.
 
-    sites: of the taps that are in it.
+    sites: Places of the module hooks that are in it.
     """
 
     def __init__(self) -> None:
@@ -84,10 +86,10 @@ class CaptureVariant:
         self.sites: list[CallSite] = []
 
     def enter(self, hooks: Iterable[Receiver], root: nn.Module | None = None) -> None:
-        """From now on. Asked for in a process that compiles only.
+        """Select code with module hooks from now on. Called only in a process that compiles.
 
         Modules whose forward is not a plain method (scripted ones) take no part, nor does the root: code that
-        holds its call looks at CompiledRoot.asleep.
+        holds its call reads CompiledRoot.capture_disabled.
         """
         for module_hook in hooks:
             module_hook.site.receiver = weakref.ref(module_hook)
@@ -97,37 +99,37 @@ class CaptureVariant:
                 self.mark(module)
 
     def leave(self) -> None:
-        """Modules are as they were, and what compiled code still gives is not taken."""
+        """Restore the modules; tensors that compiled code still passes are ignored."""
         while self.sites:
             self.sites.pop().receiver = _no_receiver
         while self._held:
             take_mark(*self._held.pop())
 
     def mark(self, module: nn.Module) -> None:
-        """Gives one module its own `forward` (forward_marks.py), until leave()."""
+        """Give one module its own `forward` (forward_marks.py), until leave()."""
         attributes = module.__dict__
         if "forward" in attributes and any(attributes is held for held, _ in self._held):
-            return  # by another tap of this module
+            return  # by another hook of this module
         mark = put_mark(module)
         if mark is not None:
             self._held.append((attributes, mark))
 
 
 class Receiver(Protocol):
-    """A tap, as far as this module knows it."""
+    """A module hook that receives values from compiled code."""
 
     name: str
     site: CallSite
     module: weakref.ref[nn.Module]
 
     def record_from_compiled(self, values: list[torch.Tensor], suffixes: str) -> None:
-        """Captures what compiled code gave."""
+        """Capture tensors of compiled code."""
 
 
 class CallSite:
-    """What compiled code knows of a tap: where it is, and not under which plan.
+    """Place of a module hook in compiled code, which is independent of the plan.
 
-    who, label: its number, see operator.py and compile_regions.py.
+    observer_number, label: its number, see operator.py and compile_regions.py.
     """
 
     __slots__ = ("__weakref__", "_notes", "label", "observer_number", "receiver")
@@ -136,11 +138,11 @@ class CallSite:
         self._notes = notes
         self.observer_number = register_observer(self)
         self.label = str(int(self.observer_number))
-        # the tap that sits there now
+        # the module hook that is there now
         self.receiver: weakref.ref[Receiver] | Callable[[], None] = _no_receiver
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
-        """Compiled code has come to this place. what: ends of the tensors' names, one a line."""
+        """Pass the tensors on to the module hook. what: suffixes of their names, one per line."""
         module_hook = self.receiver()
         if module_hook is not None:
             module_hook.record_from_compiled(values, what)

@@ -1,4 +1,4 @@
-"""A module's own `forward`: the attribute by which compiled code with taps is kept apart from code without.
+"""A module's own `forward`: the attribute that selects between compiled code with and without module hooks.
 
 torch.compile guards compiled code against a `forward` in the dictionary of a module. A mark is such a
 `forward`, and computes the same. While it is there, pickles, copies and replicas (nn.DataParallel) of the

@@ -91,7 +91,7 @@ def observe(who: torch.Tensor, values: list[torch.Tensor], what: str = "") -> No
 
 
 def plain_tensors(found: list[tuple[str, torch.Tensor]]) -> tuple[list[torch.Tensor], list[str]]:
-    """Tensors for observe(), and the ends of their names. Asked while code is compiled.
+    """Return tensors for observe(), and the suffixes of their names. Called while code is compiled.
 
     Of a tensor of another class (a DTensor) only the end of the name is handed on, marked: an operator that
     it does not know would end the training.

@@ -1,4 +1,4 @@
-"""Where this process stands in a distributed job. Threads: any; asks, and never communicates."""
+"""Rank and world size of this process. Threads: any; never communicates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rank_and_world_size() -> tuple[int, int]:
 
 
 def rank_mismatch_message(place: tuple[int, int]) -> str | None:
-    """What to say when a hook was made before the job began and took itself for another rank."""
+    """Return a warning where the hook was made before the job began, as another rank; else None."""
     now = rank_and_world_size()
     if now == place:
         return None

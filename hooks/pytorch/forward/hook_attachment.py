@@ -1,11 +1,12 @@
-"""Which modules carry taps, and when: only around the steps that save what they give.
+"""Attaches module hooks around the forwards that are saved, and detaches them afterwards.
 
-A sleeping hook costs 1.6 us per module call, so between saved steps modules carry none: `attach` puts taps on
-the modules whose names a collection asks for when the root's first forward of a saved step begins, `detach`
-takes them off when an evaluation's forward ends, or when the training step is over (driver.py). Values are
-captured inside the tap (module_hooks.py), so a later in-place operation (ReLU(inplace=True)) changes nothing.
+A forward hook that does nothing costs 1.6 us per module call, so modules carry none between saved steps.
+`attach` puts hooks on the modules that a collection selects, as the root's first forward of a saved step
+begins. `detach` removes them when an evaluation's forward ends or the training step is over (driver.py).
+Values are captured inside the hook (module_hooks.py), so a later in-place operation (ReLU(inplace=True)) does
+not change them.
 
-Threads: attach and detach in the training thread; taps run in any thread. Keeps no module alive.
+Threads: attach and detach in the training thread; module hooks run in any thread. Keeps no module alive.
 """
 
 from __future__ import annotations
@@ -56,7 +57,13 @@ Arguments = tuple[tuple[object, ...], Mapping[str, object]]  # positional and ke
 
 
 class ModuleHooks:
-    """All taps of one hook. fault: BaseHook._fault. end: called when the root's forward has ended."""
+    """All module hooks of one root.
+
+    Args:
+        fault: BaseHook._fault.
+        end_forward: Called when the root's forward has ended.
+        compiled: Whether the call of the root is compiled.
+    """
 
     def __init__(
         self,
@@ -87,12 +94,12 @@ class ModuleHooks:
         self._variant = CaptureVariant()
         self._attached: Attached = []
         self._inner_attached: Attached = []  # of the module inside a wrapped root that is called itself
-        self.end_attached: Attached = []  # not empty: the root tells when it ends
-        self.step: StepId | None = None  # that modules carry taps for
-        self._running = 0  # calls of the root that have not ended, while modules carry taps
+        self.end_attached: Attached = []  # not empty: the hook for the end of the forward is attached
+        self.step: StepId | None = None  # for which module hooks are attached
+        self._running = 0  # calls of the root that have not ended, while hooks are attached
 
     def switch_off(self) -> None:
-        """Captures nothing from now on; still tells when the root's forward ends."""
+        """Capture nothing from now on; the end of the root's forward is still reported."""
         self._off = True
         self._output_gradients.switch_off()
         self._variant.leave()
@@ -101,7 +108,7 @@ class ModuleHooks:
 
     @property
     def is_on(self) -> bool:
-        """Whether modules carry taps now, or the root tells when it ends."""
+        """Whether module hooks are attached, or the hook for the end of the root's forward."""
         return bool(self._attached or self.end_attached)
 
     # Modules ----------------------------------------------------------------------------------------------
@@ -116,14 +123,20 @@ class ModuleHooks:
         watch_end: bool,
         also: Plan | None = None,
     ) -> None:
-        """The root's first forward of a saved step begins. arguments: its positional and keyword ones.
+        """Attach hooks as the root's first forward of a saved step begins.
 
-        None: compiled code brings them to take_own(), or another module than the root is called. also:
-        modules that this plan would tap are tapped as well, so that there are as few sets of tapped modules
-        as may be.
+        Args:
+            root: The registered module.
+            view: Its names.
+            plan: The plan of the step.
+            arguments: Positional and keyword arguments of the call. None: compiled code passes them to
+                record_root_input(), or another module than the root is called.
+            watch_end: Attach the hook for the end of the root's forward, too.
+            also: Modules that this plan selects get hooks as well, so that compiled code sees few different
+                sets of hooks.
         """
         if self._now is not None or self._recompute_detector.watching:
-            self.detach()  # the last forward ended without telling
+            self.detach()  # the end of the last forward was not reported
         hook_set = NO_HOOKS
         if not self._off:
             hook_set = self._hook_set(view, plan, also)
@@ -158,9 +171,9 @@ class ModuleHooks:
             hook_set.root_input_hook(root, *arguments)
 
     def attach_inner(self, inner: nn.Module | None) -> None:
-        """The module inside a wrapped root is called itself: its outputs are those of the root.
+        """Attach the root's output hook to the module inside a wrapper, which is called itself.
 
-        None: the root is.
+        None: the root itself is called; detach it.
         """
         take_off(self._inner_attached, self._unhook, self._unhook_end)
         if inner is None:
@@ -176,28 +189,28 @@ class ModuleHooks:
             hooks[self._end_key], always[self._end_key] = self.end_hook, True
 
     def input_hook(self, module: nn.Module) -> ModuleHook | None:
-        """The tap of a module's input that it carries now."""
+        """Return the hook for inputs that is attached to the module."""
         module_hook = module._forward_pre_hooks.get(self._key)
         return module_hook if isinstance(module_hook, ModuleHook) else None
 
     def output_hook(self, module: nn.Module) -> ModuleHook | None:
-        """The tap of a module's outputs that it carries now."""
+        """Return the hook for outputs that is attached to the module."""
         module_hook = module._forward_hooks.get(self._key)
         return module_hook if isinstance(module_hook, ModuleHook) else None
 
     @property
     def root_input_hook(self) -> ModuleHook | None:
-        """What takes the root's input in the running step."""
+        """The hook that captures the root's input in the running step."""
         return self._now[0].root_input_hook if self._now is not None else None
 
     def record_root_input(self, values: list[torch.Tensor], suffixes: str) -> None:
-        """Captures the root's input, which compiled code brings."""
+        """Capture the root's input, which compiled code passes."""
         root_input_hook = self.root_input_hook
         if root_input_hook is not None and suffixes:
             root_input_hook.record_from_compiled(values, suffixes)
 
     def begin_call(self, root: nn.Module, arguments: Arguments | None) -> None:
-        """The root is called once more in the step that modules carry taps for."""
+        """The root is called once more in the step for which hooks are attached."""
         if arguments is not None:
             self._running += 1
         root_input_hook = self.root_input_hook
@@ -207,8 +220,8 @@ class ModuleHooks:
     def forward_ended(self, *, keep: bool = False, always: bool = True) -> None:
         """The root's forward has ended: also notes which modules it did not call.
 
-        keep: taps stay on modules that were not called yet in any forward; always: on all. A forward that was
-        called inside of another forward of the root (Lightning's ddp) ends nothing.
+        keep: hooks stay on modules that were not called yet in any forward; always: on all. A forward that
+        was called inside of another forward of the root (Lightning's ddp) ends nothing.
         """
         self._running = max(self._running - 1, 0)
         if self._running:
@@ -231,7 +244,7 @@ class ModuleHooks:
             self.has_pending_backward = True
 
     def end_step(self) -> bool:
-        """The step is over. Whether modules were called after the root's forward had ended."""
+        """End the step. Return whether modules were called after the root's forward had ended."""
         found = False
         if self._now is not None and self._unhookable.has_uncalled and not self._off:
             found = self._unhookable.forward_ended(*self._now, self._recorder.now.calls)
@@ -239,9 +252,9 @@ class ModuleHooks:
         return found
 
     def finish_backward(self) -> None:
-        """The step is over: what was to be seen in its backward was seen, or was not there.
+        """End what waits for the backward of the step: it has come, or does not come.
 
-        ModuleHooks stay: they may have been put on already for a forward that is compiled.
+        Module hooks stay: they may have been attached already for a forward that is compiled.
         """
         self.has_pending_backward = False
         if self._recompute_detector.watching:
@@ -253,7 +266,7 @@ class ModuleHooks:
         self._output_gradients.switch_off()
 
     def detach(self) -> None:
-        """The hook is closed, or the forward ended, also one that did not tell."""
+        """Detach all hooks: the hook is closed, or the forward has ended."""
         self._now = self.step = None
         self._running = 0
         if self._output_gradients.attached:
@@ -268,11 +281,11 @@ class ModuleHooks:
             take_off(self._inner_attached, self._unhook, self._unhook_end)
 
     def _hook_set(self, view: ModelView, plan: Plan, also: Plan | None) -> HookSet:
-        """Who is tapped under this plan. The first time, modules that may turn out to matter are, too."""
+        """Return the hooks for this plan; the first time also those on modules that may be selected."""
         if also is not None:
             return self._hook_set_with(view, plan, also)
         mode = self._recorder.now.mode
-        known: tuple[ModelView, HookSet] | None = plan.cache.get(("taps", mode, view.root_name))
+        known: tuple[ModelView, HookSet] | None = plan.cache.get(("hooks", mode, view.root_name))
         if known is not None and known[0] is view:
             return known[1]
         trial = plan.cache.pop(("trial", mode, view.root_name), None)
@@ -289,12 +302,12 @@ class ModuleHooks:
             return hook_set
         else:
             hook_set = self._select(view, plan, everything=False)
-        plan.cache["taps", mode, view.root_name] = (view, hook_set)
+        plan.cache["hooks", mode, view.root_name] = (view, hook_set)
         return hook_set
 
     def _hook_set_with(self, view: ModelView, plan: Plan, also: Plan) -> HookSet:
-        """Who is tapped under either plan, and under the one as under the other."""
-        key = ("taps with", view.root_name)
+        """Return the same hooks for both plans: for modules that either of them selects."""
+        key = ("hooks with", view.root_name)
         known: tuple[ModelView, Plan, HookSet] | None = plan.cache.get(key)
         if known is None or known[0] is not view or known[1] is not also:
             everything = waits_for_names(also, view)
@@ -333,7 +346,7 @@ class ModuleHooks:
         return ModuleHook(module, kind, plan, self._recorder, self._fault_ref, site, **options)
 
     def _put_on_allowed(self, view: ModelView, plan: Plan, hook_set: HookSet) -> HookSet:
-        """Leaves out the modules that take no hooks (some foreign kinds), with a message."""
+        """Attach the hooks one by one, without modules that accept none; logs these modules."""
         refused = set()
         for one in hook_set.one_by_one():
             take_off(self._attached, self._unhook)
@@ -346,10 +359,10 @@ class ModuleHooks:
                 refused.add(module_hook.name)
         take_off(self._attached, self._unhook)
         hook_set = hook_set.filtered(lambda module_hook: module_hook.name not in refused)
-        widened = plan.cache.get(("taps with", view.root_name))
+        widened = plan.cache.get(("hooks with", view.root_name))
         if widened is not None:
-            plan.cache["taps with", view.root_name] = (*widened[:2], hook_set)
-        for what in ("taps", "trial"):
+            plan.cache["hooks with", view.root_name] = (*widened[:2], hook_set)
+        for what in ("hooks", "trial"):
             key = (what, self._recorder.now.mode, view.root_name)
             if key in plan.cache:
                 plan.cache[key] = (view, hook_set)

@@ -53,17 +53,17 @@ class HookSet:
             [module_hook.module for module_hook in after],
         )
         where = [_PRE_HOOKS] * len(pre) + [_WITH_KWARGS] * len(pre) + [_HOOKS] * len(post)
-        what: list[object] = [*before, *before, *after]  # a tap as a flag is left out of pickles, too
+        what: list[object] = [*before, *before, *after]  # as a flag, too, the hook is left out of pickles
         self.entries = [*pre, *pre, *post], where, what
 
     def one_by_one(self) -> list[HookSet]:
-        """Each tap that goes on a module, alone."""
+        """Return a set for each hook that is attached to a module."""
         return [HookSet([module_hook], []) for module_hook in self.before] + [
             HookSet([], [module_hook]) for module_hook in self.after
         ]
 
     def filtered(self, keep: Callable[[ModuleHook], bool]) -> HookSet:
-        """Those that are to be kept."""
+        """Return the set of the hooks for which keep() is true."""
         root_input_hook = (
             self.root_input_hook if self.root_input_hook is not None and keep(self.root_input_hook) else None
         )
@@ -80,9 +80,15 @@ NO_HOOKS = HookSet([], [])
 
 
 def put_on(hook_set: HookSet, key: int, attached: Attached) -> None:
-    """Straight into the modules' dictionaries: a tenth of the time of register_forward_hook().
+    """Attach the hooks by writing to the modules' dictionaries, in a tenth of register_forward_hook()'s time.
 
-    Raises what a module raises that takes no hooks; `attached` then tells what to take off again.
+    Args:
+        hook_set: The hooks.
+        key: Key of the hooks in the dictionaries.
+        attached: Gets the dictionaries, also when an error is raised.
+
+    Raises:
+        Exception: A module accepts no hooks.
     """
     modules, where, what = hook_set.entries
     found = list(map(getattr, map(_call, modules), where))
@@ -91,14 +97,14 @@ def put_on(hook_set: HookSet, key: int, attached: Attached) -> None:
 
 
 def take_off(attached: Attached, *unhooks: Unhook) -> None:
-    """Leaves the dictionaries as they were."""
+    """Remove our keys from the dictionaries."""
     for unhook in unhooks:
         list(map(unhook, attached))
     attached.clear()
 
 
 def may_hook(plan: Plan, module: Module, kind: TensorKind) -> bool:
-    """Whether the plan may take an input or output of the module."""
+    """Whether the plan may select an input or output of the module."""
     if not plan.may_take(kind):
         return False
     what = "input" if kind is TensorKind.INPUT else "output"
@@ -108,7 +114,7 @@ def may_hook(plan: Plan, module: Module, kind: TensorKind) -> bool:
 
 
 def waits_for_names(plan: Plan, view: ModelView) -> bool:
-    """Whether a pattern of the user may mean outputs whose names are only known once they were seen."""
+    """Whether a pattern of the user may match outputs whose names are only known after the first call."""
     asking = [collection for collection in plan.collections if collection.is_filled]
     if not asking:
         return False

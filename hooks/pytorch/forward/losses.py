@@ -1,5 +1,4 @@
-"""Registered loss modules: their outputs, and their inputs where these are asked for, as rows of the right
-step.
+"""Captures outputs of registered loss modules, and inputs where requested, in the step that they belong to.
 
 A loss that requires gradients belongs to the open training step, any other to the step that began last. The
 two differ while an evaluation runs within a training step: then loss modules carry the hooks of both.
@@ -46,7 +45,7 @@ def requires_grad(value: object) -> bool:
 
 
 class RoutedLossHook(ModuleHook):
-    """A tap that captures only the values of one step. router: tells which."""
+    """Module hook that captures only the values of one step. router: selects them."""
 
     __slots__ = ("router",)
 
@@ -71,7 +70,7 @@ skip_frames(RoutedLossHook.__call__)
 
 
 class LossHooks:
-    """The loss modules of one hook. gate: of the first root; compiled losses rest while it sleeps."""
+    """The loss modules of one hook. gate: of the first root; it also disables compiled losses."""
 
     def __init__(
         self, recorder: Recorder, fault: FaultHandler, notes: dict[str, Any], gate: CompiledRoot

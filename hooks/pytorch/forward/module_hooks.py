@@ -1,16 +1,17 @@
-"""A tap: what captures the outputs or inputs of one module while it sits on it as a forward hook.
+"""Forward hooks that capture the inputs or outputs of one module.
 
-Most calls of a tapped module give one plain tensor under a name that is known: they go from PyTorch to the
-native capture in one Python call. All else (nested values, replicas, a backward that runs inside the forward,
-the first call) takes the longer way, with the same result.
+Most calls of a module return one plain tensor whose name is known. Such a call goes from PyTorch to the
+native capture in one Python call. Every other call (nested values, replicas, a backward that runs inside the
+forward, the first call) takes a longer path, with the same result.
 
-A module called several times in a step gives rows with call 0, 1, ... A recomputation in backward
-(activation checkpointing) gives none: the taps are off by then, and where backward runs inside the forward,
-autograd says so. Without that (private) question to autograd, only the first call of a module in a step is
-captured. In code that is being compiled a tap leaves an operator that brings it the same values.
+A module that is called several times in a step has rows with call 0, 1, ... A recomputation in backward
+(activation checkpointing) has no rows: the module hooks are detached by then. Where backward runs inside the
+forward, a private function of autograd shows it; without that function, only the first call of a module in a
+step is captured. In code that is being compiled, a module hook inserts an operator that receives the same
+values.
 
-Threads: any (replicas). Never keeps a tensor or module, and refers to nothing that holds taps, so that no
-cycle keeps them alive. Copies and pickles of a module hold a do-nothing of the standard library instead.
+Threads: any (replicas). Never keeps a tensor or module, and refers to nothing that holds module hooks, so
+that no cycle keeps them alive. Copies and pickles of a module hold a function that does nothing instead.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ Override = weakref.WeakMethod[Callable[[nn.Module, Any, Any], object]]  # forwar
 
 
 class RootForwardEndHook(InertInCopies):
-    """The root's last forward hook: the forward has ended, well or with an exception."""
+    """Forward hook of the root, called when the forward has ended, also with an exception."""
 
     __slots__ = ("end", "fault", "observer_number")
 
@@ -74,7 +75,7 @@ class RootForwardEndHook(InertInCopies):
             self.observed([], "")
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
-        """As what compiled code calls: the same. Never raises."""
+        """End the forward; compiled code calls this. Never raises."""
         try:
             end = self.end()
             if end is not None:
@@ -85,14 +86,18 @@ class RootForwardEndHook(InertInCopies):
                 fault("modules without calls", error)
 
     def report_uncaptured(self, operator: str) -> None:
-        """Not asked for: what sits at the beginning of the root tells it."""
+        """Do nothing: the forward pre-hook of the root reports it."""
 
 
 class ModuleHook(InertInCopies):
-    """Captures what one module gives, as a forward hook, or gets, as a pre-hook with keyword arguments.
+    """Captures the outputs of one module, as a forward hook, or its inputs, as a forward pre-hook.
 
-    kind: INPUT makes it a pre-hook. is_root: the module is the registered model. useful: some tensor of it
-    was wanted. gate: of a tap that stays on between saved steps where it is compiled: whether to tap then.
+    Attributes:
+        is_input: It is a pre-hook with keyword arguments.
+        is_root: The module is the registered model.
+        useful: The plan has selected one of its tensors at least once.
+        gate: Of a hook that stays attached between saved steps because it is compiled: whether to capture.
+        site: Its place in compiled code.
     """
 
     __slots__ = (
@@ -141,34 +146,40 @@ class ModuleHook(InertInCopies):
         self._prefix = prefix_of(module, kind)
         self._recorder = recorder
         self._fault = fault
-        self._single: CaptureSpec | None = None  # of "<prefix>0", once that is known to be wanted
-        self._capture_specs: dict[tuple[str, ...], tuple[list[int], CaptureSpec]] = {}  # by ends of names
-        self._fast_type: type | None = None  # what may take the short way: a plain tensor, or still nothing
-        self._ids: Any = None  # of _single, for the short way
+        self._single: CaptureSpec | None = None  # of "<prefix>0", once the plan has selected it
+        self._capture_specs: dict[tuple[str, ...], tuple[list[int], CaptureSpec]] = {}  # by suffixes of names
+        self._fast_type: type | None = (
+            None  # type of values for the fast path: Tensor, or None before the first call
+        )
+        self._ids: Any = None  # of _single, for the fast path
         self._flags = b""
         self._skips_next_call = False
         self._fast_type_after_skip: type | None = None
 
     def failed(self, error: Exception) -> None:
-        """An error of our own."""
+        """Report an error of tdcore."""
         fault = self._fault()
         if fault is not None:
             fault("activations", error)
 
     @property
     def called(self) -> bool:
-        """Whether it has seen a value."""
+        """Whether the module was called since the hook was made."""
         return bool(self._capture_specs)
 
     def skip_next_call(self) -> None:
-        """The next call is none: torch had this tap in hand when another one took its place."""
+        """Ignore the next call: torch is about to call this hook, which another one has replaced."""
         self._fast_type_after_skip = self._fast_type
         self._fast_type, self._skips_next_call = None, True
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], last: Any = None) -> None:
-        """A module was called, or is about to be. last: its output, or keyword arguments. Never raises.
+        """Capture one call of the module, as a forward hook or pre-hook. Never raises.
 
-        An input tap has no keyword arguments when it was taken off while torch had it in hand.
+        Args:
+            module: The module, or a replica of it.
+            args: Its positional arguments.
+            last: Its output; of a pre-hook, its keyword arguments. None when the pre-hook was detached
+                while torch was about to call it.
         """
         if is_compiling():
             self._trace((*args, last) if self.is_input and last else args if self.is_input else last)
@@ -203,7 +214,7 @@ class ModuleHook(InertInCopies):
         recorder.spent_ns += perf_counter_ns() - start
 
     def _capture(self, module: nn.Module, value: object) -> None:
-        """Any value, from the module or a copy of it."""
+        """Capture any value, from the module or a replica of it."""
         if symbolic._is_fx_tracing_flag and is_traced(value if isinstance(value, tuple) else (value,)):
             return
         if self._skips_next_call:
@@ -229,7 +240,7 @@ class ModuleHook(InertInCopies):
             self._recorder.capture([tensors[position] for position in positions], capture_spec, None, call)
 
     def _trace(self, value: Any) -> None:
-        """The module is being compiled. Arguments of one element are that element, as in __call__()."""
+        """Insert the operator while the module is compiled. A tuple of one element counts as that element."""
         if isinstance(value, tuple) and len(value) == 1:
             value = value[0]
         if self.gate is not None and self.gate.capture_disabled:
@@ -241,7 +252,7 @@ class ModuleHook(InertInCopies):
         observe(self.site.observer_number, values, "\n".join(suffixes))
 
     def record_from_compiled(self, values: list[torch.Tensor], suffixes: str) -> None:
-        """Captures what compiled code gave. ends: of their names, one a line. Never raises."""
+        """Capture tensors of compiled code. suffixes: of their names, one per line. Never raises."""
         start = perf_counter_ns()
         recorder = self._recorder
         try:
@@ -259,7 +270,7 @@ class ModuleHook(InertInCopies):
     def _select(
         self, suffixes: tuple[str, ...], tensors: list[torch.Tensor]
     ) -> tuple[list[int], CaptureSpec]:
-        """Which of the tensors are wanted."""
+        """Return the positions of the tensors that the plan selects, and their spec."""
         specs = [self._spec_for(end, tensor) for end, tensor in zip(suffixes, tensors, strict=True)]
         positions = [position for position, spec in enumerate(specs) if spec is not None]
         capture_spec = CaptureSpec([spec for spec in specs if spec is not None])
@@ -283,9 +294,9 @@ class ModuleHook(InertInCopies):
 
 
 class OverriddenModuleHook(ModuleHook):
-    """An output tap that calls the forward_hook() of a subclass of Hook instead of capturing.
+    """Module hook for outputs that calls the forward_hook() of a subclass of Hook instead of capturing.
 
-    In compiled code it captures as any other tap.
+    In compiled code it captures as any other module hook.
     """
 
     __slots__ = ("override",)
@@ -312,12 +323,12 @@ skip_frames(RootForwardEndHook.__call__, ModuleHook.__call__, OverriddenModuleHo
 
 
 def prefix_of(module: Module, kind: TensorKind) -> str:
-    """Start of the names of a module's inputs or outputs."""
+    """Return the prefix of the names of a module's inputs or outputs."""
     return f"{module.name}_{'input' if kind is TensorKind.INPUT else 'output'}_"
 
 
 def _place(module: nn.Module, tensor: torch.Tensor) -> str:
-    """Replicas of a module (DataParallel) are told apart by device; the first keeps the plain name."""
+    """Return the suffix for a replica (DataParallel): its device; empty for the first replica."""
     if "_is_replica" in vars(module) and tensor.device.index:
         return f"@{tensor.device}"
     return ""

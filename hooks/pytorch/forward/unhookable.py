@@ -1,4 +1,4 @@
-"""Modules whose outputs cannot be captured, and why: so that a tensor that is not there has a reason.
+"""Layers whose results change under hooks are skipped; also records which modules are never called.
 
 Some modules are never called: nn.MultiheadAttention reads the weights of its output projection, a forward
 takes another branch, a head is used through torch.nn.functional. Others compute in another way while they or
@@ -48,16 +48,16 @@ def refuses_hooks(module: nn.Module) -> bool:
 
 
 class UnhookableLayers:
-    """What one model's taps miss. notes: of collections.json.
+    """Modules of one model whose outputs are not captured. notes: of collections.json.
 
     layers: the fused layers of `view`, each with the names of its modules, its own among them.
     """
 
     def __init__(self, notes: dict[str, Any]) -> None:
-        self.ever_excluded: set[str] = set()  # names of modules that were left alone at least once
-        self.excluded: frozenset[str] = frozenset()  # of those that are left alone now
+        self.ever_excluded: set[str] = set()  # names of modules that were skipped at least once
+        self.excluded: frozenset[str] = frozenset()  # names of modules that are skipped now
         self._model_notes = ModelNotes(notes)
-        self._seen: HookSet | None = None  # whose taps are in _waiting, or were called
+        self._seen: HookSet | None = None  # whose modules are in _uncalled, or were called
         self._uncalled: dict[str, str] = {}  # key under which calls are counted -> name: not called so far
         self._called: set[str] = set()
         self._noted_view: ModelView | None = None
@@ -66,7 +66,7 @@ class UnhookableLayers:
         self.layers: list[tuple[weakref.ref[nn.Module], set[str]]] = []
 
     def read_model(self, view: ModelView) -> None:
-        """The model is read anew."""
+        """Find the fused layers of the model."""
         self.view, self.layers, self.excluded = view, [], frozenset()
         for one in view.modules:
             layer = one.module()
@@ -76,9 +76,13 @@ class UnhookableLayers:
                 self.layers.append((one.module, names))
 
     def allowed(self, hook_set: HookSet, plan: Plan, *, in_any_mode: bool = False) -> HookSet:
-        """The choice without what must not carry hooks now, or, where the next mode is not known, in any.
+        """Return the hooks without those on modules that must not carry hooks now.
 
-        choice: of the model that was looked at last. Not needed when it has no layers.
+        Args:
+            hook_set: Hooks of the model that read_model() was given last.
+            plan: The plan of the step.
+            in_any_mode: The mode of the next forward is not known: leave out what must not carry hooks in
+                one of the modes.
         """
         self.excluded = frozenset()
         if self.view is None or not _fused_kernels_allowed():
@@ -91,7 +95,7 @@ class UnhookableLayers:
         if not excluded:
             return hook_set
         left = self.excluded = frozenset().union(*excluded)
-        key = ("willing", self.view.root_name)
+        key = ("allowed", self.view.root_name)
         known = plan.cache.get(key)
         if known is None or known[0] is not hook_set or known[1] != left:
             known = plan.cache[key] = (
@@ -111,9 +115,15 @@ class UnhookableLayers:
         return allowed
 
     def forward_ended(self, hook_set: HookSet, view: ModelView, calls: Mapping[str, int]) -> bool:
-        """A saved forward has ended, or its step. choice: the taps. calls: how often each was called.
+        """Note which modules were never called, as a saved forward or its step has ended.
 
-        Returns whether modules were called that no forward had called before.
+        Args:
+            hook_set: The module hooks.
+            view: Names of the model.
+            calls: How often each module was called.
+
+        Returns:
+            Whether modules were called that no forward had called before.
         """
         if hook_set is not self._seen:
             self._seen = hook_set
@@ -134,7 +144,7 @@ class UnhookableLayers:
 
     @property
     def has_uncalled(self) -> bool:
-        """Whether modules carry taps that no forward has called so far."""
+        """Whether modules carry hooks that no forward has called so far."""
         return bool(self._uncalled)
 
     def _not_yet_called(self, hook_set: HookSet) -> dict[str, str]:
@@ -154,7 +164,7 @@ class UnhookableLayers:
         self._model_notes.set(what, found, even_empty=True)
 
     def unhookable_modules(self) -> set[str]:
-        """Names of all modules that must not carry hooks in one mode or the other."""
+        """Return the names of all modules that must not carry hooks in one of the modes."""
         return set().union(*(names for _, names in self.layers))
 
 

@@ -22,7 +22,7 @@ _REQUIRES_GRAD = attrgetter("requires_grad")
 
 
 class Selection(NamedTuple):
-    """Positions in the view's parameters that one call takes. batch: of both lists in a row."""
+    """Positions in the view's parameters that one call captures. capture_spec: of both lists in a row."""
 
     weights: list[int]
     gradients: list[int]

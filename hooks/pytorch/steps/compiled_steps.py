@@ -1,9 +1,10 @@
-"""Steps of a root whose call is itself compiled: their taps are put on before the call, not inside it.
+"""Steps of a root whose call is itself compiled: module hooks are attached before the call, not inside it.
 
-When compiled code tells that such a forward begins, it is too late to put taps on for it, so `arm` has done
-it at the end of the forward before: with taps that take nothing, since the plan was not known then. The begin
-of the step puts those of its plan in their place. Where the guess was wrong (a first step in another mode, a
-request to capture more) the activations of that step are missing; that is counted in collections.json.
+When compiled code reports that such a forward begins, it is too late to attach hooks for it. So `arm`
+attaches them at the end of the forward before, with an empty plan, because the plan of the step is not known
+then. As the step begins, the hooks of its plan replace them. Where hooks were not attached (a first step in
+another mode, a request to capture more) the activations of that step are missing; collections.json counts
+such steps.
 Threads: the training thread.
 """
 
@@ -35,7 +36,13 @@ _NONE: tuple[object, ...] = ()
 def begin_compiled_forward(
     hook: TrainingDriver, root: Root, inputs: tuple[list[torch.Tensor], str] | None
 ) -> None:
-    """Compiled code tells that a root's forward begins. inputs: with ends of names; None: without taps."""
+    """Begin the step of a root's forward in compiled code.
+
+    Args:
+        hook: The hook.
+        root: The root whose forward begins.
+        inputs: Its input, with suffixes of the names; None: no module hooks are compiled in.
+    """
     module = root.reference()
     if module is None or hook._off:
         return
@@ -43,37 +50,37 @@ def begin_compiled_forward(
     module_hooks = root.module_hooks
     if inputs is None and module_hooks.is_on:
         module_hooks.detach()  # its step began inside the same code
-    tapped = module_hooks.is_on
+    attached = module_hooks.is_on
     hook._compiled_call = True
     try:
         hook._on_forward(root, module, _NONE, None)
     finally:
         hook._compiled_call = False
-    if tapped and inputs is not None:
+    if attached and inputs is not None:
         module_hooks.record_root_input(*inputs)
     elif hook._clock.plan is None:
         arm(hook, root)
 
 
 def arm(hook: StepTransitions, root: Root) -> None:
-    """Chooses the variant of the root's next forward."""
+    """Choose the code variant of the root's next forward."""
     hook._guarded("activations", root.arm, hook)
     if not hook._losses.attached:
         hook._guarded("losses", arm_losses, hook)
 
 
 def arm_losses(hook: StepTransitions) -> None:
-    """Loss modules in compiled code keep their taps between saved steps, and pass them by while asleep."""
+    """Attach hooks to compiled loss modules between saved steps; the gate disables them there."""
     hook._losses.attach(hook._clock.plan_of(()), widest(hook))
 
 
 def widest(hook: StepTransitions) -> Plan | None:
-    """The plan of all that is ever saved, in a process that compiles."""
+    """Return the plan of all collections that are saved, in a process that compiles; else None."""
     return hook._clock.plan_of(hook._clock.included) if compile_in_use() else None
 
 
 def note_missed(hook: StepTransitions) -> None:
-    """A step is saved whose forward runs without taps."""
+    """Note a saved step whose forward runs without module hooks."""
     hook._gate.missed += 1
     hook._notes["compiled"] = {"steps_without_activations": hook._gate.missed}
     hook._warn(

@@ -87,7 +87,7 @@ class TrainingDriver(OptimizerSteps):
             spent = self._recorder.spent_ns
             root.join(self, module, plan, args, kwargs, trains=trains)
             self._may_be_attached = True
-            self._recorder.spent_ns = spent + perf_counter_ns() - start  # a tap in between has added its own
+            self._recorder.spent_ns = spent + perf_counter_ns() - start  # module hooks have added theirs
 
     def _find_step(self, root: Root, module: nn.Module, entry: bool = False) -> bool:
         """Begins or continues the step that a forward belongs to. Whether it is a training step."""

@@ -1,14 +1,14 @@
 """State of a PyTorch hook between what PyTorch calls, and signs of updates that no optimizer makes.
 
-    _updates         ids of the optimizers that have stepped in the open training step. Not empty: the next
-                     training forward begins a step. Before the first one, and at the end: {NONE_OPEN}
-    _suspended       the open training step, not updated yet, while another step is the current one
-    _called          ids of the modules called in the current step of another mode; None: in a training step
-    _saves_training  the training step is saved, and gradients of it are still captured
-    _left_on         something of a saved step is still to be ended or taken off
-    _busy            the next step has something to end, or to look at
-    _attentive       optimizers' steps matter at once: it is saved, none is open, or backwards are watched
-    _inside          the optimizer whose closure runs
+    _updates          ids of the optimizers that have stepped in the open training step. Not empty: the next
+                      training forward begins a step. Before the first one, and at the end: {NONE_OPEN}
+    _suspended        the open training step, not updated yet, while another step is the current one
+    _called           ids of the modules called in the current step of another mode; None: in a training step
+    _saves_training   the training step is saved, and gradients of it are still captured
+    _may_be_attached  hooks of a saved step may still be attached
+    _busy             the next step has something to end, or to look at
+    _attentive        optimizers' steps matter at once: it is saved, none is open, or backwards are watched
+    _inside           the optimizer whose closure runs
 
 Threads: the training thread. What optimizers call may come from autograd's threads, one at a time.
 """
@@ -65,7 +65,7 @@ class DriverState(BaseHook):
         self._saves_training = False
         self._may_be_attached = False  # something of a saved step is still to be ended or taken off
         self._listens = False  # hooks of optimizers are on
-        self._armed = False  # modules carry taps for a forward that may be compiled
+        self._armed = False  # hooks are attached for a forward that may be compiled
         self._compiled_call = False  # compiled code tells of a forward
         self._begun_by: Root | None = None  # the root whose forward began the saved training step
         self._inside: weakref.ref[Optimizer] | None = None

@@ -194,7 +194,7 @@ class Root:
         self.module_hooks.attach(root, view, plan, arguments, watch_end=due, also=widest(hook))
 
     def arm(self, hook: StepTransitions) -> None:
-        """Its next forward may be compiled, and then its taps must be on before it.
+        """Attach module hooks before the next forward, which may be compiled.
 
         It may be one more of the running step, or of the next one: one function that is compiled may hold
         the calls of all roots.
@@ -215,7 +215,7 @@ class Root:
             self.module_hooks.detach()
 
     def rest(self) -> None:
-        """Another step than that which modules carry taps for is to be the current one."""
+        """Detach module hooks: another step than theirs becomes the current one."""
         if self.module_hooks.step is not None:  # else they are on for a forward that is compiled, see arm()
             found = self.module_hooks.end_step()
             if found and self.by_itself and not self.compiled.root_is_compiled:

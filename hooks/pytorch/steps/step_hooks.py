@@ -78,10 +78,10 @@ class ForwardPreHook(InertInCopies):
         observe(self.observer_number, values, "\n".join([head, *suffixes] if suffixes else [head, ""]))
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
-        """As what compiled code calls when the root's forward begins. values: its input, with taps."""
-        grad, taps, suffixes = what.partition("\n")
+        """Begin the forward; compiled code calls this. values: the root's input, with module hooks."""
+        grad, hooks, suffixes = what.partition("\n")
         with torch.set_grad_enabled(grad == _GRAD):  # compiled code runs with it switched off
-            begin_compiled_forward(self.hook, self.root, (values, suffixes) if taps else None)
+            begin_compiled_forward(self.hook, self.root, (values, suffixes) if hooks else None)
 
     def report_uncaptured(self, operator: str) -> None:
         """Code is compiled in which the forward cannot be seen to begin: it starts no step."""
