@@ -74,7 +74,7 @@ class BaseHook(HookState, StepStateDict):
         given, config = config, with_rules(config, rules) if rules else config
         self.config = config
         self._on_stop = on_stop
-        self._stop_seen: StopRequest | None = None
+        self._handled_stop: StopRequest | None = None
         self._mode = 0  # ModeKeys value, 0 while it follows the model
         self._faults: dict[str, str] = {}
         self._warn = Warner()
@@ -286,9 +286,9 @@ class BaseHook(HookState, StepStateDict):
         if text is not None:
             self._guarded("capture requests", self._requests.apply, text)
         request = self._session.stop_request()
-        if request is None or request == self._stop_seen:
+        if request is None or request == self._handled_stop:
             return
-        self._stop_seen = request
+        self._handled_stop = request
         if self._on_stop is not None:
             self._on_stop(request)
             return
@@ -301,7 +301,7 @@ class BaseHook(HookState, StepStateDict):
             requested_by=request.by or request.rule,
         )
 
-    def _ask_control(self) -> None:
+    def _check_control_guarded(self) -> None:
         """As _check_control(); StopTraining is the only exception that leaves it."""
         try:
             self._check_control()

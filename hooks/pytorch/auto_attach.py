@@ -99,12 +99,12 @@ class Attachment:
     """
 
     def __init__(
-        self, make_hook: Callable[[], Hook], say: Callable[[str], None], warn: Callable[[str], None]
+        self, make_hook: Callable[[], Hook], inform: Callable[[str], None], warn: Callable[[str], None]
     ) -> None:
         self.found = False  # a training was found, whether it could be recorded or not
         self.inside: weakref.ref[Optimizer] | None = None  # whose closure runs
         self._make_hook = make_hook
-        self._say = say
+        self._inform = inform
         self._warn = warn
         self._lock = threading.Lock()
         self._calls = 0
@@ -252,7 +252,7 @@ class Attachment:
         own = [hook for hook in list(LIVE_HOOKS) if not hook._off]
         without_module = [hook for hook in own if isinstance(hook, Hook) and not hook._roots]
         if own and not without_module:
-            self._say("the script has a hook of its own, so `tdcore run` adds none")
+            self._inform("the script has a hook of its own, so `tdcore run` adds none")
             self.close()
             return
         hook = without_module[0] if without_module else self._make_hook()
@@ -279,7 +279,7 @@ class Attachment:
             self._continue_steps(hook, first)
             attempt = hook._session.attempt if hook._session is not None else 0
             again = f" (attempt {attempt}; those before it are kept)" if attempt else ""
-            self._say(f"recording {', '.join(names)} to {hook.out_dir}{again}")
+            self._inform(f"recording {', '.join(names)} to {hook.out_dir}{again}")
 
     def _continue_steps(self, hook: Hook, root: nn.Module) -> None:
         """Where the trainer of transformers has resumed from a checkpoint: the numbers go on from there."""

@@ -305,7 +305,7 @@ class Hook(TrainingDriver):
             return
         self._by_hand = True
         self._guarded("steps", self._stop_following)
-        self._ask_control()
+        self._check_control_guarded()
         root = self._roots[0].reference() if self._roots else None
         following = _GLOBAL if root is None else _TRAIN if root.training else _EVAL
         self._guarded("steps", self._start_by_hand, self._mode or following)

@@ -31,7 +31,7 @@ from .conftest import MakeHook
 _FOLDERS = tuple(str(Path(one.__file__ or "").parent) for one in (td, tdcore.hooks))
 _PUBLIC = {"register_module", "register_loss", "close", "step", "__init__", "__new__"}
 # Functions that an entry delegates its whole work to. They count as entries.
-_GUARDS = {"_guarded", "_save", "_ask_control", "_next_step", "observed"}
+_GUARDS = {"_guarded", "_save", "_check_control_guarded", "_next_step", "observed"}
 _STEPS = 3
 
 Pair = tuple[str, str]

@@ -32,7 +32,7 @@ def hide_hooks_from_torchscript() -> None:
 
 def _without_ours(stubs: Callable[[nn.Module], Any]) -> Callable[[nn.Module], Any]:
     @functools.wraps(stubs)
-    def asked(module: nn.Module) -> Any:
+    def without_ours(module: nn.Module) -> Any:
         with contextlib.ExitStack() as undo:
             for hooks in (module._forward_hooks, module._forward_pre_hooks):
                 there = dict(hooks)
@@ -43,7 +43,7 @@ def _without_ours(stubs: Callable[[nn.Module], Any]) -> Callable[[nn.Module], An
                         del hooks[key]
             return stubs(module)
 
-    return asked
+    return without_ours
 
 
 def _is_ours(hook: object) -> bool:

@@ -111,9 +111,9 @@ class LocalShards:
         ids = array("I", capture_spec.ids)
         for position, tensor in enumerate(tensors):
             if type(tensor) not in _PLAIN:
-                found[position], ids[position] = self._part(tensor, ids[position])
+                found[position], ids[position] = self._local_shard(tensor, ids[position])
             elif copied and isinstance(tensor, torch.Tensor):
-                ids[position] = self._copy(ids[position], tensor.shape)
+                ids[position] = self._whole_copy(ids[position], tensor.shape)
         placed = capture_spec.with_ids(ids)
         if len(found) == 1 and self._keep(tensors[0], found[0], placed, when):
             return [], placed
@@ -131,7 +131,7 @@ class LocalShards:
         _, kind = self._names.name_and_kind(capture_spec.ids[0])
         return kind is TensorKind.OUTPUT and self.async_outputs.keep(whole, local, capture_spec, when)
 
-    def _part(self, tensor: Any, tensor_id: int) -> tuple[Any, int]:
+    def _local_shard(self, tensor: Any, tensor_id: int) -> tuple[Any, int]:
         shard = local_shard_of(tensor)
         if shard.trouble:
             name, _ = self._names.name_and_kind(tensor_id)
@@ -143,7 +143,7 @@ class LocalShards:
             tensor_id = self._names.intern_shard(tensor_id, shard.shard)
         return shard.tensor, tensor_id
 
-    def _copy(self, tensor_id: int, shape: torch.Size) -> int:
+    def _whole_copy(self, tensor_id: int, shape: torch.Size) -> int:
         found = self._copies.get((tensor_id, shape))
         if found is None:
             name, kind = self._names.name_and_kind(tensor_id)

@@ -148,12 +148,12 @@ class OutputHook(InertInCopies):
                 if spec is not None:
                     self.useful = True
                     if tensor.requires_grad:
-                        self._ask(tensor, GradientHook(owner, name, spec, call))
+                        self._register(tensor, GradientHook(owner, name, spec, call))
         except Exception as error:
             owner.fault(error)
         owner.recorder.spent_ns += perf_counter_ns() - start
 
-    def _ask(self, tensor: torch.Tensor, awaited: GradientHook) -> None:
+    def _register(self, tensor: torch.Tensor, awaited: GradientHook) -> None:
         handle = tensor.register_hook(awaited)
         self._owner.awaited.append(awaited)
         if tensor.grad_fn is None:

@@ -57,9 +57,9 @@ class ScaleRecord:
 
     def skipped(self, optimizer: Optimizer) -> bool:
         """Of an optimizer that has not stepped: whether that is because the scaler found Inf or NaN."""
-        return self.knows(optimizer) and self._stage(optimizer) == "STEPPED"
+        return self.has_checked(optimizer) and self._stage(optimizer) == "STEPPED"
 
-    def knows(self, optimizer: Optimizer) -> bool:
+    def has_checked(self, optimizer: Optimizer) -> bool:
         """Whether the scaler has looked at the gradients of the optimizer since."""
         return id(optimizer) in self.states
 
@@ -69,7 +69,7 @@ class ScaleRecord:
         scaler = self._scaler()
         return isinstance(self.scale, torch.Tensor) or (scaler is not None and _scale(scaler) is not None)
 
-    def left_on(self, optimizer: Optimizer) -> Any:
+    def remaining_scale(self, optimizer: Optimizer) -> Any:
         """By what the gradients of an optimizer that it knows are still multiplied; None: by nothing."""
         return None if self._stage(optimizer) in ("UNSCALED", "STEPPED") else self.scale
 
@@ -159,17 +159,19 @@ class Scalers:
         records: of the step. positions: in parameters. One is left out, and that said, where several
         scalers may have scaled it. An optimizer that is used to step without a scaler has none.
         """
-        told: dict[int, Any] = {}  # by id of the parameter
+        by_parameter: dict[int, Any] = {}  # by id of the parameter
         for optimizer in optimizers:
-            knowing = next((record for record in records if record.knows(optimizer)), None)
+            knowing = next((record for record in records if record.has_checked(optimizer)), None)
             if knowing is not None:
-                told |= dict.fromkeys(map(id, owned_by(optimizer)), knowing.left_on(optimizer))
+                by_parameter |= dict.fromkeys(
+                    map(id, owned_by(optimizer)), knowing.remaining_scale(optimizer)
+                )
             elif optimizer in self._without:
-                told = dict.fromkeys(map(id, owned_by(optimizer))) | told
+                by_parameter = dict.fromkeys(map(id, owned_by(optimizer))) | by_parameter
         used = [record.scale for record in records if record.used]
         usual = used[0] if used else None
-        scales = {position: told.get(id(parameters[position]), usual) for position in positions}
-        unknown = [position for position in positions if id(parameters[position]) not in told]
+        scales = {position: by_parameter.get(id(parameters[position]), usual) for position in positions}
+        unknown = [position for position in positions if id(parameters[position]) not in by_parameter]
         if len(used) > 1 and unknown:
             note(_SEVERAL)
             scales = {position: scale for position, scale in scales.items() if position not in unknown}

@@ -76,7 +76,7 @@ class GradientCapture:
         self._name = name
         self.pending: PendingStep | None = None
         self.scalers = scalers  # those of the process: all roots share them
-        note = self._note = note_once(notes, warn)
+        note = self._note_once = note_once(notes, warn)
         self.updates = Updates(recorder, fault, note)
         self.backward = BackwardGradients(recorder, scalers, fault, note)
         self._root = weakref.ref(root)
@@ -226,7 +226,7 @@ class GradientCapture:
         scales = _NOTHING
         if pending.scalers and not accumulated:
             optimizers = [optimizer for _, optimizer in alive]
-            scales = self.scalers.left_scaled(pending.scalers, optimizers, parameters, rest, self._note)
+            scales = self.scalers.left_scaled(pending.scalers, optimizers, parameters, rest, self._note_once)
             rest = [position for position in rest if position in scales]
         selection = select(self.view, pending.plan, [], rest)
         if self.order.order:

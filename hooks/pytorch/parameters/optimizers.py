@@ -193,15 +193,15 @@ def unscaled(gradients: Sequence[Any], scales: Iterable[Any]) -> list[Any]:
             if gradient is None or scale is None
             else gradient / scale
             if type(gradient) is torch.Tensor and gradient.layout in _DIVISIBLE
-            else _part_unscaled(local_shard_of(gradient), scale)
+            else _shard_unscaled(local_shard_of(gradient), scale)
             for gradient, scale in zip(gradients, scales, strict=False)
         ]
 
 
-def _part_unscaled(part: LocalShard, scale: torch.Tensor) -> LocalShard:
+def _shard_unscaled(shard: LocalShard, scale: torch.Tensor) -> LocalShard:
     """Of a tensor that is spread over ranks: an operator on the whole might communicate."""
-    own = type(part.tensor) is torch.Tensor and part.tensor.layout in _DIVISIBLE
-    return part._replace(tensor=part.tensor / scale) if own else part
+    own = type(shard.tensor) is torch.Tensor and shard.tensor.layout in _DIVISIBLE
+    return shard._replace(tensor=shard.tensor / scale) if own else shard
 
 
 def _hyperparameters(optimizer: Optimizer, prefix: str) -> Iterator[tuple[str, Any]]:

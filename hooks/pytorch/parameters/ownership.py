@@ -44,7 +44,7 @@ class Ownership:
         self._unowned: frozenset[int] = frozenset()
         self._optimizers = optimizers
         self._model_notes = model_notes
-        self._say = note
+        self._note_once = note
         self._question: tuple[Any, ...] | None = None
         self._trained: set[str] = set()  # names of parameters that were seen to require gradients
         self._all_trained: ModelView | None = None  # the model whose parameters all did at the last look
@@ -75,7 +75,7 @@ class Ownership:
         if alive:
             self._model_notes.set("not_owned", names)
         elif names:
-            self._say(_BY_HAND.format(view.root_name))
+            self._note_once(_BY_HAND.format(view.root_name))
 
     def backward_ended(self, order: Sequence[int], parameters: list[nn.Parameter]) -> None:
         """A backward has ended. order: positions whose gradients came in it."""

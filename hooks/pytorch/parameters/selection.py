@@ -34,8 +34,8 @@ def select(view: ModelView, plan: Plan, weights: list[int], gradients: list[int]
     key = ("selection", view.root_name, bool(weights), bool(gradients))
     known = plan.cache.get(key)
     if known is None or known[0] is not view or known[1:3] != (weights, gradients):
-        chosen_weights, specs = _wanted(view, plan, weights, gradient=False)
-        chosen_gradients, more = _wanted(view, plan, gradients, gradient=True)
+        chosen_weights, specs = _selected(view, plan, weights, gradient=False)
+        chosen_gradients, more = _selected(view, plan, gradients, gradient=True)
         selection = Selection(chosen_weights, chosen_gradients, CaptureSpec(specs + more))
         known = plan.cache[key] = (view, weights, gradients, selection)
     answer: Selection = known[3]
@@ -48,7 +48,7 @@ def awaited(view: ModelView, plan: Plan, parameters: list[nn.Parameter]) -> list
     known = plan.cache.get(("awaited", view.root_name))
     if known is None or known[0] is not view or known[1] != trainable:
         positions = list(compress(range(len(trainable)), trainable))
-        chosen = _wanted(view, plan, positions, gradient=True)[0]
+        chosen = _selected(view, plan, positions, gradient=True)[0]
         known = plan.cache["awaited", view.root_name] = (view, trainable, chosen)
     answer: list[int] = known[2]
     return answer
@@ -72,7 +72,7 @@ def in_order(view: ModelView, plan: Plan, selection: Selection, places: tuple[in
     return answer
 
 
-def _wanted(
+def _selected(
     view: ModelView, plan: Plan, positions: list[int], *, gradient: bool
 ) -> tuple[list[int], list[TensorSpec]]:
     chosen: list[int] = []

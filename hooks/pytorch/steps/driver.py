@@ -103,11 +103,11 @@ class TrainingDriver(OptimizerSteps):
                 root.entries.watch()
         if self._by_hand:
             return self._called is None
-        said, training = self._mode, module.training
+        mode_set, training = self._mode, module.training
         if self._by_forward:
-            return self._step_of_forward(root, module, said or (TRAIN if training else EVAL))
-        if said:
-            trains = said in WITH_GRADIENTS
+            return self._step_of_forward(root, module, mode_set or (TRAIN if training else EVAL))
+        if mode_set:
+            trains = mode_set in WITH_GRADIENTS
         elif torch.is_grad_enabled():
             trains = training or root.trains_in_eval
             if not trains and root.has_no_training_forward:
@@ -115,14 +115,14 @@ class TrainingDriver(OptimizerSteps):
         else:
             trains = False
         if trains:
-            root.follows = root.by_itself and not said and module is root.reference()
+            root.follows = root.by_itself and not mode_set and module is root.reference()
             if self._updates:
-                self._start_training(said or TRAIN)
+                self._start_training(mode_set or TRAIN)
             else:
-                self._join_training(said or TRAIN)
+                self._join_training(mode_set or TRAIN)
             root.trained_in = self._updates
             return True
-        self._join_other(root, module, said or (PREDICT if training else EVAL), entry=entry)
+        self._join_other(root, module, mode_set or (PREDICT if training else EVAL), entry=entry)
         return False
 
     def _stop_following(self) -> None:
