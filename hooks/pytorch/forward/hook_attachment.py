@@ -119,6 +119,7 @@ class ModuleHooks:
         view: ModelView,
         plan: Plan,
         arguments: Arguments | None,
+        step_id: StepId | None,
         *,
         watch_end: bool,
         also: Plan | None = None,
@@ -131,6 +132,7 @@ class ModuleHooks:
             plan: The plan of the step.
             arguments: Positional and keyword arguments of the call. None: compiled code passes them to
                 record_root_input(), or another module than the root is called.
+            step_id: The step; None: it has not begun, and the plan is empty.
             watch_end: Attach the hook for the end of the root's forward, too.
             also: Modules that this plan selects get hooks as well, so that compiled code sees few different
                 sets of hooks.
@@ -166,7 +168,7 @@ class ModuleHooks:
             raise
         self._now = hook_set, view
         self._running = 0 if arguments is None else 1
-        self.step = self._recorder.now.step_id
+        self.step = step_id
         if hook_set.root_input_hook is not None and arguments is not None:
             hook_set.root_input_hook(root, *arguments)
 

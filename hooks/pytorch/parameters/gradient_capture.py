@@ -157,7 +157,11 @@ class GradientCapture:
         if self.backward.attached:
             self.backward.step_captured()
 
-    def _capture_at_step(self, pending: PendingStep, optimizer: Optimizer) -> None:
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Capture what the optimizer is about to use, or has used in an evaluation of its closure."""
+        pending = self.pending
+        if pending is None:
+            return
         parameters = self.held()
         if parameters is None:
             self.pending = None

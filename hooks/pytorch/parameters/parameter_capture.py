@@ -52,6 +52,8 @@ class ParameterCapture(GradientCapture):
 
     def begin_training(self, step_id: StepId, plan: Plan, inside: Optimizer | None) -> None:
         """A training step begins that is saved. inside: the optimizer whose closure runs."""
+        if self.pending is not None:
+            self.finish(accumulated=True)
         kinds = kinds_of(plan)
         self.current_view()
         if self._off or not kinds.anything:
@@ -79,7 +81,7 @@ class ParameterCapture(GradientCapture):
             if pending.weights_done:
                 return
             pending.weights_done = True
-        kinds = kinds_of(plan)
+        kinds = pending.kinds if pending is not None and pending.plan is plan else kinds_of(plan)
         if self._off or not (kinds.weights or trains):
             return
         parameters = self.held()
@@ -110,11 +112,6 @@ class ParameterCapture(GradientCapture):
         if parameters is not None:
             self._take_weights(step_id, plan, parameters)
 
-    def before_step(self, optimizer: Optimizer) -> None:
-        """An optimizer is about to step, or a closure of it has returned."""
-        if self.pending is not None:
-            self._capture_at_step(self.pending, optimizer)
-
     def before_closure(self, optimizer: Optimizer) -> None:
         """An optimizer is about to step with a closure."""
         pending, parameters = self.pending, self.held()
@@ -129,7 +126,7 @@ class ParameterCapture(GradientCapture):
         if pending is not None:
             known = self.optimizers.find(optimizer)
             if known is None or known.index not in pending.captures:
-                self._capture_at_step(pending, optimizer)  # its step began before the hook was there
+                self.before_step(optimizer)  # its step began before the hook was there
             if pending.closure and self._is_captured(pending, self.held() or []):
                 self._captured(closure=True)
         if self.updates.pending:

@@ -17,7 +17,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from torch.optim import Optimizer
 
 from tdcore.hooks.clock import StepId
 from tdcore.hooks.devices import prepare_devices
@@ -168,7 +167,7 @@ class Root:
                 self.module_hooks.begin_call(module, own)
             return
         try:
-            self._attach(hook, root, plan, own, compiled)
+            self._attach(hook, root, plan, own, step_id, compiled)
             if own is not None and module is not root:
                 self.module_hooks.attach_inner(module)
         except Exception as error:
@@ -184,14 +183,20 @@ class Root:
         self.parameters.begin_forward(step_id, plan, trains=trains)
 
     def _attach(
-        self, hook: StepTransitions, root: nn.Module, plan: Plan, arguments: Arguments | None, compiled: bool
+        self,
+        hook: StepTransitions,
+        root: nn.Module,
+        plan: Plan,
+        arguments: Arguments | None,
+        step_id: StepId,
+        compiled: bool,
     ) -> None:
         view = self.parameters.view
         if compiled and not self.module_hooks.is_on:
             note_missed(hook)
             return
         due = self.parameters.due_after_forward
-        self.module_hooks.attach(root, view, plan, arguments, watch_end=due, also=widest(hook))
+        self.module_hooks.attach(root, view, plan, arguments, step_id, watch_end=due, also=widest(hook))
 
     def arm(self, hook: StepTransitions) -> None:
         """Attach module hooks before the next forward, which may be compiled.
@@ -205,8 +210,7 @@ class Root:
         if due and root is not None:
             hook._armed = hook._busy = True
             view, nothing = self.parameters.current_view(), hook._clock.plan_of(())
-            self.module_hooks.attach(root, view, nothing, None, watch_end=True, also=widest(hook))
-            self.module_hooks.step = None
+            self.module_hooks.attach(root, view, nothing, None, None, watch_end=True, also=widest(hook))
 
     def disarm(self) -> None:
         """The next forward is not compiled, or not saved."""
@@ -231,12 +235,6 @@ class Root:
         hook = self._hook()
         if hook is not None:
             hook._end_forward(self)
-
-    def begin_training(self, step_id: StepId, plan: Plan, inside: Optimizer | None) -> None:
-        """A saved training step begins."""
-        if self.parameters.pending is not None:
-            self.parameters.finish(accumulated=True)
-        self.parameters.begin_training(step_id, plan, inside)
 
     def backward_ended(self) -> None:
         """A backward has ended that reached a model whose updates no optimizer tells."""

@@ -69,7 +69,7 @@ class StepTransitions(DriverState):
         inside = self._inside() if self._inside is not None else None
         try:
             for root in self._roots:
-                root.begin_training(step_id, plan, inside)
+                root.parameters.begin_training(step_id, plan, inside)
                 if root.parameters.pending is not None:
                     self._saves_training = self._attentive = True
         except Exception as error:
