@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _ever = False
-_UNTOLD = {0: True}  # where torch does not tell: yes
+_UNKNOWN = {0: True}  # where torch does not show it: yes
 
 
 def compile_in_use() -> bool:
@@ -46,12 +46,12 @@ def compile_in_use() -> bool:
         compiler = sys.modules.get("torch._dynamo.eval_frame")
         if compiler is not None:
             # None or False: of code that is not to be compiled
-            _ever = any(list(getattr(compiler, "cached_backends", _UNTOLD).values()))
+            _ever = any(list(getattr(compiler, "cached_backends", _UNKNOWN).values()))
     return _ever
 
 
 def original(module: nn.Module) -> nn.Module:
-    """The model inside what torch.compile(model) gives."""
+    """Return the model inside the result of torch.compile(model)."""
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     wrapper = getattr(compiler, "OptimizedModule", None)
     while wrapper is not None and isinstance(module, wrapper):

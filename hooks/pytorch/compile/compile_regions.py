@@ -1,12 +1,12 @@
-"""Bodies of operators: where compiled code can hold no call of ours, and what is said about it instead.
+"""Regions of compiled code in which no call of tdcore can be inserted.
 
-torch.compile gives the body of cond(), checkpoint(), while_loop() and their like a graph of its own, which
-may change nothing outside of it; and vmap() and grad() have no rule for an operator that they do not know.
-A module that is called there runs as if it carried nothing. collections.json names it under
-"not_in_compiled_code", with the operator: this is asked while code is compiled, so it is there from the
-first step on that would have captured it.
+torch.compile gives the body of cond(), checkpoint(), while_loop() and similar operators a graph of its own,
+which must not change anything outside of it; vmap() and grad() have no rule for an unknown operator. A module
+that is called there runs as if it carried no hook. collections.json lists it under "not_in_compiled_code"
+with the operator. This is found while code is compiled, so the note is there from the first step on that
+would have captured the module.
 
-Threads: those that compile, which is where a model's forward runs.
+Threads: those that compile, which run the model's forward.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ _transforms: Callable[[], Any] | None = getattr(
 
 
 class UncapturedModules:
-    """What one model says about such modules. notes: of collections.json."""
+    """Notes about such modules of one model. notes: of collections.json."""
 
     def __init__(self, notes: dict[str, Any]) -> None:
         self._notes = notes
 
     def note(self, name: str, operator: str) -> None:
-        """A module is called in such a body."""
+        """Note that a module is called in the body of an operator."""
         why = f"called inside of {operator} in code compiled by torch.compile, where nothing can be captured"
         self._notes["not_in_compiled_code"] = self._notes.get("not_in_compiled_code", {}) | {name: why}
 
 
 def can_insert_call(twice: bool = False) -> bool:
-    """Asked while code is compiled: whether a call of ours may stand here. twice: also if it runs again."""
+    """Return whether a call can be inserted here, while code is compiled. twice: also if it runs again."""
     try:
         around = None if is_exporting() else _enclosing_operator()
     except Exception:
-        return False  # a compiler that is not as we know it
+        return False  # another version of the compiler
     return around == "" or (twice and around == _RUNS_AGAIN)
 
 
 def report_uncaptured(label: str) -> bool:
-    """Asked while code is compiled, where it is not traceable(): tells the observer. label: its number.
+    """Notify the observer, while code is compiled where no call can be inserted. label: its number.
 
     As text, since that is a constant for the compiler; numbers may not be.
     """
@@ -64,15 +64,15 @@ def report_uncaptured(label: str) -> bool:
     return False
 
 
-# The compiler calls them while it traces, and takes the answers for constants.
+# The compiler calls these while it traces, and treats the results as constants.
 can_insert_call._dynamo_marked_constant = True  # type: ignore[attr-defined]
 report_uncaptured._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _enclosing_operator() -> str | None:
-    """The operator in whose body the compiler is, by name; empty outside of any.
+    """Return the name of the operator in whose body the compiler is; empty outside of any.
 
-    None: a graph is made that is to leave the process, where no call of ours may stand.
+    None: the graph is exported, so no call may be inserted.
     """
     if _transforms is not None and _transforms() is not None:
         return "a function transform (vmap, grad, ...)"

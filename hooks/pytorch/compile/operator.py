@@ -1,8 +1,8 @@
 """The operator through which compiled code calls back: `tdcore::observe`, and who it calls.
 
 A compiled graph keeps only operators. This one changes a state tensor (`order`), so it is neither removed nor
-moved past another one; it looks at the tensors it is given, and calls the observer whose number `who`
-holds. A number in a tensor, and not in the code, lets twenty blocks of a model share one compiled variant.
+moved past another one. It passes its tensors to the observer whose number `who` holds. A number in a tensor,
+and not in the code, lets twenty blocks of a model share one compiled variant.
 
 Registered with torch.library's `Library`: it is public since torch 2.0, needs no build against torch, and an
 empty call costs a tenth of one through `custom_op` (`python -m benchmarks operator-cost`). An empty kernel in
@@ -33,7 +33,7 @@ __all__ = [
     "skip_frames",
 ]
 
-# True in code that is being compiled, and in no other. Where torch cannot tell (before 2.3), capture in
+# True only in code that is being compiled. Where torch has no such function (before 2.3), capture in
 # compiled code is not possible, and hooks behave as they always did there.
 is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", lambda: False)
 
@@ -113,7 +113,7 @@ def never_trace(*functions: Any) -> None:
     What it would do otherwise is the same, after a warning that it cannot trace what they call.
     """
     for function in functions:
-        function._torchdynamo_disable = True  # as torch.compiler.disable() says it, without its wrapper
+        function._torchdynamo_disable = True  # as torch.compiler.disable() does, without its wrapper
 
 
 def skip_frames(*functions: Any) -> None:

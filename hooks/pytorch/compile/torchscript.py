@@ -1,8 +1,8 @@
-"""torch.jit.script() compiles the hooks of a module, and refuses a module with hooks like ours.
+"""Hides hooks of tdcore from torch.jit.script(), which compiles the hooks of a module and refuses ours.
 
-A script that trains and then exports its model must not fail for being recorded, so ours, and the do-nothing
-that copies of a model hold in their place, are left out of what it compiles. It asks one private function
-which hooks there are; a torch without that function scripts as it does, which may fail. Threads: any.
+A script that trains and then exports its model must not fail because it is recorded. So our hooks, and the
+functions that copies of a model hold in their place, are removed while the list of hooks is read. That list
+comes from one private function of torch; without that function torch.jit.script() may fail. Threads: any.
 """
 
 from __future__ import annotations

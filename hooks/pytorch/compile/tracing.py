@@ -22,7 +22,7 @@ from tdcore.hooks.pytorch.model.introspection import isinstance_if_imported
 
 __all__ = ["dispatch_modes", "graph_task", "is_exporting", "is_traced", "symbolic", "tracing_state"]
 
-# How many modes see the operators of this thread.
+# Number of dispatch modes of this thread.
 dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 # That of torch.jit.trace; None where nothing is traced by it.
 tracing_state: Callable[[], object] = getattr(torch._C, "_get_tracing_state", lambda: None)
@@ -34,7 +34,7 @@ if not hasattr(symbolic, "_is_fx_tracing_flag"):
 # Whether torch.export traces, strictly or not.
 is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
-# The running backward of this thread, -1 when there is none. None where torch does not tell.
+# Id of the running backward of this thread, -1 when there is none. None where torch has no such function.
 graph_task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
 
 _modes: Callable[[], Iterable[object]] = getattr(
@@ -52,6 +52,6 @@ def is_traced(args: Iterable[object] | None = (), kwargs: Mapping[str, object] |
         return True
     if any(isinstance_if_imported(mode, *kind) for mode in _modes() for kind in _TRACING_MODES):
         return True
-    # torch.fx says only that some thread traces: what it traces gets proxies.
+    # torch.fx shows only that some thread traces; the arguments of a traced forward are proxies.
     given = (*(args or ()), *(kwargs or {}).values())
     return bool(symbolic._is_fx_tracing_flag) and any(isinstance(one, torch.fx.Proxy) for one in given)

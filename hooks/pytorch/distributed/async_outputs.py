@@ -20,7 +20,14 @@ __all__ = ["AsyncOutputs"]
 
 
 class PendingOutput(NamedTuple):
-    """whole: what the module gave; local: this rank's part of it. when: step, mode, mode step, call."""
+    """An output that is captured later.
+
+    Attributes:
+        whole: The output of the module.
+        local: This rank's shard of it.
+        version: Version of the output when the module returned it.
+        when: Step, mode, mode step, call.
+    """
 
     whole: torch.Tensor
     local: Any

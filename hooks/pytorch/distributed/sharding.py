@@ -1,13 +1,14 @@
-"""The part of a tensor that this rank holds, and where it lies in the whole.
+"""Local shards of distributed tensors, and their place in the whole tensor.
 
-A DTensor (FSDP2, tensor and expert parallel) is captured as its local part, under an id of its name that
-says where the part lies (tdcore/shard.py). The parameters of a model under DistributedDataParallel, their
-gradients and optimizer state are whole on every rank, and say so. Everything else is the rank's own.
+A DTensor (FSDP2, tensor and expert parallel) is captured as its local shard. The shard has its own id of the
+tensor's name, which contains the place of the shard (tdcore/shard.py). Parameters of a model under
+DistributedDataParallel, their gradients and optimizer state are whole on every rank and are marked so. Every
+other tensor is the rank's own.
 
-No operator of a DTensor is ever called here, since any may communicate: only attributes are read, and the
-place is computed from the mesh. Nor is a collective waited for that the training has started and not
-finished (an AsyncCollectiveTensor): what it waits for may depend on what this rank sends next. Such an
-output is read once the training has waited (async_outputs.py); any other leaves a row without values.
+No operator of a DTensor is called here, because any operator may communicate: only attributes are read, and
+the place is computed from the mesh. A collective that the training has started and not finished (an
+AsyncCollectiveTensor) is not waited for, because it may depend on what this rank sends next. The output of
+such a collective is read after the training has waited (async_outputs.py); otherwise its row has no values.
 Threads: any. Keeps no tensor.
 """
 
@@ -51,7 +52,13 @@ _PLACES = 1 << 16  # of tensors that are remembered
 
 
 class LocalShard(NamedTuple):
-    """A tensor of this rank's own, and where it lies; trouble: why that is not known, if it should be."""
+    """Tensor that this rank holds.
+
+    Attributes:
+        tensor: The local values.
+        shard: Their place in the whole tensor; None for a tensor of the rank's own.
+        trouble: Why the place is unknown where it should be known.
+    """
 
     tensor: Any
     shard: Shard | None = None
@@ -59,7 +66,7 @@ class LocalShard(NamedTuple):
 
 
 class LocalShards:
-    """Puts this rank's parts in the place of what a capture is given. notes: of collections.json.
+    """Replaces the tensors of a capture by this rank's shards. notes: of collections.json.
 
     copied: names of the parameters of which every rank has the whole.
     """
@@ -74,7 +81,7 @@ class LocalShards:
         self._outer: frozenset[str] | None = None  # paths that a DDP around the root leaves out
 
     def look_at(self, root: nn.Module, view: ModelView) -> None:
-        """The root's forward begins: which parameters every rank has in full, as far as that is told."""
+        """Find the parameters that every rank holds in full, as the root's forward begins."""
         ddp = active_ddp()
         if view is self._view and (ddp is None or self._outer is not None):
             return
@@ -98,7 +105,7 @@ class LocalShards:
     def __call__(
         self, tensors: list[Any], capture_spec: CaptureSpec, when: tuple[int, int, int, int]
     ) -> tuple[list[Any], CaptureSpec]:
-        """The same capture with parts and their ids. Costs next to nothing where all tensors are plain.
+        """Return the capture with local shards and their ids; unchanged where all tensors are plain.
 
         when: step, mode, mode step, call. Nothing comes back of what is kept for later.
         """
@@ -158,7 +165,7 @@ class LocalShards:
 
 
 def match_sharding(gradients: list[Any], parameters: Sequence[Any]) -> list[Any]:
-    """The gradients; one that is not there says where it would lie, when its parameter is spread."""
+    """Return the gradients; an absent one of a sharded parameter gets the place of its shard."""
     if not any(map(is_, gradients, repeat(None))):
         return gradients
     return [
@@ -170,7 +177,7 @@ def match_sharding(gradients: list[Any], parameters: Sequence[Any]) -> list[Any]
 
 
 def local_shard_of(tensor: Any) -> LocalShard:
-    """What this rank holds of the tensor. Of a tensor that is no DTensor: itself."""
+    """Return the local shard of a tensor; of a tensor that is no DTensor the tensor itself."""
     if isinstance(tensor, LocalShard):
         return tensor
     if isinstance_if_imported(tensor, "torch.distributed.tensor", "DTensor"):
@@ -187,10 +194,10 @@ def local_shard_of(tensor: Any) -> LocalShard:
 def shard_box(
     shape: Sequence[int], mesh: Sequence[int], coordinate: Sequence[int], placements: Sequence[Any]
 ) -> tuple[tuple[int, ...], Shard] | None:
-    """Shape and place of the part at a coordinate of a mesh. None: the part is no box, or cannot be told.
+    """Return shape and place of the shard at a coordinate of a mesh; None: it is no box, or is not known.
 
-    FSDP2 cuts last, though its dimension of the mesh comes first: its strided placement says how many cuts
-    of the others (split_factor) went before.
+    FSDP2 cuts last, though its dimension of the mesh comes first: its strided placement has the number of
+    cuts of other dimensions that go before (split_factor).
     """
     sizes, offset = list(shape), [0] * len(shape)
 

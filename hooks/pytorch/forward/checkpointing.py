@@ -74,7 +74,7 @@ class RecomputeDetector:
         for one in view.modules:
             module: Any = one.module()
             if module is not None and one.name not in left:
-                with suppress(Exception):  # some foreign kinds take no hooks; hook_attachment.py says so
+                with suppress(Exception):  # some modules accept no hooks; hook_attachment.py logs it
                     module._forward_hooks[self._key] = RecomputeHook(self._seen, one.name)
                     self._attached.append(module._forward_hooks)
         return True

@@ -237,7 +237,7 @@ class ModuleHooks:
         if not keep or self._variant.sites or not (always or self._unhookable.has_uncalled):
             self.detach()
         detector = self._recompute_detector
-        # Compiled code asks for no hook, and one more would make another variant of it.
+        # Compiled code needs no detector, and one more hook would make another variant of it.
         if (
             detector.known is not view
             and not self._compiled.root_is_compiled

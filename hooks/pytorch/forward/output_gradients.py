@@ -1,4 +1,4 @@
-"""Gradients of what modules give, captured in backward at the moment they are there, when that is asked.
+"""Gradients of module outputs, captured in backward as they are computed, where requested.
 
     output_gradient/conv1_output_0      of the collection "output_gradients"; `call` is that of the output
 
@@ -67,7 +67,7 @@ class OutputGradients:
         for watch in self._output_hooks(view, plan):
             module: Any = watch.module.module()
             if module is not None and watch.module.name not in excluded:
-                with suppress(Exception):  # some foreign kinds take no hooks; hook_attachment.py says so
+                with suppress(Exception):  # some modules accept no hooks; hook_attachment.py logs it
                     module._forward_hooks[self._key] = watch
                     self.attached.append(module._forward_hooks)
 
@@ -110,7 +110,7 @@ class OutputGradients:
         }
 
     def _output_hooks(self, view: ModelView, plan: Plan) -> list[OutputHook]:
-        """The modules that gave something wanted, or may still."""
+        """Return the hooks of modules that have selected outputs, or may have some."""
         key = ("output gradients", view.root_name)
         known = plan.cache.get(key)
         if known is None or known[0] is not view:
@@ -121,7 +121,7 @@ class OutputGradients:
 
 
 class OutputHook(InertInCopies):
-    """A forward hook: asks the outputs of one module for their gradients. useful: some are wanted."""
+    """Forward hook that registers tensor hooks on the outputs of one module. useful: some are selected."""
 
     __slots__ = ("_owner", "_plan", "_prefix", "called", "module", "useful")
 

@@ -4,7 +4,7 @@ Some modules are never called: nn.MultiheadAttention reads the weights of its ou
 takes another branch, a head is used through torch.nn.functional. Others compute in another way while they or
 their parts carry hooks: nn.TransformerEncoderLayer leaves its fused kernel in eval mode, so that its numbers
 change, and raises when its input is nested. Those are left alone while that kernel may run: capture never
-changes a number. collections.json tells both, by name with the reason: "never_called" and "not_tapped".
+changes a number. collections.json lists both, by name with the reason: "never_called" and "not_tapped".
 
 Threads: that of the training. Keeps no module alive.
 """
@@ -181,7 +181,7 @@ def _enclosing(name: str) -> Iterator[str]:
 
 
 def _fused_kernels_allowed() -> bool:
-    """True where torch does not tell."""
+    """Whether fused kernels are enabled; True where torch has no such setting."""
     mha = getattr(torch.backends, "mha", None)
     allowed: bool = mha is None or mha.get_fastpath_enabled()
     return allowed

@@ -1,12 +1,12 @@
-"""The tensors in what a module gives or gets, and how their names end.
+"""Finds the tensors in a module's input or output, and the suffixes of their names.
 
-Elements of tuples and lists are numbered in order through all levels (an element that is no tensor takes a
-number too, so that names do not move when it is None); elements of mappings and dataclasses go by their key:
-"Net_output_logits", "Net_output_hidden.0". Ragged tensors (torch.nested) give two: "Net_output_0.values" and
-"Net_output_0.offsets" (".sizes" where the layout is not jagged).
+Elements of tuples and lists are numbered in order through all levels. An element that is no tensor takes a
+number too, so that names do not change when it is None. Elements of mappings and dataclasses are named by
+their key: "Net_output_logits", "Net_output_hidden.0". A ragged tensor (torch.nested) has two names:
+"Net_output_0.values" and "Net_output_0.offsets" (".sizes" where the layout is not jagged).
 
-Of more than 65,536 parts the first are looked at. The others are told by one more, which has no bytes and so
-gets a row with the status "skipped": "Net_output_more". Numbers and strings in a row cost next to nothing.
+Only the first 65,536 parts are captured. "Net_output_more", a row with the status "skipped" and no bytes,
+stands for the others. Numbers and strings in a row cost next to nothing.
 Threads: pure functions of their arguments.
 """
 
@@ -26,7 +26,7 @@ _PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 
 def flatten_tensors(value: object) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in an output or input, each with the end of its name."""
+    """Yield the tensors in an output or input, each with the suffix of its name."""
     if isinstance(value, torch.Tensor):
         yield from _parts("0", value)
         return
@@ -64,7 +64,7 @@ def _flatten(value: object, path: str, budget: _Budget, depth: int) -> Iterator[
 
 
 def _is_plain(value: Any, path: str, budget: _Budget) -> bool:
-    """Whether there are only numbers and strings, which are passed over, however many."""
+    """Whether there are only numbers and strings, which are skipped, however many."""
     if isinstance(value, Mapping):
         return _PLAIN.issuperset(map(type, value.values()))
     if not isinstance(value, (tuple, list)) or not _PLAIN.issuperset(map(type, value)):
@@ -75,7 +75,7 @@ def _is_plain(value: Any, path: str, budget: _Budget) -> bool:
 
 
 def _parts(suffix: str, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-    """A ragged tensor is its values in a row and what tells them apart: offsets, or sizes."""
+    """Return the parts of a tensor: of a ragged one its values in a row, and offsets or sizes."""
     if not tensor.is_nested:
         return [(suffix, tensor)]
     whole: Any = tensor.detach()

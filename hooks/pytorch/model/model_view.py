@@ -1,10 +1,10 @@
-"""What a PyTorch model consists of, and what its tensors are called.
+"""Modules and parameters of a model, and the names of their tensors.
 
     <Root>_<parameter path>              Net_conv1.weight        (Root: class name of the registered module)
     gradient/<Root>_<parameter path>     gradient/Net_conv1.weight
     <module path>_output_<i>, _input_<i> conv1_output_0; the root itself goes by its class name: Net_output_0
 
-What nested outputs are called says flatten.py. Nothing here keeps a model alive: parameters are read from the
+flatten.py names the tensors of nested outputs. Nothing here keeps a model alive: parameters are read from the
 modules each time. Threads: pure functions of their arguments; the training thread changes models.
 """
 
@@ -157,9 +157,10 @@ class ModelView:
         return found
 
     def in_backward(self, parameters: list[nn.Parameter]) -> list[Any]:
-        """What autograd gives the gradients of the held parameters to: those of FSDP2 are whole there.
+        """Return the parameters that autograd computes gradients for: with FSDP2 the full ones.
 
-        None where FSDP2 has not made the whole one yet, which the first forward does: `late` says so.
+        None where FSDP2 has not made the full parameter yet, which the first forward does; `late` is set
+        then.
         """
         if not self._fsdp_slots:
             return parameters
@@ -188,7 +189,7 @@ class ModelView:
 
 
 def _read(modules: list[nn.Module], plain: bool) -> tuple[list[Any], list[nn.Parameter | None]]:
-    """Everything but the parameters that tells one structure from another, in a row, and the parameters.
+    """Return a list that is different for different structures, and the parameters.
 
     plain: all dictionaries of the modules are of the type dict; scripted modules have others. The ids are
     of modules that are held by the others, so equal ids mean the same modules while these are alive.
@@ -208,7 +209,7 @@ def _read(modules: list[nn.Module], plain: bool) -> tuple[list[Any], list[nn.Par
 
 
 def _fsdp_slots(modules: list[nn.Module]) -> list[tuple[int, weakref.ref[Any]]]:
-    """Which slots hold parameters of FSDP2, and what knows the sharded ones."""
+    """Return the slots that hold parameters of FSDP2, each with FSDP2's object for it."""
     found = list(fsdp_parameters(modules))
     if not found:
         return []

@@ -1,14 +1,14 @@
-"""Series that cost extra work, so that only those who name them get them: `save_all` asks for none.
+"""Series of tensors that cost extra work: captured only where a collection requests them, not by `save_all`.
 
-    backward_gradient/<parameter>     the gradient as each backward left it
-    microbatch_gradient/<parameter>   what one backward alone gave
-    weight_update/<parameter>         what the optimizer's step changed
-    update_ratio/<parameter>          the norm of that, divided by the norm of the weight before
+    backward_gradient/<parameter>     the gradient after each backward
+    microbatch_gradient/<parameter>   the gradient of one backward alone
+    weight_update/<parameter>         the change of the weight in the optimizer's step
+    update_ratio/<parameter>          norm of that change, divided by the norm of the weight before
 
-A collection asks for one when it is called so (backward_gradients, ...), or when a pattern or name that it
-was given speaks of it. A pattern such as "fc1" asks for what a step has anyway, and for none of these.
-What of a series that was asked for cannot be captured is said once, and noted in collections.json under
-"not_captured". Pure functions of their arguments; answers are kept in the plan.
+A collection requests a series by its own name (backward_gradients, ...), or by a pattern or name that
+contains the name of the series. A pattern such as "fc1" requests none of them. A requested series that cannot
+be captured is logged once and noted in collections.json under "not_captured". Pure functions of their
+arguments; answers are kept in the plan.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UPDATE, RATIO = "weight_update", "update_ratio"
 
 
 def any_requested(plan: Plan) -> bool:
-    """Whether any of the series is asked for."""
+    """Return whether any of the series is requested."""
     known: bool | None = plan.cache.get("series")
     if known is None:
         words = (BACKWARD, MICROBATCH, UPDATE, RATIO)
@@ -34,7 +34,7 @@ def any_requested(plan: Plan) -> bool:
 
 
 def requested(plan: Plan, view: ModelView, series: str) -> dict[int, TensorSpec]:
-    """How to capture the series, by position of the parameter; nothing for those that are not asked for."""
+    """Return how to capture the series, by position of the parameter; only requested parameters are in it."""
     key = series, view.root_name
     known = plan.cache.get(key)
     if known is not None and known[0] is view:

@@ -1,11 +1,11 @@
-"""Modules that stand around a model, or change its class, to train it on many ranks.
+"""Wrappers of a model for training on many ranks, and classes that such libraries derive.
 
-A wrapper (DistributedDataParallel, FullyShardedDataParallel) changes no name, nor does what torch.compile()
-gives: tensors of the model in it are called as without it. fully_shard() and replicate() make a class of
-their own for a module and keep its name in that; here it has its old name. FSDP2 shows a module's whole
-parameters during forward and the sharded ones otherwise: it is asked for the sharded ones, which the
-optimizer has.
-All of these are private to torch or may change: without them names are longer, and no more. Threads: any.
+A wrapper (DistributedDataParallel, FullyShardedDataParallel, the result of torch.compile) does not change the
+names of tensors. fully_shard() and replicate() derive a class from the class of a module; here the module has
+its original class name. FSDP2 swaps between sharded and full parameters: a module holds the full ones during
+forward and the sharded ones otherwise. The sharded ones are used here, because the optimizer holds them.
+These attributes are private to torch or may change: without them names are longer, and nothing else changes.
+Threads: any.
 """
 
 from __future__ import annotations
@@ -78,7 +78,13 @@ _DYNAMIC_CLASS_NAMES = {"FSDPModule", "ReplicateModule", "DDP"}
 
 
 class FsdpParameter(NamedTuple):
-    """A parameter of a module, by key, and what knows its sharded form (as .sharded_param)."""
+    """A parameter that FSDP2 manages.
+
+    Attributes:
+        module: The module that holds it.
+        key: Its key in the module.
+        holder: FSDP2's object for it, with the attribute sharded_param.
+    """
 
     module: nn.Module
     key: str
@@ -86,7 +92,7 @@ class FsdpParameter(NamedTuple):
 
 
 def class_name(module: nn.Module) -> str:
-    """Name of the module's class as its author gave it."""
+    """Return the name of the module's original class."""
     kinds = type(module).__mro__
     at = 1
     while at < len(kinds) - 1 and _is_dynamic_class(kinds[at]):
@@ -118,7 +124,7 @@ def module_to_register(module: nn.Module) -> nn.Module:
 
 
 def wrapped_modules(module: nn.Module) -> list[nn.Module]:
-    """The modules inside, from wrapper to wrapper; none where the module is no wrapper."""
+    """Return the modules inside, the outermost first; empty where the module is no wrapper."""
     found: list[nn.Module] = []
     while (key := wrapped_key(module)) is not None:
         module = module._modules[key]  # type: ignore[assignment]  # wrapped_key() has checked it
@@ -127,14 +133,14 @@ def wrapped_modules(module: nn.Module) -> list[nn.Module]:
 
 
 def ignored_by_ddp(module: nn.Module) -> frozenset[str] | None:
-    """Paths of the parameters that stay each rank's own; None when no DDP keeps this module the same."""
+    """Return the paths of parameters that DDP does not synchronize; None where the module is under no DDP."""
     if isinstance(module, DistributedDataParallel):
         return frozenset(getattr(module, "parameters_to_ignore", ()))
     return frozenset() if _is_dynamic_class(type(module).__mro__[1], "DDP") else None
 
 
 def ddp_ranks(module: nn.Module) -> list[int] | None:
-    """The ranks that the first DistributedDataParallel in the module keeps the same; None: all ranks."""
+    """Return the ranks that the first DistributedDataParallel in the module synchronizes; None: all ranks."""
     found = next((one for one in module.modules() if isinstance(one, DistributedDataParallel)), None)
     if found is None or not torch.distributed.is_initialized():
         return None
@@ -143,13 +149,13 @@ def ddp_ranks(module: nn.Module) -> list[int] | None:
 
 
 def active_ddp() -> nn.Module | None:
-    """The DistributedDataParallel whose forward runs now."""
+    """Return the DistributedDataParallel whose forward runs now."""
     module = getattr(DistributedDataParallel, "_active_ddp_module", None)
     return module if isinstance(module, nn.Module) else None
 
 
 def fsdp_parameters(modules: list[nn.Module]) -> Iterator[FsdpParameter]:
-    """The parameters that FSDP2 manages; none where it does not tell."""
+    """Yield the parameters that FSDP2 manages; none where this torch does not show them."""
     for module in modules:
         if class_name(module) == type(module).__name__:
             continue

@@ -1,4 +1,4 @@
-"""Which step a forward belongs to. docs/pytorch.md opens with the rule.
+"""Decides which step a forward belongs to. docs/pytorch.md begins with the rule.
 
 Threads: the training thread. Replicas may run forward in other threads.
 """
@@ -29,7 +29,7 @@ __all__ = ["TrainingDriver"]
 
 
 class TrainingDriver(OptimizerSteps):
-    """The part of the PyTorch hook that PyTorch calls."""
+    """The part of the PyTorch hook that PyTorch's forward hooks call."""
 
     def _on_forward(
         self,
@@ -41,7 +41,7 @@ class TrainingDriver(OptimizerSteps):
         """A forward of the root begins. module: the root, the one inside its wrapper, or an entry
         (entries.py).
 
-        args, kwargs: None of an entry; kwargs: None when compiled code tells it.
+        args, kwargs: None of an entry; kwargs: None when compiled code reports the forward.
         """
         if self._off or (
             (dispatch_modes() or tracing_state() is not None or symbolic._is_fx_tracing_flag)
@@ -126,7 +126,7 @@ class TrainingDriver(OptimizerSteps):
         return False
 
     def _stop_following(self) -> None:
-        """Steps or modes are said by the script from now on."""
+        """The script sets steps or modes itself from now on."""
         for root in self._roots:
             root.follows = False
 

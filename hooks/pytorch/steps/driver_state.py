@@ -1,4 +1,4 @@
-"""State of a PyTorch hook between what PyTorch calls, and signs of updates that no optimizer makes.
+"""State of a PyTorch hook between calls of PyTorch, and detection of updates that no optimizer makes.
 
     _updates          ids of the optimizers that have stepped in the open training step. Not empty: the next
                       training forward begins a step. Before the first one, and at the end: {NONE_OPEN}
@@ -42,7 +42,7 @@ _IDLE_FORWARDS = 64
 
 
 class DriverState(BaseHook):
-    """What the parts of the hook share."""
+    """State that the parts of the hook share."""
 
     _rank_and_size: tuple[int, int]
 
@@ -66,7 +66,7 @@ class DriverState(BaseHook):
         self._may_be_attached = False  # something of a saved step is still to be ended or taken off
         self._listens = False  # hooks of optimizers are on
         self._armed = False  # hooks are attached for a forward that may be compiled
-        self._compiled_call = False  # compiled code tells of a forward
+        self._compiled_call = False  # a forward that compiled code reports
         self._begun_by: Root | None = None  # the root whose forward began the saved training step
         self._inside: weakref.ref[Optimizer] | None = None
         self._ours: dict[int, weakref.ref[Optimizer]] = {}  # optimizers that hold parameters of a root, by id
@@ -111,7 +111,7 @@ class DriverState(BaseHook):
     # Updates that no optimizer makes ----------------------------------------------------------------------
 
     def _look_for_signs(self) -> None:
-        """A training step begins: what tells, later, that no optimizer was needed to end it."""
+        """Store weights and scalers as a training step begins, to find updates without an optimizer later."""
         for root in self._watched:
             root.sentinel.seen = False
             root.signs.look(root.parameters.held() or [])
@@ -122,7 +122,7 @@ class DriverState(BaseHook):
         watched = [root for root in self._watched if not root.unseen]
         if not any(root.sentinel.seen for root in watched):
             return self._trains_nothing()
-        signs = [root.signs.seen(root.parameters.held() or []) for root in watched]  # all are asked
+        signs = [root.signs.seen(root.parameters.held() or []) for root in watched]  # all are called
         if any(signs):
             return True
         return not any(root.signs.ever or root.parameters.optimizers.any_alive for root in self._roots)

@@ -237,7 +237,7 @@ class Root:
             hook._end_forward(self)
 
     def backward_ended(self) -> None:
-        """A backward has ended that reached a model whose updates no optimizer tells."""
+        """Store the gradients after a backward, for a model without a known optimizer."""
         self.signs.backward_ended(self.parameters.held() or [])
 
     def finish(self, accumulates: bool) -> None:

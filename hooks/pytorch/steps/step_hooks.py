@@ -41,7 +41,7 @@ class ForwardPreHook(InertInCopies):
     """A forward pre-hook of a root, or of the module inside a wrapped root. Holds the hook: models keep it
     alive.
 
-    Where the call of the root is compiled it leaves an operator that tells when the forward begins.
+    Where the call of the root is compiled, it inserts an operator that reports the begin of the forward.
     """
 
     __slots__ = ("compiled", "hook", "label", "observer_number", "root")
@@ -92,7 +92,7 @@ skip_frames(ForwardPreHook.__call__)
 
 
 class ClosureWrapper:
-    """Stands in for an optimizer's closure in steps that may be saved: the hook captures what a call left."""
+    """Wraps an optimizer's closure in steps that may be saved; gradients are captured after each call."""
 
     def __init__(
         self, hook: Callable[[], Any], optimizer: weakref.ref[Optimizer], closure: Callable[..., Any]

@@ -1,4 +1,4 @@
-"""How steps begin, are suspended and continued, and end. driver.py says which step a forward belongs to.
+"""Begins, suspends, continues and ends steps. driver.py decides which step a forward belongs to.
 
 A training step stays open until the next one begins, because several optimizers may step one after the other.
 Any other forward is a step of its own mode; while one runs, the open training step is suspended, and the next
@@ -59,7 +59,7 @@ class StepTransitions(DriverState):
         """A training step has begun that is saved. begun_by: the root whose forward began it, if known."""
         self._begun_by = begun_by
         plan, step_id = self._clock.plan, self._clock.now.step_id
-        assert plan is not None, "the clock has said so"
+        assert plan is not None, "the clock has begun a saved step"
         self._may_be_attached = self._busy = True
         self._saved_steps += 1
         if self._saved_steps == _SAVED_STEPS + 1:
