@@ -1,11 +1,11 @@
-"""The part of a hook that knows no framework: collections, scalars, stop requests, errors, the end.
+"""The part of a hook that is independent of the framework: collections, scalars, requests, errors, close().
 
-A framework's hook calls `_begin_step` at the start of every step, asks the plan what to capture, and hands
-tensors to the recorder. clock.py decides when a tensor is captured, plan.py how.
+A framework's hook calls `_begin_step` at the start of every step, reads from the plan what to capture, and
+passes tensors to the recorder. clock.py decides when a tensor is captured, plan.py how.
 
 Threads: set-up, steps and close() in the training thread; the recorder from any thread.
 Errors: bad arguments raise when they are given. Once training runs nothing of ours reaches it, except
-StopTraining: `_fault` switches the faulty part off, says so once, and enters it in the run.
+StopTraining: `_fault` switches the faulty part off, logs the error once, and stores it in the run.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class BaseHook(HookState, StepStateDict):
         LIVE_HOOKS.add(self)
         current.remember(self)
 
-    # What a script asks and tells -----------------------------------------------------------------------
+    # For scripts ----------------------------------------------------------------------------------------
 
     @property
     def out_dir(self) -> str:
@@ -136,7 +136,7 @@ class BaseHook(HookState, StepStateDict):
         """Records a number as "scalar/<name>": at every call, or as the save_config of "scalars" says.
 
         value: a number, or a tensor or array of one element. sm_metric, timestamp: for the metrics of the
-        older library's service, which tdcore does not send; a warning says so once, and the number is
+        older library's service, which tdcore does not send; a warning is logged once, and the number is
         recorded under the time of the call.
         """
         if sm_metric or timestamp is not None:
@@ -225,7 +225,7 @@ class BaseHook(HookState, StepStateDict):
         self.close()
 
     def __del__(self) -> None:
-        """Dropped without close(), as at the end of main(): the run has what close() would have said."""
+        """Write the notes of close() where the hook is dropped without it, as at the end of main()."""
         if "_shortfalls" in self.__dict__ and not self._off:
             self._guarded("what is missing", self._report_shortfalls)
             self._guarded("collections", self._send_collections)
@@ -237,13 +237,13 @@ class BaseHook(HookState, StepStateDict):
         return self._clock.last
 
     def _finish(self) -> None:
-        """Captures what a step still owes. Called once, before the end."""
+        """Capture the rest of a step. Called once, before the end."""
 
     def _detach(self) -> None:
         """Takes everything off the framework. May be called again; never raises."""
 
     def _missing(self) -> Iterator[str]:
-        """A sentence for each thing that was asked for and not recorded. Called once, at the end."""
+        """Yield a sentence for each thing that was requested and not recorded. Called once, at the end."""
         return self._shortfalls.of_collections(Possible())
 
     def _switch_off(self, part: str) -> None:
@@ -251,7 +251,7 @@ class BaseHook(HookState, StepStateDict):
 
     @staticmethod
     def _product(tensor: Any, product: str) -> Any:
-        """The "prod" or "abs_prod" of all elements, as float64. Frameworks know how for their own tensors."""
+        """The "prod" or "abs_prod" of all elements, as float64. Overridden for a framework's tensors."""
         return array_product(tensor, product)
 
     def _begin_step(self, mode: int) -> Plan | None:
@@ -269,7 +269,7 @@ class BaseHook(HookState, StepStateDict):
         """Marks the steps that nothing more is captured for: for readers of the live run
         (rules/completeness.py).
 
-        Before the first step the mark says that marks will follow. Without room in the ring the mark is
+        The mark before the first step announces that marks will follow. Without room in the ring the mark is
         written when the next step begins.
         """
         whole = self._last_complete_step()
@@ -279,7 +279,7 @@ class BaseHook(HookState, StepStateDict):
         warn_growth_refusal(self._ring, self._warn)
 
     def _check_control(self) -> None:
-        """Captures more when that is asked; raises StopTraining, or calls on_stop: once per request."""
+        """Handle requests: capture more, and stop (raises StopTraining, or calls on_stop), each once."""
         if self._session is None:
             return
         text = self._session.take_request()
@@ -337,7 +337,7 @@ class BaseHook(HookState, StepStateDict):
             self._off = True
 
     def _report_shortfalls(self) -> None:
-        """Enters what was asked for and not recorded in the run, and logs it."""
+        """Note in the run, and log, what was requested and not recorded."""
         failed = "exception" in self._notes or sys.exc_info()[0] is not None
         if self._session is None or (failed and self._clock.last <= self._clock.now.first):
             return  # an error in the first step explains it

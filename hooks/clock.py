@@ -54,7 +54,7 @@ class StepState:
         self.first = 0  # the first step of this attempt: what comes before it belongs to it
         self.mode = ModeKeys.GLOBAL.value
         self.calls: defaultdict[str, int] = defaultdict(int)  # how often a name was captured in this step
-        self._expected = self.calls.copy()  # zeros for names that every saved step asks for
+        self._expected = self.calls.copy()  # zeros for names that every saved step counts
 
     @property
     def step_id(self) -> StepId:
@@ -62,14 +62,14 @@ class StepState:
         return StepId(max(self.step, self.first), self.mode, max(self.mode_step, 0))
 
     def next_call(self, name: str) -> int:
-        """How often the name was asked for in this step already."""
+        """Return how often the name was counted in this step already, and count it."""
         calls = self.calls
         call = calls[name]  # no call between reading and writing: no other thread gets the GIL in between
         calls[name] = call + 1
         return call
 
     def expect(self, name: str) -> None:
-        """The name will be asked for in every saved step: counting it is then a third of the work."""
+        """Prepare a name that every saved step counts: counting it is then a third of the work."""
         self._expected[name] = 0
 
     def forget_calls(self, *, saved: bool) -> None:

@@ -5,7 +5,7 @@
     trainer = Trainer(callbacks=[HookCallback("runs/demo", save_all=True)])
 
 A run is one `trainer.fit()`, without its sanity check. A step is one batch, of mode TRAIN, or EVAL for those
-of a validation. What modules give is captured wherever training_step or validation_step calls them, with
+of a validation. Module outputs are captured wherever training_step or validation_step calls them, with
 or without the LightningModule's own forward; what goes into backward() is "loss_output_0". A request to stop
 sets `trainer.should_stop`. Checkpoints carry how far steps are counted, and `fit(ckpt_path=...)` goes on from
 there. Adds nothing that Hook cannot do.
@@ -68,7 +68,7 @@ class HookCallback(Callback):  # type: ignore[misc]  # the library is not instal
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Asks the trainer to stop, when that was asked."""
+        """Stop the trainer after a stop request."""
         if self._training.stop_requested:
             trainer.should_stop = True
 

@@ -54,7 +54,7 @@ class ManualValues:
         return self._by_name(name, value, TensorKind.GRADIENT)
 
     def functional_loss(self, tensor_name: str, value: Any) -> bool:
-        """What a function gave, as if it were the output of a module."""
+        """Capture the result of a function, as if it were the output of a module."""
         name = f"{tensor_name}_output_0"
         kind = TensorKind.LOSS if "loss" in tensor_name.lower() else TensorKind.CUSTOM
         if not self._clock.plan_of(self._clock.included).takes(name, kind):

@@ -34,7 +34,7 @@ class NullRing:
         mode_step: int,
         call: int = 0,
     ) -> int:
-        """Counts the tensors that have a value, and the bytes of those whose payload is asked for."""
+        """Count the tensors that have a value, and the bytes of those whose payload is requested."""
         self._captures += 1
         for tensor, flag in zip(tensors, flags, strict=True):
             if tensor is not None:
@@ -66,7 +66,7 @@ class NullRing:
         return []
 
     def was_asked(self) -> bool:
-        """Nobody asks anything of a run that is not there."""
+        """There is no run, so there are no requests."""
         return False
 
     def counters(self) -> Counters:

@@ -1,7 +1,7 @@
-"""What to do with a tensor while certain collections are being saved. Knows no framework.
+"""Decides how a tensor is captured while certain collections are saved. Independent of the framework.
 
 A `Plan` belongs to one set of collections that are saved together; a hook keeps one per set that occurs and
-throws all away when a collection changes. Asking for the same name again costs one dictionary look-up.
+throws all away when a collection changes. A second call for the same name costs one dictionary look-up.
 Threads: all may be called from several (forward hooks of replicas): at worst both compute the same answer.
 """
 
@@ -25,7 +25,7 @@ _REASON_SHIFT = 4  # above the flags: why a tensor is absent
 _UNFIT = 0xFFFFFFFE  # kUnfitName of csrc/capture.hpp: the capture counts the tensor, and makes no row
 _ID_BITS = 0xFFFFFFFF  # -1, "the table of names cannot grow", becomes an id that the capture counts as such
 
-# One element each: the value costs nothing beside its statistics, and readers want it whatever was asked.
+# One element each: the value costs nothing compared with its statistics, so it is always captured.
 _ALWAYS_WHOLE = frozenset(
     {TensorKind.SCALAR, TensorKind.HYPERPARAMETER, TensorKind.METRIC, TensorKind.REDUCTION}
 )
@@ -222,7 +222,7 @@ class Plan:
             return TensorSpec(tensor_id, PAYLOAD | STATISTICS)
         products: dict[str, int] = {}
         for config in filter(None, configs):
-            for asked, product in ((config.reductions, "prod"), (config.abs_reductions, "abs_prod")):
-                if "prod" in asked and product not in products:
+            for requested, product in ((config.reductions, "prod"), (config.abs_reductions, "abs_prod")):
+                if "prod" in requested and product not in products:
                     products[product] = self._names.intern(f"{name}/{product}", TensorKind.REDUCTION, name)
         return TensorSpec(tensor_id, STATISTICS, tuple(products.items()))

@@ -1,4 +1,4 @@
-"""The one way from a hook to the ring. Knows no framework and no hook, so that parts of a hook can share it.
+"""The one way from a hook to the ring. Refers to no framework and no hook, so that parts of a hook share it.
 
 Threads: any. A capture is copied, reduced and committed when the call returns; no reference is kept.
 """
@@ -73,7 +73,7 @@ def array_product(tensor: Any, product: str) -> Any:
 
 
 def as_array(value: Any) -> Any:
-    """A tensor or array as it is, wherever it lies; a number as a float64 array without dimensions."""
+    """A tensor or array as it is, on whatever device; a number as a float64 array without dimensions."""
     if hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__"):
         return value
     return np.asarray(value, dtype=None if hasattr(value, "dtype") else np.float64)

@@ -18,7 +18,7 @@ def with_rules(config: HookConfig, rules: Iterable[object] | str) -> HookConfig:
     """The configuration with the collections that the rules need, and the rules as text, for run.json.
 
     rules: instances, classes or text such as "vanishing_gradient:threshold=1e-6". What the configuration
-    asks for stays: where a rule needs the same collection, it is saved at the steps and in the forms of both.
+    requests stays: where a rule needs the same collection, it is saved at the steps and in the forms of both.
     Raises ConfigError.
     """
     from tdcore.rules.loading import load_rules, text_of

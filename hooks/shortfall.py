@@ -1,4 +1,4 @@
-"""What a hook was asked to record and did not, found when it closes. Knows no framework.
+"""Finds what a hook was requested to record and did not, when it closes. Independent of the framework.
 
 Each shortfall is a sentence: in the log, in the note "not_recorded" of the run, and from there in `tdcore ls`
 and in the report of rules. Nothing here runs before the end, so steps cost nothing.
@@ -60,7 +60,7 @@ class Shortfalls:
         self._clock = clock
         requested = dict.fromkeys(given.include_collections)
         if tuple(requested) == COLLECTIONS:
-            requested.pop(CollectionKeys.LOSSES)  # the defaults of td.watch(): nobody has asked for each
+            requested.pop(CollectionKeys.LOSSES)  # the defaults of td.watch(), not requests of the user
         self._requested = requested
         own = {id(each) for each in given.collections}
         self._of_rules = {
@@ -73,7 +73,7 @@ class Shortfalls:
 
     @property
     def needs_a_model(self) -> list[str]:
-        """What the user has asked for that only a model has, in words."""
+        """The requests of the user that only a model can fulfil, in words."""
         found = [name for name in _OF_A_MODEL if name in self._requested]
         return found or ["tensors of a model"] * self._requests_model
 

@@ -81,7 +81,7 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
         )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> Any:
-        """Keeps how far steps are counted for the next checkpoint; asks the trainer to stop, when asked."""
+        """Store the step numbers for the next checkpoint; stop the trainer after a stop request."""
         if self._training.hook is not None and not disabled():
             state.stateful_callbacks[_STATE] = self._training.hook.state_dict()
         if self._training.stop_requested:

@@ -95,7 +95,10 @@ class FirstClosureWrapper(ClosureWrapper):
 class Attachment:
     """Looks for a training and attaches a hook to it, once.
 
-    make_hook: may raise. say: a line to the user about what is done; warn: about what cannot be.
+    Args:
+        make_hook: Makes the hook; may raise.
+        inform: Prints a line for the user about what is done.
+        warn: Prints a line for the user about what cannot be done.
     """
 
     def __init__(
@@ -145,7 +148,7 @@ class Attachment:
             self._stop_after_error(error)
 
     def _on_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An optimizer is about to step, and no root was found before: its next call, or this, tells.
+        """An optimizer is about to step, and no root was found yet: its next call, or this, shows it.
 
         Torch iterates over the hooks of optimizers now: none is added or removed until the next backward.
         """
@@ -159,7 +162,7 @@ class Attachment:
                 held = {id(one) for other in live_instances(Optimizer) for one in owned_by(other)}
                 roots = _roots_of(own)
                 if roots:
-                    roots += _roots_of(held - own, beside=roots[0])
+                    roots += _roots_of(held - own, known_root=roots[0])
                 self._not_called = list(map(weakref.ref, {id(root): root for root in roots}.values()))
             if not any(map(callable, (*args[1:], *kwargs.values()))):
                 return None
@@ -187,7 +190,7 @@ class Attachment:
             self._hook = lambda: None
             hook._fault("the loss", error)
 
-    # How the root is told ---------------------------------------------------------------------------------
+    # How the root is found --------------------------------------------------------------------------------
 
     def _check_root(self, module: nn.Module) -> None:
         parameters = {id(one) for one in module.parameters() if one.requires_grad}
@@ -207,7 +210,7 @@ class Attachment:
                 return
         root = module_to_register(module)
         others = held - {id(one) for one in root.parameters()}
-        self._attach([root, *_roots_of(others, beside=root)])
+        self._attach([root, *_roots_of(others, known_root=root)])
 
     def _reached_by_backward(self, module: nn.Module) -> set[int]:
         """Ids of parameters that backwards have reached, where no optimizer exists; notes the module's."""
@@ -346,10 +349,10 @@ def _leaves_of(node: Any) -> set[int]:
     return found
 
 
-def _roots_of(held: set[int], beside: nn.Module | None = None) -> list[nn.Module]:
+def _roots_of(held: set[int], known_root: nn.Module | None = None) -> list[nn.Module]:
     """The outermost modules that can be called and hold some of the parameters (by their ids).
 
-    beside: a root that is known. What contains it is no root.
+    known_root: a root that is known already. A module that contains it is no root.
     """
     if not held:
         return []
@@ -359,7 +362,7 @@ def _roots_of(held: set[int], beside: nn.Module | None = None) -> list[nn.Module
         for module in modules
         if type(module).forward is not nn.Module.forward
         and any(id(one) in held for one in module.parameters())
-        and not any(one is beside for one in module.modules())
+        and not any(one is known_root for one in module.modules())
     ]
     inner = {id(child) for module in holding for child in module.modules() if child is not module}
     tops = (module_to_register(module) for module in holding if id(module) not in inner)

@@ -310,7 +310,7 @@ class Hook(TrainingDriver):
         following = _GLOBAL if root is None else _TRAIN if root.training else _EVAL
         self._guarded("steps", self._start_by_hand, self._mode or following)
 
-    # What the base asks -----------------------------------------------------------------------------------
+    # For the base class -----------------------------------------------------------------------------------
 
     @staticmethod
     def _product(tensor: Any, product: str) -> Any:

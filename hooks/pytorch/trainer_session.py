@@ -1,7 +1,7 @@
 """A hook for as long as a trainer trains: what the callbacks for trainers of other libraries share.
 
 Adds nothing that Hook cannot do: makes the hook when the training begins, registers the model and its
-optimizers, keeps a stop request until the trainer can be asked to stop, and closes the hook at the end.
+optimizers, keeps a stop request until the trainer can be stopped, and closes the hook at the end.
 Threads: the training thread.
 """
 
@@ -70,9 +70,9 @@ class TrainerSession:
 
     def _on_stop(self, request: StopRequest) -> None:
         self.stop_requested = True
-        asked = self._options.get("on_stop")
-        if asked is not None:
-            asked(request)
+        on_stop = self._options.get("on_stop")
+        if on_stop is not None:
+            on_stop(request)
 
 
 @contextmanager

@@ -1,27 +1,28 @@
-"""Gradients as a backward leaves them, before anything else touches them: captured when they are asked for.
+"""Gradients after each backward, before anything else changes them: captured where requested.
 
     backward_gradient/<parameter>     after each backward of a saved step: before clipping, and with gradient
                                       accumulation the sum so far. call: n-th backward of the step
-    microbatch_gradient/<parameter>   what that backward alone gave
+    microbatch_gradient/<parameter>   the gradient of that backward alone
 
-"gradient/<parameter>" is what the optimizer gets: after clipping, and the whole sum. Nothing is patched:
-parameters carry hooks from the start of a step that is saved until optimizers have paid for it, or the next
-step begins. The first gradient of a backward has autograd call back when it is over, and then all that got
-one are taken in one call; the call back is asked for once more from within, so that it comes after those
-by which data-parallel wrappers finish their reductions. (That is private to torch; where it is missing, and
-in a backward that compiled autograd runs, which makes no such calls, each gradient is taken as it comes.)
-A part of a micro-batch is taken as it is added to the gradient, one native call per parameter, before any
-reduction over ranks; torch.autograd.grad() adds nothing, so it has none.
+"gradient/<parameter>" is the gradient that the optimizer uses: after clipping, and the whole sum. Nothing is
+patched: parameters carry hooks from the start of a saved step until all optimizers have stepped, or the next
+step begins. The first gradient of a backward queues a callback for the end of the backward, and then all
+parameters that have a gradient are captured in one call. The callback queues itself once more, so that it
+runs after the callbacks by which data-parallel wrappers finish their reductions. (This queue is private to
+torch. Where it is missing, and in a backward of compiled autograd, which runs no such callbacks, each
+gradient is captured as it comes.) The gradient of a micro-batch is captured as it is added to the sum, one
+native call per parameter, before any reduction over ranks; torch.autograd.grad() adds nothing, so it has
+none.
 
-Only parameters to which this backward gave something have a row, and none whose gradient is gone when it
-ends (an optimizer inside backward: ask for the other series). A nested backward (reentrant checkpointing)
-counts as one of its own. FSDP2 lets autograd see whole parameters only: the hooks are on those, a part of a
-micro-batch is whole, and what a backward leaves is this rank's part of what FSDP2 has reduced by then. A
-DTensor is never operated on, so its parts come by a tensor hook, which torch.autograd.grad() calls, too.
-Under a gradient scaler values are divided by its scale; with several scalers it is not known by which, so
-nothing is taken, and that is said.
-Threads: those of autograd. Keeps no gradient, and of parameters those whose parts are asked for, while they
-carry hooks (a node lives as long as somebody holds it, and holds its parameter).
+Only parameters whose gradient this backward has changed have a row, and none whose gradient is gone when it
+ends (an optimizer inside backward: request the other series). A nested backward (reentrant checkpointing)
+counts as a backward of its own. With FSDP2 autograd uses full parameters, so the hooks are on those: the
+gradient of a micro-batch is whole, and the gradient after a backward is this rank's shard of the gradients
+that FSDP2 has reduced by then. A DTensor is never operated on, so a tensor hook captures its micro-batch
+gradients, which torch.autograd.grad() calls, too. Under a gradient scaler values are divided by its scale.
+With several scalers it is not known which scale applies, so nothing is captured, and that is logged.
+Threads: those of autograd. Keeps no gradient. Keeps the parameters whose micro-batch gradients are requested,
+as long as they carry hooks (a node lives only as long as it is referenced, and refers to its parameter).
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ Fired = dict[int, tuple["weakref.ref[torch.Tensor]", TensorSpec]]  # by id of th
 
 
 class BackwardGradients:
-    """The hooks on the parameters of one model. fault: BaseHook._fault. warn: says once what is missing."""
+    """The hooks on the parameters of one model. fault: BaseHook._fault. warn: logs once what is missing."""
 
     def __init__(
         self, recorder: Recorder, scalers: Scalers, fault: FaultHandler, warn: Callable[[str], None]
@@ -119,7 +120,7 @@ class BackwardGradients:
         self._handles.append(node.register_prehook(of_node))
 
     def step_captured(self) -> None:
-        """The step is paid for."""
+        """All optimizers of the model have stepped."""
         if self._step_recorder is not None and not self._step_recorder.seen:
             self._warn(_UNSEEN)
         self.detach()

@@ -1,19 +1,19 @@
-"""What gradient scalers (torch.amp.GradScaler) tell: the scale, and whether they let a step happen.
+"""Gradient scalers (torch.amp.GradScaler): their scale, and the optimizer steps that they skip.
 
-A scaler is found by looking through all objects: as the first training step begins that is saved, and again
-when a saved step had no gradients and no scaler is known. One that is made later has to be registered. It
-is asked without waiting for a device:
+Scalers are found among all live objects: as the first saved training step begins, and again when a saved step
+had no gradients and no scaler is known. A scaler that is made later has to be registered. Its attributes are
+read without waiting for a device:
 
     the scale       a copy of the scaler's own tensor
     still scaled    gradients whose optimizer does not step (the other of two, half a window at the end) are
                     divided by the scale that the step began with, unless the record below says "unscaled"
-    step skipped    a scaler keeps, until its update(), what became of each optimizer; whoever holds that
-                    record still has it afterwards. "Stepped", without a step that was seen: it found Inf.
+    step skipped    until its update(), a scaler keeps a record of each optimizer; a reference to that record
+                    stays valid afterwards. "Stepped" without an observed step: the scaler found Inf.
 
 Both are private to torch. Where they are missing, the scale of a fused step is still known, and a skipped
-step reads as one without gradients.
+step looks like one without gradients.
 Threads: the training thread, or the autograd thread that runs an optimizer; one at a time. Keeps no scaler or
-optimizer alive; the records are kept from a saved step's start until it is paid for.
+optimizer alive; the records are kept from the start of a saved step until its optimizers have stepped.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class ScaleRecord:
 
     @property
     def used(self) -> bool:
-        """Whether it has scaled a loss, as far as it tells."""
+        """Whether it has scaled a loss, as far as its attributes show."""
         scaler = self._scaler()
         return isinstance(self.scale, torch.Tensor) or (scaler is not None and _scale(scaler) is not None)
 
     def remaining_scale(self, optimizer: Optimizer) -> Any:
-        """By what the gradients of an optimizer that it knows are still multiplied; None: by nothing."""
+        """Return the factor that is still in the gradients of a checked optimizer; None: there is none."""
         return None if self._stage(optimizer) in ("UNSCALED", "STEPPED") else self.scale
 
     def _stage(self, optimizer: Optimizer) -> str | None:
@@ -98,7 +98,7 @@ class Scalers:
         self.found = found or self.found
 
     def add(self, scaler: Any) -> None:
-        """A scaler that the training says it has."""
+        """Add a scaler that the script registers."""
         self._looks = max(self._looks, 1)
         if scaler not in self.alive:
             self.found.append(weakref.ref(scaler))
@@ -119,7 +119,7 @@ class Scalers:
         return [scaler for scaler in scalers if scaler is not None and scaler.is_enabled()]
 
     def records(self) -> list[ScaleRecord]:
-        """What will tell, later, what became of the step that begins now. Looks for them the first time."""
+        """Return a record of each scaler as a step begins. The first call searches for scalers."""
         if not self._looks:
             self.look()
         return [ScaleRecord(scaler) for scaler in self.alive] if self.found else []
@@ -156,8 +156,8 @@ class Scalers:
     ) -> dict[int, Any]:
         """By what gradients are still multiplied whose optimizer has not stepped; None: by nothing.
 
-        records: of the step. positions: in parameters. One is left out, and that said, where several
-        scalers may have scaled it. An optimizer that is used to step without a scaler has none.
+        records: of the step. positions: in parameters. One is left out, and that is logged, where
+        several scalers may have scaled it. An optimizer that is used to step without a scaler has none.
         """
         by_parameter: dict[int, Any] = {}  # by id of the parameter
         for optimizer in optimizers:
@@ -179,7 +179,7 @@ class Scalers:
 
 
 def _scale(scaler: Any) -> torch.Tensor | None:
-    """None: it has scaled nothing yet, or does not tell."""
+    """Return the scale tensor; None: nothing was scaled yet, or this torch does not show it."""
     scale = getattr(scaler, "_scale", None)
     return scale if isinstance(scale, torch.Tensor) else None
 

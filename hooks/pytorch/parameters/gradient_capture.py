@@ -1,7 +1,7 @@
 """Gradients and optimizer state of one root module, as optimizers step and as a training step ends.
 
 Each optimizer captures the parameters that it holds, just before it changes anything. What no optimizer has
-used is captured when the step ends, if it is still there; else a row says why not (Absent). Threads: the
+used is captured when the step ends, if it is still there; else a row has the reason (Absent). Threads: the
 training thread, or the autograd thread that runs an optimizer inside backward(); one at a time. Keeps no
 model or parameter alive.
 """
@@ -58,7 +58,7 @@ _LAYOUT, _NONE = repeat("layout"), repeat(None)
 
 
 class GradientCapture:
-    """The part of ParameterCapture that captures gradients. Arguments: see there."""
+    """The part of ParameterCapture that captures gradients. The arguments are described there."""
 
     def __init__(
         self,
@@ -297,7 +297,7 @@ class GradientCapture:
         capture: StepCapture,
         parameters: list[nn.Parameter],
     ) -> list[Rows]:
-        """Its state and settings, where the plan wants them."""
+        """Return state and hyperparameters of an optimizer that the plan selects."""
         found: list[Rows] = []
         plan = pending.plan
         if pending.kinds.state:

@@ -10,7 +10,7 @@ elsewhere, so its parameters stay in their order.
 
 When a backward ends, the gradients that it reached are looked at once: their versions are kept, so that a
 gradient that was zeroed in place before an optimizer used it is not taken for one; and gradients of
-parameters that no known optimizer holds are copied, because nothing tells when a script uses and clears them.
+parameters that no known optimizer holds are copied, because nothing shows when a script uses and clears them.
 The callback at the end of a backward is private to torch (`queue_callback`). Without it, and under compiled
 autograd, there are no versions and no copies.
 
@@ -161,7 +161,7 @@ class GradientOrder:
 
     def expect_end(self) -> None:
         """The first gradient of a backward is ready."""
-        self.awaits_end = True  # also where torch cannot tell: it is asked once per step then
+        self.awaits_end = True  # also where torch cannot report it: called once per step then
         at_end_of_backward(self._end)
 
     def failed(self, error: Exception) -> None:
@@ -183,7 +183,7 @@ class GradientOrder:
     def sorted(self, positions: Sequence[int]) -> tuple[int, ...] | None:
         """Where in `positions` the first to come is, the second, ...; None: as they are, nothing was noted.
 
-        Remembers the last answer: most steps ask the same again.
+        Keeps the last answer: most steps have the same.
         """
         order = self.order
         if not order:

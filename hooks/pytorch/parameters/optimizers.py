@@ -1,4 +1,4 @@
-"""What the optimizers of a PyTorch program tell: which parameters are theirs, their state, when they step.
+"""Optimizers of a PyTorch program: their parameters, state and hyperparameters.
 
 Threads: the training thread, or the autograd thread that runs an optimizer inside backward(); one at a time.
 Keeps no optimizer alive.
@@ -72,7 +72,7 @@ class OptimizerNumbering:
         return known[1]
 
     def is_first(self, optimizer: Optimizer, step_id: Any, what: str) -> bool:
-        """Whether what an optimizer has but once is still to be captured in this step."""
+        """Whether a value that an optimizer has only once is still to be captured in this step."""
         key = self.of(optimizer), what
         first: bool = self._last_steps.get(key) != step_id
         self._last_steps[key] = step_id
@@ -108,7 +108,7 @@ class Optimizers:
         return known
 
     def search(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Looks once, among all objects, for an optimizer that has not stepped yet."""
+        """Search all objects once for optimizers that have not stepped yet."""
         if not self._searched:
             self._searched = True
             for found in live_instances(Optimizer):
@@ -150,7 +150,7 @@ def owned_by(optimizer: Optimizer) -> list[nn.Parameter]:
 def state_values(
     optimizer: Optimizer, prefix: str, plan: Plan, names: list[str], parameters: list[nn.Parameter]
 ) -> tuple[list[Any], CaptureSpec]:
-    """State of the named parameters, as far as the plan wants it. Remembers the last answer."""
+    """Return the state of the named parameters that the plan selects. Keeps the last answer."""
     state_of = optimizer.state.get
     states = [state_of(parameter) or {} for parameter in parameters]
     keys = list(map(tuple, states))
@@ -170,7 +170,7 @@ def state_values(
 
 
 def hyperparameter_values(optimizer: Optimizer, prefix: str, plan: Plan) -> tuple[list[Any], CaptureSpec]:
-    """Numbers of the parameter groups, as far as the plan wants them."""
+    """Return the numbers of the parameter groups that the plan selects."""
     origin = type(optimizer).__name__
     values: list[Any] = []
     specs: list[TensorSpec] = []

@@ -1,7 +1,7 @@
 """Which optimizer holds which parameter of a model, and what happens to gradients that none holds.
 
 Parameters without a known optimizer are updated by the script itself, or not at all (a frozen copy, an
-average of the weights). Nothing tells when such a script uses a gradient and when it clears it, so the
+average of the weights). Nothing shows when such a script uses a gradient and when it clears it, so the
 gradient is copied when a backward of a saved step has left it.
 
 Threads: look() and the notes in the training thread, backward_ended() in those of autograd; one at a time.
@@ -35,7 +35,7 @@ _BY_HAND = (
 
 
 class Ownership:
-    """Of one model. model_notes: its notes. say: notes and logs once what is not captured."""
+    """Ownership of one model's parameters. model_notes: its notes. note: notes and logs a message once."""
 
     def __init__(self, optimizers: Optimizers, model_notes: ModelNotes, note: Callable[[str], None]) -> None:
         # by position: what the last backward left, of those without optimizer

@@ -166,7 +166,7 @@ class ParameterCapture(GradientCapture):
         return self.optimizers.find_or_add(optimizer, self.held() or []) is not None
 
     def switch_off(self) -> None:
-        """Captures nothing from now on; still tells names and which optimizers are the model's."""
+        """Capture nothing from now on; names, and the optimizers of the model, are still known."""
         self._off = True
         self.pending = self._weights_due = None
         self.due_after_forward = False

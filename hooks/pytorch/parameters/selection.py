@@ -1,6 +1,6 @@
 """Selection: which weights and gradients one native call takes, in which order, under which names.
 
-Every answer is remembered in the plan: most steps ask what the one before asked.
+Answers are kept in the plan: most steps select the same as the step before.
 Threads: one at a time.
 """
 
@@ -30,7 +30,7 @@ class Selection(NamedTuple):
 
 
 def select(view: ModelView, plan: Plan, weights: list[int], gradients: list[int]) -> Selection:
-    """Those of the positions that the plan wants."""
+    """Return the parameters among the positions that the plan selects."""
     key = ("selection", view.root_name, bool(weights), bool(gradients))
     known = plan.cache.get(key)
     if known is None or known[0] is not view or known[1:3] != (weights, gradients):
@@ -43,7 +43,7 @@ def select(view: ModelView, plan: Plan, weights: list[int], gradients: list[int]
 
 
 def awaited(view: ModelView, plan: Plan, parameters: list[nn.Parameter]) -> list[int]:
-    """Positions of those that may get a gradient which the plan wants."""
+    """Return the positions of parameters that may get a gradient which the plan selects."""
     trainable = list(map(_REQUIRES_GRAD, parameters))
     known = plan.cache.get(("awaited", view.root_name))
     if known is None or known[0] is not view or known[1] != trainable:

@@ -1,14 +1,14 @@
-"""Sparse gradients (Embedding(sparse=True)): what of them is captured, and under which names.
+"""Sparse gradients (Embedding(sparse=True)): which tensors are captured of them, and their names.
 
-The row of "gradient/<parameter>" says "skipped", reason "sparse": there is no dense tensor, and none is made
-up. Beside it stands what there is:
+The row of "gradient/<parameter>" has the status "skipped" and the reason "sparse", because there is no dense
+tensor. Two more tensors are captured:
 
     gradient/<parameter>/values    the rows that have a gradient, each once: same norm, sum and extremes of
                                    magnitude as the dense gradient, without its zeros
-    gradient/<parameter>/indices   which rows these are; for patterns, and save_all
+    gradient/<parameter>/indices   the indices of these rows; for patterns, and save_all
 
-Rows that occur several times are added up, in memory of our own. On a device that would wait for it, so there
-the row "skipped" is all. Pure functions; any thread.
+Rows that occur several times are added up, in memory of tdcore. On a device that would wait for the device,
+so there is only the row "skipped". Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DENSE = {torch.strided, None}
 def sparse_rows(
     plan: Plan, view: ModelView, positions: list[int], gradients: Sequence[Any]
 ) -> list[tuple[list[Any], CaptureSpec]]:
-    """What is captured beside the sparse ones of the gradients. positions: in the view's parameters."""
+    """Return values and indices of the sparse gradients. positions: in the view's parameters."""
     if _DENSE.issuperset(map(getattr, gradients, repeat("layout"), repeat(None))):
         return []
     tensors: list[Any] = []

@@ -1,16 +1,18 @@
-"""What an optimizer's step changes: weight updates and their ratio to the weights, when asked for.
+"""Weight updates of an optimizer's step and their ratio to the weights, where requested.
 
     weight_update/<parameter>   weight after the step minus weight before it
     update_ratio/<parameter>    norm of that / norm of the weight before; L2 norms, summed in float64
 
-At a saved step a copy of the weights is made before the optimizer steps, and becomes the update afterwards:
-as much memory as the asked weights, for the time of the step. The difference is taken in the weights' own
-precision, for half precision in float32. On the CPU norms are those of the native statistics; on a device
-they are computed there, without waiting for it.
-A weight of zeros gives an infinite ratio (NaN when it does not move), one with NaN or Inf gives NaN. An
-optimizer with a closure may evaluate the model several times: the update is that of its whole step.
-Of a DTensor the update is that of this rank's part. No rank knows the norms of a whole that is spread over
-several, so such a parameter has no ratio: said once, as of sparse and 8-bit parameters, which have neither.
+In a saved step, the weights are copied before the optimizer steps, and the copies become the updates
+afterwards. This takes as much memory as the requested weights, for the time of the step. The difference is
+computed in the precision of the weights, for half precision in float32. On the CPU norms are computed by the
+native statistics; on a device they are computed there, without waiting for it.
+
+The ratio of a weight of zeros is infinite (NaN when it does not change); a weight with NaN or Inf has NaN. An
+optimizer with a closure may evaluate the model several times: the update is that of its whole step. The
+update of a DTensor is that of this rank's shard. No rank has the norm of a tensor that is sharded over
+several ranks, so such a parameter has no ratio, which is logged once. Sparse and 8-bit parameters have
+neither update nor ratio.
 Threads: the one that runs the optimizer. Keeps copies of weights until the step has ended, and no parameter.
 """
 
@@ -53,7 +55,7 @@ _REPLACED = (
 
 
 class Watched(NamedTuple):
-    """One weight while its optimizer steps. before: a copy of this rank's part. shard: where that lies."""
+    """One weight while its optimizer steps. before: a copy of this rank's shard. shard: its place."""
 
     parameter: weakref.ref[nn.Parameter]
     before: torch.Tensor
@@ -70,7 +72,7 @@ class Pending(NamedTuple):
 
 
 class Updates:
-    """Weight updates of one model. fault: BaseHook._fault. warn: says once what is not captured."""
+    """Weight updates of one model. fault: BaseHook._fault. warn: logs once what is not captured."""
 
     def __init__(self, recorder: Recorder, fault: FaultHandler, warn: Callable[[str], None]) -> None:
         self.pending: dict[int, Pending] = {}  # by id of the optimizer; not empty only within its step
@@ -103,7 +105,7 @@ class Updates:
     def end_step(
         self, plan: Plan, view: ModelView, optimizers: Sequence[Optimizer], parameters: list[nn.Parameter]
     ) -> None:
-        """The step is over, and one of the optimizers has stepped in it: says what has no update.
+        """Log which parameters have no update, after a step in which an optimizer has stepped.
 
         A parameter that the script replaces before its optimizer steps is in no optimizer's groups then.
         """
