@@ -42,19 +42,19 @@ def test_modules_carry_hooks_only_while_a_saved_forward_runs(make_hook: MakeHook
         output.sum().backward()
         optimizer.step()
     # In the first training step modules are watched until it is over: for a recomputation, and for calls by
-    # the script itself, for which their taps stay.
+    # the script itself, for which their hooks stay.
     assert left == [13, 1, 1]
-    # 4 modules with an output tap, the end of the root's forward, its pre-hook; first 3 watched ones, too.
+    # 4 modules with an output hook, the end of the root's forward, its pre-hook; first 3 watched ones, too.
     assert during == [(9, 1), (1, 0), (6, 1)]
 
 
-def test_only_modules_that_a_collection_asks_for_are_tapped(make_hook: MakeHook, read_run: ReadRun) -> None:
+def test_only_modules_that_a_collection_selects_carry_hooks(make_hook: MakeHook, read_run: ReadRun) -> None:
     model, during = Net(), []
     hook = make_hook(include_regex="relu_output")
     hook.register_module(model)
     model.fc2.register_forward_hook(lambda *_: during.append(hooks_on(model)))
     model(torch.randn(2, 4))
-    # The one just above, relu's tap, the root's output, end and pre-hook; first 3 watched modules, too.
+    # The one just above, relu's hook, the root's output, end and pre-hook; first 3 watched modules, too.
     assert during == [8]
     assert set(read_run(hook).names()) == {"relu_output_0"}
 
@@ -261,7 +261,7 @@ def test_a_backward_inside_the_forward_captures_each_module_once(
 
         def forward(self, x: torch.Tensor) -> Any:
             y = self.inner(x)
-            y.sum().backward()  # as for a gradient penalty: recomputes while the taps are on
+            y.sum().backward()  # as for a gradient penalty: recomputes while module hooks are attached
             return y.detach()
 
     if not private_api:
