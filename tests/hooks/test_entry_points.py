@@ -7,6 +7,7 @@ the second function.
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 from collections.abc import Callable
@@ -194,6 +195,7 @@ def hook_for(make_hook: MakeHook, folder: Path) -> Hook:
 def test_an_error_anywhere_in_a_call_of_torch_stays_in_the_hook(
     make_hook: MakeHook, tmp_path: Path, caplog: pytest.LogCaptureFixture, loop: Loop
 ) -> None:
+    gc.collect()  # hooks that other tests left: they would end within a training, and be noted
     expected = compute(loop, None)
     notes = Tracer()
     with hook_for(make_hook, tmp_path / "noted") as hook:
