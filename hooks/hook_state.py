@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection as Names
 from typing import Protocol
 
-from tdcore.collection import Collection, CollectionManager
-from tdcore.config import HookConfig, ReductionConfig, SaveConfig
+from tdcore.config.collection import Collection, CollectionManager
+from tdcore.config.hook_config import HookConfig
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.modes import ModeKeys
 
 __all__ = ["HookState", "StepCounts"]

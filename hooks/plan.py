@@ -11,18 +11,18 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tdcore.collection import Collection, CollectionManager
-from tdcore.config import ReductionConfig
+from tdcore.config.collection import Collection, CollectionManager
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.format.layout import TensorKind
+from tdcore.format.shard import Shard
 from tdcore.hooks.left_out import NO_ROOM, LeftOutNames, unfit
-from tdcore.layout import TensorKind
-from tdcore.shard import Shard
 
 __all__ = ["PAYLOAD", "STATISTICS", "CaptureSpec", "NameTable", "Plan", "TensorSpec"]
 
-PAYLOAD = 1  # CaptureFlags of csrc/record.hpp
+PAYLOAD = 1  # CaptureFlags of csrc/ring/record.hpp
 STATISTICS = 2
 _REASON_SHIFT = 4  # above the flags: why a tensor is absent
-_UNFIT = 0xFFFFFFFE  # kUnfitName of csrc/capture.hpp: the capture counts the tensor, and makes no row
+_UNFIT = 0xFFFFFFFE  # kUnfitName of csrc/capture/capture.hpp: the capture counts the tensor, and makes no row
 _ID_BITS = 0xFFFFFFFF  # -1, "the table of names cannot grow", becomes an id that the capture counts as such
 
 # One element each: the value costs nothing compared with its statistics, so it is always captured.
@@ -72,7 +72,7 @@ class CaptureSpec:
         return whole
 
     def with_reasons(self, reasons: Sequence[int]) -> CaptureSpec:
-        """The same, with the reason (AbsentReason, csrc/record.hpp) of each tensor that is None; 0: none."""
+        """The same, with the AbsentReason (csrc/ring/record.hpp) of each tensor that is None; 0: none."""
         whole = CaptureSpec(())
         flags = zip(self.flags, reasons, strict=True)
         whole.ids, whole.flags = self.ids, bytes(flag | reason << _REASON_SHIFT for flag, reason in flags)

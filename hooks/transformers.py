@@ -28,10 +28,10 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainerCallback
 
+from tdcore.config.settings import disabled
 from tdcore.hooks.pytorch import Hook
 from tdcore.hooks.pytorch.model.introspection import live_instances
 from tdcore.hooks.pytorch.trainer_session import TrainerSession, replace_attribute
-from tdcore.settings import disabled
 
 __all__ = ["HookCallback", "continue_steps"]
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tdcore.collection import CollectionConfig
-from tdcore.config import SaveConfig
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.rules.diagnosis.causes import CAUSES, Cause
 from tdcore.rules.diagnosis.evidence import Evidence, confidence
 from tdcore.rules.diagnosis.facts import Facts
@@ -30,6 +30,12 @@ DIAGNOSIS_CAPTURES = (
         name="loss_inputs",
         include_regex=(r"(?i)(loss|criterion|mse|mae|bce|nll|entropy|objective)[^/.]*_input_[01]$",),
         save_config=SaveConfig(save_interval=10),
+        reduction_config=STATISTICS,
+    ),
+    CollectionConfig(
+        name="model_inputs",  # the model goes by its class, other modules by their path
+        include_regex=(r"^(?!.*[Ll]oss)[A-Z]\w*_input_\d+$",),
+        save_config=SaveConfig(save_interval=5),
         reduction_config=STATISTICS,
     ),
     CollectionConfig(

@@ -1,7 +1,7 @@
 """Local shards of distributed tensors, and their place in the whole tensor.
 
 A DTensor (FSDP2, tensor and expert parallel) is captured as its local shard. The shard has its own id of the
-tensor's name, which contains the place of the shard (tdcore/shard.py). Parameters of a model under
+tensor's name, which contains the place of the shard (tdcore/format/shard.py). Parameters of a model under
 DistributedDataParallel, their gradients and optimizer state are whole on every rank and are marked so. Every
 other tensor is the rank's own.
 
@@ -24,6 +24,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from tdcore.format.layout import TensorKind
+from tdcore.format.shard import NORM_OF, Shard
 from tdcore.hooks.plan import CaptureSpec, NameTable
 from tdcore.hooks.pytorch.distributed.async_outputs import AsyncOutputs
 from tdcore.hooks.pytorch.model.introspection import isinstance_if_imported
@@ -31,8 +33,6 @@ from tdcore.hooks.pytorch.model.model_view import ModelView
 from tdcore.hooks.pytorch.model.opt_in_series import BACKWARD, RATIO, UPDATE
 from tdcore.hooks.pytorch.model.wrappers import active_ddp, ddp_ranks, ignored_by_ddp
 from tdcore.hooks.recorder import Recorder
-from tdcore.layout import TensorKind
-from tdcore.shard import NORM_OF, Shard
 
 __all__ = ["LocalShard", "LocalShards", "local_shard_of", "match_sharding", "shard_box"]
 

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.clock import StepId
 from tdcore.hooks.faults import FaultHandler
 from tdcore.hooks.plan import Plan
@@ -47,7 +48,6 @@ from tdcore.hooks.pytorch.forward.output_gradients import OutputGradients
 from tdcore.hooks.pytorch.forward.unhookable import UnhookableLayers
 from tdcore.hooks.pytorch.model.model_view import ModelView, Module
 from tdcore.hooks.recorder import Recorder
-from tdcore.layout import TensorKind
 
 __all__ = ["Arguments", "ModuleHooks"]
 

@@ -11,10 +11,10 @@ from itertools import repeat
 from operator import setitem
 from typing import Any
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.forward.module_hooks import ModuleHook
 from tdcore.hooks.pytorch.model.model_view import ModelView, Module
-from tdcore.layout import TensorKind
 
 __all__ = ["NO_HOOKS", "Attached", "HookSet", "may_hook", "put_on", "take_off", "waits_for_names"]
 

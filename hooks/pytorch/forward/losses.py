@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.faults import FaultHandler
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.compile.code_variants import CallSites, CaptureVariant, CompiledRoot
@@ -29,7 +30,6 @@ from tdcore.hooks.pytorch.forward.module_hooks import ModuleHook, prefix_of
 from tdcore.hooks.pytorch.model.flatten import flatten_tensors
 from tdcore.hooks.pytorch.model.model_view import Module
 from tdcore.hooks.recorder import Recorder
-from tdcore.layout import TensorKind
 
 __all__ = ["LossHooks", "Router", "requires_grad"]
 

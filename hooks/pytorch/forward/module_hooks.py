@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.faults import FaultHandler
 from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
 from tdcore.hooks.pytorch.compile.code_variants import CallSite, CompiledRoot
@@ -47,7 +48,6 @@ from tdcore.hooks.pytorch.model.flatten import flatten_tensors
 from tdcore.hooks.pytorch.model.model_view import Module
 from tdcore.hooks.pytorch.model.pickling import InertInCopies
 from tdcore.hooks.recorder import Recorder
-from tdcore.layout import TensorKind
 
 __all__ = ["ModuleHook", "OverriddenModuleHook", "Override", "RootForwardEndHook", "prefix_of"]
 

@@ -25,6 +25,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.clock import StepId
 from tdcore.hooks.faults import FaultHandler
 from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
@@ -35,7 +36,6 @@ from tdcore.hooks.pytorch.model.flatten import flatten_tensors
 from tdcore.hooks.pytorch.model.model_view import ModelView, Module
 from tdcore.hooks.pytorch.model.pickling import InertInCopies
 from tdcore.hooks.recorder import Recorder
-from tdcore.layout import TensorKind
 
 __all__ = ["OutputGradients"]
 

@@ -13,9 +13,9 @@ arguments; answers are kept in the plan.
 
 from __future__ import annotations
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.plan import Plan, TensorSpec
 from tdcore.hooks.pytorch.model.model_view import ModelView
-from tdcore.layout import TensorKind
 
 __all__ = ["BACKWARD", "MICROBATCH", "RATIO", "UPDATE", "any_requested", "requested"]
 

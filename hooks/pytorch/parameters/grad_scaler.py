@@ -27,10 +27,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.plan import CaptureSpec, Plan
 from tdcore.hooks.pytorch.model.introspection import live_instances
 from tdcore.hooks.pytorch.parameters.optimizers import OptimizerEntry, owned_by
-from tdcore.layout import TensorKind
 
 __all__ = ["GRAD_SCALER", "Rows", "ScaleRecord", "Scalers"]
 

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
 from tdcore.hooks.pytorch.distributed.sharding import LocalShard, local_shard_of
 from tdcore.hooks.pytorch.model.introspection import live_instances
-from tdcore.layout import TensorKind
 
 __all__ = [
     "OptimizerEntry",

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.clock import StepId
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.model.model_view import ModelView
@@ -20,7 +21,6 @@ from tdcore.hooks.pytorch.model.opt_in_series import any_requested
 from tdcore.hooks.pytorch.parameters.grad_scaler import ScaleRecord
 from tdcore.hooks.pytorch.parameters.optimizers import OptimizerEntry, owned_by
 from tdcore.hooks.pytorch.parameters.selection import Selection, select
-from tdcore.layout import TensorKind
 
 __all__ = [
     "Absent",
@@ -44,7 +44,7 @@ _KINDS = (
 
 
 class Absent(IntEnum):
-    """Why a gradient has no value: AbsentReason of csrc/record.hpp."""
+    """Why a gradient has no value: AbsentReason of csrc/ring/record.hpp."""
 
     NONE = 0
     NO_BACKWARD = 1

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from torch import nn
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
 from tdcore.hooks.pytorch.model.model_view import ModelView
-from tdcore.layout import TensorKind
 
 __all__ = ["Selection", "awaited", "in_order", "select"]
 

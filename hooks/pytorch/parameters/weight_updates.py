@@ -28,6 +28,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdcore import _core
+from tdcore.format.shard import Shard
 from tdcore.hooks.clock import StepId
 from tdcore.hooks.faults import FaultHandler
 from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
@@ -36,7 +37,6 @@ from tdcore.hooks.pytorch.model.model_view import ModelView
 from tdcore.hooks.pytorch.model.opt_in_series import RATIO, UPDATE, requested
 from tdcore.hooks.pytorch.parameters.optimizers import owned_by
 from tdcore.hooks.recorder import Recorder
-from tdcore.shard import Shard
 from tdcore.stats import STATS_DTYPE
 
 __all__ = ["Updates"]
