@@ -1,16 +1,16 @@
 """What a call of an operator costs that does nothing, by how it is registered: microseconds, best of rounds.
 
-All have the arguments of hooks/pytorch/operator.py and are called as code of inductor calls them. Rounds take
-turns, so that a slow second of the machine falls on all.
+All have the arguments of hooks/pytorch/compile/operator.py and are called as code of inductor calls them.
+Rounds take turns, so that a slow second of the machine falls on all.
 
 python           the function itself, no operator
-library          torch.library.Library with a Python kernel: what hooks/pytorch/operator.py does
+library          torch.library.Library with a Python kernel: what hooks/pytorch/compile/operator.py does
 native           the same schema with an empty kernel in C++, through libtorch's stable C functions, found by
                  name at run time (operator_cost.cpp; needs a compiler, no headers of torch). Tensor lists and
                  texts came into these functions with torch 2.10
 native, tensors  the same with the two tensors alone
 custom_op        torch.library.custom_op
-observe          the operator of hooks/pytorch/operator.py, with an observer that does nothing
+observe          the operator of hooks/pytorch/compile/operator.py, with an observer that does nothing
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from benchmarks.environment import add_out, save
-from tdcore.hooks.pytorch.operator import number_of
+from tdcore.hooks.pytorch.compile.operator import register_observer
 
 _CALLS, _ROUNDS = 2000, 7
 _ARGUMENTS = "(Tensor(a!) order, Tensor who, Tensor[] values, str what) -> ()"
@@ -42,7 +42,7 @@ class _Deaf:
     def observed(self, values: list[torch.Tensor], what: str) -> None:
         pass
 
-    def untraced(self, operator: str) -> None:
+    def report_uncaptured(self, operator: str) -> None:
         pass
 
 
@@ -73,7 +73,7 @@ def _ways(library: torch.library.Library, folder: str) -> dict[str, Callable[[],
         "python": partial(_nothing, order, who, values, "0"),
         "library": partial(of.library.default, order, who, values, "0"),
         "custom_op": partial(custom, order, who, values, "0"),
-        "observe": partial(ours, order, number_of(_DEAF), values, "0"),
+        "observe": partial(ours, order, register_observer(_DEAF), values, "0"),
     }
     if _native(folder):
         ways["native"] = partial(of.native.default, order, who, values, "0")

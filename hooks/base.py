@@ -1,11 +1,11 @@
-"""The part of a hook that knows no framework: collections, scalars, stop requests, errors, the end.
+"""The part of a hook that is independent of the framework: collections, scalars, requests, errors, close().
 
-A framework's hook calls `_begin_step` at the start of every step, asks the plan what to capture, and hands
-tensors to the recorder. clock.py decides when a tensor is captured, plan.py how.
+A framework's hook calls `_begin_step` at the start of every step, reads from the plan what to capture, and
+passes tensors to the recorder. clock.py decides when a tensor is captured, plan.py how.
 
 Threads: set-up, steps and close() in the training thread; the recorder from any thread.
 Errors: bad arguments raise when they are given. Once training runs nothing of ours reaches it, except
-StopTraining: `_fault` switches the faulty part off, says so once, and enters it in the run.
+StopTraining: `_fault` switches the faulty part off, logs the error once, and stores it in the run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import atexit
 import logging
 import os
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from types import TracebackType
@@ -32,16 +31,17 @@ from tdcore.hooks import current
 from tdcore.hooks.capture_requests import CaptureRequests
 from tdcore.hooks.clock import Clock
 from tdcore.hooks.collection_entries import collection_entries
-from tdcore.hooks.devices import device_notes, device_reports, say_growth_refusal, say_refusals
-from tdcore.hooks.dry_ring import DryRing
+from tdcore.hooks.devices import device_notes, device_reports, warn_growth_refusal, warn_refusals
 from tdcore.hooks.hook_state import HookState
-from tdcore.hooks.notes import Notes
+from tdcore.hooks.live_hooks import LIVE_HOOKS, close_hooks_at_exit, disable_hooks_in_child
+from tdcore.hooks.manual_values import ManualValues
+from tdcore.hooks.null_ring import NullRing
 from tdcore.hooks.plan import NameTable, Plan
 from tdcore.hooks.recorder import Recorder, array_product
-from tdcore.hooks.resume import Resumable
-from tdcore.hooks.rules import with_rules
+from tdcore.hooks.resume import StepStateDict
+from tdcore.hooks.rule_capture import with_rules
+from tdcore.hooks.run_notes import RunNotes
 from tdcore.hooks.shortfall import Possible, Shortfalls
-from tdcore.hooks.values import ScriptValues
 from tdcore.hooks.warner import Warner
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, Session, StopRequest
@@ -54,10 +54,11 @@ _log = logging.getLogger("tdcore")
 _HookT = TypeVar("_HookT", bound="BaseHook")
 
 
-class BaseHook(HookState, Resumable):
+class BaseHook(HookState, StepStateDict):
     """Collections, modes, scalars, stop requests. See the subclasses for what a user makes."""
 
     framework: ClassVar[str]
+    _clock: Clock
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class BaseHook(HookState, Resumable):
         given, config = config, with_rules(config, rules) if rules else config
         self.config = config
         self._on_stop = on_stop
-        self._stop_seen: StopRequest | None = None
+        self._handled_stop: StopRequest | None = None
         self._mode = 0  # ModeKeys value, 0 while it follows the model
         self._faults: dict[str, str] = {}
         self._warn = Warner()
@@ -83,7 +84,7 @@ class BaseHook(HookState, Resumable):
         workers = expected_workers(config.include_workers, world_size, self._warn)
         self._off = disabled() or worker_name(rank) not in workers  # or closed, or in a forked child
         self._session: Session | None = None
-        self._ring: Any = DryRing()
+        self._ring: Any = NullRing()
         if not self._off and not config.dry_run:
             self._session = Session(
                 config.out_dir,
@@ -98,20 +99,20 @@ class BaseHook(HookState, Resumable):
                 close_timeout=close_timeout,
             )
             self._ring = self._session.ring
-        self._asked: Callable[[], bool] = self._ring.was_asked  # True: see _check_control()
+        self._control_changed: Callable[[], bool] = self._ring.was_asked  # True: see _check_control()
         self._collections = CollectionManager()
         self._names = NameTable(self._ring, self._collections)
-        self._notes = Notes(self._names)
+        self._notes = RunNotes(self._names)
         self._clock = Clock(config, self._collections, self._names, self._warn)
         self._requests = CaptureRequests(self._collections, self._clock, self._names, self._notes)
         self._recorder = Recorder(self._ring, self._clock.now, self._product)
-        self._values = ScriptValues(self._collections, self._clock, self._recorder, self._warn)
+        self._values = ManualValues(self._collections, self._clock, self._recorder, self._warn)
         self._shortfalls = Shortfalls(given, config, self._collections, self._clock)
         self._include_from(config)
-        _ALL_HOOKS.add(self)
+        LIVE_HOOKS.add(self)
         current.remember(self)
 
-    # What a script asks and tells -----------------------------------------------------------------------
+    # For scripts ----------------------------------------------------------------------------------------
 
     @property
     def out_dir(self) -> str:
@@ -131,21 +132,13 @@ class BaseHook(HookState, Resumable):
         self._clock.include(found.name)
         return found
 
-    def get_collection(self, name: str, create: bool = True) -> Collection:
-        """The collection; made empty where there is none. It is saved when include_collections names it."""
-        return self._collections.get(name, create)
-
-    def get_collections(self) -> dict[str, Collection]:
-        """All collections by name."""
-        return self._collections.get_collections()
-
     def save_scalar(
         self, name: str, value: Any, sm_metric: bool = False, timestamp: float | None = None
     ) -> None:
         """Records a number as "scalar/<name>": at every call, or as the save_config of "scalars" says.
 
         value: a number, or a tensor or array of one element. sm_metric, timestamp: for the metrics of the
-        older library's service, which tdcore does not send; a warning says so once, and the number is
+        older library's service, which tdcore does not send; a warning is logged once, and the number is
         recorded under the time of the call.
         """
         if sm_metric or timestamp is not None:
@@ -234,25 +227,25 @@ class BaseHook(HookState, Resumable):
         self.close()
 
     def __del__(self) -> None:
-        """Dropped without close(), as at the end of main(): the run has what close() would have said."""
+        """Write the notes of close() where the hook is dropped without it, as at the end of main()."""
         if "_shortfalls" in self.__dict__ and not self._off:
-            self._guarded("what is missing", self._tell_shortfalls)
+            self._guarded("what is missing", self._report_shortfalls)
             self._guarded("collections", self._send_collections)
 
     # For the framework's hook ---------------------------------------------------------------------------
 
-    def _whole_steps(self) -> int:
+    def _last_complete_step(self) -> int:
         """The last step of those that nothing more is captured for, as the next one begins."""
         return self._clock.last
 
     def _finish(self) -> None:
-        """Captures what a step still owes. Called once, before the end."""
+        """Capture the rest of a step. Called once, before the end."""
 
     def _detach(self) -> None:
         """Takes everything off the framework. May be called again; never raises."""
 
     def _missing(self) -> Iterator[str]:
-        """A sentence for each thing that was asked for and not recorded. Called once, at the end."""
+        """Yield a sentence for each thing that was requested and not recorded. Called once, at the end."""
         return self._shortfalls.of_collections(Possible())
 
     def _switch_off(self, part: str) -> None:
@@ -260,7 +253,7 @@ class BaseHook(HookState, Resumable):
 
     @staticmethod
     def _product(tensor: Any, product: str) -> Any:
-        """The "prod" or "abs_prod" of all elements, as float64. Frameworks know how for their own tensors."""
+        """The "prod" or "abs_prod" of all elements, as float64. Overridden for a framework's tensors."""
         return array_product(tensor, product)
 
     def _begin_step(self, mode: int) -> Plan | None:
@@ -278,26 +271,26 @@ class BaseHook(HookState, Resumable):
         """Marks the steps that nothing more is captured for: for readers of the live run
         (rules/completeness.py).
 
-        Before the first step the mark says that marks will follow. Without room in the ring the mark is
+        The mark before the first step announces that marks will follow. Without room in the ring the mark is
         written when the next step begins.
         """
-        whole = self._whole_steps()
+        whole = self._last_complete_step()
         self._unmarked = not self._ring.mark_step_end(whole) or whole < self._clock.last
         if self._ring.device_refusals():
-            say_refusals(self._ring, self._warn)
-        say_growth_refusal(self._ring, self._warn)
+            warn_refusals(self._ring, self._warn)
+        warn_growth_refusal(self._ring, self._warn)
 
     def _check_control(self) -> None:
-        """Captures more when that is asked; raises StopTraining, or calls on_stop: once per request."""
+        """Handle requests: capture more, and stop (raises StopTraining, or calls on_stop), each once."""
         if self._session is None:
             return
         text = self._session.take_request()
         if text is not None:
             self._guarded("capture requests", self._requests.apply, text)
         request = self._session.stop_request()
-        if request is None or request == self._stop_seen:
+        if request is None or request == self._handled_stop:
             return
-        self._stop_seen = request
+        self._handled_stop = request
         if self._on_stop is not None:
             self._on_stop(request)
             return
@@ -310,7 +303,7 @@ class BaseHook(HookState, Resumable):
             requested_by=request.by or request.rule,
         )
 
-    def _ask_control(self) -> None:
+    def _check_control_guarded(self) -> None:
         """As _check_control(); StopTraining is the only exception that leaves it."""
         try:
             self._check_control()
@@ -339,14 +332,14 @@ class BaseHook(HookState, Resumable):
     def _end_capture(self) -> None:
         if not self._off:
             self._guarded("close", self._finish)
-            self._guarded("devices", say_refusals, self._ring, self._warn)
-            self._guarded("ring size", say_growth_refusal, self._ring, self._warn)
-            self._guarded("what is missing", self._tell_shortfalls)
+            self._guarded("devices", warn_refusals, self._ring, self._warn)
+            self._guarded("ring size", warn_growth_refusal, self._ring, self._warn)
+            self._guarded("what is missing", self._report_shortfalls)
             self._guarded("collections", self._send_collections)
             self._off = True
 
-    def _tell_shortfalls(self) -> None:
-        """Enters what was asked for and not recorded in the run, and logs it."""
+    def _report_shortfalls(self) -> None:
+        """Note in the run, and log, what was requested and not recorded."""
         failed = "exception" in self._notes or sys.exc_info()[0] is not None
         if self._session is None or (failed and self._clock.last <= self._clock.now.first):
             return  # an error in the first step explains it
@@ -387,27 +380,10 @@ class BaseHook(HookState, Resumable):
         self._session.put_collections({"collections": entries, **notes})
 
 
-_LONGEST_ERROR = 500  # characters
 _NO_METRICS = (
     "save_scalar: sm_metric and timestamp are for metrics of the older library's service, which tdcore does "
     "not send; the numbers are in the run, under the time of the call"
 )
-_ALL_HOOKS: weakref.WeakSet[BaseHook] = weakref.WeakSet()
 
-
-def _retire_in_child() -> None:
-    for hook in list(_ALL_HOOKS):
-        hook._off = True
-
-
-def _close_at_exit() -> None:
-    """Before the sessions close themselves: what a last step still owes, and the newest collections."""
-    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)  # what ended the program
-    for hook in list(_ALL_HOOKS):
-        if error is not None:
-            hook._notes["exception"] = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
-        hook._end_capture()
-
-
-os.register_at_fork(after_in_child=_retire_in_child)
-atexit.register(_close_at_exit)
+os.register_at_fork(after_in_child=disable_hooks_in_child)
+atexit.register(close_hooks_at_exit)

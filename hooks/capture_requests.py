@@ -1,7 +1,7 @@
-"""What the control folder asks of a hook: capture more for some steps. Knows no framework.
+"""Requests in the control folder to capture more for some steps. Independent of the framework.
 
 A request becomes a collection of its own, "capture_more/<number>", that is saved at every step until its
-steps are over. What was asked, and what came of it, is in collections.json under "capture_requests".
+steps are over. Each request and its result are in collections.json under "capture_requests".
 Threads: apply() by one thread at a time.
 """
 
@@ -26,7 +26,7 @@ REQUESTED = "capture_more/"  # begins the name of the collection that a request 
 class CaptureRequests:
     """Applies requests to a hook's collections from its next step on.
 
-    notes: where each is noted, beside the collections in collections.json.
+    notes: notes of the run, where each request is noted.
     """
 
     def __init__(

@@ -22,15 +22,15 @@ from tdcore.hooks.plan import NameTable, Plan
 from tdcore.modes import ModeKeys
 from tdcore.text.did_you_mean import did_you_mean
 
-__all__ = ["Clock", "Now", "Stamp", "StepContext"]
+__all__ = ["Clock", "StepContext", "StepId", "StepState"]
 
 _NEVER = sys.maxsize
 
 Schedule = list[tuple[SaveConfigMode, tuple[str, ...]]]  # names of the collections that are saved then
 
 
-class Stamp(NamedTuple):
-    """When something was captured. mode: a ModeKeys value. mode_step: counted within the mode."""
+class StepId(NamedTuple):
+    """Number and mode of a step. mode: a ModeKeys value. mode_step: counted within the mode."""
 
     step: int
     mode: int
@@ -40,13 +40,13 @@ class Stamp(NamedTuple):
 class StepContext(NamedTuple):
     """A step that can be continued after another one: numbers, plan, and how often names were captured."""
 
-    stamp: Stamp
+    step_id: StepId
     plan: Plan | None
     calls: defaultdict[str, int]
 
 
-class Now:
-    """The current step, for all who capture. Refers to nothing, so that anything may hold it."""
+class StepState:
+    """The current step. Refers to nothing, so that every part of a hook may hold it."""
 
     __slots__ = ("_expected", "calls", "first", "mode", "mode_step", "step")
 
@@ -55,22 +55,22 @@ class Now:
         self.first = 0  # the first step of this attempt: what comes before it belongs to it
         self.mode = ModeKeys.GLOBAL.value
         self.calls: defaultdict[str, int] = defaultdict(int)  # how often a name was captured in this step
-        self._expected = self.calls.copy()  # zeros for names that every saved step asks for
+        self._expected = self.calls.copy()  # zeros for names that every saved step counts
 
     @property
-    def stamp(self) -> Stamp:
+    def step_id(self) -> StepId:
         """The current step; before the first step that one."""
-        return Stamp(max(self.step, self.first), self.mode, max(self.mode_step, 0))
+        return StepId(max(self.step, self.first), self.mode, max(self.mode_step, 0))
 
     def next_call(self, name: str) -> int:
-        """How often the name was asked for in this step already."""
+        """Return how often the name was counted in this step already, and count it."""
         calls = self.calls
         call = calls[name]  # no call between reading and writing: no other thread gets the GIL in between
         calls[name] = call + 1
         return call
 
     def expect(self, name: str) -> None:
-        """The name will be asked for in every saved step: counting it is then a third of the work."""
+        """Prepare a name that every saved step counts: counting it is then a third of the work."""
         self._expected[name] = 0
 
     def forget_calls(self, *, saved: bool) -> None:
@@ -93,15 +93,14 @@ class Clock:
         names: NameTable,
         warn: Callable[[str], None],
     ) -> None:
-        self.now = Now()
+        self.now = StepState()
         self.mode_steps = [-1] * (len(ModeKeys) + 1)  # by ModeKeys value
         self._before = list(self.mode_steps)  # as this attempt began
         self.plan: Plan | None = None  # of the current step; None: it saves nothing
         self.last = -1  # the highest global step that has begun
         self.saving = 0  # how many steps that are saved have begun
-        self.on_refresh: Callable[[], Callable[[], None] | None] = (
-            _nobody  # who is called when collections changed
-        )
+        # who is called when collections changed
+        self.on_refresh: Callable[[], Callable[[], None] | None] = _no_callback
         self.included: dict[str, None] = {}  # names of the collections that are saved; an ordered set
         self._config = config
         self._collections = collections
@@ -165,7 +164,7 @@ class Clock:
     def leave(self) -> StepContext:
         """The current step, to be continued later. Another one begins or is continued next."""
         now = self.now
-        context = StepContext(Stamp(now.step, now.mode, now.mode_step), self.plan, now.calls)
+        context = StepContext(StepId(now.step, now.mode, now.mode_step), self.plan, now.calls)
         now.calls = defaultdict(int)
         return context
 
@@ -182,7 +181,7 @@ class Clock:
     def continue_step(self, context: StepContext) -> None:
         """Makes an earlier step the current one again. Counts nothing."""
         now = self.now
-        now.step, now.mode, now.mode_step = context.stamp
+        now.step, now.mode, now.mode_step = context.step_id
         now.calls, self.plan = context.calls, context.plan
 
     def may_save_next(self) -> bool:
@@ -201,7 +200,7 @@ class Clock:
         """A plan of what the current step saves, also when it saves nothing. Sees the newest collections."""
         if self._collections.version.value != self._version:
             self._refresh()
-        _, current, mode_step = self.now.stamp
+        _, current, mode_step = self.now.step_id
         mode = ModeKeys(current)
         return self.plan_of(
             name for name in self.included if self._when(name, mode).should_save_step(mode_step)
@@ -287,5 +286,5 @@ class Clock:
                 )
 
 
-def _nobody() -> None:
+def _no_callback() -> None:
     return None

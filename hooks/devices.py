@@ -1,4 +1,4 @@
-"""What a hook does about accelerators besides capturing their tensors. Knows no framework.
+"""Preparation of accelerators, and warnings about them. Independent of the framework.
 
 Threads: any; preparing a device lasts, so the training thread does it before the first step.
 """
@@ -10,13 +10,13 @@ from typing import Any
 
 from tdcore.session.counters import DeviceReport
 
-__all__ = ["device_notes", "device_reports", "prepare_devices", "say_growth_refusal", "say_refusals"]
+__all__ = ["device_notes", "device_reports", "prepare_devices", "warn_growth_refusal", "warn_refusals"]
 
 
 def prepare_devices(ring: Any, devices: Iterable[int], warn: Callable[[str], None]) -> None:
-    """Sets CUDA devices up that a first capture would set up else, and says which cannot be used."""
+    """Set up CUDA devices before their first capture, and log which cannot be used."""
     unused = [device for device in sorted(devices) if not ring.prepare_device(device)]
-    say_refusals(ring, warn)
+    warn_refusals(ring, warn)
     if unused and ring.usable and not ring.device_refusals():
         warn(
             f"tensors on cuda:{unused[0]} are not captured: no NVIDIA device was visible when its "
@@ -24,14 +24,14 @@ def prepare_devices(ring: Any, devices: Iterable[int], warn: Callable[[str], Non
         )
 
 
-def say_refusals(ring: Any, warn: Callable[[str], None]) -> None:
-    """Devices that cannot be used are said once (warn sees to that); their tensors are counted."""
+def warn_refusals(ring: Any, warn: Callable[[str], None]) -> None:
+    """Log devices that cannot be used, each once; their tensors are counted."""
     for line in ring.device_refusals().splitlines():
         warn(line)
 
 
-def say_growth_refusal(ring: Any, warn: Callable[[str], None]) -> None:
-    """A ring that finds no memory to grow is said once; what finds no room in it is counted."""
+def warn_growth_refusal(ring: Any, warn: Callable[[str], None]) -> None:
+    """Log once that the ring found no memory to grow; captures without room are counted."""
     refusal = ring.growth_refusal()
     if refusal:
         warn(f"the ring cannot grow, so RingConfig.when_full decides sooner what is kept: {refusal}")

@@ -1,25 +1,50 @@
-"""A hook's configuration and the numbers of its steps, as read-only properties.
+"""Configuration, collections and step numbers of a hook, as read-only properties.
 
 Threads: the training thread.
 """
 
 from __future__ import annotations
 
-from tdcore.config.collection import CollectionManager
+from collections.abc import Collection as Names
+from typing import Protocol
+
+from tdcore.config.collection import Collection, CollectionManager
 from tdcore.config.hook_config import HookConfig
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig
-from tdcore.hooks.clock import Clock
 from tdcore.modes import ModeKeys
 
-__all__ = ["HookState"]
+__all__ = ["HookState", "StepCounts"]
+
+
+class CurrentStep(Protocol):
+    """Number and mode (a ModeKeys value) of the current step. See clock.StepState."""
+
+    step: int
+    mode: int
+
+
+class StepCounts(Protocol):
+    """Step numbers, and names of the collections that are saved. See clock.Clock."""
+
+    @property
+    def now(self) -> CurrentStep:
+        """The current step over all modes."""
+
+    @property
+    def mode_steps(self) -> list[int]:
+        """The current step of each mode, by ModeKeys value."""
+
+    @property
+    def included(self) -> Names[str]:
+        """Names of the collections that are saved."""
 
 
 class HookState:
-    """The part of a hook that answers questions about its configuration and its steps."""
+    """The part of a hook that returns its configuration and the numbers of its steps."""
 
     config: HookConfig
-    _clock: Clock
+    _clock: StepCounts
     _mode: int  # ModeKeys value, 0 while it follows the model
     _collections: CollectionManager
 
@@ -45,6 +70,14 @@ class HookState:
     def collection_manager(self) -> CollectionManager:
         """All collections of the hook."""
         return self._collections
+
+    def get_collection(self, name: str, create: bool = True) -> Collection:
+        """The collection; made empty where there is none. It is saved when include_collections names it."""
+        return self._collections.get(name, create)
+
+    def get_collections(self) -> dict[str, Collection]:
+        """All collections by name."""
+        return self._collections.get_collections()
 
     @property
     def mode(self) -> ModeKeys:

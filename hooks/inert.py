@@ -16,8 +16,7 @@ from typing import Any, ClassVar, TypeVar
 from tdcore.config.collection import Collection, CollectionManager
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.hook_config import HookConfig
-from tdcore.config.reduction_config import ReductionConfig
-from tdcore.config.save_config import SaveConfig
+from tdcore.hooks.hook_state import HookState
 from tdcore.modes import ModeKeys
 from tdcore.session.counters import Counters, DeviceReport
 
@@ -27,7 +26,22 @@ _log = logging.getLogger("tdcore")
 _HookT = TypeVar("_HookT", bound="Hook")
 
 
-class Hook:
+class _NoSteps:
+    """Step numbers of a hook that counts none."""
+
+    def __init__(self) -> None:
+        self.step = -1
+        self.mode = ModeKeys.GLOBAL.value
+        self.mode_steps = [-1] * (len(ModeKeys) + 1)
+        self.included: tuple[str, ...] = ()
+
+    @property
+    def now(self) -> _NoSteps:
+        """Itself."""
+        return self
+
+
+class Hook(HookState):
     """What a script gets in the place of the hook of its framework. out_dir: nothing is made there."""
 
     framework: ClassVar[str] = "none"
@@ -35,7 +49,8 @@ class Hook:
     def __init__(self, out_dir: str | os.PathLike[str] = "runs", *arguments: Any, **options: Any) -> None:
         self.config = HookConfig(out_dir=os.fspath(out_dir))
         self._collections = CollectionManager()
-        self._mode = ModeKeys.GLOBAL
+        self._clock = _NoSteps()
+        self._mode = 0
         self._state: dict[str, Any] = {"step": -1, "mode_steps": {mode.name: -1 for mode in ModeKeys}}
         _log.info("tdcore: TDCORE_DISABLED is set: nothing is recorded")
 
@@ -56,61 +71,13 @@ class Hook:
         """Where a run would be written."""
         return self.config.out_dir
 
-    @property
-    def mode(self) -> ModeKeys:
-        """The mode that set_mode() was given last."""
-        return self._mode
-
-    @property
-    def global_step(self) -> int:
-        """-1: no step is counted."""
-        return -1
-
-    @property
-    def mode_step(self) -> int:
-        """-1: no step is counted."""
-        return -1
-
-    @property
-    def mode_steps(self) -> dict[ModeKeys, int]:
-        """-1 for each mode: no step is counted."""
-        return dict.fromkeys(ModeKeys, -1)
-
-    @property
-    def save_config(self) -> SaveConfig:
-        """The default."""
-        return self.config.save_config
-
-    @property
-    def reduction_config(self) -> ReductionConfig | None:
-        """None."""
-        return self.config.reduction_config
-
-    @property
-    def include_collections(self) -> list[str]:
-        """None."""
-        return []
-
-    @property
-    def collection_manager(self) -> CollectionManager:
-        """The collections that the script asked for."""
-        return self._collections
-
     def set_mode(self, mode: ModeKeys) -> None:
-        """Is kept for `mode`."""
-        self._mode = mode
+        """Store the mode, for the property `mode`."""
+        self._mode = getattr(mode, "value", 0)  # arguments are not checked
 
     def add_collection(self, collection: Collection | CollectionConfig) -> Collection:
         """Add a collection. Nothing of it is saved."""
         return self._collections.add(collection)
-
-    def get_collection(self, name: str, create: bool = True) -> Collection:
-        """The collection. Nothing of it is saved."""
-        return self._collections.get(name, create)
-
-    def get_collections(self) -> dict[str, Collection]:
-        """All collections by name."""
-        return self._collections.get_collections()
 
     def register_module(self, module: Any) -> None:
         """Leaves the module as it is."""

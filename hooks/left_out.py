@@ -1,4 +1,4 @@
-"""Names that the ring did not take. Their tensors have no rows, so log, notes and readers of the run say so.
+"""Names that the ring did not accept. Their tensors have no rows; the log and the notes of the run list them.
 
 Threads: as NameTable.
 """
@@ -34,7 +34,7 @@ def unfit(name: str) -> str:
 
 
 def shortened(name: str) -> str:
-    """The name as it may stand in a message: its beginning, and how long it is, where it is long."""
+    """Return the name for a message: of a long one its beginning and its length."""
     shown = name[:_SHOWN].encode(errors="backslashreplace").decode()
     return shown if len(name) <= _SHOWN else f"{shown}... ({len(name):,} characters)"
 

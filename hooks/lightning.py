@@ -5,7 +5,7 @@
     trainer = Trainer(callbacks=[HookCallback("runs/demo", save_all=True)])
 
 A run is one `trainer.fit()`, without its sanity check. A step is one batch, of mode TRAIN, or EVAL for those
-of a validation. What modules give is captured wherever training_step or validation_step calls them, with
+of a validation. Module outputs are captured wherever training_step or validation_step calls them, with
 or without the LightningModule's own forward; what goes into backward() is "loss_output_0". A request to stop
 sets `trainer.should_stop`. Checkpoints carry how far steps are counted, and `fit(ckpt_path=...)` goes on from
 there. Adds nothing that Hook cannot do.
@@ -27,7 +27,7 @@ from lightning.pytorch.callbacks import Callback
 
 from tdcore.config.settings import disabled
 from tdcore.hooks.pytorch import Hook
-from tdcore.hooks.pytorch.training import Training, one_step, replace
+from tdcore.hooks.pytorch.trainer_session import TrainerSession, manual_step, replace_attribute
 from tdcore.modes import ModeKeys
 
 __all__ = ["HookCallback"]
@@ -37,7 +37,7 @@ class HookCallback(Callback):  # type: ignore[misc]  # the library is not instal
     """Captures a Trainer's fit. Arguments: those of tdcore.hooks.pytorch.Hook."""
 
     def __init__(self, out_dir: str | os.PathLike[str], **options: Any) -> None:
-        self._training = Training(out_dir, options)
+        self._training = TrainerSession(out_dir, options)
         self._resumed: dict[str, Any] | None = None
         self._wrapped = ExitStack()
 
@@ -56,7 +56,9 @@ class HookCallback(Callback):  # type: ignore[misc]  # the library is not instal
             return
         for name, mode in (("training_step", ModeKeys.TRAIN), ("validation_step", ModeKeys.EVAL)):
             inner = getattr(trainer.strategy, name)
-            replace(trainer.strategy, name, partial(_as_step, hook, pl_module, mode, inner), self._wrapped)
+            replace_attribute(
+                trainer.strategy, name, partial(_as_step, hook, pl_module, mode, inner), self._wrapped
+            )
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
         """Records the loss."""
@@ -66,8 +68,8 @@ class HookCallback(Callback):  # type: ignore[misc]  # the library is not instal
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Asks the trainer to stop, when that was asked."""
-        if self._training.stop_asked:
+        """Stop the trainer after a stop request."""
+        if self._training.stop_requested:
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -92,5 +94,5 @@ def _as_step(
     hook: Hook, module: Any, mode: ModeKeys, inner: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
     """Calls the strategy's own method as one step of the hook."""
-    with one_step(hook, module, mode):  # the batch may never pass through the module's own forward
+    with manual_step(hook, module, mode):  # the batch may never pass through the module's own forward
         return inner(*args, **kwargs)

@@ -1,7 +1,7 @@
-"""What to do with a tensor while certain collections are being saved. Knows no framework.
+"""Decides how a tensor is captured while certain collections are saved. Independent of the framework.
 
 A `Plan` belongs to one set of collections that are saved together; a hook keeps one per set that occurs and
-throws all away when a collection changes. Asking for the same name again costs one dictionary look-up.
+throws all away when a collection changes. A second call for the same name costs one dictionary look-up.
 Threads: all may be called from several (forward hooks of replicas): at worst both compute the same answer.
 """
 
@@ -17,7 +17,7 @@ from tdcore.format.layout import TensorKind
 from tdcore.format.shard import Shard
 from tdcore.hooks.left_out import NO_ROOM, LeftOutNames, unfit
 
-__all__ = ["PAYLOAD", "STATISTICS", "Batch", "NameTable", "Plan", "Want"]
+__all__ = ["PAYLOAD", "STATISTICS", "CaptureSpec", "NameTable", "Plan", "TensorSpec"]
 
 PAYLOAD = 1  # CaptureFlags of csrc/ring/record.hpp
 STATISTICS = 2
@@ -25,66 +25,72 @@ _REASON_SHIFT = 4  # above the flags: why a tensor is absent
 _UNFIT = 0xFFFFFFFE  # kUnfitName of csrc/capture/capture.hpp: the capture counts the tensor, and makes no row
 _ID_BITS = 0xFFFFFFFF  # -1, "the table of names cannot grow", becomes an id that the capture counts as such
 
-# One element each: the value costs nothing beside its statistics, and readers want it whatever was asked.
+# One element each: the value costs nothing compared with its statistics, so it is always captured.
 _ALWAYS_WHOLE = frozenset(
     {TensorKind.SCALAR, TensorKind.HYPERPARAMETER, TensorKind.METRIC, TensorKind.REDUCTION}
 )
 
 
-class Want(NamedTuple):
-    """How one tensor is captured. id: its name's. flags: CaptureFlags. products: (what, id of its row)."""
+class TensorSpec(NamedTuple):
+    """How one tensor is captured.
+
+    Attributes:
+        id: Id of its name.
+        flags: CaptureFlags.
+        products: Pairs of "prod" or "abs_prod" and the id of the name of the product.
+    """
 
     id: int
     flags: int
     products: tuple[tuple[str, int], ...] = ()
 
     @property
-    def whole(self) -> Want:
-        """The same with the payload, whatever the collections ask."""
+    def whole(self) -> TensorSpec:
+        """The same with the payload, whatever the collections request."""
         return self._replace(flags=self.flags | PAYLOAD, products=())
 
 
-class Batch:
+class CaptureSpec:
     """The name ids and flags of a list of tensors, in the form that the native capture call takes."""
 
     __slots__ = ("flags", "ids", "products")
 
-    def __init__(self, wants: Sequence[Want]) -> None:
-        self.ids = array("I", [want.id for want in wants])
-        self.flags = bytes([want.flags for want in wants])
-        # (position in the list, "prod" or "abs_prod", batch of one for the result)
+    def __init__(self, specs: Sequence[TensorSpec]) -> None:
+        self.ids = array("I", [spec.id for spec in specs])
+        self.flags = bytes([spec.flags for spec in specs])
+        # (position in the list, "prod" or "abs_prod", spec of the result)
         self.products = [
-            (position, product, Batch([Want(tensor_id, PAYLOAD | STATISTICS)]))
-            for position, want in enumerate(wants)
-            for product, tensor_id in want.products
+            (position, product, CaptureSpec([TensorSpec(tensor_id, PAYLOAD | STATISTICS)]))
+            for position, spec in enumerate(specs)
+            for product, tensor_id in spec.products
         ]
 
-    def under(self, ids: array[int]) -> Batch:
-        """The same under other ids."""
-        whole = Batch(())
+    def with_ids(self, ids: array[int]) -> CaptureSpec:
+        """Return the same with other ids."""
+        whole = CaptureSpec(())
         whole.ids, whole.flags, whole.products = ids, self.flags, self.products
         return whole
 
-    def with_reasons(self, reasons: Sequence[int]) -> Batch:
+    def with_reasons(self, reasons: Sequence[int]) -> CaptureSpec:
         """The same, with the AbsentReason (csrc/ring/record.hpp) of each tensor that is None; 0: none."""
-        whole = Batch(())
+        whole = CaptureSpec(())
         flags = zip(self.flags, reasons, strict=True)
         whole.ids, whole.flags = self.ids, bytes(flag | reason << _REASON_SHIFT for flag, reason in flags)
         whole.products = self.products
         return whole
 
-    def followed_by(self, more: Batch) -> Batch:
-        """Both, one after the other."""
-        whole = Batch(())
+    def concat(self, more: CaptureSpec) -> CaptureSpec:
+        """Return this spec followed by another one."""
+        whole = CaptureSpec(())
         whole.ids = self.ids + more.ids
         whole.flags = self.flags + more.flags
         moved = [(len(self.ids) + position, product, one) for position, product, one in more.products]
         whole.products = [*self.products, *moved]
         return whole
 
-    def rearranged(self, places: Sequence[int]) -> Batch:
-        """What stood at places[0] first, then what stood at places[1], ..."""
-        whole = Batch(())
+    def permuted(self, places: Sequence[int]) -> CaptureSpec:
+        """Return the same in another order: the tensor at places[0] first, then the one at places[1], ..."""
+        whole = CaptureSpec(())
         whole.ids = array("I", map(self.ids.__getitem__, places))
         whole.flags = bytes(map(self.flags.__getitem__, places))
         now_at = {place: position for position, place in enumerate(places)}
@@ -102,8 +108,9 @@ class NameTable:
         self._collections = collections
         self._ids: dict[str, tuple[int, TensorKind, str]] = {}
         self._named: dict[int, str] = {}  # names by the ids that intern() gave
-        self._placed: dict[tuple[int, Shard], int] = {}
-        self._looked: dict[str, tuple[object, ...]] = {}  # what each collection selected at the last refresh
+        self._shard_ids: dict[tuple[int, Shard], int] = {}
+        # what each collection selected at the last refresh
+        self._selected: dict[str, tuple[object, ...]] = {}
 
     def intern(self, name: str, kind: TensorKind, origin: str) -> int:
         """The id of the name; a new one is entered into every collection that it belongs to."""
@@ -128,14 +135,14 @@ class NameTable:
         """Whether any tensor was to be captured so far."""
         return bool(self._ids)
 
-    def named(self, tensor_id: int) -> tuple[str, TensorKind]:
-        """Name and kind of an id that intern() or placed() gave; no name when it was left out."""
+    def name_and_kind(self, tensor_id: int) -> tuple[str, TensorKind]:
+        """Return name and kind of an id of intern() or intern_shard(); no name when it was left out."""
         name = self._named.get(tensor_id, "")
         return name, self._ids[name][1] if name else TensorKind.CUSTOM
 
-    def placed(self, tensor_id: int, shard: Shard) -> int:
-        """The id of the same name for a tensor that is a part of a larger one."""
-        found = self._placed.get((tensor_id, shard))
+    def intern_shard(self, tensor_id: int, shard: Shard) -> int:
+        """Return the id of the same name for a tensor that is a shard of a larger one."""
+        found = self._shard_ids.get((tensor_id, shard))
         if found is None:
             name = self._named.get(tensor_id)
             found = tensor_id
@@ -146,7 +153,7 @@ class NameTable:
                     self._named[found] = name
                 else:
                     self._leave_out(name, kind, NO_ROOM)
-            self._placed[tensor_id, shard] = found
+            self._shard_ids[tensor_id, shard] = found
         return found
 
     def _leave_out(self, name: str, kind: TensorKind, why: str) -> None:
@@ -158,9 +165,9 @@ class NameTable:
         """Collections changed: known names may belong to more of them."""
         for collection in self._collections:
             selects = (collection, *collection.selection)
-            if self._looked.get(collection.name) == selects:
+            if self._selected.get(collection.name) == selects:
                 continue  # names that came since were entered by intern()
-            self._looked[collection.name] = selects
+            self._selected[collection.name] = selects
             collection.seen.update(
                 name
                 for name, (tensor_id, kind, origin) in self._ids.items()
@@ -179,23 +186,23 @@ class Plan:
         self.cache: dict[Any, Any] = {}  # what a framework's hook derives from this plan; dies with it
         self._reduction_config = reduction_config
         self._names = names
-        self._wants: dict[str, Want | None] = {}
+        self._specs: dict[str, TensorSpec | None] = {}
         # Of other kinds no tensor can be wanted, whatever its name.
         self.kinds = frozenset(
             kind for kind in TensorKind if any(collection.may_take(kind) for collection in self.collections)
         )
 
-    def want(self, name: str, kind: TensorKind, origin: str = "") -> Want | None:
-        """How to capture the tensor; None: not at all."""
+    def spec(self, name: str, kind: TensorKind, origin: str = "") -> TensorSpec | None:
+        """Return how to capture the tensor; None: not at all."""
         try:
-            return self._wants[name]
+            return self._specs[name]
         except KeyError:
-            want = self._wants[name] = self._decide(name, kind, origin)
-            return want
+            spec = self._specs[name] = self._decide(name, kind, origin)
+            return spec
 
-    def insist(self, name: str, kind: TensorKind, origin: str = "") -> Want:
-        """How to capture a tensor that no collection needs to ask for: whole."""
-        return Want(self._names.intern(name, kind, origin), PAYLOAD | STATISTICS)
+    def always(self, name: str, kind: TensorKind, origin: str = "") -> TensorSpec:
+        """Return how to capture a tensor that is captured whether a collection selects it or not."""
+        return TensorSpec(self._names.intern(name, kind, origin), PAYLOAD | STATISTICS)
 
     def takes(self, name: str, kind: TensorKind, origin: str = "") -> bool:
         """Whether any of the collections takes the tensor. Makes no id."""
@@ -205,17 +212,17 @@ class Plan:
         """False when no tensor of the kind can be wanted, whatever its name."""
         return kind in self.kinds
 
-    def _decide(self, name: str, kind: TensorKind, origin: str) -> Want | None:
+    def _decide(self, name: str, kind: TensorKind, origin: str) -> TensorSpec | None:
         takers = [collection for collection in self.collections if collection.belongs(name, kind, origin)]
         if not takers:
             return None
         configs = [taker.reduction_config or self._reduction_config for taker in takers]
         tensor_id = self._names.intern(name, kind, origin)
         if kind in _ALWAYS_WHOLE or any(config is None or config.save_raw_tensor for config in configs):
-            return Want(tensor_id, PAYLOAD | STATISTICS)
+            return TensorSpec(tensor_id, PAYLOAD | STATISTICS)
         products: dict[str, int] = {}
         for config in filter(None, configs):
-            for asked, product in ((config.reductions, "prod"), (config.abs_reductions, "abs_prod")):
-                if "prod" in asked and product not in products:
+            for requested, product in ((config.reductions, "prod"), (config.abs_reductions, "abs_prod")):
+                if "prod" in requested and product not in products:
                     products[product] = self._names.intern(f"{name}/{product}", TensorKind.REDUCTION, name)
-        return Want(tensor_id, STATISTICS, tuple(products.items()))
+        return TensorSpec(tensor_id, STATISTICS, tuple(products.items()))

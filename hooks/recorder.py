@@ -1,4 +1,4 @@
-"""The one way from a hook to the ring. Knows no framework and no hook, so that parts of a hook can share it.
+"""The one way from a hook to the ring. Refers to no framework and no hook, so that parts of a hook share it.
 
 Threads: any. A capture is copied, reduced and committed when the call returns; no reference is kept.
 """
@@ -10,41 +10,57 @@ from typing import Any
 
 import numpy as np
 
-from tdcore.hooks.clock import Now, Stamp
-from tdcore.hooks.plan import Batch
+from tdcore.hooks.clock import StepId, StepState
+from tdcore.hooks.plan import CaptureSpec
 
-__all__ = ["Parts", "Product", "Recorder", "array_product", "as_array"]
+__all__ = ["Localize", "Product", "Recorder", "array_product", "as_array"]
 
-Parts = Callable[[list[Any], Batch, tuple[int, int, int, int]], tuple[list[Any], Batch]]  # and when
+Localize = Callable[
+    [list[Any], CaptureSpec, tuple[int, int, int, int]], tuple[list[Any], CaptureSpec]
+]  # and when
 Product = Callable[[Any, str], Any]  # (tensor, "prod" or "abs_prod") -> the product of all elements
 
 
 class Recorder:
     """Hands tensors to a ring under the current step, or under an earlier one.
 
-    Refers to no part of a hook, so that any part may hold it. native: Ring.capture(), for captures that are
-    to cost nothing beside it; they go under `now`. parts: what puts a worker's own parts in the place of
-    tensors that are spread over workers, where a framework has such.
+    Refers to no part of a hook, so that any part may hold it.
+
+    Attributes:
+        now: The current step.
+        native: Ring.capture(), for captures in the current step that must cost nothing else.
+        localize: Replaces tensors that are sharded over workers by the worker's own shards, where a framework
+            has such tensors.
+        spent_ns: Time of training threads inside the hook in steps that save.
     """
 
-    __slots__ = ("_product", "native", "now", "parts", "spent_ns")
+    __slots__ = ("_product", "localize", "native", "now", "spent_ns")
 
-    def __init__(self, ring: Any, now: Now, product: Product) -> None:
+    def __init__(self, ring: Any, now: StepState, product: Product) -> None:
         self.now = now
-        self.spent_ns = 0  # by training threads inside the hook, on steps that save; its parts add to it
+        self.spent_ns = 0  # parts of the hook add to it
         self.native: Callable[..., int] = ring.capture
-        self.parts: Parts | None = None
+        self.localize: Localize | None = None
         self._product = product
 
-    def capture(self, tensors: list[Any], batch: Batch, stamp: Stamp | None = None, call: int = 0) -> None:
-        """One native call. stamp: None is the current step. call: n-th of this name within the step."""
-        step, mode, mode_step = stamp or self.now.stamp
-        if self.parts is not None:
-            tensors, batch = self.parts(tensors, batch, (step, mode, mode_step, call))
+    def capture(
+        self, tensors: list[Any], capture_spec: CaptureSpec, step_id: StepId | None = None, call: int = 0
+    ) -> None:
+        """Capture tensors in one native call.
+
+        Args:
+            tensors: The tensors; None for one that is absent.
+            capture_spec: Their name ids and flags.
+            step_id: The step that they belong to; None: the current step.
+            call: How often these names were captured in the step before.
+        """
+        step, mode, mode_step = step_id or self.now.step_id
+        if self.localize is not None:
+            tensors, capture_spec = self.localize(tensors, capture_spec, (step, mode, mode_step, call))
             if not tensors:
                 return
-        self.native(tensors, batch.ids, batch.flags, step, mode, mode_step, call)
-        for position, product, single in batch.products:
+        self.native(tensors, capture_spec.ids, capture_spec.flags, step, mode, mode_step, call)
+        for position, product, single in capture_spec.products:
             if tensors[position] is not None:
                 value = self._product(tensors[position], product)
                 self.native([value], single.ids, single.flags, step, mode, mode_step, call)
@@ -57,7 +73,7 @@ def array_product(tensor: Any, product: str) -> Any:
 
 
 def as_array(value: Any) -> Any:
-    """A tensor or array as it is, wherever it lies; a number as a float64 array without dimensions."""
+    """A tensor or array as it is, on whatever device; a number as a float64 array without dimensions."""
     if hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__"):
         return value
     return np.asarray(value, dtype=None if hasattr(value, "dtype") else np.float64)

@@ -1,7 +1,7 @@
-"""Where a hook's counting of steps stands, for checkpoints: a resumed training goes on with the same numbers.
+"""State of a hook's step counters for checkpoints: a resumed training continues the step numbers.
 
-    torch.save({"model": model.state_dict(), "hook": hook.state_dict()}, path)     # beside the training's own
-    hook.load_state_dict(torch.load(path)["hook"])                                 # before the first step
+    torch.save({"model": model.state_dict(), "hook": hook.state_dict()}, path)  # next to the training's own
+    hook.load_state_dict(torch.load(path)["hook"])                              # before the first step
 
 The new attempt then counts from the step after the checkpoint, and replaces what the one that crashed has
 from there on. Without it an attempt counts from 0 and replaces all of it. Threads: the training thread.
@@ -16,11 +16,11 @@ from tdcore.errors import ConfigError
 from tdcore.hooks.clock import Clock
 from tdcore.modes import ModeKeys
 
-__all__ = ["Resumable"]
+__all__ = ["StepStateDict"]
 
 
-class Resumable:
-    """The part of a hook that goes into checkpoints."""
+class StepStateDict:
+    """The part of a hook that is stored in checkpoints."""
 
     _clock: Clock
     _notes: dict[str, Any]

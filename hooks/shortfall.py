@@ -1,4 +1,4 @@
-"""What a hook was asked to record and did not, found when it closes. Knows no framework.
+"""Finds what a hook was requested to record and did not, when it closes. Independent of the framework.
 
 Each shortfall is a sentence: in the log, in the note "not_recorded" of the run, and from there in `tdcore ls`
 and in the report of rules. Nothing here runs before the end, so steps cost nothing.
@@ -58,10 +58,10 @@ class Shortfalls:
     ) -> None:
         self._collections = collections
         self._clock = clock
-        asked = dict.fromkeys(given.include_collections)
-        if tuple(asked) == COLLECTIONS:
-            asked.pop(CollectionKeys.LOSSES)  # the defaults of td.watch(): nobody has asked for each
-        self._asked = asked
+        requested = dict.fromkeys(given.include_collections)
+        if tuple(requested) == COLLECTIONS:
+            requested.pop(CollectionKeys.LOSSES)  # the defaults of td.watch(), not requests of the user
+        self._requested = requested
         own = {id(each) for each in given.collections}
         self._of_rules = {
             pattern
@@ -69,13 +69,13 @@ class Shortfalls:
             if id(each) not in own
             for pattern in (*each.include_regex, *each.module_regex)
         }
-        self._wants_model = given.save_all or bool(given.include_regex)
+        self._requests_model = given.save_all or bool(given.include_regex)
 
     @property
     def needs_a_model(self) -> list[str]:
-        """What the user has asked for that only a model has, in words."""
-        found = [name for name in _OF_A_MODEL if name in self._asked]
-        return found or ["tensors of a model"] * self._wants_model
+        """The requests of the user that only a model can fulfil, in words."""
+        found = [name for name in _OF_A_MODEL if name in self._requested]
+        return found or ["tensors of a model"] * self._requests_model
 
     def of_collections(self, possible: Possible) -> Iterator[str]:
         """A sentence for each collection that was due and lacks something."""
@@ -90,7 +90,7 @@ class Shortfalls:
                 if name != CollectionKeys.DEFAULT and not collection.seen:
                     hint = did_you_mean(name, BUILT_IN)
                     yield f"collection {name!r} is empty: it has no pattern and no tensor{hint}"
-            elif name in self._asked and not collection.seen:
+            elif name in self._requested and not collection.seen:
                 yield from _empty(name, modes, possible)
 
     @property

@@ -30,8 +30,8 @@ from transformers import Trainer, TrainerCallback
 
 from tdcore.config.settings import disabled
 from tdcore.hooks.pytorch import Hook
-from tdcore.hooks.pytorch.living import living
-from tdcore.hooks.pytorch.training import Training, replace
+from tdcore.hooks.pytorch.model.introspection import live_instances
+from tdcore.hooks.pytorch.trainer_session import TrainerSession, replace_attribute
 
 __all__ = ["HookCallback", "continue_steps"]
 
@@ -46,7 +46,7 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
     """Captures a Trainer's training. Arguments: those of tdcore.hooks.pytorch.Hook."""
 
     def __init__(self, out_dir: str | os.PathLike[str], **options: Any) -> None:
-        self._training = Training(out_dir, options)
+        self._training = TrainerSession(out_dir, options)
         self._wrapped = ExitStack()
 
     @property
@@ -76,13 +76,15 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
             hook._warn("the Trainer of this callback was not found, so its losses are not recorded")
             return
         accelerator = trainer.accelerator
-        replace(accelerator, "backward", partial(_recorded, hook, accelerator.backward), self._wrapped)
+        replace_attribute(
+            accelerator, "backward", partial(_recorded, hook, accelerator.backward), self._wrapped
+        )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> Any:
-        """Keeps how far steps are counted for the next checkpoint; asks the trainer to stop, when asked."""
+        """Store the step numbers for the next checkpoint; stop the trainer after a stop request."""
         if self._training.hook is not None and not disabled():
             state.stateful_callbacks[_STATE] = self._training.hook.state_dict()
-        if self._training.stop_asked:
+        if self._training.stop_requested:
             control.should_training_stop = True
         return control
 
@@ -121,7 +123,7 @@ def continue_steps(hook: Hook, model: nn.Module) -> str | None:
 
     Returns: A message where the trainer has resumed and its checkpoint has no step numbers.
     """
-    for trainer in living(Trainer):
+    for trainer in live_instances(Trainer):
         if getattr(trainer, "is_in_train", False) and any(part is model for part in trainer.model.modules()):
             trainer.add_callback(StepNumbers(hook))
             saved = trainer.state.stateful_callbacks.get(_STATE)
@@ -135,7 +137,7 @@ def continue_steps(hook: Hook, model: nn.Module) -> str | None:
 
 def _trainer_of(callback: TrainerCallback) -> Any:
     """The trainer that calls this callback; None where it is not found."""
-    for trainer in living(Trainer):
+    for trainer in live_instances(Trainer):
         handler = getattr(trainer, "callback_handler", None)
         if any(one is callback for one in getattr(handler, "callbacks", ())):
             return trainer

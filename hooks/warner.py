@@ -13,10 +13,10 @@ class Warner:
     """Logs each message once. Holds no reference to the hook, so that a dropped hook is freed at once."""
 
     def __init__(self) -> None:
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def __call__(self, message: str) -> None:
         """Log the message as a warning unless it was logged before."""
-        if message not in self._said:
-            self._said.add(message)
+        if message not in self._logged:
+            self._logged.add(message)
             _log.warning("tdcore: %s", message)

@@ -1,5 +1,16 @@
 """The hook for PyTorch. `from tdcore.hooks.pytorch import Hook`.
 
+    hook.py             Hook: what a script makes and registers
+    steps/              which step a forward or an optimizer's step belongs to
+    forward/            forward hooks: outputs, inputs, losses, gradients of outputs
+    parameters/         weights, gradients, optimizer state, weight updates
+    distributed/        rank, local shards, outputs of collectives, replicas
+    compile/            torch.compile, torch.export, torch.jit, torch.fx
+    model/              structure of a model and names of its tensors
+    auto_attach.py      finds the model of a script under `tdcore run`
+    trainer_session.py  for the callbacks of Lightning and transformers
+
+Imports go from the top of this list to the bottom (tests/hooks/test_import_direction.py).
 With TDCORE_DISABLED=1 the names are those of hooks/inert.py, and nothing else is loaded.
 """
 

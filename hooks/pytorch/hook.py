@@ -40,13 +40,14 @@ from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
 from tdcore.hooks import current
 from tdcore.hooks.arguments import hook_config
-from tdcore.hooks.base import _ALL_HOOKS, BaseHook
-from tdcore.hooks.pytorch import compiled_steps
-from tdcore.hooks.pytorch.compiled import CompiledRoot, compile_in_use
-from tdcore.hooks.pytorch.driver import TrainingDriver
-from tdcore.hooks.pytorch.job import came_too_early, place_in_job
-from tdcore.hooks.pytorch.payload_size import expected_bytes
-from tdcore.hooks.pytorch.pickling import leave_hooks_out_of_pickles
+from tdcore.hooks.base import BaseHook
+from tdcore.hooks.live_hooks import LIVE_HOOKS
+from tdcore.hooks.pytorch.compile.code_variants import CompiledRoot, compile_in_use
+from tdcore.hooks.pytorch.compile.torchscript import hide_hooks_from_torchscript
+from tdcore.hooks.pytorch.distributed.rank import rank_and_world_size, rank_mismatch_message
+from tdcore.hooks.pytorch.forward.module_hooks import ModuleHook
+from tdcore.hooks.pytorch.model.pickling import leave_hooks_out_of_pickles
+from tdcore.hooks.pytorch.parameters.payload_size import expected_bytes
 from tdcore.hooks.pytorch.registration import (
     check_clock,
     check_loss,
@@ -54,11 +55,11 @@ from tdcore.hooks.pytorch.registration import (
     check_scaler,
     root_of,
 )
-from tdcore.hooks.pytorch.roots import Root, root_name
-from tdcore.hooks.pytorch.scripting import leave_out_of_scripts
-from tdcore.hooks.pytorch.signals import optimizer_hooks
+from tdcore.hooks.pytorch.steps import compiled_steps
+from tdcore.hooks.pytorch.steps.driver import TrainingDriver
+from tdcore.hooks.pytorch.steps.root import Root, root_name
+from tdcore.hooks.pytorch.steps.step_hooks import optimizer_step_hooks
 from tdcore.hooks.pytorch.takeover import take_over
-from tdcore.hooks.pytorch.tap import Tap
 from tdcore.hooks.recorder import array_product
 from tdcore.hooks.step_number import StepNumber
 from tdcore.modes import ModeKeys
@@ -82,7 +83,7 @@ class Hook(TrainingDriver):
     included, but for "output_gradients". include_workers: "one" (rank 0), "all", or a list of ranks. ring,
     flusher, close_timeout: see tdcore.session.Session. on_stop: called once with a stop request, instead of
     raising StopTraining. rules: instances, classes or names of rules; what they need is captured too
-    (hooks/rules.py). clock: what a step is: "update", from one update of the weights to the next
+    (hooks/rule_capture.py). clock: what a step is: "update", from one update of the weights to the next
     (docs/pytorch.md), or "forward", as in the older library: one forward of the first registered module.
     export_tensorboard, tensorboard_dir: refused until there is such an export.
     """
@@ -152,7 +153,7 @@ class Hook(TrainingDriver):
 
     def _start(self, config: HookConfig, *, clock: str = "update", **options: Any) -> None:
         check_clock(clock)
-        self._place = rank, world_size = place_in_job()
+        self._rank_and_size = rank, world_size = rank_and_world_size()
         options |= {"rank": rank, "world_size": world_size}
         BaseHook.__init__(self, config, framework_version=str(torch.__version__), **options)
         self._start_driver()
@@ -161,7 +162,7 @@ class Hook(TrainingDriver):
     # What a script registers ------------------------------------------------------------------------------
 
     def register_module(self, module: nn.Module) -> None:
-        """Captures this model. Any number may be registered, in any order (names: roots.py).
+        """Captures this model. Any number may be registered, in any order (names: root.py).
 
         A hook that has the same model registered is closed first, with a warning: a model has one hook.
         """
@@ -169,28 +170,28 @@ class Hook(TrainingDriver):
         self._roots = [root for root in self._roots if root.reference() is not None]
         if self._off or any(root.reference() is module for root in self._roots):
             return
-        take_over(self, module, list(_ALL_HOOKS))
-        early = came_too_early(self._place)
+        take_over(self, module, list(LIVE_HOOKS))
+        early = rank_mismatch_message(self._rank_and_size)
         if early is not None:
             self._notes["place"] = early
             self._warn(early)
         name = root_name(module, self._roots)
         compiled = CompiledRoot() if self._roots else self._gate
-        compiled.met = compile_in_use()  # until it is called as it is
+        compiled.root_is_compiled = compile_in_use()  # until it is called as it is
         root = Root(self, module, name, compiled)
         if type(self).forward_hook is not Hook.forward_hook:
-            root.taps.override = weakref.WeakMethod(self.forward_hook)
+            root.module_hooks.override = weakref.WeakMethod(self.forward_hook)
         with ExitStack() as stack:
             if not self._listens:
                 self._listens = True
-                before, after = optimizer_hooks(weakref.ref(self))
+                before, after = optimizer_step_hooks(weakref.ref(self))
                 stack.callback(register_optimizer_step_pre_hook(before).remove)
                 stack.callback(register_optimizer_step_post_hook(after).remove)
             self._roots.append(root)
             root.put_on(self, stack)
             self._stack.enter_context(stack.pop_all())
         leave_hooks_out_of_pickles()
-        leave_out_of_scripts()
+        hide_hooks_from_torchscript()
         self._foreign.clear()
         self._guarded("ring size", self._expect, module, name)
         self._clock.refresh_next()
@@ -214,7 +215,7 @@ class Hook(TrainingDriver):
         self._losses.add(loss_module)
         if self._clock.plan is not None:
             self._guarded("losses", self._attach_losses, self._clock.plan)
-        elif self._gate.met or compile_in_use():
+        elif self._gate.root_is_compiled or compile_in_use():
             compiled_steps.arm_losses(self)
 
     def forward_hook(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
@@ -233,9 +234,9 @@ class Hook(TrainingDriver):
         if self._off:
             return
         for root in self._roots:
-            tap = root.taps.output_tap(module)
-            if tap is not None:
-                Tap.__call__(tap, module, inputs, outputs)
+            hook = root.module_hooks.output_hook(module)
+            if hook is not None:
+                ModuleHook.__call__(hook, module, inputs, outputs)
 
     def set_mode(self, mode: ModeKeys) -> None:
         """Says what the following steps are. From the first call on the mode no longer follows what runs.
@@ -306,12 +307,12 @@ class Hook(TrainingDriver):
             return
         self._by_hand = True
         self._guarded("steps", self._stop_following)
-        self._ask_control()
+        self._check_control_guarded()
         root = self._roots[0].reference() if self._roots else None
         following = _GLOBAL if root is None else _TRAIN if root.training else _EVAL
         self._guarded("steps", self._start_by_hand, self._mode or following)
 
-    # What the base asks -----------------------------------------------------------------------------------
+    # For the base class -----------------------------------------------------------------------------------
 
     @staticmethod
     def _product(tensor: Any, product: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a script may register with a hook: checked when it is given, so that a mistake is told there.
+"""Checks of the objects that a script registers, so that a mistake raises an error at once.
 
 Threads: the training thread.
 """
@@ -9,15 +9,15 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdcore.errors import ConfigError
-from tdcore.hooks.pytorch.bypass import refuses_hooks
-from tdcore.hooks.pytorch.compiled import original
-from tdcore.hooks.pytorch.scaler import GRAD_SCALER
+from tdcore.hooks.pytorch.compile.code_variants import original
+from tdcore.hooks.pytorch.forward.unhookable import refuses_hooks
+from tdcore.hooks.pytorch.parameters.grad_scaler import GRAD_SCALER
 
 __all__ = ["check_clock", "check_loss", "check_optimizer", "check_scaler", "root_of"]
 
 
 def root_of(module: object) -> nn.Module:
-    """The module to watch: of what torch.compile() gave, the model inside."""
+    """Return the module to register: of the result of torch.compile(), the model inside."""
     if not isinstance(module, nn.Module):
         raise ConfigError(f"register_module needs a torch.nn.Module, got {type(module).__name__}")
     module = original(module)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from tdcore.hooks.pytorch.wrappers import class_name, innermost
+from tdcore.hooks.pytorch.model.wrappers import WRAPPERS, class_name, innermost
 
 if TYPE_CHECKING:
     from tdcore.hooks.base import BaseHook
@@ -27,12 +27,12 @@ def take_over(hook: BaseHook, module: nn.Module, others: Iterable[BaseHook]) -> 
 
     Waits for the data of each, as close() does. An error while one closes is logged and goes no further.
     """
-    model = _model_of(module)
+    model = innermost(module, WRAPPERS)
     for other in others:
         if other is hook or other._off:
             continue
         roots = [root.reference() for root in getattr(other, "_roots", ())]
-        if not any(root is not None and _model_of(root) is model for root in roots):
+        if not any(root is not None and innermost(root, WRAPPERS) is model for root in roots):
             continue
         other._notes["taken_over_by"] = hook.out_dir
         _log.warning(
@@ -45,11 +45,3 @@ def take_over(hook: BaseHook, module: nn.Module, others: Iterable[BaseHook]) -> 
             other.close()
         except Exception as error:
             _log.warning("tdcore: the hook that wrote to %s did not close: %s", other.out_dir, error)
-
-
-def _model_of(module: nn.Module) -> nn.Module:
-    """The module inside all wrappers, nn.DataParallel included."""
-    module = innermost(module)
-    while isinstance(module, nn.DataParallel):
-        module = innermost(module.module)
-    return module

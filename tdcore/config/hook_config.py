@@ -28,7 +28,7 @@ class HookConfig:
     ranks or worker names; a tuple of names once checked.
     collections: collections with settings of their own; they are saved without being named again.
     dry_run: count what would be saved, write nothing. rules: as text, by which the run is meant to be judged;
-    only kept in run.json, for `tdcore rules run` (hooks/rules.py turns them into collections).
+    only kept in run.json, for `tdcore rules run` (hooks/rule_capture.py turns them into collections).
     """
 
     out_dir: str

@@ -27,7 +27,7 @@ from tdcore.launch.import_watch import after_import
 from tdcore.launch.script import Script
 
 if TYPE_CHECKING:
-    from tdcore.hooks.pytorch.attach import Attachment
+    from tdcore.hooks.pytorch.auto_attach import Attachment
     from tdcore.launch.run_summary import RunSummary
 
 __all__ = ["chosen_config", "main"]
@@ -79,7 +79,7 @@ class _Recording:
         """Attach to the training; called after the import of torch."""
         try:
             from tdcore.hooks import current
-            from tdcore.hooks.pytorch.attach import Attachment
+            from tdcore.hooks.pytorch.auto_attach import Attachment
 
             current.offer(self._hook)
             self._attachment = Attachment(self._hook, _say_nothing if self._quiet else _say, _say)

@@ -38,9 +38,11 @@ CEILINGS = {
     "unsaved step": Ceiling(226, 6, "forward pre-hook, clock, optimizer pre-hook and post-hook"),
     # Two native calls, weights as the forward begins and gradients as the optimizer steps. With one, at the
     # optimizer's step, it was 2110 and 56, and weights were wrong where a script changed them in between.
-    "saved step": Ceiling(3171, 81, "model of one layer: plan, taps on and off, 4 taps, weights, gradients"),
-    "tapped call": Ceiling(90, 1, "one output: one Python call; the tap is put on and taken off in C"),
-    "input and output": Ceiling(194, 2, "two taps on one module, of which one is a pre-hook"),
+    "saved step": Ceiling(
+        3171, 79, "model of one layer: plan, 4 module hooks on and off, weights, gradients"
+    ),
+    "hooked call": Ceiling(90, 1, "one output: one Python call; the hook is attached and detached in C"),
+    "input and output": Ceiling(194, 2, "two hooks on one module, one of them a pre-hook"),
     "parameter tensor": Ceiling(9, 0, "a weight or gradient, found again and taken without a Python call"),
     "state tensor": Ceiling(12, 0, "a tensor of the optimizer's state, found under its key"),
 }
@@ -193,12 +195,12 @@ def test_a_step_that_saves_every_collection(make_job: MakeJob) -> None:
     check("saved step", job.count())
 
 
-def test_each_call_of_a_tapped_module(make_job: MakeJob) -> None:
+def test_each_call_of_a_hooked_module(make_job: MakeJob) -> None:
     small, large = (make_job(relus(size), EVERY, "outputs") for size in (5, 25))
-    check("tapped call", large.count(), small.count(), per=20)
+    check("hooked call", large.count(), small.count(), per=20)
 
 
-def test_each_input_and_output_of_a_tapped_module(make_job: MakeJob) -> None:
+def test_each_input_and_output_of_a_hooked_module(make_job: MakeJob) -> None:
     small, large = (make_job(relus(size), EVERY, "inputs", "outputs") for size in (5, 25))
     check("input and output", large.count(), small.count(), per=20)
 

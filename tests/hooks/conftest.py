@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import tdcore as td
-from tdcore.hooks.pytorch import Hook, compiled
+from tdcore.hooks.pytorch import Hook
+from tdcore.hooks.pytorch.compile import code_variants
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def fresh_compiler() -> Iterator[None]:
     torch._dynamo.utils.counters.clear()
     yield
     torch._dynamo.reset()
-    compiled._ever = False
+    code_variants._ever = False
 
 
 class Captured:

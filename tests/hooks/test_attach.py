@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 import tdcore as td
 from tdcore.hooks.pytorch import Hook
-from tdcore.hooks.pytorch.attach import Attachment
-from tdcore.hooks.pytorch.living import living
+from tdcore.hooks.pytorch.auto_attach import Attachment
+from tdcore.hooks.pytorch.model.introspection import live_instances
 from tests.gates.counting import Counting
 
 from .conftest import MakeHook, ReadRun
@@ -68,12 +68,12 @@ def watch(make_hook: MakeHook) -> Iterator[Watch]:
 @pytest.fixture(autouse=True)
 def no_older_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Optimizers that other tests have left in the process count as gone."""
-    older = living(torch.optim.Optimizer)
+    older = live_instances(torch.optim.Optimizer)
 
     def younger(kind: type) -> list[Any]:
-        return [found for found in living(kind) if all(found is not one for one in older)]
+        return [found for found in live_instances(kind) if all(found is not one for one in older)]
 
-    monkeypatch.setattr("tdcore.hooks.pytorch.attach.living", younger)
+    monkeypatch.setattr("tdcore.hooks.pytorch.auto_attach.live_instances", younger)
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
@@ -367,9 +367,9 @@ def test_a_step_that_is_not_saved_costs_one_look_at_its_loss(watch: Watch) -> No
     with Counting() as counting:
         train(model, optimizer, steps=10)
     assert watched.hook.global_step == 11
-    ours = {name: count for name, count in counting.calls.items() if name.startswith("attach.py")}
+    ours = {name: count for name, count in counting.calls.items() if name.startswith("auto_attach.py")}
     assert sum(ours.values()) == 20  # __get__ and what it calls, once per backward
-    spent = sum(count for name, count in counting.instructions.items() if name.startswith("attach.py"))
+    spent = sum(count for name, count in counting.instructions.items() if name.startswith("auto_attach.py"))
     assert spent <= 10 * 60, counting.where()
 
 

@@ -33,7 +33,7 @@ Steps = Callable[[int], None]
 def ask(hook: Hook, number: int, document: bytes) -> None:
     """As the action does, then waits until the flusher has passed it on."""
     LocalSink(Path(hook.out_dir)).put_new(capture_key(0, number), [document])
-    wait_until(hook._asked, "the request arrived")
+    wait_until(hook._control_changed, "the request arrived")
 
 
 def request(*tensors: str, **settings: Any) -> bytes:

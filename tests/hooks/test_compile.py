@@ -79,7 +79,7 @@ def test_steps_that_save_nothing_share_one_variant_also_in_a_row(make_hook: Make
 
 
 @pytest.mark.supports("torch.compile, fullgraph", "cost")
-def test_between_saved_steps_modules_carry_nothing_and_the_code_without_taps_runs(
+def test_between_saved_steps_modules_carry_nothing_and_the_code_without_hooks_runs(
     make_hook: MakeHook,
 ) -> None:
     model = net()
@@ -123,7 +123,7 @@ def of_two_models(make_hook: MakeHook, read_run: ReadRun, folder: Any, compiling
     hook.register_module(critic)
     losses = train(faster, nn.ModuleList([generator, critic]), 4)
     assert not hook._faults
-    assert "compiled" not in hook._notes  # no step whose forward ran without taps
+    assert "compiled" not in hook._notes  # no step whose forward ran without module hooks
     return read_run(hook), losses
 
 

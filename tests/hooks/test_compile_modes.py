@@ -38,7 +38,7 @@ def test_inductor_keeps_every_capture_and_its_order_and_all_losses(
     expected, _ = captured(make_hook, read_run, eager, tmp_path / "eager", "before")
     run, losses = captured(make_hook, read_run, build, tmp_path / "compiled", "before")
     assert not counters["graph_break"]
-    assert counters["stats"]["unique_graphs"] == 2  # with taps and without
+    assert counters["stats"]["unique_graphs"] == 2  # with module hooks and without
     outputs = [name for name in expected.names(0) if "_output_" in name]
     assert [name for name in run.names(0) if "_output_" in name] == outputs
     assert sorted(run.names()) == sorted(expected.names())

@@ -319,7 +319,7 @@ def test_an_error_in_the_series_switches_off_the_series_alone(
         raise RuntimeError("broken")
 
     with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING, "tdcore"):
-        patch.setattr("tdcore.hooks.pytorch.backward.Batch", fail)
+        patch.setattr("tdcore.hooks.pytorch.parameters.backward_gradients.CaptureSpec", fail)
         for _ in range(2):
             optimizer.zero_grad()
             model(torch.randn(5, 4)).square().mean().backward()

@@ -14,7 +14,7 @@ from torch import nn
 
 import tdcore as td
 from tdcore.hooks.pytorch import Hook
-from tdcore.hooks.pytorch.updates import _norms
+from tdcore.hooks.pytorch.parameters.weight_updates import _norms
 
 from .conftest import MakeHook, ReadRun
 from .models import Net

@@ -16,7 +16,7 @@ import tdcore as td
 from tdcore import _core
 from tdcore.hooks.devices import prepare_devices
 from tdcore.hooks.pytorch import Hook
-from tdcore.hooks.pytorch.model import cuda_devices
+from tdcore.hooks.pytorch.model.model_view import cuda_devices
 from tests.simulating import RING, InterfaceArray, numbers
 
 from .conftest import Captured, MakeHook, ReadRun

@@ -83,16 +83,16 @@ def test_on_stop_is_called_once_instead_of_raising(make_hook: MakeHook) -> None:
         "pytorch.Hook._start_training",
         "pytorch.Hook._end_step",
         "pytorch.Hook._owns",
-        "pytorch.entries.Entries._is_entry",
-        "pytorch.roots.Root._attach",
+        "pytorch.forward.entries.Entries._is_entry",
+        "pytorch.steps.root.Root._attach",
         "recorder.Recorder.capture",
-        "pytorch.model.ModelView.matches",
-        "pytorch.gradient_order.GradientOrder.start",
-        "pytorch.losses.LossHooks.attach",
-        "pytorch.ownership.Ownership.look",
-        "pytorch.parameters.ParameterCapture.begin_forward",
-        "pytorch.parameters.ParameterCapture.before_step",
-        "pytorch.bypass.Bypass.forward_ended",
+        "pytorch.model.model_view.ModelView.matches",
+        "pytorch.parameters.gradient_order.GradientOrder.start",
+        "pytorch.forward.losses.LossHooks.attach",
+        "pytorch.parameters.ownership.Ownership.look",
+        "pytorch.parameters.parameter_capture.ParameterCapture.begin_forward",
+        "pytorch.parameters.parameter_capture.ParameterCapture.before_step",
+        "pytorch.forward.unhookable.UnhookableLayers.forward_ended",
     ],
 )
 def test_an_error_in_the_capture_never_reaches_the_training_and_is_said_once(
@@ -123,7 +123,7 @@ def test_a_fault_in_one_part_leaves_the_others_on(
 
     hook, model = make_hook(save_all=True), Net()
     hook.register_module(model)
-    monkeypatch.setattr("tdcore.hooks.pytorch.tap.Tap._want", fail)
+    monkeypatch.setattr("tdcore.hooks.pytorch.forward.module_hooks.ModuleHook._spec_for", fail)
     train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=2)
     assert "activations is switched off" in caplog.text
     assert hook.counters().tensors >= 16  # weights and gradients of two steps

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from tdcore.config.save_config import SaveConfig
-from tdcore.hooks.pytorch.model import ModelView
+from tdcore.hooks.pytorch.model.model_view import ModelView
 
 from .conftest import MakeHook, ReadRun
 
@@ -257,7 +257,7 @@ ASKED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_a_module_swapped_for_its_like_is_tapped(
+def test_a_module_swapped_for_its_like_is_captured(
     make_hook: MakeHook, read_run: ReadRun, asked: dict[str, Any]
 ) -> None:
     hook, model = make_hook(**asked), Deep()

@@ -16,7 +16,7 @@ import tdcore as td
 from tdcore.config.hook_config import HookConfig
 from tdcore.errors import ConfigError
 from tdcore.hooks.pytorch import Hook
-from tdcore.hooks.rules import with_rules
+from tdcore.hooks.rule_capture import with_rules
 from tdcore.rules import DeadRelu, LossNotDecreasing, RuleProtocol, Status, VanishingGradient, run
 from tdcore.rules.need import STATISTICS, VALUES
 
@@ -166,7 +166,7 @@ def test_what_is_no_rule_is_refused_before_anything_is_written(tmp_path: Path, r
 
 def test_importing_the_hooks_imports_no_rule() -> None:
     code = (
-        "import sys, tdcore.hooks.pytorch, tdcore.hooks.rules\n"
+        "import sys, tdcore.hooks.pytorch, tdcore.hooks.rule_capture\n"
         "print(sorted({'pyarrow', 'tdcore.rules'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

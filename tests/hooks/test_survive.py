@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from tdcore.hooks.pytorch import Hook
-from tdcore.hooks.pytorch.driver_state import _IDLE_FORWARDS
+from tdcore.hooks.pytorch.steps.driver_state import _IDLE_FORWARDS
 
 from .conftest import Captured, MakeHook, ReadRun
 from .models import Net, train

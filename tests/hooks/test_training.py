@@ -11,7 +11,7 @@ import torch
 
 import tdcore as td
 from tdcore.errors import ConfigError, StopTraining
-from tdcore.hooks.pytorch.training import Training
+from tdcore.hooks.pytorch.trainer_session import TrainerSession
 from tdcore.session import StopRequest
 from tests.hooks.models import Net
 from tests.hooks.test_pytorch_errors import ask_to_stop
@@ -30,10 +30,10 @@ def options() -> dict[str, Any]:
 
 @pytest.fixture
 def make(tmp_path: Path, options: dict[str, Any]) -> Iterator[Any]:
-    made: list[Training] = []
+    made: list[TrainerSession] = []
 
-    def training(**more: Any) -> Training:
-        made.append(Training(tmp_path / "run", {**options, **more}))
+    def training(**more: Any) -> TrainerSession:
+        made.append(TrainerSession(tmp_path / "run", {**options, **more}))
         return made[-1]
 
     yield training
@@ -46,7 +46,7 @@ def test_alone_a_stop_request_is_kept_for_the_trainer_and_told_to_the_script(mak
     training = make(on_stop=told.append)
     ask_to_stop(training.begin(model, [], processes=1, resumed=None))
     model(torch.randn(2, 4))
-    assert training.stop_asked
+    assert training.stop_requested
     assert [request.reason for request in told] == ["loss is NaN"]
 
 

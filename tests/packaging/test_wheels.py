@@ -38,7 +38,12 @@ def test_the_wheel_of_this_python_is_manylinux_and_was_tried_without_a_compiler(
     assert wheel.name.startswith(f"tdcore_capture-0.1.0-{tag}-{tag}-manylinux_2_")
     assert f"{tag}  tried   {wheel}" in done.stdout
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"tdcore/hooks/pytorch/hook.py", "tdcore/rules/runner.py", "tdcore/py.typed"} <= set(names)
+    assert {
+        "tdcore/hooks/pytorch/hook.py",
+        "tdcore/hooks/pytorch/steps/driver.py",
+        "tdcore/rules/runner.py",
+        "tdcore/py.typed",
+    } <= set(names)
     assert not any(name.split("/")[0] in {"hooks", "rules", "tests", "benchmarks"} for name in names)
 
 

@@ -1,0 +1,35 @@
+"""All hooks of the process, and what happens to them in a forked child and at the end of the program.
+
+base.py registers both functions, after the modules of the session have registered theirs. Threads: any.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tdcore.hooks.base import BaseHook
+
+__all__ = ["LIVE_HOOKS", "close_hooks_at_exit", "disable_hooks_in_child"]
+
+LIVE_HOOKS: weakref.WeakSet[BaseHook] = weakref.WeakSet()
+_LONGEST_ERROR = 500  # characters
+
+
+def disable_hooks_in_child() -> None:
+    """Stop all hooks in a forked child: the ring belongs to the parent."""
+    for hook in list(LIVE_HOOKS):
+        hook._off = True
+
+
+def close_hooks_at_exit() -> None:
+    """Capture the rest of the last step and write the newest collections, before the sessions close."""
+    error = (
+        None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    )  # the error that ended the program
+    for hook in list(LIVE_HOOKS):
+        if error is not None:
+            hook._notes["exception"] = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+        hook._end_capture()

@@ -1,0 +1,76 @@
+"""Values that a script passes to the hook itself: scalars, named tensors, functional losses.
+
+Knows no framework. Threads: the training thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tdcore.config.built_in_collections import CollectionKeys
+from tdcore.config.collection import CollectionManager
+from tdcore.format.layout import TensorKind
+from tdcore.hooks.clock import Clock
+from tdcore.hooks.left_out import shortened
+from tdcore.hooks.plan import CaptureSpec
+from tdcore.hooks.recorder import Recorder, as_array
+from tdcore.modes import ModeKeys
+
+__all__ = ["ManualValues"]
+
+
+class ManualValues:
+    """Captures such values in the current step. Each method returns whether a value was captured."""
+
+    def __init__(
+        self, collections: CollectionManager, clock: Clock, recorder: Recorder, warn: Callable[[str], None]
+    ) -> None:
+        self._collections = collections
+        self._clock = clock
+        self._recorder = recorder
+        self._warn = warn
+
+    def scalar(self, name: str, value: Any) -> bool:
+        """A number, or what has one element."""
+        when = self._collections.get(CollectionKeys.SCALARS).save_config
+        step_id = self._clock.now.step_id
+        if when is not None and not when.should_save_step(ModeKeys(step_id.mode), step_id.mode_step):
+            return False
+        spec = self._clock.plan_of([CollectionKeys.SCALARS]).spec(name, TensorKind.SCALAR)
+        if spec is None:
+            return False
+        self._recorder.capture([as_array(value)], CaptureSpec([spec]), call=self._clock.now.next_call(name))
+        return True
+
+    def tensor(self, name: str, value: Any, collections: str | Iterable[str]) -> bool:
+        """A tensor, array or number, for these collections."""
+        for collection in [collections] if isinstance(collections, str) else list(collections):
+            self._collections.get(collection).add_tensor_name(name)
+            self._clock.include(collection)
+        return self._by_name(name, value, TensorKind.CUSTOM)
+
+    def gradient(self, name: str, value: Any) -> bool:
+        """The gradient of a tensor that the script named, for the collections that take the name."""
+        return self._by_name(name, value, TensorKind.GRADIENT)
+
+    def functional_loss(self, tensor_name: str, value: Any) -> bool:
+        """Capture the result of a function, as if it were the output of a module."""
+        name = f"{tensor_name}_output_0"
+        kind = TensorKind.LOSS if "loss" in tensor_name.lower() else TensorKind.CUSTOM
+        if not self._clock.plan_of(self._clock.included).takes(name, kind):
+            self._warn(
+                f"record_tensor_value: no saved collection takes the name {shortened(name)!r}; "
+                "put 'loss' into the name, or add a pattern that matches it to a collection"
+            )
+        return self._by_name(name, value, kind)
+
+    def _by_name(self, name: str, value: Any, kind: TensorKind) -> bool:
+        spec = self._clock.plan_now().spec(name, kind)
+        if spec is None:
+            return False
+        array = as_array(value)
+        single = kind is TensorKind.LOSS and set(array.shape) <= {1}
+        capture_spec = CaptureSpec([spec.whole if single else spec])
+        self._recorder.capture([array], capture_spec, call=self._clock.now.next_call(name))
+        return True

@@ -1,0 +1,388 @@
+"""Finds the model, its optimizers and its losses in a training script that does not know tdcore, or that has
+a hook and registers no model with it.
+
+The root is the first module that is called at the top (not inside another's forward) with gradients on, and
+whose parameters an optimizer holds; DistributedDataParallel, torch.compile and the like are looked through.
+Roots of other optimizers (a GAN has several) are looked for among all modules at that moment. A root whose
+calls are not seen (a compiled training step) is found at its optimizer's first step, so its first step is
+missed. As long as the process has no torch.optim optimizer, a module in training mode that a backward has
+reached is the root from its next call on, so its first step is missed, too. The loss is what the script calls
+backward() on: "loss_output_0", or its value before the scaling of a GradScaler.
+
+How: a `MethodProbe` replaces one method of a class and reports the object on which the method is looked up.
+The look-up then returns the method itself, so that no function of tdcore is on the stack while the method
+runs: tracebacks, warnings, signatures and compiled code stay as they are. One probe is on nn.Module.__call__
+until the root is found, and one is on Tensor.backward to the end. Threads: any. Never raises into the script;
+keeps no model, tensor or hook alive.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import FrameType, MethodType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from tdcore.errors import ConfigError
+from tdcore.hooks.live_hooks import LIVE_HOOKS
+from tdcore.hooks.pytorch.compile.tracing import graph_task
+from tdcore.hooks.pytorch.hook import Hook
+from tdcore.hooks.pytorch.model.introspection import live_instances
+from tdcore.hooks.pytorch.model.wrappers import module_to_register
+from tdcore.hooks.pytorch.parameters.grad_scaler import GRAD_SCALER
+from tdcore.hooks.pytorch.parameters.optimizers import owned_by
+from tdcore.hooks.pytorch.steps.step_hooks import ClosureWrapper
+
+__all__ = ["Attachment", "MethodProbe"]
+
+_SEARCHES = 16  # for optimizers at the first calls; then at every call whose number is a power of two
+_BACKWARDS = 16  # whose graph is searched, where the script has no optimizer
+_CALL_CODE = getattr(getattr(nn.Module, "_call_impl", None), "__code__", None)
+
+
+class MethodProbe:
+    """Replaces a method of a class; reports each object on which it is looked up, then returns the method.
+
+    On the class itself the method is found as if nothing stood there.
+    """
+
+    def __init__(self, owner: type, name: str, on_lookup: Callable[[Any], None]) -> None:
+        self._owner = owner
+        self._name = name
+        self._method: Any = getattr(owner, name)
+        self._on_lookup = on_lookup
+        setattr(owner, name, self)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        if instance is None:
+            return self._method
+        self._on_lookup(instance)
+        return MethodType(self._method, instance)
+
+    def close(self) -> None:
+        """Puts the method back, unless another has been put there since."""
+        if self._owner.__dict__.get(self._name) is self:
+            setattr(self._owner, self._name, self._method)
+
+
+class FirstClosureWrapper(ClosureWrapper):
+    """Stands in for a closure as long as no training was found: the closure's forward may be the first."""
+
+    def __init__(
+        self, attachment: Attachment, optimizer: weakref.ref[Optimizer], closure: Callable[..., Any]
+    ) -> None:
+        super().__init__(attachment.hook, optimizer, closure)
+        self._attachment = attachment
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As the closure."""
+        self._attachment.inside = self._optimizer
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:
+            self._attachment.inside = None
+
+
+class Attachment:
+    """Looks for a training and attaches a hook to it, once.
+
+    Args:
+        make_hook: Makes the hook; may raise.
+        inform: Prints a line for the user about what is done.
+        warn: Prints a line for the user about what cannot be done.
+    """
+
+    def __init__(
+        self, make_hook: Callable[[], Hook], inform: Callable[[str], None], warn: Callable[[str], None]
+    ) -> None:
+        self.found = False  # a training was found, whether it could be recorded or not
+        self.inside: weakref.ref[Optimizer] | None = None  # whose closure runs
+        self._make_hook = make_hook
+        self._inform = inform
+        self._warn = warn
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._stepped: list[weakref.ref[Optimizer]] = []
+        self._scalers: list[weakref.ref[Any]] = []
+        self._not_called: list[weakref.ref[nn.Module]] = []  # roots of an optimizer that has stepped twice
+        # Parameters of called modules, by id, while there is no optimizer; those that a backward has reached.
+        self._uncertain: dict[int, weakref.ref[nn.Parameter]] = {}
+        self._reached: dict[int, weakref.ref[nn.Parameter]] = {}
+        self._backwards = 0  # whose graph was searched
+        self._has_optimizers = False  # the process had one
+        self._hook: weakref.ref[Hook] | Callable[[], None] = lambda: None
+        self._call = MethodProbe(nn.Module, "__call__", self._on_call)
+        self._backward = MethodProbe(torch.Tensor, "backward", self._on_backward)
+        self._step = register_optimizer_step_pre_hook(self._on_step)
+        os.register_at_fork(after_in_child=self.close)
+
+    def close(self) -> None:
+        """Takes everything off; looks for nothing any more. The hook that was made stays."""
+        self.found = True
+        self._hook = lambda: None
+        self._call.close()
+        self._backward.close()
+        self._step.remove()
+
+    def hook(self) -> Hook | None:
+        """The hook that was made, while it exists."""
+        return self._hook()
+
+    # What PyTorch calls -----------------------------------------------------------------------------------
+
+    def _on_call(self, module: nn.Module) -> None:
+        """A module is about to be called, or somebody reads its __call__."""
+        try:
+            if not self.found and torch.is_grad_enabled() and _at_top(sys._getframe(2)):
+                self._check_root(module)
+        except Exception as error:
+            self._stop_after_error(error)
+
+    def _on_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An optimizer is about to step, and no root was found yet: its next call, or this, shows it.
+
+        Torch iterates over the hooks of optimizers now: none is added or removed until the next backward.
+        """
+        try:
+            if self.found:
+                return None
+            again = any(known() is optimizer for known in self._stepped)
+            self._stepped.append(weakref.ref(optimizer))
+            if again:  # a whole step has passed
+                own = {id(one) for one in owned_by(optimizer)}
+                held = {id(one) for other in live_instances(Optimizer) for one in owned_by(other)}
+                roots = _roots_of(own)
+                if roots:
+                    roots += _roots_of(held - own, known_root=roots[0])
+                self._not_called = list(map(weakref.ref, {id(root): root for root in roots}.values()))
+            if not any(map(callable, (*args[1:], *kwargs.values()))):
+                return None
+            wrap = partial(FirstClosureWrapper, self, weakref.ref(optimizer))
+            rest = [wrap(value) if callable(value) else value for value in args[1:]]
+            return (args[0], *rest), {key: wrap(one) if callable(one) else one for key, one in kwargs.items()}
+        except Exception as error:
+            self._stop_after_error(error, inside_step=True)
+        return None
+
+    def _on_backward(self, root: torch.Tensor) -> None:
+        """Backward is about to start at this tensor."""
+        hook = self._hook()
+        if self._not_called and not self.found:
+            self._attach_not_called()
+        if not self.found and self._uncertain and self._backwards < _BACKWARDS and not self._has_optimizers:
+            self._search_graph(root)
+        if hook is None or hook._off or not hook._saves_losses:
+            return
+        try:
+            inside = graph_task is not None and graph_task() != -1
+            if not inside and root.requires_grad and root.numel() == 1:
+                hook.record_tensor_value("loss", _unscaled(root, self._scalers))
+        except Exception as error:
+            self._hook = lambda: None
+            hook._fault("the loss", error)
+
+    # How the root is found --------------------------------------------------------------------------------
+
+    def _check_root(self, module: nn.Module) -> None:
+        parameters = {id(one) for one in module.parameters() if one.requires_grad}
+        if not parameters:
+            return
+        self._calls += 1
+        optimizers = [known for known in (one() for one in self._stepped) if known is not None]
+        due = self._calls <= _SEARCHES or self._calls & (self._calls - 1) == 0
+        if not optimizers and due:
+            optimizers = live_instances(Optimizer)
+        held = {id(one) for optimizer in optimizers for one in owned_by(optimizer)}
+        if parameters.isdisjoint(held):
+            if optimizers:
+                self._has_optimizers = True
+            held = self._reached_by_backward(module)
+            if parameters.isdisjoint(held):
+                return
+        root = module_to_register(module)
+        others = held - {id(one) for one in root.parameters()}
+        self._attach([root, *_roots_of(others, known_root=root)])
+
+    def _reached_by_backward(self, module: nn.Module) -> set[int]:
+        """Ids of parameters that backwards have reached, where no optimizer exists; notes the module's."""
+        if self._has_optimizers or not module.training:
+            return set()
+        own = {id(one): weakref.ref(one) for one in module.parameters() if one.requires_grad}
+        reached = {key for key, known in self._reached.items() if known() is not None}
+        if reached.isdisjoint(own):
+            self._uncertain.update(own)
+        elif live_instances(Optimizer):
+            self._has_optimizers = True
+            return set()
+        return reached
+
+    def _search_graph(self, root: torch.Tensor) -> None:
+        """A backward is about to start, and no optimizer is known: notes which parameters it reaches."""
+        try:
+            self._backwards += 1
+            if root.grad_fn is not None:
+                leaf_ids = _leaves_of(root.grad_fn)
+                self._reached.update((key, one) for key, one in self._uncertain.items() if key in leaf_ids)
+        except Exception as error:
+            self._stop_after_error(error)
+
+    def _attach_not_called(self) -> None:
+        """A backward is about to start, and an optimizer has stepped twice whose model no call has shown."""
+        try:
+            roots = [root for root in (known() for known in self._not_called) if root is not None]
+            self._not_called = []
+            if roots:
+                self._attach(roots)
+        except Exception as error:
+            self._stop_after_error(error)
+
+    def _attach(self, roots: list[nn.Module]) -> None:
+        with self._lock:
+            if self.found:
+                return
+            self.found = True
+        self._call.close()
+        self._step.remove()
+        own = [hook for hook in list(LIVE_HOOKS) if not hook._off]
+        without_module = [hook for hook in own if isinstance(hook, Hook) and not hook._roots]
+        if own and not without_module:
+            self._inform("the script has a hook of its own, so `tdcore run` adds none")
+            self.close()
+            return
+        hook = without_module[0] if without_module else self._make_hook()
+        try:
+            self._register(hook, roots)
+        except BaseException:
+            hook.close()
+            raise
+        if self.inside is not None:
+            hook._inside, hook._attentive = self.inside, True
+        self._scalers = [weakref.ref(scaler) for scaler in live_instances(GRAD_SCALER)]
+        self._hook = weakref.ref(hook)
+
+    def _register(self, hook: Hook, roots: list[nn.Module]) -> None:
+        first, *others = roots
+        hook.register_module(first)
+        names = [type(first).__name__]
+        for root in others:
+            if self._joins(hook, root):
+                names.append(type(root).__name__)
+            else:
+                self._warn(f"{type(root).__name__} trains beside {names[0]}; it is not recorded")
+        if not hook._off:
+            self._continue_steps(hook, first)
+            attempt = hook._session.attempt if hook._session is not None else 0
+            again = f" (attempt {attempt}; those before it are kept)" if attempt else ""
+            self._inform(f"recording {', '.join(names)} to {hook.out_dir}{again}")
+
+    def _continue_steps(self, hook: Hook, root: nn.Module) -> None:
+        """Where the trainer of transformers has resumed from a checkpoint: the numbers go on from there."""
+        if "transformers.trainer" not in sys.modules:
+            return
+        try:
+            from tdcore.hooks.transformers import continue_steps
+
+            message = continue_steps(hook, root)
+        except Exception as error:
+            message = (
+                f"step numbers of the Trainer's checkpoint are not known: {type(error).__name__}: {error}"
+            )
+        if message is not None:
+            hook._notes["not_resumed"] = message
+            self._warn(message)
+
+    @staticmethod
+    def _joins(hook: Hook, root: nn.Module) -> bool:
+        try:
+            hook.register_module(root)
+        except ConfigError:
+            return False
+        return True
+
+    def _stop_after_error(self, error: Exception, *, inside_step: bool = False) -> None:
+        """An error of our own: the script goes on without us. inside_step: hooks of optimizers stay."""
+        self.found = True
+        self._warn(f"nothing is recorded: {error}; the script goes on")
+        if not inside_step:
+            self.close()
+
+
+def _at_top(frame: FrameType | None) -> bool:
+    """Whether the call comes from the script and not from another module's forward, or from torch.compile,
+    which reads what it will call."""
+    if frame is not None and frame.f_code.co_name != "__call__" and _of_compiler(frame):
+        return False
+    if graph_task is not None and graph_task() != -1:
+        return False  # activation checkpointing computes a module again
+    while frame is not None:
+        if frame.f_code is _CALL_CODE:
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _of_compiler(frame: FrameType) -> bool:
+    name: str = frame.f_globals.get("__name__", "")
+    return name.startswith("torch._dynamo")
+
+
+def _leaves_of(node: Any) -> set[int]:
+    """Ids of the leaf tensors that a backward from this node of the graph reaches."""
+    found: set[int] = set()
+    seen, stack = {node}, [node]
+    while stack:
+        node = stack.pop()
+        found.add(id(getattr(node, "variable", None)))
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return found
+
+
+def _roots_of(held: set[int], known_root: nn.Module | None = None) -> list[nn.Module]:
+    """The outermost modules that can be called and hold some of the parameters (by their ids).
+
+    known_root: a root that is known already. A module that contains it is no root.
+    """
+    if not held:
+        return []
+    modules = live_instances(nn.Module)
+    holding = [
+        module
+        for module in modules
+        if type(module).forward is not nn.Module.forward
+        and any(id(one) in held for one in module.parameters())
+        and not any(one is known_root for one in module.modules())
+    ]
+    inner = {id(child) for module in holding for child in module.modules() if child is not module}
+    tops = (module_to_register(module) for module in holding if id(module) not in inner)
+    return list({id(top): top for top in tops}.values())
+
+
+def _unscaled(root: torch.Tensor, scalers: Iterable[weakref.ref[Any]]) -> torch.Tensor:
+    """The loss as the script computed it: GradScaler.scale() multiplies it by a power of two.
+
+    What autograd saved is asked for only where a scaler has scaled something: in activation checkpointing the
+    question alone computes the forward again.
+    """
+    known = (getattr(reference(), "_scale", None) for reference in scalers)
+    scales = [scale for scale in known if isinstance(scale, torch.Tensor)]
+    if not scales or root.grad_fn is None or root.grad_fn.name() != "MulBackward0":
+        return root
+    factor = getattr(root.grad_fn, "_saved_other", None)
+    if isinstance(factor, torch.Tensor) and factor.numel() == 1:
+        for scale in scales:
+            if scale.data_ptr() == factor.data_ptr():
+                with torch.no_grad():
+                    return root.detach() / scale
+    return root

@@ -1,0 +1,1 @@
+"""Models under torch.compile, torch.export, torch.jit and torch.fx."""

@@ -1,0 +1,55 @@
+"""Hides hooks of tdcore from torch.jit.script(), which compiles the hooks of a module and refuses ours.
+
+A script that trains and then exports its model must not fail because it is recorded. So our hooks, and the
+functions that copies of a model hold in their place, are removed while the list of hooks is read. That list
+comes from one private function of torch; without that function torch.jit.script() may fail. Threads: any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from tdcore.hooks.pytorch.model.pickling import InertInCopies
+
+__all__ = ["hide_hooks_from_torchscript"]
+
+_NOTHING = contextlib.nullcontext.__exit__
+
+
+def hide_hooks_from_torchscript() -> None:
+    """From now on, until the process ends. May be called again."""
+    recursive = getattr(torch.jit, "_recursive", None)
+    stubs = getattr(recursive, "get_hook_stubs", None)
+    if callable(stubs) and not hasattr(stubs, "__wrapped__"):
+        setattr(recursive, "get_hook_stubs", _without_ours(stubs))  # noqa: B010  # mypy: private, may be absent
+
+
+def _without_ours(stubs: Callable[[nn.Module], Any]) -> Callable[[nn.Module], Any]:
+    @functools.wraps(stubs)
+    def without_ours(module: nn.Module) -> Any:
+        with contextlib.ExitStack() as undo:
+            for hooks in (module._forward_hooks, module._forward_pre_hooks):
+                there = dict(hooks)
+                ours = [key for key, hook in there.items() if _is_ours(hook)]
+                if ours:
+                    undo.callback(_put_back, hooks, there)
+                    for key in ours:
+                        del hooks[key]
+            return stubs(module)
+
+    return without_ours
+
+
+def _is_ours(hook: object) -> bool:
+    return isinstance(hook, InertInCopies) or getattr(hook, "__func__", None) is _NOTHING
+
+
+def _put_back(hooks: dict[int, Any], there: dict[int, Any]) -> None:
+    hooks.clear()  # so that their order is as it was
+    hooks.update(there)

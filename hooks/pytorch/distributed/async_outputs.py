@@ -1,0 +1,65 @@
+"""Module outputs that a collective still writes: read once the training has waited for the collective.
+
+RowwiseParallel returns such an output; the next operator waits for it. Until then nothing may be read, and
+tdcore does not wait (sharding.py explains why). The tensor is kept until the next capture or the end of the
+root's forward, and is captured then under its own step and call, if the collective has finished and nothing
+has changed the tensor. Otherwise a row with status "skipped" is written.
+Threads: any; one thread at a time empties the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from tdcore.hooks.plan import CaptureSpec
+
+__all__ = ["AsyncOutputs"]
+
+
+class PendingOutput(NamedTuple):
+    """An output that is captured later.
+
+    Attributes:
+        whole: The output of the module.
+        local: This rank's shard of it.
+        version: Version of the output when the module returned it.
+        when: Step, mode, mode step, call.
+    """
+
+    whole: torch.Tensor
+    local: Any
+    version: int
+    capture_spec: CaptureSpec
+    when: tuple[int, int, int, int]
+
+
+class AsyncOutputs:
+    """Keeps tensors at most until the end of a forward. native: Ring.capture()."""
+
+    def __init__(self, native: Callable[..., int]) -> None:
+        self._native = native
+        self.pending: list[PendingOutput] = []
+
+    def keep(
+        self, whole: torch.Tensor, local: Any, capture_spec: CaptureSpec, when: tuple[int, int, int, int]
+    ) -> bool:
+        """False when a change of the tensor could not be seen later."""
+        if whole.is_inference():
+            return False
+        self.pending.append(PendingOutput(whole, local, whole._version, capture_spec, when))
+        return True
+
+    def take(self, *, last: bool) -> None:
+        """Captures those that are finished. last: leaves a row of each of the others."""
+        waiting, self.pending = self.pending, []
+        for kept in waiting:
+            finished = kept.local.completed
+            if not finished and not last:
+                self.pending.append(kept)
+                continue
+            same = finished and kept.whole._version == kept.version
+            value = kept.local.elem if same else torch.empty(0, device="meta")  # no bytes: "skipped"
+            self._native([value], kept.capture_spec.ids, kept.capture_spec.flags, *kept.when)

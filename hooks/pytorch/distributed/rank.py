@@ -1,0 +1,31 @@
+"""Rank and world size of this process. Threads: any; never communicates."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+__all__ = ["rank_and_world_size", "rank_mismatch_message"]
+
+
+def rank_and_world_size() -> tuple[int, int]:
+    """Rank and world size, from torch.distributed where it runs, else from torchrun's variables."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    try:
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 0, 1
+
+
+def rank_mismatch_message(place: tuple[int, int]) -> str | None:
+    """Return a warning where the hook was made before the job began, as another rank; else None."""
+    now = rank_and_world_size()
+    if now == place:
+        return None
+    return (
+        f"this hook was made as rank {place[0]} of {place[1]}, and this process is rank {now[0]} of {now[1]} "
+        "now: make the hook after torch.distributed.init_process_group()"
+    )

@@ -1,0 +1,262 @@
+"""Local shards of distributed tensors, and their place in the whole tensor.
+
+A DTensor (FSDP2, tensor and expert parallel) is captured as its local shard. The shard has its own id of the
+tensor's name, which contains the place of the shard (tdcore/format/shard.py). Parameters of a model under
+DistributedDataParallel, their gradients and optimizer state are whole on every rank and are marked so. Every
+other tensor is the rank's own.
+
+No operator of a DTensor is called here, because any operator may communicate: only attributes are read, and
+the place is computed from the mesh. A collective that the training has started and not finished (an
+AsyncCollectiveTensor) is not waited for, because it may depend on what this rank sends next. The output of
+such a collective is read after the training has waited (async_outputs.py); otherwise its row has no values.
+Threads: any. Keeps no tensor.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import repeat
+from operator import is_
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from tdcore.format.layout import TensorKind
+from tdcore.format.shard import NORM_OF, Shard
+from tdcore.hooks.plan import CaptureSpec, NameTable
+from tdcore.hooks.pytorch.distributed.async_outputs import AsyncOutputs
+from tdcore.hooks.pytorch.model.introspection import isinstance_if_imported
+from tdcore.hooks.pytorch.model.model_view import ModelView
+from tdcore.hooks.pytorch.model.opt_in_series import BACKWARD, RATIO, UPDATE
+from tdcore.hooks.pytorch.model.wrappers import active_ddp, ddp_ranks, ignored_by_ddp
+from tdcore.hooks.recorder import Recorder
+
+__all__ = ["LocalShard", "LocalShards", "local_shard_of", "match_sharding", "shard_box"]
+
+_PLAIN = frozenset({torch.Tensor, nn.Parameter, type(None), np.ndarray, np.float64})
+_OF_PARAMETERS = frozenset(
+    {TensorKind.WEIGHT, TensorKind.BIAS, TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE}
+)
+_COPIED_SERIES = tuple(f"{series}/" for series in (BACKWARD, UPDATE, RATIO))  # microbatch: the rank's own
+_ASYNC = ("torch.distributed._functional_collectives", "AsyncCollectiveTensor")
+_FLAT = (
+    "FullyShardedDataParallel: each rank's part is a piece of flattened parameters, whose place is not told"
+)
+_NOT_FINISHED = (
+    "was not finished: read later, or not at all when the training did not wait for it in the forward"
+)
+_PLACES = 1 << 16  # of tensors that are remembered
+
+
+class LocalShard(NamedTuple):
+    """Tensor that this rank holds.
+
+    Attributes:
+        tensor: The local values.
+        shard: Their place in the whole tensor; None for a tensor of the rank's own.
+        trouble: Why the place is unknown where it should be known.
+    """
+
+    tensor: Any
+    shard: Shard | None = None
+    trouble: str = ""
+
+
+class LocalShards:
+    """Replaces the tensors of a capture by this rank's shards. notes: of collections.json.
+
+    copied: names of the parameters of which every rank has the whole.
+    """
+
+    def __init__(self, names: NameTable, notes: dict[str, Any], recorder: Recorder) -> None:
+        self.async_outputs = AsyncOutputs(recorder.native)
+        self.copied: frozenset[str] = frozenset()
+        self._names = names
+        self._notes = notes
+        self._copies: dict[tuple[int, torch.Size], int] = {}
+        self._view: ModelView | None = None  # that copied is about
+        self._outer: frozenset[str] | None = None  # paths that a DDP around the root leaves out
+
+    def look_at(self, root: nn.Module, view: ModelView) -> None:
+        """Find the parameters that every rank holds in full, as the root's forward begins."""
+        ddp = active_ddp()
+        if view is self._view and (ddp is None or self._outer is not None):
+            return
+        if ddp is not None and ddp._modules.get("module") is root:
+            self._outer = ignored_by_ddp(ddp)
+        self._view, self.copied = view, view.copied
+        if self._outer is not None:
+            left_out = {f"{view.root_name}_{name}" for name in self._outer}
+            self.copied |= {parameter.name for parameter in view.parameters} - left_out
+        self._copies.clear()
+        self._note_group(root if ddp is None else ddp)
+        if view.flat and "flat_parameters" not in self._notes:
+            self._notes["flat_parameters"] = _FLAT
+
+    def _note_group(self, module: nn.Module) -> None:
+        """Copies on some ranks only: another group may train other values under the same names."""
+        ranks = ddp_ranks(module)
+        if ranks is not None and self._notes.get("copied_over") != [ranks]:
+            self._notes["copied_over"] = [ranks]  # a list of groups: other workers' are joined to it
+
+    def __call__(
+        self, tensors: list[Any], capture_spec: CaptureSpec, when: tuple[int, int, int, int]
+    ) -> tuple[list[Any], CaptureSpec]:
+        """Return the capture with local shards and their ids; unchanged where all tensors are plain.
+
+        when: step, mode, mode step, call. Nothing comes back of what is kept for later.
+        """
+        if self.async_outputs.pending:
+            self.async_outputs.take(last=False)
+        copied = self.copied
+        if not copied and _PLAIN.issuperset(map(type, tensors)):
+            return tensors, capture_spec
+        found = list(tensors)
+        ids = array("I", capture_spec.ids)
+        for position, tensor in enumerate(tensors):
+            if type(tensor) not in _PLAIN:
+                found[position], ids[position] = self._local_shard(tensor, ids[position])
+            elif copied and isinstance(tensor, torch.Tensor):
+                ids[position] = self._whole_copy(ids[position], tensor.shape)
+        placed = capture_spec.with_ids(ids)
+        if len(found) == 1 and self._keep(tensors[0], found[0], placed, when):
+            return [], placed
+        return found, placed
+
+    def end_forward(self) -> None:
+        """The root's forward has ended: no tensor is kept any longer."""
+        self.async_outputs.take(last=True)
+
+    def _keep(
+        self, whole: Any, local: Any, capture_spec: CaptureSpec, when: tuple[int, int, int, int]
+    ) -> bool:
+        if not isinstance_if_imported(local, *_ASYNC) or isinstance(whole, LocalShard):
+            return False
+        _, kind = self._names.name_and_kind(capture_spec.ids[0])
+        return kind is TensorKind.OUTPUT and self.async_outputs.keep(whole, local, capture_spec, when)
+
+    def _local_shard(self, tensor: Any, tensor_id: int) -> tuple[Any, int]:
+        shard = local_shard_of(tensor)
+        if shard.trouble:
+            name, _ = self._names.name_and_kind(tensor_id)
+            notes = self._notes.setdefault("unplaced", {})
+            if notes.get(name) != shard.trouble:
+                notes[name] = shard.trouble
+                self._names.changed = True
+        if shard.shard is not None:
+            tensor_id = self._names.intern_shard(tensor_id, shard.shard)
+        return shard.tensor, tensor_id
+
+    def _whole_copy(self, tensor_id: int, shape: torch.Size) -> int:
+        found = self._copies.get((tensor_id, shape))
+        if found is None:
+            name, kind = self._names.name_and_kind(tensor_id)
+            found = tensor_id
+            of_one = kind in _OF_PARAMETERS or name.startswith(_COPIED_SERIES)
+            if of_one and name.rpartition("/")[2] in self.copied:
+                found = self._names.intern_shard(tensor_id, Shard.whole(tuple(shape)))
+            if len(self._copies) >= _PLACES:
+                self._copies.clear()
+            self._copies[tensor_id, shape] = found
+        return found
+
+
+def match_sharding(gradients: list[Any], parameters: Sequence[Any]) -> list[Any]:
+    """Return the gradients; an absent one of a sharded parameter gets the place of its shard."""
+    if not any(map(is_, gradients, repeat(None))):
+        return gradients
+    return [
+        LocalShard(None, local_shard_of(parameter).shard)
+        if gradient is None and type(parameter) not in _PLAIN
+        else gradient
+        for gradient, parameter in zip(gradients, parameters, strict=True)
+    ]
+
+
+def local_shard_of(tensor: Any) -> LocalShard:
+    """Return the local shard of a tensor; of a tensor that is no DTensor the tensor itself."""
+    if isinstance(tensor, LocalShard):
+        return tensor
+    if isinstance_if_imported(tensor, "torch.distributed.tensor", "DTensor"):
+        local = getattr(tensor, "_local_tensor", None)
+        if local is None:
+            with torch.no_grad():  # with gradients to_local() would be a node of the graph
+                local = tensor.to_local()
+        shard = _placed(tensor, _ready(local))
+    else:
+        shard = LocalShard(_ready(tensor))
+    return shard._replace(trouble=_NOT_FINISHED) if isinstance_if_imported(shard.tensor, *_ASYNC) else shard
+
+
+def shard_box(
+    shape: Sequence[int], mesh: Sequence[int], coordinate: Sequence[int], placements: Sequence[Any]
+) -> tuple[tuple[int, ...], Shard] | None:
+    """Return shape and place of the shard at a coordinate of a mesh; None: it is no box, or is not known.
+
+    FSDP2 cuts last, though its dimension of the mesh comes first: its strided placement has the number of
+    cuts of other dimensions that go before (split_factor).
+    """
+    sizes, offset = list(shape), [0] * len(shape)
+
+    def cut(at: int, dim: int) -> None:
+        piece = -(-sizes[dim] // mesh[at])  # as torch.chunk cuts: the last ones may be smaller, or empty
+        start = min(piece * coordinate[at], sizes[dim])
+        offset[dim] += start
+        sizes[dim] = min(piece, sizes[dim] - start)
+
+    waiting: list[tuple[int, int, int]] = []  # (place in the mesh, dimension, cuts that go before)
+    partial = None
+    copy = False
+    for at, placement in enumerate(placements):
+        if placement.is_replicate():
+            copy = copy or coordinate[at] > 0
+        elif placement.is_partial():
+            operation = _reduction(placement)
+            partial = operation if partial in (None, operation) else "mixed"
+        elif hasattr(placement, "split_factor"):
+            waiting.append((at, placement.dim, int(placement.split_factor)))
+        elif placement.is_shard():
+            cut(at, placement.dim)
+        else:
+            return None
+    for at, dim, factor in reversed(waiting):
+        before = [mesh[i] for i in range(at + 1, len(mesh)) if getattr(placements[i], "dim", None) == dim]
+        if int(np.prod(before)) != factor:
+            return None  # an operator's result, interleaved
+        cut(at, dim)
+    if partial is not None and copy:
+        partial = f"copy of {partial}"  # another rank has the same summand
+    return tuple(sizes), Shard(tuple(shape), tuple(offset), partial)
+
+
+def _placed(whole: Any, local: Any) -> LocalShard:
+    placements = tuple(whole.placements)
+    coordinate = whole.device_mesh.get_coordinate()
+    if coordinate is None:
+        return LocalShard(None)  # the mesh is of other ranks
+    found = shard_box(tuple(whole.shape), tuple(whole.device_mesh.shape), tuple(coordinate), placements)
+    if found is None or found[0] != tuple(local.shape):
+        text = ", ".join(map(str, placements))
+        return LocalShard(
+            local, trouble=f"where the part lies cannot be told: {tuple(local.shape)} by {text}"
+        )
+    return LocalShard(local, found[1])
+
+
+def _reduction(placement: Any) -> str:
+    """The operation of a Partial, "norm_<p>" of a norm, and for any other kind its name."""
+    kind = type(placement).__name__
+    power = getattr(placement, "norm_type", None)
+    if kind == "_NormPartial" and isinstance(power, (int, float)):
+        return f"{NORM_OF}{float(power):g}"
+    return str(placement.reduce_op) if kind == "Partial" else kind.strip("_")
+
+
+def _ready(tensor: Any) -> Any:
+    """The tensor behind an AsyncCollectiveTensor that was waited for; any other as it is."""
+    if isinstance_if_imported(tensor, *_ASYNC):
+        return tensor.elem if getattr(tensor, "completed", False) else tensor
+    return tensor

@@ -1,0 +1,1 @@
+"""Forward hooks on modules: outputs, inputs, losses and gradients of outputs."""

@@ -1,0 +1,183 @@
+"""Entries: modules of a root that a script calls itself, because it trains the model through another method.
+
+`model.compute_loss(x)` calls submodules and never the root's own forward, so the root's pre-hook is not
+called. Until the root's first training step is over every module below it carries a pre-hook. The outermost
+modules that are called outside of the root's forward are the entries; modules below them carry none from then
+on. A call inside of the root's forward is an entry, too, when an optimizer has stepped since that forward
+began (Lightning's ddp runs a whole training_step as the root's forward). A model without entries carries no
+pre-hooks after the first module call of its second training step. When an optimizer steps and no forward was
+seen since its last step, they are put on again.
+
+Threads: that of the training. Keeps no module alive.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from tdcore.errors import StopTraining
+from tdcore.hooks.pytorch.compile.operator import is_compiling, skip_frames
+from tdcore.hooks.pytorch.compile.tracing import graph_task, is_traced
+from tdcore.hooks.pytorch.forward.unhookable import refuses_hooks
+from tdcore.hooks.pytorch.model.pickling import InertInCopies
+from tdcore.hooks.pytorch.model.wrappers import wrapped_modules
+
+if TYPE_CHECKING:
+    from tdcore.hooks.pytorch.steps.driver import TrainingDriver
+    from tdcore.hooks.pytorch.steps.root import Root
+
+__all__ = ["Entries", "is_running"]
+
+
+_CALL_CODE = getattr(getattr(nn.Module, "_call_impl", None), "__code__", None)
+
+
+def is_running(root: Root) -> bool:
+    """Whether a call of the root, or of a module inside its wrapper, is on the stack of this thread."""
+    module = root.reference()
+    known = {id(module), *map(id, wrapped_modules(module) if module is not None else ())}
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _CALL_CODE and id(frame.f_locals.get("self")) in known:
+            return True
+        frame = frame.f_back
+    return False
+
+
+class EntryHook(InertInCopies):
+    """A forward pre-hook of a module below a root."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: Entries) -> None:
+        self.entries = weakref.ref(entries)
+
+    def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        """As a forward pre-hook with keyword arguments."""
+        if is_compiling():
+            return
+        entries = self.entries()
+        if entries is None:
+            return
+        try:
+            entries.called(module, args, kwargs)
+        except StopTraining:
+            raise
+        except Exception as error:
+            entries.failed(error)
+
+
+skip_frames(EntryHook.__call__)
+
+
+class Entries:
+    """Those of one root."""
+
+    def __init__(self, hook: TrainingDriver, root: Root) -> None:
+        self._hook = weakref.ref(hook)
+        self._root = weakref.ref(root)
+        self._key = RemovableHandle(OrderedDict()).id  # unique among all hooks of the process
+        self._signal = EntryHook(self)
+        self.used = False  # an entry was called in a training step
+        self._watching = False  # the root's forward was called, and the first training step is not over
+        self._step: object = None  # the updates of that step, see TrainingDriver
+        # By id of the modules that carry it: their pre-hooks, and which of these take keyword arguments.
+        self._carriers: dict[int, tuple[dict[Any, Any], dict[Any, Any]]] = {}
+
+    @property
+    def on(self) -> bool:
+        """Whether modules carry pre-hooks."""
+        return bool(self._carriers)
+
+    def put_on(self) -> None:
+        """From the next call of a module on."""
+        root = self._root()
+        module = root.reference() if root is not None else None
+        if module is None:
+            return
+        left_out = {id(module), *map(id, wrapped_modules(module))}
+        for layer in module.modules():
+            if refuses_hooks(layer):
+                left_out.update(map(id, layer.modules()))
+        for part in module.modules():
+            if id(part) not in left_out:
+                with suppress(Exception):  # some foreign kinds take no hooks
+                    hooks: Any = part._forward_pre_hooks
+                    with_kwargs: Any = part._forward_pre_hooks_with_kwargs
+                    hooks[self._key] = with_kwargs[self._key] = self._signal
+                    self._carriers[id(part)] = hooks, with_kwargs
+
+    def watch(self) -> None:
+        """The root's own forward is called: an entry is looked for until the first training step is over."""
+        self._watching, self._step = True, None
+
+    def found(self, root: Root) -> None:
+        """A module was called outside of the root's forward: the outermost calls are seen from now on."""
+        self._watching, self.used = False, True
+        root.by_itself = root.follows = False
+        if not self.on:
+            self.put_on()
+
+    def take_off(self) -> None:
+        """Leaves the modules as they were."""
+        self._watching = False
+        for identity in list(self._carriers):
+            self._take_off(identity)
+
+    def _take_off(self, identity: int) -> None:
+        for hooks in self._carriers.pop(identity, ()):
+            hooks.pop(self._key, None)
+
+    def called(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        """A module that carries a pre-hook is called: an entry, or part of a forward that is known."""
+        hook, root = self._hook(), self._root()
+        if hook is None or root is None or hook._off or id(module) not in self._carriers:
+            return  # a copy of the module carries its hooks, too
+        if is_traced((*args, *kwargs.values())):
+            return
+        if self._watching and not self._is_entry(hook, root, module):
+            return
+        for part in module.modules():
+            if part is not module:
+                self._take_off(id(part))
+        before = root.module_hooks.input_hook(module)
+        hook._on_forward(root, module, None, None)
+        now = root.module_hooks.input_hook(module)
+        if now is before:
+            return  # torch calls it next
+        if before is not None:
+            before.skip_next_call()
+        if now is not None and hook._clock.plan is not None:
+            now(module, args, kwargs)
+
+    def failed(self, error: Exception) -> None:
+        """An error of our own."""
+        hook = self._hook()
+        if hook is not None:
+            hook._fault("steps", error)
+
+    def _is_entry(self, hook: TrainingDriver, root: Root, module: nn.Module) -> bool:
+        """While an entry is looked for: whether this call is one."""
+        if not module.training or not torch.is_grad_enabled() or "_is_replica" in vars(module):
+            return False
+        if graph_task is not None and graph_task() != -1:
+            return False  # activation checkpointing computes the module again
+        updates = hook._updates
+        if self._step is None:
+            self._step = updates
+        if is_running(root) and not updates:
+            if updates is not self._step:
+                self.take_off()
+            return False
+        self.found(root)
+        return True

@@ -1,0 +1,334 @@
+"""Forward hooks that capture the inputs or outputs of one module.
+
+Most calls of a module return one plain tensor whose name is known. Such a call goes from PyTorch to the
+native capture in one Python call. Every other call (nested values, replicas, a backward that runs inside the
+forward, the first call) takes a longer path, with the same result.
+
+A module that is called several times in a step has rows with call 0, 1, ... A recomputation in backward
+(activation checkpointing) has no rows: the module hooks are detached by then. Where backward runs inside the
+forward, a private function of autograd shows it; without that function, only the first call of a module in a
+step is captured. In code that is being compiled, a module hook inserts an operator that receives the same
+values.
+
+Threads: any (replicas). Never keeps a tensor or module, and refers to nothing that holds module hooks, so
+that no cycle keeps them alive. Copies and pickles of a module hold a function that does nothing instead.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch import nn
+
+from tdcore.format.layout import TensorKind
+from tdcore.hooks.faults import FaultHandler
+from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
+from tdcore.hooks.pytorch.compile.code_variants import CallSite, CompiledRoot
+from tdcore.hooks.pytorch.compile.compile_regions import can_insert_call, report_uncaptured
+from tdcore.hooks.pytorch.compile.operator import (
+    OMITTED,
+    is_compiling,
+    observe,
+    plain_tensors,
+    register_observer,
+    skip_frames,
+)
+from tdcore.hooks.pytorch.compile.tracing import (
+    dispatch_modes,
+    graph_task,
+    is_traced,
+    symbolic,
+    tracing_state,
+)
+from tdcore.hooks.pytorch.model.flatten import flatten_tensors
+from tdcore.hooks.pytorch.model.model_view import Module
+from tdcore.hooks.pytorch.model.pickling import InertInCopies
+from tdcore.hooks.recorder import Recorder
+
+__all__ = ["ModuleHook", "OverriddenModuleHook", "Override", "RootForwardEndHook", "prefix_of"]
+
+Override = weakref.WeakMethod[Callable[[nn.Module, Any, Any], object]]  # forward_hook() of a subclass of Hook
+
+
+class RootForwardEndHook(InertInCopies):
+    """Forward hook of the root, called when the forward has ended, also with an exception."""
+
+    __slots__ = ("end", "fault", "observer_number")
+
+    def __init__(self, end: Callable[[], Callable[[], None] | None], fault: FaultHandler) -> None:
+        self.end = end
+        self.fault = fault
+        self.observer_number = register_observer(self)
+
+    def __call__(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
+        """As a forward hook that is always called."""
+        if is_compiling():
+            if can_insert_call(True):
+                observe(self.observer_number, [])
+            return
+        perhaps = dispatch_modes() or tracing_state() is not None or symbolic._is_fx_tracing_flag
+        if not (perhaps and is_traced((*args, output))):
+            self.observed([], "")
+
+    def observed(self, values: list[torch.Tensor], what: str) -> None:
+        """End the forward; compiled code calls this. Never raises."""
+        try:
+            end = self.end()
+            if end is not None:
+                end()
+        except Exception as error:
+            fault = self.fault()
+            if fault is not None:
+                fault("modules without calls", error)
+
+    def report_uncaptured(self, operator: str) -> None:
+        """Do nothing: the forward pre-hook of the root reports it."""
+
+
+class ModuleHook(InertInCopies):
+    """Captures the outputs of one module, as a forward hook, or its inputs, as a forward pre-hook.
+
+    Attributes:
+        is_input: It is a pre-hook with keyword arguments.
+        is_root: The module is the registered model.
+        useful: The plan has selected one of its tensors at least once.
+        gate: Of a hook that stays attached between saved steps because it is compiled: whether to capture.
+        site: Its place in compiled code.
+    """
+
+    __slots__ = (
+        "_capture_specs",
+        "_fast_type",
+        "_fast_type_after_skip",
+        "_fault",
+        "_flags",
+        "_ids",
+        "_kind",
+        "_plan",
+        "_prefix",
+        "_recorder",
+        "_single",
+        "_skips_next_call",
+        "gate",
+        "is_input",
+        "is_root",
+        "module",
+        "name",
+        "origin",
+        "site",
+        "useful",
+    )
+
+    def __init__(
+        self,
+        module: Module,
+        kind: TensorKind,
+        plan: Plan,
+        recorder: Recorder,
+        fault: FaultHandler,
+        site: CallSite,
+        *,
+        is_root: bool = False,
+        gate: CompiledRoot | None = None,
+    ) -> None:
+        self.module, self.name, self.origin = module
+        self.gate = gate
+        self.site = site
+        self.useful = False
+        self.is_input = kind is TensorKind.INPUT
+        self.is_root = is_root
+        self._kind = kind
+        self._plan = plan
+        self._prefix = prefix_of(module, kind)
+        self._recorder = recorder
+        self._fault = fault
+        self._single: CaptureSpec | None = None  # of "<prefix>0", once the plan has selected it
+        self._capture_specs: dict[tuple[str, ...], tuple[list[int], CaptureSpec]] = {}  # by suffixes of names
+        self._fast_type: type | None = (
+            None  # type of values for the fast path: Tensor, or None before the first call
+        )
+        self._ids: Any = None  # of _single, for the fast path
+        self._flags = b""
+        self._skips_next_call = False
+        self._fast_type_after_skip: type | None = None
+
+    def failed(self, error: Exception) -> None:
+        """Report an error of tdcore."""
+        fault = self._fault()
+        if fault is not None:
+            fault("activations", error)
+
+    @property
+    def called(self) -> bool:
+        """Whether the module was called since the hook was made."""
+        return bool(self._capture_specs)
+
+    def skip_next_call(self) -> None:
+        """Ignore the next call: torch is about to call this hook, which another one has replaced."""
+        self._fast_type_after_skip = self._fast_type
+        self._fast_type, self._skips_next_call = None, True
+
+    def __call__(self, module: nn.Module, args: tuple[object, ...], last: Any = None) -> None:
+        """Capture one call of the module, as a forward hook or pre-hook. Never raises.
+
+        Args:
+            module: The module, or a replica of it.
+            args: Its positional arguments.
+            last: Its output; of a pre-hook, its keyword arguments. None when the pre-hook was detached
+                while torch was about to call it.
+        """
+        if is_compiling():
+            self._trace((*args, last) if self.is_input and last else args if self.is_input else last)
+            return
+        if (dispatch_modes() or tracing_state() is not None) and is_traced():
+            return
+        start = perf_counter_ns()
+        recorder = self._recorder
+        try:
+            value = last
+            if self.is_input:
+                value = (*args, last) if last else args[0] if len(args) == 1 else args
+            if (
+                type(value) is self._fast_type
+                and not value.is_nested  # type: ignore[attr-defined]  # it is a tensor
+                and self.module() is module  # and not a replica of it
+                and graph_task() == -1  # type: ignore[misc]  # _short is not set where there is none
+            ):
+                now = recorder.now
+                prefix = self._prefix
+                calls = now.calls  # Now.next_call(), without calling it
+                call = calls[prefix]
+                calls[prefix] = call + 1
+                recorder.native([value], self._ids, self._flags, now.step, now.mode, now.mode_step, call)
+            elif graph_task is None:
+                if recorder.now.next_call(f"{self._prefix}once") == 0:
+                    self._capture(module, value)
+            elif graph_task() == -1:
+                self._capture(module, value)
+        except Exception as error:
+            self.failed(error)
+        recorder.spent_ns += perf_counter_ns() - start
+
+    def _capture(self, module: nn.Module, value: object) -> None:
+        """Capture any value, from the module or a replica of it."""
+        if symbolic._is_fx_tracing_flag and is_traced(value if isinstance(value, tuple) else (value,)):
+            return
+        if self._skips_next_call:
+            self._fast_type, self._skips_next_call = self._fast_type_after_skip, False
+            return
+        call = self._recorder.now.next_call(self._prefix)
+        if isinstance(value, tuple) and len(value) == 1:
+            value = value[0]
+        plain = type(value) is torch.Tensor and not value.is_nested
+        if plain and self._single is not None and "_is_replica" not in vars(module):
+            self._recorder.capture([value], self._single, None, call)
+            return
+        found = list(flatten_tensors(value))
+        suffixes = tuple(end + _place(module, tensor) for end, tensor in found)
+        self._record(suffixes, [tensor for _, tensor in found], call)
+
+    def _record(self, suffixes: tuple[str, ...], tensors: list[torch.Tensor], call: int) -> None:
+        known = self._capture_specs.get(suffixes)
+        if known is None:
+            known = self._capture_specs[suffixes] = self._select(suffixes, tensors)
+        positions, capture_spec = known
+        if positions:
+            self._recorder.capture([tensors[position] for position in positions], capture_spec, None, call)
+
+    def _trace(self, value: Any) -> None:
+        """Insert the operator while the module is compiled. A tuple of one element counts as that element."""
+        if isinstance(value, tuple) and len(value) == 1:
+            value = value[0]
+        if self.gate is not None and self.gate.capture_disabled:
+            return
+        if not can_insert_call():
+            report_uncaptured(self.site.label)
+            return
+        values, suffixes = plain_tensors(list(flatten_tensors(value)))
+        observe(self.site.observer_number, values, "\n".join(suffixes))
+
+    def record_from_compiled(self, values: list[torch.Tensor], suffixes: str) -> None:
+        """Capture tensors of compiled code. suffixes: of their names, one per line. Never raises."""
+        start = perf_counter_ns()
+        recorder = self._recorder
+        try:
+            call = recorder.now.next_call(self._prefix)
+            names = suffixes.split("\n") if suffixes else []
+            if OMITTED in suffixes:
+                given, nothing = iter(values), torch.empty(0, device="meta")  # no bytes: a row "skipped"
+                values = [nothing if name.startswith(OMITTED) else next(given) for name in names]
+                names = [name.removeprefix(OMITTED) for name in names]
+            self._record(tuple(names), values, call)
+        except Exception as error:
+            self.failed(error)
+        recorder.spent_ns += perf_counter_ns() - start
+
+    def _select(
+        self, suffixes: tuple[str, ...], tensors: list[torch.Tensor]
+    ) -> tuple[list[int], CaptureSpec]:
+        """Return the positions of the tensors that the plan selects, and their spec."""
+        specs = [self._spec_for(end, tensor) for end, tensor in zip(suffixes, tensors, strict=True)]
+        positions = [position for position, spec in enumerate(specs) if spec is not None]
+        capture_spec = CaptureSpec([spec for spec in specs if spec is not None])
+        if suffixes == ("0",) and positions:
+            self._single = capture_spec
+            if graph_task is not None and not capture_spec.products:
+                self._ids, self._flags = capture_spec.ids, capture_spec.flags
+                self._fast_type = torch.Tensor  # last: another thread may come by
+                self._recorder.now.expect(self._prefix)
+        return positions, capture_spec
+
+    def _spec_for(self, end: str, tensor: torch.Tensor) -> TensorSpec | None:
+        kind = self._kind
+        if self.is_root and end == "loss" and tensor.numel() == 1:
+            kind = TensorKind.LOSS  # models that compute their own loss return it under this key
+        spec = self._plan.spec(self._prefix + end, kind, self.origin)
+        if spec is None:
+            return None
+        self.useful = True
+        return spec.whole if kind is TensorKind.LOSS and tensor.numel() == 1 else spec
+
+
+class OverriddenModuleHook(ModuleHook):
+    """Module hook for outputs that calls the forward_hook() of a subclass of Hook instead of capturing.
+
+    In compiled code it captures as any other module hook.
+    """
+
+    __slots__ = ("override",)
+
+    override: Override
+
+    def __call__(self, module: nn.Module, args: tuple[object, ...], last: Any = None) -> None:
+        """As a forward hook. Never raises."""
+        override = None if is_compiling() else self.override()
+        if override is None:
+            ModuleHook.__call__(self, module, args, last)
+            return
+        if (graph_task is not None and graph_task() != -1) or is_traced((*args, last)):
+            return  # activation checkpointing computes the module again, or somebody traces it
+        try:
+            override(module, args, last)
+        except Exception as error:
+            fault = self._fault()
+            if fault is not None:
+                fault("forward_hook", error)
+
+
+skip_frames(RootForwardEndHook.__call__, ModuleHook.__call__, OverriddenModuleHook.__call__)
+
+
+def prefix_of(module: Module, kind: TensorKind) -> str:
+    """Return the prefix of the names of a module's inputs or outputs."""
+    return f"{module.name}_{'input' if kind is TensorKind.INPUT else 'output'}_"
+
+
+def _place(module: nn.Module, tensor: torch.Tensor) -> str:
+    """Return the suffix for a replica (DataParallel): its device; empty for the first replica."""
+    if "_is_replica" in vars(module) and tensor.device.index:
+        return f"@{tensor.device}"
+    return ""

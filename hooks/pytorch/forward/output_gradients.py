@@ -1,0 +1,197 @@
+"""Gradients of module outputs, captured in backward as they are computed, where requested.
+
+    output_gradient/conv1_output_0      of the collection "output_gradients"; `call` is that of the output
+
+They come in the order of backward, before the gradients of parameters, which are taken at the optimizer's
+step. Values are those of backward: with a gradient scaler they are scaled. An output whose gradient has not
+come when the next step begins gets a row "absent"; of several backwards through one output the first is
+captured. Those that come after, or too late, are counted in collections.json ("output_gradients_missed").
+What activation checkpointing computes again under use_reentrant=True has no graph in its first forward, and
+no row. Modules in code compiled by torch.compile have none either; collections.json says so.
+
+Threads: attach, detach and settle in the training thread; gradients come in those of autograd. Keeps no
+tensor alive.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Collection
+from contextlib import suppress
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from tdcore.format.layout import TensorKind
+from tdcore.hooks.clock import StepId
+from tdcore.hooks.faults import FaultHandler
+from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
+from tdcore.hooks.pytorch.compile.code_variants import compile_in_use
+from tdcore.hooks.pytorch.compile.operator import is_compiling, never_trace, skip_frames
+from tdcore.hooks.pytorch.compile.tracing import graph_task
+from tdcore.hooks.pytorch.model.flatten import flatten_tensors
+from tdcore.hooks.pytorch.model.model_view import ModelView, Module
+from tdcore.hooks.pytorch.model.pickling import InertInCopies
+from tdcore.hooks.recorder import Recorder
+
+__all__ = ["OutputGradients"]
+
+_KIND = TensorKind.OUTPUT_GRADIENT
+_COMPILED = "torch.compile is in use: modules that run in compiled code have none"
+
+
+class OutputGradients:
+    """Those of one model. fault: BaseHook._fault. notes: of collections.json."""
+
+    def __init__(self, recorder: Recorder, fault: FaultHandler, notes: dict[str, Any]) -> None:
+        self.recorder = recorder
+        self.fault_ref = fault
+        self.off = False
+        self._notes = notes
+        self._missed: Counter[str] = Counter()
+        self._key = RemovableHandle(OrderedDict()).id  # unique among all hooks of the process
+        self.attached: list[dict[Any, Any]] = []  # not empty: modules carry hooks
+        self._leaves: list[RemovableHandle] = []  # on tensors that outlive their graph
+        self.awaited: list[GradientHook] = []  # of the running step
+
+    def attach(self, view: ModelView, plan: Plan, excluded: Collection[str]) -> None:
+        """The root's forward begins, in a step that saves some. spared: modules that carry no hook now."""
+        if self.off:
+            return
+        self.detach()
+        if compile_in_use() and "output_gradients" not in self._notes:
+            self._notes["output_gradients"] = _COMPILED
+        for watch in self._output_hooks(view, plan):
+            module: Any = watch.module.module()
+            if module is not None and watch.module.name not in excluded:
+                with suppress(Exception):  # some modules accept no hooks; hook_attachment.py logs it
+                    module._forward_hooks[self._key] = watch
+                    self.attached.append(module._forward_hooks)
+
+    def detach(self) -> None:
+        """The root's forward has ended, or the hook is closed."""
+        for hooks in self.attached:
+            hooks.pop(self._key, None)
+        self.attached.clear()
+
+    def finish_backward(self) -> None:
+        """The next step begins: what has not come by now is absent."""
+        awaited, self.awaited = self.awaited, []
+        for handle in self._leaves:
+            handle.remove()
+        self._leaves.clear()
+        if not self.off:
+            for one in awaited:
+                one.finish_backward()
+
+    def switch_off(self) -> None:
+        """Captures nothing from now on."""
+        self.off = True
+        self.detach()
+
+    def fault(self, error: Exception) -> None:
+        """An error of our own."""
+        fault = self.fault_ref()
+        if fault is not None:
+            fault("output gradients", error)
+
+    def until_next_step(self, handle: RemovableHandle) -> None:
+        """A tensor that no graph made may carry a hook for long."""
+        self._leaves.append(handle)
+
+    def missed(self, name: str) -> None:
+        """One more backward came through an output that has its row."""
+        self._missed[name] += 1
+        self._notes["output_gradients_missed"] = self._notes.get("output_gradients_missed", {}) | {
+            name: self._missed[name]
+        }
+
+    def _output_hooks(self, view: ModelView, plan: Plan) -> list[OutputHook]:
+        """Return the hooks of modules that have selected outputs, or may have some."""
+        key = ("output gradients", view.root_name)
+        known = plan.cache.get(key)
+        if known is None or known[0] is not view:
+            known = (view, [OutputHook(self, module, plan) for module in view.modules])
+        output_hooks = [watch for watch in known[1] if watch.useful or not watch.called]
+        plan.cache[key] = (view, output_hooks)
+        return output_hooks
+
+
+class OutputHook(InertInCopies):
+    """Forward hook that registers tensor hooks on the outputs of one module. useful: some are selected."""
+
+    __slots__ = ("_owner", "_plan", "_prefix", "called", "module", "useful")
+
+    def __init__(self, owner: OutputGradients, module: Module, plan: Plan) -> None:
+        self.module = module
+        self.called = self.useful = False
+        self._owner = owner
+        self._plan = plan
+        self._prefix = f"output_gradient/{module.name}_output_"
+
+    def __call__(self, module: nn.Module, args: object, output: object) -> None:
+        """As a forward hook. Never raises."""
+        if is_compiling():
+            return
+        if graph_task is not None and graph_task() != -1:
+            return  # computed again in backward
+        start, owner = perf_counter_ns(), self._owner
+        try:
+            self.called = True
+            call = owner.recorder.now.next_call(self._prefix)
+            for end, tensor in flatten_tensors(output):
+                name = self._prefix + end
+                spec = self._plan.spec(name, _KIND, self.module.origin)
+                if spec is not None:
+                    self.useful = True
+                    if tensor.requires_grad:
+                        self._register(tensor, GradientHook(owner, name, spec, call))
+        except Exception as error:
+            owner.fault(error)
+        owner.recorder.spent_ns += perf_counter_ns() - start
+
+    def _register(self, tensor: torch.Tensor, awaited: GradientHook) -> None:
+        handle = tensor.register_hook(awaited)
+        self._owner.awaited.append(awaited)
+        if tensor.grad_fn is None:
+            self._owner.until_next_step(handle)
+
+
+class GradientHook:
+    """A tensor hook: captures the gradient of one output, or at the step's end that there was none."""
+
+    __slots__ = ("_call", "_capture_spec", "_done", "_name", "_owner", "_step_id")
+
+    def __init__(self, owner: OutputGradients, name: str, spec: TensorSpec, call: int) -> None:
+        self._done = False
+        self._owner = owner
+        self._name = name
+        self._capture_spec = CaptureSpec([spec])
+        self._step_id: StepId = owner.recorder.now.step_id
+        self._call = call
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        """As a tensor hook. Never raises."""
+        start, owner = perf_counter_ns(), self._owner
+        try:
+            if self._done:
+                owner.missed(self._name)
+            elif not owner.off:
+                self._done = True
+                owner.recorder.capture([gradient], self._capture_spec, self._step_id, self._call)
+        except Exception as error:
+            owner.fault(error)
+        owner.recorder.spent_ns += perf_counter_ns() - start
+
+    def finish_backward(self) -> None:
+        """The step is over."""
+        if not self._done:
+            self._done = True
+            self._owner.recorder.capture([None], self._capture_spec, self._step_id, self._call)
+
+
+never_trace(GradientHook.__call__)
+skip_frames(OutputHook.__call__, GradientHook.__call__)

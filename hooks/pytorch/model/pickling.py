@@ -1,0 +1,49 @@
+"""Leaves the hooks of tdcore out of pickles and deep copies of a module.
+
+`torch.save(model)` stores the hook dictionaries of every module. Without this, each hook is stored as a
+callable of the standard library that does nothing, and `torch.load()` with its default
+`weights_only=True` refuses that callable. The hooks are values of plain OrderedDicts, so the reduction of
+this one class is extended; the bytes of every other OrderedDict stay the same. Threads: any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+from collections import OrderedDict
+from typing import Any
+
+__all__ = ["InertInCopies", "leave_hooks_out_of_pickles"]
+
+
+class InertInCopies:
+    """Base of what is put on a module: copies and pickles of the module hold a callable that does nothing.
+
+    It comes from the standard library, so that a saved model needs no tdcore to load.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    def __copy__(self) -> Any:
+        return contextlib.nullcontext().__exit__
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return contextlib.nullcontext().__exit__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+def leave_hooks_out_of_pickles() -> None:
+    """Register the reduction, until the process ends. May be called again."""
+    if OrderedDict not in copyreg.dispatch_table:
+        copyreg.pickle(OrderedDict, _reduce)
+
+
+def _reduce(found: OrderedDict[Any, Any]) -> Any:
+    """Reduce a dictionary as its class does, without hooks of tdcore."""
+    reduced: Any = found.__reduce__()
+    function, arguments, state, listed, items = reduced
+    if type(next(iter(found), None)) is int and any(isinstance(one, InertInCopies) for one in found.values()):
+        items = iter([(key, one) for key, one in found.items() if not isinstance(one, InertInCopies)])
+    return function, arguments, state, listed, items

@@ -1,0 +1,1 @@
+"""Weights, gradients, optimizer state and weight updates of one model."""

@@ -1,0 +1,252 @@
+"""Gradients after each backward, before anything else changes them: captured where requested.
+
+    backward_gradient/<parameter>     after each backward of a saved step: before clipping, and with gradient
+                                      accumulation the sum so far. call: n-th backward of the step
+    microbatch_gradient/<parameter>   the gradient of that backward alone
+
+"gradient/<parameter>" is the gradient that the optimizer uses: after clipping, and the whole sum. Nothing is
+patched: parameters carry hooks from the start of a saved step until all optimizers have stepped, or the next
+step begins. The first gradient of a backward queues a callback for the end of the backward, and then all
+parameters that have a gradient are captured in one call. The callback queues itself once more, so that it
+runs after the callbacks by which data-parallel wrappers finish their reductions. (This queue is private to
+torch. Where it is missing, and in a backward of compiled autograd, which runs no such callbacks, each
+gradient is captured as it comes.) The gradient of a micro-batch is captured as it is added to the sum, one
+native call per parameter, before any reduction over ranks; torch.autograd.grad() adds nothing, so it has
+none.
+
+Only parameters whose gradient this backward has changed have a row, and none whose gradient is gone when it
+ends (an optimizer inside backward: request the other series). A nested backward (reentrant checkpointing)
+counts as a backward of its own. With FSDP2 autograd uses full parameters, so the hooks are on those: the
+gradient of a micro-batch is whole, and the gradient after a backward is this rank's shard of the gradients
+that FSDP2 has reduced by then. A DTensor is never operated on, so a tensor hook captures its micro-batch
+gradients, which torch.autograd.grad() calls, too. Under a gradient scaler values are divided by its scale.
+With several scalers it is not known which scale applies, so nothing is captured, and that is logged.
+Threads: those of autograd. Keeps no gradient. Keeps the parameters whose micro-batch gradients are requested,
+as long as they carry hooks (a node lives only as long as it is referenced, and refers to its parameter).
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from functools import partial
+from itertools import repeat
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch import nn
+
+from tdcore.hooks.clock import StepId
+from tdcore.hooks.faults import FaultHandler
+from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
+from tdcore.hooks.pytorch.compile.operator import never_trace, skip_frames
+from tdcore.hooks.pytorch.compile.tracing import graph_task
+from tdcore.hooks.pytorch.model.introspection import isinstance_if_imported
+from tdcore.hooks.pytorch.model.model_view import ModelView
+from tdcore.hooks.pytorch.model.opt_in_series import BACKWARD, MICROBATCH, requested
+from tdcore.hooks.pytorch.parameters.grad_scaler import Scalers
+from tdcore.hooks.pytorch.parameters.optimizers import unscaled
+from tdcore.hooks.recorder import Recorder
+
+__all__ = ["BackwardGradients"]
+
+_SEVERAL = (
+    "several gradient scalers are in use: backward_gradient and microbatch_gradient are not captured, "
+    "because it is not known by which scale they are multiplied"
+)
+_UNSEEN = (
+    "the optimizer stepped, and no gradient came by the parameters that it holds: backward_gradient and "
+    "microbatch_gradient are not captured (sharded parameters get their gradients another way)"
+)
+_UNKNOWN_END = (
+    "backward_gradient is not captured of FSDP2's parameters: this torch does not tell when it is done"
+)
+_queue: Callable[[Callable[[], None]], None] | None = getattr(
+    getattr(torch.autograd.Variable, "_execution_engine", None), "queue_callback", None
+)
+
+Fired = dict[int, tuple["weakref.ref[torch.Tensor]", TensorSpec]]  # by id of the name
+
+
+class BackwardGradients:
+    """The hooks on the parameters of one model. fault: BaseHook._fault. warn: logs once what is missing."""
+
+    def __init__(
+        self, recorder: Recorder, scalers: Scalers, fault: FaultHandler, warn: Callable[[str], None]
+    ) -> None:
+        self.attached = False
+        off = weakref.WeakMethod(self.switch_off)
+        self._new_recorder = partial(_StepRecorder, recorder, scalers, fault, warn, off)
+        self._step_recorder: _StepRecorder | None = None
+        self._warn = warn
+        self._handles: list[Any] = []
+        self._nodes: list[Any] = []
+        self._off = False
+
+    def attach(self, step_id: StepId, plan: Plan, view: ModelView, parameters: list[nn.Parameter]) -> None:
+        """A step begins that is saved."""
+        whole, parts = requested(plan, view, BACKWARD), requested(plan, view, MICROBATCH)
+        if self._off or not (whole or parts):
+            return
+        step_recorder = self._step_recorder = self._new_recorder(step_id)
+        self.attached = True
+        for position, (parameter, held) in enumerate(
+            zip(view.in_backward(parameters), parameters, strict=True)
+        ):
+            if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
+                continue
+            part, spec = parts.get(position), whole.get(position)
+            if part is not None:
+                self._watch_part(
+                    parameter, partial(step_recorder.part, part), partial(step_recorder.part_of_node, part)
+                )
+            if spec is not None and _queue is None and parameter is not held:
+                self._warn(_UNKNOWN_END)
+            elif spec is not None:
+                signal = partial(step_recorder.accumulated, spec, weakref.ref(held))
+                self._handles.append(parameter.register_post_accumulate_grad_hook(signal))
+
+    def _watch_part(
+        self, parameter: torch.Tensor, signal: Callable[[Any], None], of_node: Callable[[Any], None]
+    ) -> None:
+        if isinstance_if_imported(parameter, "torch.distributed.tensor", "DTensor"):
+            self._handles.append(_TensorHook(parameter, signal))
+            return
+        view_of: Any = parameter.view_as(parameter)
+        node = view_of.grad_fn.next_functions[0][0]
+        self._nodes.append(node)
+        self._handles.append(node.register_prehook(of_node))
+
+    def step_captured(self) -> None:
+        """All optimizers of the model have stepped."""
+        if self._step_recorder is not None and not self._step_recorder.seen:
+            self._warn(_UNSEEN)
+        self.detach()
+
+    def detach(self) -> None:
+        """Takes the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._nodes.clear()
+        self._step_recorder, self.attached = None, False
+
+    def switch_off(self) -> None:
+        """Captures nothing from now on."""
+        self._off = True
+        self.detach()
+
+
+class _TensorHook:
+    """A tensor hook that leaves nothing in autograd when it is removed, unlike torch's own handle."""
+
+    def __init__(self, tensor: torch.Tensor, signal: Callable[[Any], None]) -> None:
+        self._handle = tensor.register_hook(signal)
+        self._tensor = weakref.ref(tensor)
+
+    def remove(self) -> None:
+        """Takes it off."""
+        self._handle.remove()
+        tensor = self._tensor()
+        if tensor is not None and not tensor._backward_hooks:
+            tensor._backward_hooks = None
+
+
+class _StepRecorder:
+    """What the hooks of one saved step call."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        scalers: Scalers,
+        fault: FaultHandler,
+        warn: Callable[[str], None],
+        off: weakref.WeakMethod[Callable[[], None]],
+        step_id: StepId,
+    ) -> None:
+        self.seen = False
+        self._switch_off = off
+        self._recorder = recorder
+        self._scalers = scalers
+        self._fault = fault
+        self._warn = warn
+        self._step_id = step_id
+        self._fired: dict[int, Fired] = {}  # by the running backward
+        self._ended = 0  # backwards of this step
+        self._parts: dict[int, int] = {}  # how many were taken one by one, by name id
+
+    def part(self, spec: TensorSpec, gradient: torch.Tensor | None) -> None:
+        """Before a parameter's gradient of this backward is added to what was there."""
+        self._guarded(self._part, spec, (gradient,))
+
+    def part_of_node(self, spec: TensorSpec, gradients: tuple[torch.Tensor | None, ...]) -> None:
+        """As part(), as a pre-hook of the node that adds the gradient."""
+        self._guarded(self._part, spec, gradients)
+
+    def _part(self, spec: TensorSpec, gradients: tuple[torch.Tensor | None, ...]) -> None:
+        self._take([gradients[0]], [spec], self._count(spec))
+
+    def _count(self, spec: TensorSpec) -> int:
+        call = self._parts.get(spec.id, 0)
+        self._parts[spec.id] = call + 1
+        return call
+
+    def accumulated(self, spec: TensorSpec, held: weakref.ref[torch.Tensor], parameter: torch.Tensor) -> None:
+        """As a hook on a parameter, after its gradient was added. held: what the model's optimizer has."""
+        self._guarded(self._note, spec, held, parameter)
+
+    def _note(self, spec: TensorSpec, held: weakref.ref[torch.Tensor], parameter: torch.Tensor) -> None:
+        self.seen = True
+        if _queue is None or graph_task is None or _is_compiled():
+            self._take([parameter.grad], [spec], self._count(spec))
+            return
+        task = graph_task()
+        fired = self._fired.get(task)
+        if fired is None:
+            mine: Fired = {}
+            fired = self._fired.setdefault(task, mine)  # another device's thread may come by
+            if fired is mine:
+                _queue(partial(_queue, partial(self._guarded, self._end, task)))
+        fired[spec.id] = held, spec
+
+    def _end(self, task: int) -> None:
+        """A backward is over."""
+        fired = [(reference(), spec) for reference, spec in self._fired.pop(task).values()]
+        having = [(one.grad, spec) for one, spec in fired if one is not None and one.grad is not None]
+        self._ended += 1
+        if having:
+            self._take([gradient for gradient, _ in having], [spec for _, spec in having], self._ended - 1)
+
+    def _take(self, gradients: list[Any], specs: list[TensorSpec], call: int) -> None:
+        self.seen = True
+        scales = self._scalers.in_use()
+        if len(scales) > 1:
+            self._warn(_SEVERAL)
+            return
+        if scales:
+            gradients = unscaled(gradients, repeat(scales[0]))
+        self._recorder.capture(gradients, CaptureSpec(specs), self._step_id, call)
+
+    def _guarded(self, call: Callable[..., None], *arguments: Any) -> None:
+        start = perf_counter_ns()
+        try:
+            call(*arguments)
+        except Exception as error:
+            switch_off, fault = self._switch_off(), self._fault()
+            if switch_off is not None:
+                switch_off()
+            if fault is not None:
+                fault("backward gradients", error)
+        self._recorder.spent_ns += perf_counter_ns() - start
+
+
+def _is_compiled() -> bool:
+    """Whether compiled autograd runs this backward."""
+    compiler = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(getattr(compiler, "in_compiled_autograd_region", False))
+
+
+never_trace(_StepRecorder.part, _StepRecorder.part_of_node, _StepRecorder.accumulated)
+skip_frames(_StepRecorder.part, _StepRecorder.part_of_node, _StepRecorder.accumulated, _StepRecorder._guarded)

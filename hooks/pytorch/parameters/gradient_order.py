@@ -1,0 +1,288 @@
+"""In which order the gradients of a saved step became ready in backward, and what each backward left.
+
+Gradients are captured together when the optimizer is about to step, because only there are they final. A
+tensor hook on each parameter appends its position to `order`; the hooks are on from the begin of a saved
+training step to its end. `seq` then follows the backward, so that "which went bad first" has an answer among
+gradients too. A parameter that several backwards reach counts by the last one, which made its gradient final;
+those that none reached come last, in the order of parameters. With FSDP2 the hooks are on the unsharded
+parameters, which backward gives its gradients to (ModelView.in_backward); the older FSDP reduces gradients
+elsewhere, so its parameters stay in their order.
+
+When a backward ends, the gradients that it reached are looked at once: their versions are kept, so that a
+gradient that was zeroed in place before an optimizer used it is not taken for one; and gradients of
+parameters that no known optimizer holds are copied, because nothing shows when a script uses and clears them.
+The callback at the end of a backward is private to torch (`queue_callback`). Without it, and under compiled
+autograd, there are no versions and no copies.
+
+The hooks go straight into `Tensor._backward_hooks`, where register_hook() would put them: setting that to
+None again takes them out of autograd altogether, while after handle.remove() every later backward would still
+call into Python for each parameter. Hooks of others on the same tensor stay as they are.
+
+Threads: start and stop in the training thread, hooks in those of autograd. Keeps no parameter.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import repeat
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from tdcore.hooks.faults import FaultHandler
+from tdcore.hooks.pytorch.compile.operator import never_trace, skip_frames
+from tdcore.hooks.pytorch.compile.tracing import graph_task
+from tdcore.hooks.pytorch.model.pickling import InertInCopies
+
+__all__ = ["BackwardSentinel", "GradientOrder", "at_end_of_backward", "compiled_backward"]
+
+_HOOKS = attrgetter("_backward_hooks")
+_NAMED, _NOTHING = repeat("_backward_hooks"), repeat(None)
+_call: Callable[[Any], Any] = weakref.ref.__call__
+_queue: Callable[[Callable[[], None]], None] | None = getattr(
+    getattr(torch.autograd.Variable, "_execution_engine", None), "queue_callback", None
+)
+
+
+def at_end_of_backward(call: Callable[[], None]) -> bool:
+    """Calls `call` once when the running backward has ended, after the reductions of data-parallel wrappers.
+
+    False where this torch cannot do that.
+    """
+    if _queue is None or graph_task is None or compiled_backward():
+        return False
+    _queue(partial(_queue, call))  # wrappers queue theirs in between
+    return True
+
+
+def compiled_backward() -> bool:
+    """Whether compiled autograd runs this backward."""
+    compiler = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(getattr(compiler, "in_compiled_autograd_region", False))
+
+
+class GradientReadyHook(InertInCopies):
+    """A tensor hook: the gradient of one parameter is ready."""
+
+    __slots__ = ("order", "owner", "position")
+    __torch_unserializable__ = True  # spares the user torch's warning when a model is saved meanwhile
+
+    def __init__(self, owner: GradientOrder, position: int) -> None:
+        self.owner = weakref.ref(owner)
+        self.order = owner.order
+        self.position = position
+
+    def __call__(self, gradient: object) -> None:
+        """As a tensor hook."""
+        order = self.order
+        order.append(self.position)
+        owner = self.owner()
+        if owner is not None and not owner.awaits_end:
+            try:
+                owner.expect_end()
+            except Exception as error:
+                owner.failed(error)
+
+
+skip_frames(GradientReadyHook.__call__)
+
+
+class GradientOrder:
+    """The order of one model's gradients, by their positions in its list of parameters.
+
+    active: parameters carry hooks. order: positions whose gradients came; empty when none did. ended: called
+    when a backward has ended, with the positions that it reached.
+    """
+
+    def __init__(self, fault: FaultHandler) -> None:
+        self._fault = fault
+        self._key = RemovableHandle(OrderedDict()).id  # unique among all hooks of the process
+        self.active = False
+        self.order: list[int] = []
+        self.awaits_end = False  # a callback at the end of the running backward is queued, or cannot be
+        self.ended: weakref.WeakMethod[Callable[[list[int]], None]] | None = None
+        self._ended_at = 0  # how many gradients had come when the last backward ended
+        self._dicts: list[OrderedDict[int, Any]] = []
+        self._positions: list[int] = []  # what _dicts were made for
+        self._watched: list[weakref.ref[torch.Tensor]] = []
+        self._off = False
+        self._known: tuple[Sequence[int], list[int], tuple[int, ...]] | None = None
+
+    def start(self, parameters: Sequence[Any], positions: list[int], *, late: bool = False) -> None:
+        """A saved step begins. positions: whose gradients are wanted. late: some parameters are None."""
+        if self.active:
+            self.stop()
+        if self._off:
+            return
+        self.active = True
+        if late:
+            positions = [position for position in positions if parameters[position] is not None]
+        if self._positions != positions:
+            self._positions = positions
+            self._dicts = [self._hooks_of(position) for position in positions]
+        chosen = list(map(parameters.__getitem__, positions))
+        self._watched = list(map(weakref.ref, chosen))
+        if not any(map(_HOOKS, chosen)):
+            list(map(setattr, chosen, _NAMED, self._dicts))
+            return
+        for parameter, own in zip(chosen, self._dicts, strict=True):
+            hooks = parameter._backward_hooks
+            if not hooks:
+                parameter._backward_hooks = own
+            else:
+                hooks[self._key] = own[self._key]
+
+    def stop(self) -> None:
+        """Takes the hooks off and forgets the order."""
+        self.active = self.awaits_end = False
+        self._ended_at = 0
+        self.order.clear()
+        watched = list(map(_call, self._watched))
+        self._watched = []
+        found = list(map(getattr, watched, _NAMED, _NOTHING))
+        if found == self._dicts and sum(map(len, found)) == len(found):  # nobody else's hook is there
+            list(map(setattr, watched, _NAMED, _NOTHING))
+            return
+        for parameter, hooks in zip(watched, found, strict=True):
+            if hooks is not None and hooks.pop(self._key, None) is not None and not hooks:
+                parameter._backward_hooks = None
+        self._positions = []  # a dictionary of ours that another hook was put in is that one's now
+
+    def switch_off(self) -> None:
+        """Notes nothing from now on."""
+        self._off = True
+        self.stop()
+
+    def expect_end(self) -> None:
+        """The first gradient of a backward is ready."""
+        self.awaits_end = True  # also where torch cannot report it: called once per step then
+        at_end_of_backward(self._end)
+
+    def failed(self, error: Exception) -> None:
+        """An error of our own, within a backward."""
+        fault = self._fault()
+        if fault is not None:
+            fault("gradient order", error)
+
+    def _end(self) -> None:
+        self.awaits_end = False
+        came, self._ended_at = self.order[self._ended_at :], len(self.order)
+        try:
+            ended = self.ended() if self.ended is not None else None
+            if ended is not None and self.active:
+                ended(came)
+        except Exception as error:
+            self.failed(error)
+
+    def sorted(self, positions: Sequence[int]) -> tuple[int, ...] | None:
+        """Where in `positions` the first to come is, the second, ...; None: as they are, nothing was noted.
+
+        Keeps the last answer: most steps have the same.
+        """
+        order = self.order
+        if not order:
+            return None
+        known = self._known
+        if known is None or known[0] != positions or known[1] != order:
+            turns = {position: turn for turn, position in enumerate(order)}  # the last turn counts
+            ranks = [turns.get(position, len(order)) for position in positions]
+            places = tuple(sorted(range(len(ranks)), key=ranks.__getitem__))
+            known = self._known = (list(positions), list(order), places)
+        return known[2]
+
+    def _hooks_of(self, position: int) -> OrderedDict[int, Any]:
+        return OrderedDict({self._key: GradientReadyHook(self, position)})
+
+
+class SentinelHook(InertInCopies):
+    """A tensor hook: a backward has reached the model."""
+
+    __slots__ = ("sentinel",)
+    __torch_unserializable__ = True
+
+    def __init__(self, sentinel: BackwardSentinel) -> None:
+        self.sentinel = weakref.ref(sentinel)
+
+    def __call__(self, gradient: object) -> None:
+        """As a tensor hook."""
+        sentinel = self.sentinel()
+        if sentinel is None:
+            return
+        sentinel.seen = sentinel.ever = True
+        if not sentinel.awaits_end:
+            try:
+                sentinel.awaits_end = at_end_of_backward(sentinel.end_backward)
+            except Exception as error:
+                sentinel.failed(error)
+
+
+never_trace(SentinelHook.__call__)
+skip_frames(SentinelHook.__call__)
+
+
+class BackwardSentinel:
+    """Tells whether a backward has reached a model, in every step: for models whose updates nothing else
+    tells.
+
+    seen: a backward has, since this was last set to False. ever: at any time. ended: called when one has
+    ended. Costs one short Python call per parameter and backward, so only models without a known optimizer
+    carry it.
+    """
+
+    def __init__(self, fault: FaultHandler) -> None:
+        self._fault = fault
+        self.seen = self.ever = self.awaits_end = False
+        self.ended: weakref.WeakMethod[Callable[[], None]] | None = None
+        self._key = RemovableHandle(OrderedDict()).id
+        self._hook = SentinelHook(self)
+        self._carriers: list[weakref.ref[torch.Tensor]] = []
+
+    @property
+    def on(self) -> bool:
+        """Whether parameters carry it."""
+        return bool(self._carriers)
+
+    def end_backward(self) -> None:
+        """A backward has ended."""
+        self.awaits_end = False
+        try:
+            ended = self.ended() if self.ended is not None else None
+            if ended is not None:
+                ended()
+        except Exception as error:
+            self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """An error of our own, within a backward."""
+        fault = self._fault()
+        if fault is not None:
+            fault("steps", error)
+
+    def put_on(self, parameters: Sequence[torch.Tensor | None]) -> None:
+        """From the next backward on."""
+        self.take_off()
+        for parameter in parameters:
+            if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
+                continue
+            if parameter._backward_hooks is None:
+                parameter._backward_hooks = OrderedDict()
+            parameter._backward_hooks[self._key] = self._hook
+            self._carriers.append(weakref.ref(parameter))
+
+    def take_off(self) -> None:
+        """Leaves the parameters as they were."""
+        for reference in self._carriers:
+            parameter = reference()
+            hooks = parameter._backward_hooks if parameter is not None else None
+            if parameter is not None and hooks is not None:
+                hooks.pop(self._key, None)
+                if not hooks:
+                    parameter._backward_hooks = None
+        self._carriers.clear()
+        self.seen = False

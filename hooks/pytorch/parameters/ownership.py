@@ -1,0 +1,147 @@
+"""Which optimizer holds which parameter of a model, and what happens to gradients that none holds.
+
+Parameters without a known optimizer are updated by the script itself, or not at all (a frozen copy, an
+average of the weights). Nothing shows when such a script uses a gradient and when it clears it, so the
+gradient is copied when a backward of a saved step has left it.
+
+Threads: look() and the notes in the training thread, backward_ended() in those of autograd; one at a time.
+Keeps copies of gradients until forget_backward().
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from itertools import compress
+from operator import attrgetter, not_
+from typing import Any
+
+import torch
+from torch import nn
+
+from tdcore.hooks.pytorch.model.model_view import ModelView
+from tdcore.hooks.pytorch.parameters.optimizers import Optimizers, owned_by
+from tdcore.hooks.pytorch.parameters.pending_step import is_zero
+from tdcore.hooks.run_notes import ModelNotes
+
+__all__ = ["Ownership"]
+
+_REQUIRES_GRAD = attrgetter("requires_grad")
+_FROZEN_LOOKS = 3  # saved steps after which a parameter that did train counts as frozen
+_BY_HAND = (
+    "no optimizer is known for {}: its gradients are recorded as the last backward of a step left them; what "
+    "the script does to them afterwards (clipping, for example) is not in the record"
+)
+
+
+class Ownership:
+    """Ownership of one model's parameters. model_notes: its notes. note: notes and logs a message once."""
+
+    def __init__(self, optimizers: Optimizers, model_notes: ModelNotes, note: Callable[[str], None]) -> None:
+        # by position: what the last backward left, of those without optimizer
+        self.copies: dict[int, Any] = {}
+        self.versions: dict[int, tuple[weakref.ref[Any], int]] = {}  # of the gradients that a backward left
+        self._unowned: frozenset[int] = frozenset()
+        self._optimizers = optimizers
+        self._model_notes = model_notes
+        self._note_once = note
+        self._question: tuple[Any, ...] | None = None
+        self._trained: set[str] = set()  # names of parameters that were seen to require gradients
+        self._all_trained: ModelView | None = None  # the model whose parameters all did at the last look
+        self._frozen_looks: dict[str, int] = {}
+
+    @property
+    def any_frozen(self) -> bool:
+        """Whether a parameter was frozen at the last look."""
+        return bool(self._frozen_looks)
+
+    def look(self, view: ModelView, parameters: list[nn.Parameter]) -> None:
+        """A saved training step begins: finds optimizers that have not stepped yet, and what none holds."""
+        trainable = list(map(_REQUIRES_GRAD, parameters))
+        question = (view, trainable, self._optimizers.found_count)
+        if question == self._question:
+            return
+        self._optimizers.assign_owners(parameters)
+        self._question = (view, trainable, self._optimizers.found_count)
+        alive = self._optimizers.alive()
+        held = [list(map(id, owned_by(optimizer))) for _, optimizer in alive]
+        owned = set().union(*held)
+        self._unowned = frozenset(
+            position
+            for position, one in enumerate(parameters)
+            if trainable[position] and id(one) not in owned
+        )
+        names = [view.parameters[position].name for position in sorted(self._unowned)]
+        if alive:
+            self._model_notes.set("not_owned", names)
+        elif names:
+            self._note_once(_BY_HAND.format(view.root_name))
+
+    def backward_ended(self, order: Sequence[int], parameters: list[nn.Parameter]) -> None:
+        """A backward has ended. order: positions whose gradients came in it."""
+        with torch.no_grad():
+            for position in set(order):
+                parameter: Any = parameters[position]
+                gradient = parameter.grad
+                if gradient is None:
+                    continue
+                self.versions[position] = weakref.ref(gradient), int(gradient._version)
+                if position in self._unowned and type(gradient) is torch.Tensor:
+                    self.copies[position] = gradient.detach().clone()
+
+    def was_cleared(self, position: int, gradient: Any) -> bool:
+        """Whether the gradient was zeroed, or is another one, since its last backward.
+
+        On a device, what was changed in place counts as zeroed: looking at the values would wait for it.
+        """
+        seen = self.versions.get(position)
+        if seen is None:  # not known
+            return is_zero(gradient)
+        before, version = seen
+        if id(before()) != id(gradient):
+            return True
+        changed = version != int(gradient._version)
+        return changed and (gradient.device.type != "cpu" or is_zero(gradient))
+
+    def forget_backward(self) -> None:
+        """The step is over."""
+        self.copies.clear()
+        self.versions.clear()
+
+    def note_frozen(self, view: ModelView, trainable: list[bool]) -> None:
+        """Which parameters require gradients as a training forward begins.
+
+        A parameter that is frozen for a while (Lightning's toggle_optimizer) does not count as frozen.
+        """
+        if all(trainable):
+            if self._all_trained is not view:
+                self._all_trained = view
+                self._trained.update(parameter.name for parameter in view.parameters)
+                self._frozen_looks.clear()
+                self._model_notes.set("frozen", [])
+            return
+        self._all_trained = None
+        names = [parameter.name for parameter in view.parameters]
+        self._trained.update(compress(names, trainable))
+        frozen = list(compress(names, map(not_, trainable)))
+        looks = self._frozen_looks
+        self._frozen_looks = {name: looks.get(name, 0) + 1 for name in frozen}
+        self._note_names()
+
+    def note_trainable(self, view: ModelView, positions: list[int], trainable: list[bool]) -> None:
+        """Which parameters of an optimizer require gradients as it steps."""
+        for position in compress(positions, trainable):
+            name = view.parameters[position].name
+            self._trained.add(name)
+            self._frozen_looks.pop(name, None)
+        self._note_names()
+
+    def _note_names(self) -> None:
+        self._model_notes.set(
+            "frozen",
+            [
+                name
+                for name, looks in self._frozen_looks.items()
+                if looks >= _FROZEN_LOOKS or name not in self._trained
+            ],
+        )

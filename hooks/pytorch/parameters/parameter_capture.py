@@ -1,0 +1,190 @@
+"""Weights, gradients and optimizer state of one root module.
+
+Weights are captured when the root's first forward of a saved step begins: they are those that the forward
+sees. A saved training step then stays *pending* until the next one begins, and each optimizer's step captures
+the gradients of the parameters that it holds, just before it changes anything: gradients are final there
+(accumulated, unscaled, clipped). A gradient belongs to the step in which its optimizer steps, also where its
+forward ran in an earlier one.
+
+    several optimizers      each captures the parameters that it holds
+    closure (LBFGS)         one row per evaluation, when the closure returns: call 0, 1, ...
+    no optimizer known      the gradient as the last backward of the step left it (gradient_order.py)
+    no forward in the step  weights just before the first optimizer's step
+    no gradient             a row "absent", with the reason (Absent); not zero, not an error
+    frozen parameter        no gradient row; listed under "frozen" in collections.json
+    held by no optimizer    no row without a gradient; listed under "not_owned"
+    eval, no_grad           weights, no gradients
+    fused step with a gradient scaler   gradients are divided by the scale, which is recorded next to them
+
+Optimizer state is that which enters the step.
+Threads: the training thread, or the autograd thread that runs an optimizer inside backward(); one at a time.
+Keeps no model or parameter alive; copies of gradients are kept until the step ends (no optimizer known).
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+from torch.optim import Optimizer
+
+from tdcore.hooks.clock import StepId
+from tdcore.hooks.plan import Plan
+from tdcore.hooks.pytorch.parameters.gradient_capture import GradientCapture
+from tdcore.hooks.pytorch.parameters.pending_step import (
+    PendingStep,
+    kinds_of,
+)
+from tdcore.hooks.pytorch.parameters.selection import select
+
+_GRADIENT, _REQUIRES_GRAD = attrgetter("grad"), attrgetter("requires_grad")
+__all__ = ["ParameterCapture"]
+
+_LAZY = frozenset({UninitializedParameter})
+
+
+class ParameterCapture(GradientCapture):
+    """Captures the parameters of one model. notes: of collections.json. warn: logs a message once.
+
+    fault: BaseHook._fault, for the opt-in series (opt_in_series.py): they fail alone.
+    """
+
+    def begin_training(self, step_id: StepId, plan: Plan, inside: Optimizer | None) -> None:
+        """A training step begins that is saved. inside: the optimizer whose closure runs."""
+        if self.pending is not None:
+            self.finish(accumulated=True)
+        kinds = kinds_of(plan)
+        self.current_view()
+        if self._off or not kinds.anything:
+            return
+        pending = self.pending = PendingStep(step_id, plan, kinds)
+        view, parameters = self.view, self.held()
+        if parameters is None:
+            self.pending = None
+            return
+        pending.scalers = self.scalers.records()
+        pending.closure = inside is not None
+        self.ownership.look(view, parameters)
+        if kinds.gradients:
+            self._watch(pending, parameters)
+        if kinds.series or pending.scalers:
+            self.backward.attach(step_id, plan, view, parameters)
+            if inside is not None:
+                self.updates.prepare(step_id, plan, view, inside, parameters)
+
+    def begin_forward(self, step_id: StepId, plan: Plan, *, trains: bool) -> None:
+        """The root's first forward of a saved step begins. trains: it is a training step."""
+        pending = self.pending
+        if pending is not None and trains:
+            pending.ran = True
+            if pending.weights_done:
+                return
+            pending.weights_done = True
+        kinds = pending.kinds if pending is not None and pending.plan is plan else kinds_of(plan)
+        if self._off or not (kinds.weights or trains):
+            return
+        parameters = self.held()
+        if parameters is None:
+            return
+        if trains:
+            self.ownership.note_frozen(self.view, list(map(_REQUIRES_GRAD, parameters)))
+        if kinds.weights:
+            if self.view.flat or not _LAZY.isdisjoint(map(type, parameters)):
+                self._weights_due = step_id, plan
+                self.due_after_forward = True
+            else:
+                self._take_weights(step_id, plan, parameters)
+        if self.view.late:
+            self.due_after_forward = True
+
+    def end_forward(self) -> None:
+        """The root's forward has ended."""
+        self.due_after_forward = False
+        pending = self.pending
+        if pending is not None and self.view.late:
+            self._watch_again(pending)
+        if self._weights_due is None:
+            return
+        (step_id, plan), self._weights_due = self._weights_due, None
+        self.current_view()
+        parameters = self.held()
+        if parameters is not None:
+            self._take_weights(step_id, plan, parameters)
+
+    def before_closure(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to step with a closure."""
+        pending, parameters = self.pending, self.held()
+        if pending is not None:
+            pending.closure = True
+        if pending is not None and pending.kinds.series and parameters is not None:
+            self.updates.prepare(pending.step_id, pending.plan, self.view, optimizer, parameters)
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """An optimizer has stepped."""
+        pending = self.pending
+        if pending is not None:
+            known = self.optimizers.find(optimizer)
+            if known is None or known.index not in pending.captures:
+                self.before_step(optimizer)  # its step began before the hook was there
+            if pending.closure and self._is_captured(pending, self.held() or []):
+                self._captured(closure=True)
+        if self.updates.pending:
+            self.updates.after(optimizer)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing more is expected of the pending step."""
+        pending, parameters = self.pending, self.held()
+        if pending is None or parameters is None:
+            return True
+        return self._is_captured(pending, parameters) or not (pending.ran or self.order.order)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether the gradients of the pending step wait for an optimizer."""
+        return self.optimizers.any_alive and bool(self.order.order)
+
+    def finish(self, *, accumulated: bool = False) -> None:
+        """The training step is over: captures what no optimizer used. accumulated: a later step has it."""
+        pending, self.pending = self.pending, None
+        self.backward.detach()
+        self.updates.pending.clear()
+        parameters = self.held()
+        if pending is not None and parameters is not None and pending.kinds.series and pending.captures:
+            alive = [optimizer for _, optimizer in self.optimizers.alive()]
+            self.updates.end_step(pending.plan, self.view, alive, parameters)
+        if pending is not None and parameters is not None:
+            self._capture_rest(pending, parameters, accumulated=accumulated)
+        elif pending is not None:
+            self._capture_copies(pending)
+        self.order.stop()
+        self.ownership.forget_backward()
+
+    def register(self, optimizer: Optimizer) -> bool:
+        """Makes an optimizer known before its first step. False when it holds nothing of the model."""
+        return self.optimizers.find_or_add(optimizer, self.held() or []) is not None
+
+    def switch_off(self) -> None:
+        """Capture nothing from now on; names, and the optimizers of the model, are still known."""
+        self._off = True
+        self.pending = self._weights_due = None
+        self.due_after_forward = False
+        self.order.stop()
+        self.backward.switch_off()
+        self.updates.switch_off()
+
+    def _watch_again(self, pending: PendingStep) -> None:
+        """FSDP2 has made its unsharded parameters in this forward, which get the gradients."""
+        parameters = self.held() or []
+        if pending.kinds.gradients:
+            self._watch(pending, parameters)
+        if pending.kinds.series:
+            self.backward.detach()
+            self.backward.attach(pending.step_id, pending.plan, self.view, parameters)
+
+    def _take_weights(self, step_id: StepId, plan: Plan, parameters: list[nn.Parameter]) -> None:
+        selection = select(self.view, plan, list(range(len(parameters))), [])
+        tensors = list(map(parameters.__getitem__, selection.weights))
+        if tensors:
+            self._recorder.capture(tensors, selection.capture_spec, step_id)

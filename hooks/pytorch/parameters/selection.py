@@ -1,0 +1,88 @@
+"""Selection: which weights and gradients one native call takes, in which order, under which names.
+
+Answers are kept in the plan: most steps select the same as the step before.
+Threads: one at a time.
+"""
+
+from __future__ import annotations
+
+from itertools import compress
+from operator import attrgetter
+from typing import NamedTuple
+
+from torch import nn
+
+from tdcore.format.layout import TensorKind
+from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
+from tdcore.hooks.pytorch.model.model_view import ModelView
+
+__all__ = ["Selection", "awaited", "in_order", "select"]
+
+_REQUIRES_GRAD = attrgetter("requires_grad")
+
+
+class Selection(NamedTuple):
+    """Positions in the view's parameters that one call captures. capture_spec: of both lists in a row."""
+
+    weights: list[int]
+    gradients: list[int]
+    capture_spec: CaptureSpec
+
+
+def select(view: ModelView, plan: Plan, weights: list[int], gradients: list[int]) -> Selection:
+    """Return the parameters among the positions that the plan selects."""
+    key = ("selection", view.root_name, bool(weights), bool(gradients))
+    known = plan.cache.get(key)
+    if known is None or known[0] is not view or known[1:3] != (weights, gradients):
+        chosen_weights, specs = _selected(view, plan, weights, gradient=False)
+        chosen_gradients, more = _selected(view, plan, gradients, gradient=True)
+        selection = Selection(chosen_weights, chosen_gradients, CaptureSpec(specs + more))
+        known = plan.cache[key] = (view, weights, gradients, selection)
+    answer: Selection = known[3]
+    return answer
+
+
+def awaited(view: ModelView, plan: Plan, parameters: list[nn.Parameter]) -> list[int]:
+    """Return the positions of parameters that may get a gradient which the plan selects."""
+    trainable = list(map(_REQUIRES_GRAD, parameters))
+    known = plan.cache.get(("awaited", view.root_name))
+    if known is None or known[0] is not view or known[1] != trainable:
+        positions = list(compress(range(len(trainable)), trainable))
+        chosen = _selected(view, plan, positions, gradient=True)[0]
+        known = plan.cache["awaited", view.root_name] = (view, trainable, chosen)
+    answer: list[int] = known[2]
+    return answer
+
+
+def in_order(view: ModelView, plan: Plan, selection: Selection, places: tuple[int, ...] | None) -> Selection:
+    """The same with its gradients in another order. places: of the first, the second, ...; None: as it is."""
+    if places is None:
+        return selection
+    known = plan.cache.get(("in order", view.root_name))
+    if known is None or known[0] is not selection or known[1] != places:
+        first = len(selection.weights)
+        gradients = list(map(selection.gradients.__getitem__, places))
+        capture_spec = selection.capture_spec.permuted([*range(first), *(first + place for place in places)])
+        known = plan.cache["in order", view.root_name] = (
+            selection,
+            places,
+            Selection(selection.weights, gradients, capture_spec),
+        )
+    answer: Selection = known[2]
+    return answer
+
+
+def _selected(
+    view: ModelView, plan: Plan, positions: list[int], *, gradient: bool
+) -> tuple[list[int], list[TensorSpec]]:
+    chosen: list[int] = []
+    specs: list[TensorSpec] = []
+    for position in positions:
+        name, kind, origin = view.parameters[position]
+        if gradient:
+            name, kind = f"gradient/{name}", TensorKind.GRADIENT
+        spec = plan.spec(name, kind, origin)
+        if spec is not None:
+            chosen.append(position)
+            specs.append(spec)
+    return chosen, specs

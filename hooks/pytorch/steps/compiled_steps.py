@@ -1,0 +1,89 @@
+"""Steps of a root whose call is itself compiled: module hooks are attached before the call, not inside it.
+
+When compiled code reports that such a forward begins, it is too late to attach hooks for it. So `arm`
+attaches them at the end of the forward before, with an empty plan, because the plan of the step is not known
+then. As the step begins, the hooks of its plan replace them. Where hooks were not attached (a first step in
+another mode, a request to capture more) the activations of that step are missing; collections.json counts
+such steps.
+Threads: the training thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tdcore.hooks.plan import Plan
+from tdcore.hooks.pytorch.compile.code_variants import compile_in_use
+
+if TYPE_CHECKING:
+    import torch
+
+    from tdcore.hooks.pytorch.steps.driver import TrainingDriver
+    from tdcore.hooks.pytorch.steps.root import Root
+    from tdcore.hooks.pytorch.steps.step_transitions import StepTransitions
+
+__all__ = [
+    "arm",
+    "arm_losses",
+    "begin_compiled_forward",
+    "note_missed",
+    "widest",
+]
+
+_NONE: tuple[object, ...] = ()
+
+
+def begin_compiled_forward(
+    hook: TrainingDriver, root: Root, inputs: tuple[list[torch.Tensor], str] | None
+) -> None:
+    """Begin the step of a root's forward in compiled code.
+
+    Args:
+        hook: The hook.
+        root: The root whose forward begins.
+        inputs: Its input, with suffixes of the names; None: no module hooks are compiled in.
+    """
+    module = root.reference()
+    if module is None or hook._off:
+        return
+    root.compiled.root_is_compiled = True
+    module_hooks = root.module_hooks
+    if inputs is None and module_hooks.is_on:
+        module_hooks.detach()  # its step began inside the same code
+    attached = module_hooks.is_on
+    hook._compiled_call = True
+    try:
+        hook._on_forward(root, module, _NONE, None)
+    finally:
+        hook._compiled_call = False
+    if attached and inputs is not None:
+        module_hooks.record_root_input(*inputs)
+    elif hook._clock.plan is None:
+        arm(hook, root)
+
+
+def arm(hook: StepTransitions, root: Root) -> None:
+    """Choose the code variant of the root's next forward."""
+    hook._guarded("activations", root.arm, hook)
+    if not hook._losses.attached:
+        hook._guarded("losses", arm_losses, hook)
+
+
+def arm_losses(hook: StepTransitions) -> None:
+    """Attach hooks to compiled loss modules between saved steps; the gate disables them there."""
+    hook._losses.attach(hook._clock.plan_of(()), widest(hook))
+
+
+def widest(hook: StepTransitions) -> Plan | None:
+    """Return the plan of all collections that are saved, in a process that compiles; else None."""
+    return hook._clock.plan_of(hook._clock.included) if compile_in_use() else None
+
+
+def note_missed(hook: StepTransitions) -> None:
+    """Note a saved step whose forward runs without module hooks."""
+    hook._gate.missed += 1
+    hook._notes["compiled"] = {"steps_without_activations": hook._gate.missed}
+    hook._warn(
+        "activations of a first step are missing: torch.compile was called after register_module(), or the "
+        "step is the first in its mode; the next ones will be there (collections.json counts: 'compiled')"
+    )

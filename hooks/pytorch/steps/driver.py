@@ -1,0 +1,219 @@
+"""Decides which step a forward belongs to. docs/pytorch.md begins with the rule.
+
+Threads: the training thread. Replicas may run forward in other threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from time import perf_counter_ns
+
+import torch
+from torch import nn
+
+from tdcore.hooks.pytorch.compile.tracing import (
+    dispatch_modes,
+    graph_task,
+    is_traced,
+    symbolic,
+    tracing_state,
+)
+from tdcore.hooks.pytorch.forward.entries import is_running
+from tdcore.hooks.pytorch.steps.driver_state import EVAL, NONE_OPEN, PREDICT, TRAIN, WITH_GRADIENTS
+from tdcore.hooks.pytorch.steps.optimizer_steps import OptimizerSteps
+from tdcore.hooks.pytorch.steps.root import Root
+from tdcore.hooks.pytorch.steps.shortfall import open_step, possible, saved_steps_without_update
+from tdcore.modes import ModeKeys
+
+__all__ = ["TrainingDriver"]
+
+
+class TrainingDriver(OptimizerSteps):
+    """The part of the PyTorch hook that PyTorch's forward hooks call."""
+
+    def _on_forward(
+        self,
+        root: Root,
+        module: nn.Module,
+        args: tuple[object, ...] | None,
+        kwargs: Mapping[str, object] | None,
+    ) -> None:
+        """A forward of the root begins. module: the root, the one inside its wrapper, or an entry
+        (entries.py).
+
+        args, kwargs: None of an entry; kwargs: None when compiled code reports the forward.
+        """
+        if self._off or (
+            (dispatch_modes() or tracing_state() is not None or symbolic._is_fx_tracing_flag)
+            and is_traced(args, kwargs)
+        ):
+            return
+        if module is not root.reference():
+            if "_is_replica" in module.__dict__:
+                self._replicas.on_forward(self, root, module)
+                return
+            if args is not None:
+                expected, root.inner_expected = root.inner_expected, False
+                if expected or not root.is_inner(module):
+                    return  # a part of the wrapper's forward, or a copy of the model
+            elif root.inner_expected:
+                return  # an entry, before the module inside is called
+        elif root.has_inner:
+            root.inner_expected = True
+        if graph_task is not None and graph_task() != -1:
+            return  # activation checkpointing computes the root again
+        if self._control_changed():
+            self._check_control()
+        start = perf_counter_ns()
+        try:
+            if root.follows and module.training and torch.is_grad_enabled():
+                trains = True
+                if not self._updates:
+                    self._join_training(TRAIN)
+                elif self._busy:
+                    self._start_training(TRAIN)
+                else:
+                    self._updates = set()
+                    if self._begin_step(TRAIN) is not None:
+                        self._start_saving(root)
+                root.trained_in = self._updates
+            else:
+                trains = self._find_step(root, module, args is None)
+        except Exception as error:
+            self._fault("steps", error)
+            return
+        plan = self._clock.plan
+        if plan is not None:
+            spent = self._recorder.spent_ns
+            root.join(self, module, plan, args, kwargs, trains=trains)
+            self._may_be_attached = True
+            self._recorder.spent_ns = spent + perf_counter_ns() - start  # module hooks have added theirs
+
+    def _find_step(self, root: Root, module: nn.Module, entry: bool = False) -> bool:
+        """Begins or continues the step that a forward belongs to. Whether it is a training step."""
+        if not root.searched:
+            for each in self._roots:
+                if not each.searched:
+                    self._search(each)
+        if module.training and torch.is_grad_enabled() and not root.by_itself:
+            if entry:
+                root.entries.used = True
+            elif not root.entries.used:
+                root.by_itself = True
+                root.entries.watch()
+        if self._by_hand:
+            return self._called is None
+        mode_set, training = self._mode, module.training
+        if self._by_forward:
+            return self._step_of_forward(root, module, mode_set or (TRAIN if training else EVAL))
+        if mode_set:
+            trains = mode_set in WITH_GRADIENTS
+        elif torch.is_grad_enabled():
+            trains = training or root.trains_in_eval
+            if not trains and root.has_no_training_forward:
+                root.evaluated_after, self._attentive = root.trained_in, True
+        else:
+            trains = False
+        if trains:
+            root.follows = root.by_itself and not mode_set and module is root.reference()
+            if self._updates:
+                self._start_training(mode_set or TRAIN)
+            else:
+                self._join_training(mode_set or TRAIN)
+            root.trained_in = self._updates
+            return True
+        self._join_other(root, module, mode_set or (PREDICT if training else EVAL), entry=entry)
+        return False
+
+    def _stop_following(self) -> None:
+        """The script sets steps or modes itself from now on."""
+        for root in self._roots:
+            root.follows = False
+
+    def _join_training(self, mode: int) -> None:
+        """A training forward while a training step is open, and no optimizer has stepped in it."""
+        if self._joined_in is not self._updates:
+            self._most_joined = max(self._most_joined, self._joined)
+            self._joined_in, self._joined = self._updates, 0
+        self._joined += 1
+        if (self._watched and self._updated_by_hand()) or (self._scaler_states and self._scaler_updated()):
+            self._start_training(mode)
+        elif self._called is not None:
+            self._continue_training()
+
+    def _join_other(self, root: Root, module: nn.Module, mode: int, *, entry: bool) -> None:
+        """A forward that trains nothing."""
+        called = self._called
+        if entry and called is not None and id(root) in called and is_running(root):
+            return  # a part of the root's own forward
+        key = id(module if entry else root)  # a wrapper and the module inside are the same root
+        if called is None or mode != self._clock.now.mode or key in called:
+            called = self._start_other(mode)
+        called.add(key)
+        if self._suspended is not None and torch.is_grad_enabled():
+            self._other_has_graph = any(one.requires_grad for one in root.parameters.held() or ())
+
+    def _step_of_forward(self, root: Root, module: nn.Module, mode: int) -> bool:
+        """The older library's clock: every forward of the first root is a step."""
+        own = module is root.reference() or root.is_inner(module) or "_is_replica" in module.__dict__
+        if own and root is self._roots[0]:
+            if mode in WITH_GRADIENTS and torch.is_grad_enabled():
+                self._start_training(mode)
+            else:
+                self._start_other(mode)
+        return self._called is None
+
+    # The end ----------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        self._updates.add(NONE_OPEN)
+        self._end_step()
+
+    def _missing(self) -> Iterator[str]:
+        if not self._listens or not self._clock.begun:
+            yield from self._without_model()
+            return
+        if self._shortfalls.none_due:
+            steps = sum(self._clock.begun_steps(mode.value) for mode in ModeKeys)
+            yield f"no step: there were {steps}, and save_config names none of them"
+        if any(root.parameters.optimizers.found_count for root in self._roots):
+            yield from self._without_update()
+        yield from self._shortfalls.of_collections(possible(self._roots, self._notes.get("frozen", ())))
+
+    def _without_model(self) -> Iterator[str]:
+        """No model was registered, or none of its forwards was seen."""
+        needs = self._shortfalls.needs_a_model
+        if needs or not self._names.any:
+            what = ", ".join(needs) or "anything"
+            names = ", ".join(root.view.root_name for root in self._roots)
+            why = f"no forward of {names} was seen" if names else "no model was registered"
+            yield f"{what}: {why}; call register_module(model) before the training"
+
+    def _without_update(self) -> Iterator[str]:
+        """The optimizer of the models is there and does not step, or does not step any longer."""
+        if self._by_hand or self._by_forward:
+            last = max(self._saved_updates.values(), default=0)
+            yield from saved_steps_without_update(self._saved_steps, last)
+        elif self._joined_in is self._updates and self._updates <= {NONE_OPEN}:
+            step = self._clock.last if self._suspended is None else self._suspended.step_id.step
+            stepped = sum(map(self._clock.begun_steps, WITH_GRADIENTS)) > 1
+            yield from open_step(step, self._joined, self._most_joined, stepped=stepped)
+
+    def _detach(self) -> None:
+        self._losses.detach()
+        self._losses.detach_beneath()
+        for root in self._roots:
+            root.detach()
+        self._stack.close()
+
+    def _switch_off(self, part: str) -> None:
+        if part == "steps":
+            self._send_collections()  # the last there will be, with the fault
+            self._off = True
+        if part in ("activations", "losses"):
+            self._losses.switch_off()
+        elif part == "steps":
+            self._losses.detach()
+            self._losses.detach_beneath()
+        for root in self._roots:
+            root.switch_off(part)

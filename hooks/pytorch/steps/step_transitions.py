@@ -1,0 +1,227 @@
+"""Begins, suspends, continues and ends steps. driver.py decides which step a forward belongs to.
+
+A training step stays open until the next one begins, because several optimizers may step one after the other.
+Any other forward is a step of its own mode; while one runs, the open training step is suspended, and the next
+training forward continues it.
+
+Threads: the training thread.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from time import perf_counter_ns
+
+from torch import nn
+
+from tdcore.hooks.clock import StepContext
+from tdcore.hooks.plan import Plan
+from tdcore.hooks.pytorch.forward.losses import requires_grad
+from tdcore.hooks.pytorch.steps import compiled_steps
+from tdcore.hooks.pytorch.steps.driver_state import NONE_OPEN, WITH_GRADIENTS, DriverState
+from tdcore.hooks.pytorch.steps.root import Root
+from tdcore.hooks.run_notes import note_once
+
+__all__ = ["StepTransitions"]
+
+_SAVED_STEPS = 3  # after which an optimizer that stepped in none of them is named
+_NEVER_SAVED = (
+    "{} stepped in none of the first {} saved training steps, so gradients of its parameters are missing: "
+    "networks that take turns have one step per update, and a save_interval that is a multiple of the turns "
+    "saves the same turn every time; use an odd one, or call hook.step() at the top of the round"
+)
+
+
+class StepTransitions(DriverState):
+    """The part of the hook that begins and ends steps."""
+
+    def _start_training(self, mode: int) -> None:
+        """The next training step begins."""
+        if self._may_be_attached:
+            self._end_step()
+        self._updates = set()
+        self._suspended = self._called = None
+        signs = self._watched or self._scalers.found
+        if signs:
+            self._look_for_signs()
+        self._busy = self._may_be_attached or bool(signs)
+        if self._begin_step(mode) is not None:
+            self._start_saving(None)
+        elif self._armed and not self._compiled_call:
+            self._disarm()
+
+    def _disarm(self) -> None:
+        self._armed = False
+        for root in self._roots:
+            self._guarded("activations", root.disarm)
+
+    def _start_saving(self, begun_by: Root | None) -> None:
+        """A training step has begun that is saved. begun_by: the root whose forward began it, if known."""
+        self._begun_by = begun_by
+        plan, step_id = self._clock.plan, self._clock.now.step_id
+        assert plan is not None, "the clock has begun a saved step"
+        self._may_be_attached = self._busy = True
+        self._saved_steps += 1
+        if self._saved_steps == _SAVED_STEPS + 1:
+            self._check_turns()
+        if self._losses.modules:
+            self._guarded("losses", self._attach_losses, plan)
+        inside = self._inside() if self._inside is not None else None
+        try:
+            for root in self._roots:
+                root.parameters.begin_training(step_id, plan, inside)
+                if root.parameters.pending is not None:
+                    self._saves_training = self._attentive = True
+        except Exception as error:
+            self._fault("parameters", error)
+
+    def _check_turns(self) -> None:
+        """Names optimizers whose steps fall between the saved ones."""
+        if self._saved_updates.keys().isdisjoint(self._ours):
+            return
+        for identity, known in self._ours.items():
+            optimizer = known()
+            if optimizer is not None and identity not in self._saved_updates:
+                holds = [
+                    root.view.root_name for root in self._roots if root.parameters.optimizers.find(optimizer)
+                ]
+                what = f"the {type(optimizer).__name__} of {', '.join(holds)}"
+                note_once(self._notes, self._warn)(_NEVER_SAVED.format(what, _SAVED_STEPS))
+
+    def _start_other(self, mode: int) -> set[int]:
+        """A step of another mode begins: an evaluation, a rollout. An open training step is suspended."""
+        if self._called is None and not self._updates and not self._by_forward:
+            self._suspended = self._clock.leave()
+        if self._may_be_attached:
+            self._rest()
+        called = self._called = set()
+        self._busy, self._other_has_graph = True, False
+        plan = self._begin_step(mode)
+        suspended = self._suspended
+        if plan is None and self._armed and not self._compiled_call:
+            self._disarm()
+        if self._losses.modules:
+            beneath = suspended.plan if suspended is not None else None
+            if beneath is not None:
+                self._guarded("losses", self._losses.attach_beneath, beneath, self._route_beneath)
+            if plan is not None:
+                self._guarded("losses", self._attach_losses, plan)
+        self._may_be_attached = self._may_be_attached or plan is not None
+        return called
+
+    def _continue_training(self) -> None:
+        """A training forward after steps of other modes: the open training step goes on."""
+        suspended, self._suspended, self._called = self._suspended, None, None
+        if suspended is None:
+            return
+        if self._may_be_attached:
+            self._rest()
+        self._clock.continue_step(suspended)
+        if suspended.plan is not None and self._losses.modules:
+            self._guarded("losses", self._attach_losses, suspended.plan)
+
+    def _start_by_hand(self, mode: int) -> None:
+        if mode in WITH_GRADIENTS:
+            self._start_training(mode)
+        else:
+            if self._may_be_attached:
+                self._end_step()
+            self._updates, self._attentive = {NONE_OPEN}, True
+            self._start_other(mode)
+        for root in self._roots:
+            if root.by_itself and not root.entries.used:
+                root.entries.take_off()
+            if root.compiled.root_is_compiled:
+                compiled_steps.arm(self, root)
+
+    def _enter_step(self, module: nn.Module) -> None:
+        """A step begun by hand: captures outputs of the root's modules, whether the root is called or not."""
+        plan = self._clock.plan
+        for root in self._roots:
+            if plan is not None and root.reference() is module:
+                root.join(self, module, plan, None, None, trains=self._called is None)
+                self._may_be_attached = True
+
+    def _leave_step(self) -> None:
+        """What comes until the next step is not captured from modules."""
+        if self._may_be_attached:
+            for root in self._roots:
+                self._guarded("modules without calls", root.forward_ended, False)
+
+    def _rest(self) -> None:
+        """Takes off what belongs to the step that was the current one."""
+        self._guarded("losses", self._losses.detach)
+        self._guarded("losses", self._losses.detach_beneath)
+        for root in self._roots:
+            self._guarded("activations", root.rest)
+        if any(root.compiled.root_is_compiled for root in self._roots):
+            compiled_steps.arm_losses(self)
+
+    def _end_step(self) -> None:
+        """The training step is over: what no optimizer has used is captured, and hooks are taken off."""
+        self._may_be_attached = False
+        self._rest()
+        accumulates = self._by_forward and not self._updates
+        self._saves_training = False
+        self._attentive = bool(self._watched)
+        for root in self._roots:
+            self._guarded("parameters", root.finish, accumulates)
+            if root.parameters.pending is not None:
+                self._saves_training = self._may_be_attached = self._attentive = True
+
+    def _last_complete_step(self) -> int:
+        if self._suspended is not None:
+            return self._suspended.step_id.step - 1
+        for root in self._roots:
+            pending = root.parameters.pending
+            if pending is not None and not root.parameters.is_whole:
+                return pending.step_id.step - 1
+        return self._clock.last
+
+    def _may_be_saved_next(self) -> bool:
+        """Whether a forward that comes next may belong to a saved step."""
+        if self._by_hand:
+            return self._clock.plan is not None
+        return self._saves_losses or self._clock.may_save_next()
+
+    def _end_forward(self, root: Root) -> None:
+        """A root's forward has ended."""
+        start = perf_counter_ns()
+        keep = self._called is None and self._clock.plan is not None
+        try:
+            root.forward_ended(keep)
+        except Exception as error:
+            self._fault("modules without calls", error)
+        if self._local_shards.async_outputs.pending:
+            self._guarded("activations", self._local_shards.end_forward)
+        if not self._off and root.parameters.due_after_forward:
+            self._guarded("parameters", root.parameters.end_forward)
+        if root.compiled.root_is_compiled:
+            compiled_steps.arm(self, root)
+        self._recorder.spent_ns += perf_counter_ns() - start
+
+    @property
+    def _saves_losses(self) -> bool:
+        """Whether a loss that comes now may be in a saved step."""
+        suspended = self._suspended
+        return self._clock.plan is not None or (suspended is not None and suspended.plan is not None)
+
+    # Losses -----------------------------------------------------------------------------------------------
+
+    def _attach_losses(self, plan: Plan) -> None:
+        router = self._route_above if self._suspended is not None else None
+        self._losses.attach(plan, compiled_steps.widest(self), router)
+
+    def _belongs_beneath(self, requires_grad: bool) -> StepContext | None:
+        """The suspended training step, where a loss belongs to it and not to the current step."""
+        return self._suspended if requires_grad and not (self._updates or self._other_has_graph) else None
+
+    def _route_beneath(self, value: object) -> AbstractContextManager[None] | None:
+        """For a loss while another step is current: whether it belongs to the suspended training step."""
+        step = self._belongs_beneath(requires_grad(value)) if self._suspended is not None else None
+        return self._clock.during(step) if step is not None else None
+
+    def _route_above(self, value: object) -> AbstractContextManager[None] | None:
+        """..., or to the current one."""
+        above = self._suspended is None or self._belongs_beneath(requires_grad(value)) is None
+        return nullcontext() if above else None

@@ -1,0 +1,97 @@
+"""A hook for as long as a trainer trains: what the callbacks for trainers of other libraries share.
+
+Adds nothing that Hook cannot do: makes the hook when the training begins, registers the model and its
+optimizers, keeps a stop request until the trainer can be stopped, and closes the hook at the end.
+Threads: the training thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from tdcore.hooks.pytorch import Hook
+from tdcore.modes import ModeKeys
+
+if TYPE_CHECKING:
+    from tdcore.session import StopRequest
+
+__all__ = ["TrainerSession", "manual_step", "replace_attribute"]
+
+
+class TrainerSession:
+    """out_dir, options: as for Hook. hook: that of the training that runs or ran last."""
+
+    def __init__(self, out_dir: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
+        self._out_dir = out_dir
+        self._options = dict(options)
+        self.hook: Hook | None = None
+        self.stop_requested = False
+
+    def begin(
+        self,
+        model: nn.Module,
+        optimizers: Iterable[object],
+        *,
+        processes: int,
+        resumed: Mapping[str, Any] | None,
+    ) -> Hook:
+        """The training begins. processes: of the job. resumed: Hook.state_dict() of the checkpoint, if any.
+
+        One process alone stops as the trainer stops. In a job of many the others would wait for it for ever,
+        so there StopTraining is raised: the process ends, and the launcher ends the job.
+        """
+        self.end()
+        self.stop_requested = False
+        mine = {"on_stop": self._on_stop} if processes == 1 else {}
+        hook = Hook(self._out_dir, **{**self._options, **mine})
+        try:
+            hook.register_module(model)
+            for optimizer in optimizers:
+                if isinstance(optimizer, Optimizer):
+                    hook.register_optimizer(optimizer)
+            if resumed:
+                hook.load_state_dict(resumed)
+        except BaseException:
+            hook.close()
+            raise
+        self.hook = hook
+        return hook
+
+    def end(self) -> None:
+        """The training has ended, however. May be called again."""
+        if self.hook is not None:
+            self.hook.close()
+
+    def _on_stop(self, request: StopRequest) -> None:
+        self.stop_requested = True
+        on_stop = self._options.get("on_stop")
+        if on_stop is not None:
+            on_stop(request)
+
+
+@contextmanager
+def manual_step(hook: Hook, module: nn.Module, mode: ModeKeys) -> Iterator[None]:
+    """A step that a trainer makes around the module's own forward, which may be called in it or not."""
+    hook.set_mode(mode)
+    hook.step()
+    hook._enter_step(module)
+    try:
+        yield
+    finally:
+        hook._leave_step()
+
+
+def replace_attribute(owner: Any, name: str, value: object, undo: ExitStack) -> None:
+    """Sets an attribute of one object, until `undo` is closed."""
+    own = vars(owner)
+    if name in own:
+        undo.callback(setattr, owner, name, own[name])
+    else:
+        undo.callback(own.pop, name, None)
+    setattr(owner, name, value)

@@ -1,0 +1,86 @@
+"""Imports of hooks/ go in one direction: a sub-package imports those before it in LAYERS, never those after.
+
+Imports for annotations (`if TYPE_CHECKING:`) and imports inside of functions do not count: they load nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2] / "hooks"
+PYTORCH = "tdcore.hooks.pytorch"
+
+# Sub-packages of hooks/pytorch, each with those that it may import. Files of hooks/pytorch may import all.
+LAYERS: dict[str, set[str]] = {
+    "model": set(),
+    "compile": {"model"},
+    "distributed": {"model"},
+    "forward": {"model", "compile"},
+    "parameters": {"model", "compile", "distributed"},
+    "steps": {"model", "compile", "distributed", "forward", "parameters"},
+}
+# Modules for the trainers of other libraries, which are made of the PyTorch hook.
+TRAINERS = {"lightning", "transformers"}
+
+
+def imports_of(file: Path) -> Iterator[str]:
+    """Names of the modules that importing the file imports."""
+    pending: list[ast.AST] = [ast.parse(file.read_text())]
+    while pending:
+        for node in ast.iter_child_nodes(pending.pop()):
+            if isinstance(node, ast.ImportFrom):
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            elif isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                pending.extend(node.orelse)
+            elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                pending.append(node)
+
+
+def test_every_sub_package_has_its_place_in_the_order() -> None:
+    folders = {file.parent.name for file in (ROOT / "pytorch").glob("*/*.py")}
+    assert folders == set(LAYERS)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_sub_package_imports_only_those_below_it(layer: str) -> None:
+    allowed = tuple(f"{PYTORCH}.{name}." for name in (layer, *LAYERS[layer]))
+    wrong = [
+        f"{file.name}: {name}"
+        for file in (ROOT / "pytorch" / layer).glob("*.py")
+        for name in imports_of(file)
+        if name.startswith(PYTORCH) and not name.startswith(allowed)
+    ]
+    assert not wrong
+
+
+def test_what_all_frameworks_share_imports_none_of_them() -> None:
+    wrong = [
+        f"{file.name}: {name}"
+        for file in ROOT.glob("*.py")
+        if file.stem not in TRAINERS
+        for name in imports_of(file)
+        if name.startswith((PYTORCH, "torch"))
+    ]
+    assert not wrong
+
+
+def test_no_two_modules_import_each_other_in_a_circle() -> None:
+    files = {
+        ".".join(("tdcore.hooks", *file.relative_to(ROOT).with_suffix("").parts)): file
+        for file in ROOT.rglob("*.py")
+        if file.name != "__init__.py"
+    }
+    imported = {
+        name: {target for target in files for each in imports_of(file) if f"{each}.".startswith(f"{target}.")}
+        for name, file in files.items()
+    }
+    while imported:  # take away what imports nothing that is left
+        free = {name for name, targets in imported.items() if targets.isdisjoint(imported)}
+        assert free, f"a circle of imports is among {sorted(imported)}"
+        imported = {name: targets for name, targets in imported.items() if name not in free}
