@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from tdcore import layout
 from tdcore.actions.outbox import CLOSE_TIMEOUT, Outbox
-from tdcore.collection import CollectionConfig
+from tdcore.config.collection_config import CollectionConfig
 from tdcore.errors import SinkError
-from tdcore.patterns import RunPatterns
+from tdcore.format import layout
+from tdcore.format.run_patterns import RunPatterns
 from tdcore.rules.applies import why_not_applicable
 from tdcore.rules.base import Finding, Rule, Status, Verdict
 from tdcore.rules.bounds import bounds_of, unbounded
@@ -47,7 +47,7 @@ class Engine:
     what is to be done about findings. sink: for findings/ and what actions ask of the run; None: neither is
     written. write_findings: False leaves findings/ alone. max_findings: how many are kept per rule. clock_ns:
     time of day, for rules about the time that passes. rules_of_run: the run names the rules, and not the
-    user, so that their patterns are searched with as those of a run (tdcore/patterns.py).
+    user, so that their patterns are searched with as those of a run (tdcore/format/run_patterns.py).
     """
 
     def __init__(

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tdcore.built_in_collections import BUILT_IN
-from tdcore.collection import Collection, CollectionConfig
+from tdcore.config.built_in_collections import BUILT_IN
+from tdcore.config.collection import Collection
+from tdcore.config.collection_config import CollectionConfig
 from tdcore.errors import ConfigError
-from tdcore.layout import TensorKind
-from tdcore.patterns import RunPatterns
+from tdcore.format.layout import TensorKind
+from tdcore.format.run_patterns import RunPatterns
 from tdcore.rules.need import Need
 
 __all__ = ["Capture", "Saved", "capture_of", "lacking", "unmatched"]

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tdcore.collection import CollectionConfig
-from tdcore.config import ReductionConfig, SaveConfig
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.modes import ModeKeys
 
 __all__ = ["STATISTICS", "VALUES", "Need", "arguments", "as_code", "captures_of"]

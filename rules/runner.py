@@ -30,7 +30,7 @@ from tdcore.rules.chosen import choose
 from tdcore.rules.engine import MAX_FINDINGS, Engine
 from tdcore.rules.source import RunSource, Source
 from tdcore.rules.state import Keeper, alone
-from tdcore.short_repr import cut, how_many
+from tdcore.text.short_repr import cut, how_many
 
 if TYPE_CHECKING:
     from tdcore.actions import Action

@@ -29,13 +29,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tdcore._version import __version__
-from tdcore.documents import clipped
 from tdcore.errors import ConfigError
-from tdcore.quoting import quoted
+from tdcore.format.documents import clipped
 from tdcore.rules.base import Rule
 from tdcore.rules.bounds import bounds_of, unbounded
 from tdcore.rules.legacy import LegacyRule
 from tdcore.rules.plain_pickle import UnreadableError, UnsaveableError, dump, load
+from tdcore.text.quoting import quoted
 
 __all__ = ["Keeper", "Resumable", "alone"]
 

@@ -18,8 +18,8 @@ from torch import nn
 
 import tdcore as td
 from tdcore.actions import StopTraining
+from tdcore.format.layout import FORMAT_VERSION
 from tdcore.hooks.pytorch import Hook
-from tdcore.layout import FORMAT_VERSION
 from tdcore.rules import VanishingGradient, run
 
 FOLDER = Path(__file__).parent / "data"

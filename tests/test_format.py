@@ -15,10 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 import tdcore as td
-from tdcore import _core, layout
+from tdcore import _core
 from tdcore.cli.app import app, main
-from tdcore.control import CaptureRequest
 from tdcore.errors import ConfigError, UnsupportedFormat
+from tdcore.format import layout
+from tdcore.format.control import CaptureRequest
 from tdcore.rules import run as run_rules
 from tdcore.session import Session
 from tdcore.sinks.spool import Spool

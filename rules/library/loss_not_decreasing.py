@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tdcore.config import SaveConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.measures.phases import PhaseCutter, as_points

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tdcore.config import SaveConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.measures.initial import equal_weights, gradient_ranges, variances
 from tdcore.rules.measures.opening import PROGRESS, Opening

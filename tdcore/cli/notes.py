@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tdcore.layout import LEFT_OUT_NOTE
-from tdcore.quoting import quoted
+from tdcore.format.layout import LEFT_OUT_NOTE
+from tdcore.text.quoting import quoted
 
 __all__ = ["note_lines"]
 

@@ -14,7 +14,7 @@ from tdcore.flusher.backlog import IndexFile
 from tdcore.flusher.lost import LostTensors
 from tdcore.flusher.pipeline import Objects
 from tdcore.flusher.summary import Gap
-from tdcore.layout import FileRange, segment_name
+from tdcore.format.layout import FileRange, segment_name
 
 if TYPE_CHECKING:
     from tdcore._core import Consumer, Drained

@@ -1,7 +1,7 @@
 """Looks for requests in the run's control folder and passes them on to the training. Flusher's thread only.
 
 Two keys are asked for: the request to stop, until there is one, and the next request to capture more. What
-they hold is the hook's to judge (tdcore/control.py says what it may be).
+they hold is the hook's to judge (tdcore/format/control.py says what it may be).
 
 Others write that folder. A request that is a link, a FIFO or a device, or is too large, is never opened: the
 flusher says so once, passes a request to capture more on as one that cannot be read, and goes on to the next.
@@ -14,11 +14,11 @@ import json
 from concurrent.futures import Future
 from typing import Protocol
 
-from tdcore.control import MAX_CAPTURE_REQUESTS, MAX_REQUEST_BYTES
 from tdcore.errors import UnsafeFile
 from tdcore.flusher.health import say
 from tdcore.flusher.options import FlusherOptions
-from tdcore.layout import capture_key, stop_key
+from tdcore.format.control import MAX_CAPTURE_REQUESTS, MAX_REQUEST_BYTES
+from tdcore.format.layout import capture_key, stop_key
 from tdcore.sinks.base import PipelinedSink, Sink, SinkError
 
 __all__ = ["ControlRequests"]

@@ -19,7 +19,7 @@ from typing import Any
 
 from tdcore.flusher.health import say
 from tdcore.flusher.summary import Gap, IndexSummary
-from tdcore.layout import FileRange
+from tdcore.format.layout import FileRange
 
 __all__ = ["Journal", "Recorded"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tdcore.flusher.journal import Journal
 from tdcore.flusher.summary import Gap, IndexSummary
-from tdcore.layout import (
+from tdcore.format.layout import (
     FileRange,
     data_prefix,
     index_prefix,

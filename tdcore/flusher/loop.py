@@ -34,7 +34,7 @@ from tdcore.flusher.options import FlusherOptions
 from tdcore.flusher.pipeline import Pipeline
 from tdcore.flusher.reporter import Reporter
 from tdcore.flusher.summary import Gap, IndexSummary
-from tdcore.layout import COLLECTIONS_KEY, RUN_KEY, FileRange, end_key
+from tdcore.format.layout import COLLECTIONS_KEY, RUN_KEY, FileRange, end_key
 from tdcore.sinks.base import Sink, SinkError, SinkKeyError
 
 if TYPE_CHECKING:

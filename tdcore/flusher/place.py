@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tdcore.flusher.health import say
 from tdcore.flusher.journal import Journal
 from tdcore.flusher.options import FlusherOptions
+from tdcore.flusher.writer_lock import wait_for_writer_lock
 from tdcore.sinks import Sink, is_remote, local_path, open_sink
-from tdcore.writer_lock import wait_for_writer_lock
 
 if TYPE_CHECKING:
     from tdcore.sinks.spool import Spool

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tdcore import layout
 from tdcore.errors import ConfigError
+from tdcore.format import layout
 from tdcore.trial.boxes import Box, Cover, Shard, shard_of
 from tdcore.trial.captures import Captures
 from tdcore.trial.index import Index

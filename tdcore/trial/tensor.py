@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tdcore.errors import TensorUnavailableForStep
 from tdcore.modes import ModeKeys
-from tdcore.short_repr import how_many
+from tdcore.text.short_repr import how_many
 from tdcore.trial.boxes import Shard
 from tdcore.trial.index import Rows
 from tdcore.trial.merged import checked_columns

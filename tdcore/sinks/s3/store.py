@@ -16,7 +16,8 @@ from tdcore import _core
 from tdcore.errors import ConfigError, SinkError
 from tdcore.sinks.base import Buffer, check_key, check_prefix
 from tdcore.sinks.s3.chain import Chain
-from tdcore.sinks.s3.engine import Engine, choose_engine, open_engine
+from tdcore.sinks.s3.engine import Engine
+from tdcore.sinks.s3.engine_choice import choose_engine, open_engine
 from tdcore.sinks.s3.faults import Action, Fault
 from tdcore.sinks.s3.options import OTHERS_PER_UPLOAD, S3Place
 from tdcore.sinks.s3.ranges import cut, join
