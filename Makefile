@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 JOBS ?= $(shell nproc)
 
-.PHONY: demo demo-s3 test bench build docs clean
+.PHONY: demo demo-s3 test test-full bench build docs clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/tdcore demo
@@ -15,8 +15,12 @@ demo: $(VENV)/.installed-demo
 demo-s3: $(VENV)/.installed-demo-s3
 	$(BIN)/python scripts/demo_s3.py
 
+# Lint, build and the quick tests; the rest is `make test-full`. CI runs both.
 test:
-	bash .ci/run
+	bash .ci/run quick
+
+test-full:
+	bash .ci/run full
 
 # About 40 minutes on 2 cores, and nothing else should run meanwhile.
 bench: $(VENV)/.installed-bench

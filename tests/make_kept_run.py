@@ -19,6 +19,7 @@ from torch import nn
 
 import tdcore as td
 from tdcore.actions import StopTraining
+from tdcore.format.layout import FORMAT_VERSION
 from tdcore.hooks.pytorch import Hook
 from tdcore.rules import VanishingGradient, run
 

@@ -16,9 +16,11 @@ from tdcore.control import CaptureRequest
 from typer.testing import CliRunner
 
 import tdcore as td
-from tdcore import _core, layout
+from tdcore import _core
 from tdcore.cli.app import app, main
 from tdcore.errors import ConfigError, UnsupportedFormat
+from tdcore.format import layout
+from tdcore.format.control import CaptureRequest
 from tdcore.rules import run as run_rules
 from tdcore.session import Session
 from tdcore.sinks.spool import Spool
@@ -93,6 +95,25 @@ def test_additions_that_need_no_new_version_are_ignored(run: Path) -> None:
     assert (
         td.create_trial(run).stats().select(["name", "step", "count", "l2"]).to_pylist() == expected["rows"]
     )
+
+
+def test_a_kind_and_a_reason_of_a_later_version_are_returned_as_text(run: Path) -> None:
+    (index,) = run.glob("index/*/*.parquet")
+    table = pq.read_table(index)
+    absent = [status == "absent" for status in table["status"].to_pylist()]
+    changed = {
+        "kind": [
+            "later_kind" if name == "Sequential_0.weight" else "weight" for name in table["name"].to_pylist()
+        ],
+        "reason": ["later_reason" if each else None for each in absent],
+    }
+    for name, texts in changed.items():
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, table.schema.field(at), pa.array(texts, pa.string()).dictionary_encode())
+    pq.write_table(table, index)
+    trial = td.create_trial(run)
+    assert trial.stats("^Sequential_0.weight$")["kind"].to_pylist()[0] == "later_kind"
+    assert trial.why_absent("gradient/Sequential_0.bias", 2) == "later_reason"
 
 
 def test_a_request_of_another_version_is_refused_with_both_versions() -> None:
