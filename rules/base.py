@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from tdcore.collection import CollectionConfig
 from tdcore.errors import ConfigError
-from tdcore.rules.need import Need
+from tdcore.rules.requirements import Need
 from tdcore.short_repr import cut
 from tdcore.step_text import step_text
 

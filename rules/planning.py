@@ -18,7 +18,7 @@ from tdcore.collection import CollectionConfig
 from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode
 from tdcore.modes import ModeKeys
 from tdcore.rules.base import Rule
-from tdcore.rules.need import arguments, as_code
+from tdcore.rules.requirements import arguments, as_code
 
 __all__ = ["joined", "merged", "plan", "plan_as_code", "united"]
 

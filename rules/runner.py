@@ -4,7 +4,7 @@
     run("runs/demo", ["vanishing_gradient:threshold=1e-6"])         the same, with a rule as text
     run("runs/demo")                      by the rules that its hook was given, or else all that apply
     run("runs/demo", "all")               by all rules that apply
-    run("runs/demo", rules, live=True, actions=[StopTraining()])    until the first issue or the run's end
+    run("runs/demo", rules, live=True, actions=[RequestStop()])     until the first issue or the run's end
     run("runs/demo", rules, live=True, until_end=True)              until the run's end
 
 A run that has not begun is waited for. Each poll reads only what is new.
@@ -22,14 +22,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tdcore.actions.outbox import CLOSE_TIMEOUT
+from tdcore.actions.dispatcher import CLOSE_TIMEOUT
 from tdcore.errors import RunNotFound, SinkError
 from tdcore.rules.base import Finding, Rule, Status, Verdict
-from tdcore.rules.bounds import bounded
-from tdcore.rules.chosen import choose
 from tdcore.rules.engine import MAX_FINDINGS, Engine
-from tdcore.rules.source import RunSource, Source
-from tdcore.rules.state import Keeper, alone
+from tdcore.rules.run_rules import choose_rules
+from tdcore.rules.run_source import RunSource
+from tdcore.rules.source import Source
+from tdcore.rules.state import StateFile, locked_state
+from tdcore.rules.step_range import with_step_range
 from tdcore.short_repr import cut, how_many
 
 if TYPE_CHECKING:
@@ -139,8 +140,8 @@ def run(
     was given none, all that apply; "all": all that apply, besides others that are named. live: follow
     the run while it is written, until the first issue or until it has ended. until_end: follow it to its end
     whatever is found. attempt: None for the newest and those that follow, a number for that one, "all".
-    start_step, end_step: global steps that are judged, the end excluded (rules/bounds.py). ended: judge the
-    newest step too although nothing says that the run has ended (its host died). write_findings: keep
+    start_step, end_step: global steps that are judged, the end excluded (rules/step_range.py). ended: judge
+    the newest step too although no file records that the run has ended (its host died). write_findings: keep
     findings/ in the run. poll_interval: between two looks; None: 0.3 s in a folder, a second in a bucket.
     start_timeout: how long a run that has not begun is waited for when following; None: without limit.
     timeout: how long to follow at all. on_findings: called with what
@@ -156,11 +157,11 @@ def run(
     sink = source.sink
     pause = source.pause if poll_interval is None else poll_interval
     following = live or until_end
-    with closing(sink), alone(state):
+    with closing(sink), locked_state(state):
         if rules is None and not source.begun():
             _await(source, following, pause, start_timeout)
-        chosen = choose(rules, sink)
-        instances = [bounded(rule, start_step, end_step) for rule in chosen.rules]
+        chosen = choose_rules(rules, sink)
+        instances = [with_step_range(rule, start_step, end_step) for rule in chosen.rules]
         engine = Engine(
             source,
             instances,
@@ -175,7 +176,7 @@ def run(
             attach = getattr(rule, "attach", None)
             if attach is not None:
                 attach(source)
-        keeper = None if state is None else Keeper(state, engine, source, attempt=attempt)
+        keeper = None if state is None else StateFile(state, engine, source, attempt=attempt)
         if keeper is not None:
             keeper.resume()
         with _acting_to_the_end(engine):
@@ -208,7 +209,7 @@ def follow(
     timeout: timedelta | None = None,
     on_findings: Callable[[list[Finding]], None] | None = None,
     on_lacking: Callable[[Verdict], None] | None = None,
-    keeper: Keeper | None = None,
+    keeper: StateFile | None = None,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> Report:
@@ -298,7 +299,7 @@ def _tell(engine: Engine, said: set[str], on_lacking: Callable[[Verdict], None])
             on_lacking(verdict)
 
 
-def _look(engine: Engine, keeper: Keeper | None, *, everything: bool = False) -> list[Finding]:
+def _look(engine: Engine, keeper: StateFile | None, *, everything: bool = False) -> list[Finding]:
     if keeper is not None:
         keeper.looks()
     found = engine.step(everything=everything)
@@ -307,7 +308,7 @@ def _look(engine: Engine, keeper: Keeper | None, *, everything: bool = False) ->
     return found
 
 
-def _step(engine: Engine, keeper: Keeper | None, begun: bool) -> list[Finding]:
+def _step(engine: Engine, keeper: StateFile | None, begun: bool) -> list[Finding]:
     """One look. A run that was seen before may be out of reach for a while: a problem, not the end."""
     try:
         return _look(engine, keeper)
@@ -320,7 +321,7 @@ def _step(engine: Engine, keeper: Keeper | None, begun: bool) -> list[Finding]:
 
 
 def _report(
-    engine: Engine, source: Source, keeper: Keeper | None, *, finished: bool, interrupted: bool = False
+    engine: Engine, source: Source, keeper: StateFile | None, *, finished: bool, interrupted: bool = False
 ) -> Report:
     if keeper is not None:
         keeper.close()

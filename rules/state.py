@@ -33,21 +33,21 @@ from tdcore.documents import clipped
 from tdcore.errors import ConfigError
 from tdcore.quoting import quoted
 from tdcore.rules.base import Rule
-from tdcore.rules.bounds import bounds_of, unbounded
 from tdcore.rules.legacy import LegacyRule
-from tdcore.rules.plain_pickle import UnreadableError, UnsaveableError, dump, load
+from tdcore.rules.safe_pickle import UnreadableError, UnsaveableError, dump, load
+from tdcore.rules.step_range import step_range_of, without_step_range
 
-__all__ = ["Keeper", "Resumable", "alone"]
+__all__ = ["ResumableSource", "StateFile", "locked_state"]
 
-_MAGIC = b"tdcore rules state 2\n"
+_MAGIC = b"tdcore rules state 3\n"
 _DIGEST_BYTES = 32
 _SAVE_EVERY_SECONDS = 1.0
 _SHOWN, _MAX_CHARS = 20, 600  # rules, and characters, of what a message says of a state
 _COST = 20  # times as long as it takes to save, at least, until it is saved again
 
 
-class Resumable(Protocol):
-    """A source that can say where it is and go on from there (rules/source.py:RunSource)."""
+class ResumableSource(Protocol):
+    """A source that can say where it is and go on from there (rules/run_source.py)."""
 
     def position(self) -> dict[str, Any]:
         """Which run this is and which of its rows were handed out, in plain values."""
@@ -59,7 +59,7 @@ class Resumable(Protocol):
 
 
 @contextmanager
-def alone(path: str | os.PathLike[str] | None) -> Iterator[None]:
+def locked_state(path: str | os.PathLike[str] | None) -> Iterator[None]:
     """Keeps other runners from the state meanwhile: two would both act, and save over each other's work.
 
     None: there is no state. Raises ConfigError when another has it, or there is no folder for it.
@@ -87,7 +87,7 @@ def alone(path: str | os.PathLike[str] | None) -> Iterator[None]:
         yield
 
 
-class Saved(Protocol):
+class ResumableEngine(Protocol):
     """What is kept beside the source's position: the engine."""
 
     problems: list[str]
@@ -107,7 +107,7 @@ class Saved(Protocol):
         ...
 
 
-class Keeper:
+class StateFile:
     """Saves an engine and its source to `path`, and restores them.
 
     A state of other rules than the engine's is refused. attempt: as given to the source. Within `alone`.
@@ -117,8 +117,8 @@ class Keeper:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        engine: Saved,
-        source: Resumable,
+        engine: ResumableEngine,
+        source: ResumableSource,
         *,
         attempt: int | str | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -270,14 +270,14 @@ def _write(path: Path, parts: list[bytes]) -> None:
 
 def _class_of(rule: Any) -> type[Any]:
     """The class that decides: the user's, for a rule of the older kind."""
-    rule = unbounded(rule)
+    rule = without_step_range(rule)
     return rule.kind if isinstance(rule, LegacyRule) else type(rule)
 
 
 def _parameters(rule: Any) -> list[list[str]]:
     """All parameters as text."""
-    if bounds_of(rule):
-        return [*_parameters(unbounded(rule)), *map(list, bounds_of(rule).items())]
+    if step_range_of(rule):
+        return [*_parameters(without_step_range(rule)), *map(list, step_range_of(rule).items())]
     if isinstance(rule, LegacyRule):
         return [[name, value] for name, value in sorted(rule.parameters.items())]
     if not is_dataclass(rule):

@@ -34,7 +34,7 @@ from tdcore.ring_config import RingConfig, make_ring
 from tdcore.runners import ProcessRunner, Runner, ThreadRunner
 from tdcore.sinks import is_remote, place_text, shown_place
 from tdcore.sinks.s3.options import parse_s3_url
-from tdcore.sinks.spool_place import attempt_spool, journal_of, worker_spools
+from tdcore.sinks.spool_folders import attempt_spool, journal_path, worker_spools
 from tdcore.supervisor import Supervisor, close_before_executors
 
 if TYPE_CHECKING:
@@ -271,9 +271,9 @@ def _claim(out_dir: str, **entry: Any) -> Attempt:
 
 def _start_journal(spool: Path, worker: str, attempt: int) -> None:
     """Before the first flusher: one that is killed at once leaves a next one that need not ask the bucket."""
-    from tdcore.flusher.journal import Journal
+    from tdcore.flusher.upload_journal import UploadJournal
 
-    Journal(journal_of(spool), worker=worker, attempt=attempt).start()
+    UploadJournal(journal_path(spool), worker=worker, attempt=attempt).start()
 
 
 def _start_supervisor(

@@ -22,7 +22,7 @@ import safetensors.numpy
 
 from tdcore import _core
 from tdcore.flusher import Flusher, FlusherOptions
-from tdcore.flusher.journal import Journal
+from tdcore.flusher.upload_journal import UploadJournal
 from tdcore.layout import (
     data_prefix,
     end_key,
@@ -83,7 +83,7 @@ class FlusherThread:
         options: FlusherOptions = QUICK,
         producer_dead: Callable[[], bool] = lambda: False,
         attempt: int = 0,
-        journal: Journal | None = None,
+        journal: UploadJournal | None = None,
     ) -> None:
         self.consumer = _core.Consumer(trainer.ring.fds)
         self.flusher = Flusher(

@@ -12,7 +12,7 @@ from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.measures.losses import in_both_modes, loss_captures
 from tdcore.rules.measures.phases import PhaseCutter
 from tdcore.rules.measures.series import NO_POINTS, Points, mixed_series, scalars
-from tdcore.rules.need import Need
+from tdcore.rules.requirements import Need
 from tdcore.rules.window import Window, compile_pattern
 from tdcore.step_text import step_text
 

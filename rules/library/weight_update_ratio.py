@@ -12,7 +12,7 @@ from tdcore.config import SaveConfig
 from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.streaks import streaks
 from tdcore.rules.measures.updates import Gradients, Updates, trained_weights, updates
-from tdcore.rules.need import STATISTICS, VALUES, Need, captures_of
+from tdcore.rules.requirements import STATISTICS, VALUES, Need, captures_of
 from tdcore.rules.window import Mask, Window
 
 __all__ = ["WeightUpdateRatio"]

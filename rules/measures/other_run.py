@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.errors import RunNotFound
-from tdcore.rules.source import COLUMNS, RunSource, Source
+from tdcore.rules.run_source import RunSource
+from tdcore.rules.source import COLUMNS, Source
 from tdcore.rules.window import Columns, Mask, Window
 
-__all__ = ["Look", "OtherRun", "opened"]
+__all__ = ["OpenedRuns", "OtherRun", "opened"]
 
 _Ints = npt.NDArray[np.int64]
 _TEXTS = ("worker", "mode", "name")
@@ -83,11 +84,11 @@ class OtherRun:
 
 
 @dataclass(eq=False)  # without slots, so that it can be referred to weakly
-class Look:
+class OpenedRuns:
     """One judgement's look at other runs, for its memory. What was read lives as long as it, unsaved."""
 
 
-def opened(place: str, look: Look) -> OtherRun:
+def opened(place: str, look: OpenedRuns) -> OtherRun:
     """The newest attempt of the run at `place`, a folder or URL, read once per `look`."""
     runs = _read.setdefault(look, {})
     if place not in runs:
@@ -95,7 +96,7 @@ def opened(place: str, look: Look) -> OtherRun:
     return runs[place]
 
 
-_read: WeakKeyDictionary[Look, dict[str, OtherRun]] = WeakKeyDictionary()
+_read: WeakKeyDictionary[OpenedRuns, dict[str, OtherRun]] = WeakKeyDictionary()
 
 
 def _code_of(texts: list[str | None]) -> dict[str | None, int]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tdcore.rules.measures.previous import LAYER, forget, pairs
+from tdcore.rules.measures.previous_step import LAYER, forget, step_pairs
 from tdcore.rules.measures.reading import read_values
 from tdcore.rules.measures.series import groups
 from tdcore.rules.window import Floats, Ints, Mask, Window
@@ -42,7 +42,7 @@ class Updates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Save:
+class SavedWeight:
     """A weight at one saved step. numbers: those of _COLUMNS."""
 
     numbers: npt.NDArray[np.float64]
@@ -70,11 +70,11 @@ def updates(window: Window, wanted: Mask, num_steps: int | None = None) -> Updat
     are read, unless their statistics are the same bit for bit.
     """
     codes, texts = window.columns.codes("name")
-    saves: dict[tuple[object, ...], list[Save]] = window.memory.setdefault("saves", {})
+    saves: dict[tuple[object, ...], list[SavedWeight]] = window.memory.setdefault("saves", {})
     followed = {layer[3] for layer in saves}
     one_by_one = np.array([num_steps is not None or text in followed for text in texts], dtype=np.bool_)
     one_by_one[codes[wanted & window.columns.present("nbytes")]] = True
-    bulk = pairs(window, wanted & ~one_by_one[codes], _COLUMNS, "statistics")
+    bulk = step_pairs(window, wanted & ~one_by_one[codes], _COLUMNS, "statistics")
     known = bulk.known & (bulk.now["mode_step"] > bulk.before["mode_step"])  # not late
     least, most = (each[known] for each in _bounds(bulk.now, bulk.before))
     now, since = bulk.now["mode_step"][known], bulk.before["mode_step"][known]
@@ -102,13 +102,13 @@ def _ascending(rows: Ints, number: int) -> Ints:
 
 
 def _compared(
-    window: Window, row: int, kept: dict[tuple[object, ...], list[Save]], num_steps: int | None
+    window: Window, row: int, kept: dict[tuple[object, ...], list[SavedWeight]], num_steps: int | None
 ) -> list[tuple[float, float, float, int, int]]:
     """(least, most, norm before, step before, step) of one row; nothing at the first save of a weight."""
     layer = window.layer(row)
     saves = kept.setdefault(layer, [])
     if not saves and (older := window.memory["statistics"].pop(layer, None)) is not None:
-        saves.append(Save(numbers=older, values=None))
+        saves.append(SavedWeight(numbers=older, values=None))
     numbers = np.array([window.columns.floats(name)[row] for name in _COLUMNS])
     step = int(numbers[0])
     saves[:] = [save for save in saves if save.step < step]
@@ -117,7 +117,7 @@ def _compared(
     else:
         saves[:] = [save for save in saves if save.step >= step - num_steps]
     same = bool(saves) and bool(np.array_equal(saves[-1].numbers[1:], numbers[1:]))
-    now = Save(numbers=numbers, values=saves[-1].values if same else _values(window, row))
+    now = SavedWeight(numbers=numbers, values=saves[-1].values if same else _values(window, row))
     saves.append(now)
     before = saves[0]
     if before is now:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tdcore.cli.gaps import missing_lines
-from tdcore.cli.notes import note_lines
 from tdcore.cli.output import console, human_bytes, print_json, shown
 from tdcore.cli.sharding import sharding_texts
 from tdcore.cli.steps import spans_by_mode, spans_of_tensors, spans_text
 from tdcore.errors import ConfigError
 from tdcore.sinks import shown_place
+from tdcore.trial.run_notes import note_lines
 
 if TYPE_CHECKING:
     from tdcore.trial import RunEnd, Trial
@@ -52,7 +52,7 @@ def command(
       [bold]tdcore ls s3://bucket/demo[/]         a run in a bucket
     """
     from tdcore.trial import create_trial, no_refresh
-    from tdcore.trial.below import runs_below
+    from tdcore.trial.run_search import runs_below
 
     places = runs_below(path)
     if places and attempt is not None:

@@ -12,9 +12,9 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import TypeAlias
 
-from tdcore.flusher.health import say
 from tdcore.flusher.ledger import IndexEntry, Ledger
-from tdcore.flusher.merge import Merge, final_groups, merge_files, next_group, small_files
+from tdcore.flusher.merge import MergeResult, final_groups, merge_files, next_group, small_files
+from tdcore.flusher.messages import print_message
 from tdcore.flusher.options import FlusherOptions
 from tdcore.sinks.base import PipelinedSink, Sink, SinkError, SinkKeyError, delete_all
 
@@ -170,7 +170,7 @@ class Compactor:
 
     # Booking
 
-    def _enter(self, group: Sequence[IndexEntry], merge: Merge) -> None:
+    def _enter(self, group: Sequence[IndexEntry], merge: MergeResult) -> None:
         self._ledger.replace(group, merge.entry)
         due = self._clock() + self._options.grace.total_seconds()
         self._doomed.extend((due, key) for key in merge.unneeded)
@@ -182,5 +182,5 @@ class Compactor:
 
     def _leave_alone(self, group: Sequence[IndexEntry], error: Exception) -> None:
         if not self._left_alone:
-            say(f"{self._ledger.worker}: some files stay unmerged: {type(error).__name__}: {error}")
+            print_message(f"{self._ledger.worker}: some files stay unmerged: {type(error).__name__}: {error}")
         self._left_alone.update(entry.range.first for entry in group)

@@ -22,15 +22,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tdcore.flusher.index_summary import IndexSummary
+from tdcore.flusher.index_table import ROWS_PER_GROUP, IndexWriter
 from tdcore.flusher.ledger import IndexEntry
 from tdcore.flusher.options import FlusherOptions
-from tdcore.flusher.summary import IndexSummary
-from tdcore.flusher.table import ROWS_PER_GROUP, IndexWriter
 from tdcore.layout import INDEX_SCHEMA, PAD_PREFIX, FileRange, segment_key, segment_name
 from tdcore.sinks.base import Buffer, Sink, announce, put_straight
 
 __all__ = [
-    "Merge",
+    "MergeResult",
     "MergedSegment",
     "final_groups",
     "join_segments",
@@ -54,7 +54,7 @@ class MergedSegment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merge:
+class MergeResult:
     """What a merge made. unneeded: keys that nothing names any more, index files first."""
 
     entry: IndexEntry
@@ -105,8 +105,11 @@ def final_groups(entries: Sequence[IndexEntry], options: FlusherOptions) -> list
     return groups
 
 
-def merge_files(sink: Sink, group: Sequence[IndexEntry], options: FlusherOptions) -> Merge:
-    """Merge neighbours into one index file; deletes nothing. SinkError, or ValueError for damaged files."""
+def merge_files(sink: Sink, group: Sequence[IndexEntry], options: FlusherOptions) -> MergeResult:
+    """Merge neighbouring files into one index file. Deletes nothing.
+
+    Raises SinkError, or ValueError for damaged files.
+    """
     summaries = [entry.summary for entry in group if entry.summary is not None]
     if len(summaries) != len(group) or len(group) < 2:
         raise ValueError("only two or more index files with a summary can be merged")
@@ -131,7 +134,7 @@ def merge_files(sink: Sink, group: Sequence[IndexEntry], options: FlusherOptions
     unneeded = [entry.range.index_key for entry in group] + [
         segment_key(place.worker, each) for each in moves
     ]
-    return Merge(entry=IndexEntry(range=place, size=len(data), summary=summary), unneeded=unneeded)
+    return MergeResult(entry=IndexEntry(range=place, size=len(data), summary=summary), unneeded=unneeded)
 
 
 def join_segments(files: Sequence[bytes]) -> MergedSegment:

@@ -4,7 +4,7 @@
     <folder>/objects/<number>     one object: a header of 4096 bytes (JSON: key, size, crc32c), then its bytes
     <folder>/damaged/<number>     an object whose bytes are not what was put there
     <folder>/lock                 held by the process that works on it; nobody else touches anything
-    <folder>/journal              the flushers' own (tdcore.flusher.journal)
+    <folder>/journal              the flushers' own (tdcore.flusher.upload_journal)
 
 Each object is written beside its place, flushed to the disk and renamed, so that a crash leaves it whole or
 not at all. Its checksum is taken from the memory it comes from and compared before it goes on its way.

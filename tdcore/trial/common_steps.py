@@ -24,8 +24,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tdcore.trial.columns import Growing, starts_of
-from tdcore.trial.vocabulary import Vocabularies
+from tdcore.trial.columns import GrowingColumn, starts_of
+from tdcore.trial.dictionary import TextDictionaries
 from tdcore.trial.worker_order import first_worker
 
 __all__ = ["CommonSteps", "StepNumbers"]
@@ -98,15 +98,15 @@ class StepNumbers:
 
 
 class CommonSteps:
-    """columns: the narrow columns of the index. vocabularies: of the index. `update` follows the columns."""
+    """columns: the narrow columns of the index. dictionaries: of the index. `update` follows the columns."""
 
-    def __init__(self, columns: Mapping[str, Growing], vocabularies: Vocabularies) -> None:
+    def __init__(self, columns: Mapping[str, GrowingColumn], dictionaries: TextDictionaries) -> None:
         self.revision = 0
         self._columns = columns
-        self._workers = vocabularies["worker"]
-        self._modes = vocabularies["mode"]
+        self._workers = dictionaries["worker"]
+        self._modes = dictionaries["mode"]
         self._numbers: dict[int, dict[int, dict[str, StepNumbers]]] = {}  # attempt -> mode code -> worker
-        self._steps: Growing | None = None  # None: the common step of every row is its worker's own
+        self._steps: GrowingColumn | None = None  # None: the common step of every row is its worker's own
         self._seen = 0
         self._restored = False
 
@@ -300,7 +300,7 @@ class CommonSteps:
         if self._steps is None:
             if not shift.any():
                 return
-            self._steps = Growing("i8")
+            self._steps = GrowingColumn("i8")
             self._steps.extend(own[:first])
         lengths = np.diff(np.append(rows, len(own)))
         self._steps.extend(own[first:] + np.repeat(shift, lengths))

@@ -1,4 +1,4 @@
-"""Listing: which index files have come, found with as few requests as possible.
+"""IndexListing: which index files have come, found with as few requests as possible.
 
 A place that is far away answers a listing in pages of 1,000 keys. Names of index files grow with their
 tickets, so that new files of one worker and attempt (a *home*) stand behind the last one that was read, and
@@ -18,7 +18,7 @@ from tdcore.trial.fetch import fetch_all
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["Home", "Listing"]
+__all__ = ["Home", "IndexListing"]
 
 Home: TypeAlias = "tuple[str, int]"  # worker and attempt
 
@@ -26,7 +26,7 @@ _PAGE_KEYS = 1000
 _WHOLE_EVERY = 30  # looks
 
 
-class Listing:
+class IndexListing:
     """sink: where the run is. near: whether that is this machine, where a whole listing costs nothing."""
 
     def __init__(self, sink: Sink, *, near: bool) -> None:

@@ -1,4 +1,4 @@
-"""Progress: how far each worker of a run is, which steps are complete, and whether the run still goes on.
+"""RunProgress: how far each worker of a run is, which steps are complete, and whether the run still goes on.
 
 A step is complete for a worker when the worker has said that it is over, has ended, or has added nothing for
 a while (`settle`): a step's tensors reach the index in pieces, those of devices later than others, and no row
@@ -53,7 +53,7 @@ from tdcore.trial.index import Index, Rows
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["Progress", "RunStatus"]
+__all__ = ["RunProgress", "RunStatus"]
 
 RunStatus = Literal["running", "ended", "died"]
 Mask = npt.NDArray[np.bool_]
@@ -77,7 +77,7 @@ class _Frontier:
         self.saved_ns = saved_ns
 
 
-class Progress:
+class RunProgress:
     """sink, index: of the run. settle: see the module's text. clock: monotonic seconds."""
 
     def __init__(self, sink: Sink, index: Index, settle: timedelta, clock: Callable[[], float]) -> None:

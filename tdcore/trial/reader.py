@@ -18,12 +18,12 @@ from tdcore.errors import ConfigError, InvalidAttempt, InvalidWorker
 from tdcore.modes import ModeKeys
 from tdcore.trial.captures import resolve
 from tdcore.trial.index import Index, Rows
-from tdcore.trial.merged import merged_table
+from tdcore.trial.merge_stats import merged_table
 from tdcore.trial.payload import Payloads
-from tdcore.trial.place import pause
-from tdcore.trial.progress import Progress
+from tdcore.trial.progress import RunProgress
+from tdcore.trial.run_location import poll_interval
 from tdcore.trial.statistics import stats_table
-from tdcore.trial.steps import StepState
+from tdcore.trial.step_state import StepState
 from tdcore.trial.view import View
 from tdcore.trial.worker_order import worker_order
 
@@ -55,7 +55,7 @@ class Reader:
     ) -> None:
         self.sink = sink
         self.index = Index(sink, root, wait=wait)
-        self.progress = Progress(sink, self.index, settle, clock)
+        self.progress = RunProgress(sink, self.index, settle, clock)
         self.view = View(self.index, attempt, step_range)
         self.payloads = Payloads(sink, root, run_id=lambda: self.index.run_id, verify=verify)
         self.attempt = attempt
@@ -63,7 +63,7 @@ class Reader:
         self.frozen = False
         self.wait = wait
         self.clock = clock
-        self.pause = pause(root, near=0.2)
+        self.pause = poll_interval(root, near=0.2)
         self._refresh_interval = refresh_interval.total_seconds()
         self._refreshed: float | None = None
 
@@ -93,7 +93,7 @@ class Reader:
         index = self.index
         if mode is ModeKeys.GLOBAL:
             return [int(step) for step in np.unique(index.column("step")[self.view.meant(rows)]).tolist()]
-        rows = rows[index.column("mode")[rows] == index.vocabularies["mode"].code(mode.name)]
+        rows = rows[index.column("mode")[rows] == index.dictionaries["mode"].code(mode.name)]
         return [int(step) for step in np.unique(index.column("mode_step")[rows]).tolist()]
 
     def steps(self, mode: ModeKeys, *, incomplete: bool) -> list[int]:
@@ -146,17 +146,17 @@ class Reader:
         if names is not None:
             rows = rows[_among(index.column("name")[rows], names, len(index.texts("name")))]
         if mode is not None and mode is not ModeKeys.GLOBAL:
-            rows = rows[index.column("mode")[rows] == index.vocabularies["mode"].code(mode.name)]
+            rows = rows[index.column("mode")[rows] == index.dictionaries["mode"].code(mode.name)]
         if steps is not None:
             of_mode = mode is not None and mode is not ModeKeys.GLOBAL
             rows = rows[_in_steps(index.column("mode_step" if of_mode else "step")[rows], steps)]
             rows = rows if of_mode else self.view.meant(rows)
         if kinds is not None:
-            vocabulary = index.vocabularies["kind"]
-            codes = [vocabulary.code(kind.lower()) for kind in kinds]
-            rows = rows[_among(index.column("kind")[rows], codes, len(vocabulary))]
+            dictionary = index.dictionaries["kind"]
+            codes = [dictionary.code(kind.lower()) for kind in kinds]
+            rows = rows[_among(index.column("kind")[rows], codes, len(dictionary))]
         if workers is not None:
-            known = index.vocabularies["worker"]
+            known = index.dictionaries["worker"]
             wanted = list(workers)
             unknown = [worker for worker in wanted if known.code(worker) < 0]
             if unknown:
@@ -170,15 +170,15 @@ class Reader:
 
     def saved(self, rows: Rows) -> Rows:
         """Those of `rows` that hold a value or at least its statistics: not absent, not skipped."""
-        vocabulary = self.index.vocabularies["status"]
-        codes = [vocabulary.code(status) for status in ("ok", "lost")]
+        dictionary = self.index.dictionaries["status"]
+        codes = [dictionary.code(status) for status in ("ok", "lost")]
         found: Rows = rows[np.isin(self.index.column("status")[rows], codes)]
         return found
 
     def tensors_only(self, rows: Rows) -> Rows:
         """Without the rows that hold a saved reduction of another tensor."""
         found: Rows = rows[
-            self.index.column("kind")[rows] != self.index.vocabularies["kind"].code("reduction")
+            self.index.column("kind")[rows] != self.index.dictionaries["kind"].code("reduction")
         ]
         return found
 

@@ -21,7 +21,7 @@ from tdcore.trial.fetch import fetch_all
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["HELD_BYTES", "FetchedSegments", "MappedSegments", "Place", "Segments", "joined"]
+__all__ = ["HELD_BYTES", "FetchedSegments", "MappedSegments", "SegmentRange", "Segments", "joined"]
 
 HELD_BYTES = 256 << 20  # of segments that are not local
 _AHEAD_BYTES = 64 << 20  # so much is asked for at once
@@ -33,7 +33,7 @@ _MAX_WINDOW_BYTES = 8 << 20  # of what is fetched beyond what was asked for
 _BLOCK_BYTES = 64 << 10  # requests begin and end at multiples of this: the neighbours come along
 
 
-class Place(NamedTuple):
+class SegmentRange(NamedTuple):
     """Some bytes of a segment."""
 
     key: str
@@ -44,18 +44,18 @@ class Place(NamedTuple):
 class Segments(Protocol):
     """Where payloads come from."""
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, place: SegmentRange) -> bool:
         """Whether reading these bytes takes no request."""
         ...
 
-    def expect(self, places: Sequence[Place]) -> int:
+    def expect(self, places: Sequence[SegmentRange]) -> int:
         """These will be read now, in this order: a hint, so that they come in few requests.
 
         Returns for how many of them, from the first on, the hint was taken. What is gone fails in `read`.
         """
         ...
 
-    def read(self, place: Place) -> memoryview:
+    def read(self, place: SegmentRange) -> memoryview:
         """The bytes, fewer where the segment ends before. SinkKeyError when there is no such segment."""
         ...
 
@@ -73,15 +73,15 @@ class MappedSegments:
         self._folder = RunFolder(root)
         self._open: OrderedDict[str, memoryview] = OrderedDict()  # least recently used first
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, place: SegmentRange) -> bool:
         """See Segments.holds."""
         return True
 
-    def expect(self, places: Sequence[Place]) -> int:
+    def expect(self, places: Sequence[SegmentRange]) -> int:
         """See Segments.expect. The kernel reads ahead by itself."""
         return len(places)
 
-    def read(self, place: Place) -> memoryview:
+    def read(self, place: SegmentRange) -> memoryview:
         """See Segments.read."""
         held = self._open.get(place.key)
         if held is None or not self._still_backed(place.key, held):
@@ -138,15 +138,15 @@ class FetchedSegments:
         self._sink = sink
         self._held_bytes = held_bytes
         self._bytes = 0
-        self._before = Place("", 0, 0)  # what the last single read fetched
+        self._before = SegmentRange("", 0, 0)  # what the last single read fetched
         self._blocks: OrderedDict[tuple[str, int], memoryview] = OrderedDict()  # least recently used first
         self._firsts: defaultdict[str, list[int]] = defaultdict(list)  # of the blocks held of each segment
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, place: SegmentRange) -> bool:
         """See Segments.holds."""
         return place.nbytes == 0 or self._block(place) is not None
 
-    def expect(self, places: Sequence[Place]) -> int:
+    def expect(self, places: Sequence[SegmentRange]) -> int:
         """See Segments.expect. Takes what fits well into memory."""
         lacking: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         taken = cost = 0
@@ -163,7 +163,7 @@ class FetchedSegments:
                 self._hold(key, first, block)
         return taken
 
-    def read(self, place: Place) -> memoryview:
+    def read(self, place: SegmentRange) -> memoryview:
         """See Segments.read."""
         block = self._block(place)
         if block is None:
@@ -171,7 +171,7 @@ class FetchedSegments:
             (fetched,) = self._sink.get_ranges(place.key, [(first, nbytes)])
             block = first, memoryview(fetched)
             self._hold(place.key, *block)
-            self._before = Place(place.key, first, nbytes)
+            self._before = SegmentRange(place.key, first, nbytes)
         first, data = block
         return data[place.offset - first : place.offset - first + place.nbytes]
 
@@ -181,7 +181,7 @@ class FetchedSegments:
             self._drop(key, first)
         return True
 
-    def _window(self, place: Place) -> int:
+    def _window(self, place: SegmentRange) -> int:
         """How many bytes to fetch for a place: ever more while reads follow one another."""
         before = self._before
         if place.key != before.key or not 0 <= place.offset - before.offset <= before.nbytes + _GAP_BYTES:
@@ -195,7 +195,7 @@ class FetchedSegments:
         except SinkKeyError:  # merged away, or lost: whoever reads it finds out
             return []
 
-    def _block(self, place: Place) -> tuple[int, memoryview] | None:
+    def _block(self, place: SegmentRange) -> tuple[int, memoryview] | None:
         """The held block that has all of a place, and its offset."""
         firsts = self._firsts.get(place.key)
         at = bisect_right(firsts, place.offset) - 1 if firsts else -1
@@ -225,7 +225,7 @@ class FetchedSegments:
             del self._firsts[key]
 
 
-def _cost(place: Place, before: Place | None) -> int:
+def _cost(place: SegmentRange, before: SegmentRange | None) -> int:
     """About how many bytes it takes to fetch a place after another one."""
     if before is not None and before.key == place.key:
         gap = place.offset - before.offset - before.nbytes

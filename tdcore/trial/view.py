@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.errors import ConfigError
-from tdcore.trial.columns import Growing, distinct, starts_of
+from tdcore.trial.columns import GrowingColumn, distinct, starts_of
 from tdcore.trial.index import Index, Rows
 from tdcore.trial.worker_order import worker_order
 
@@ -40,7 +40,7 @@ class View:
         self._low = -_NO_LIMIT if step_range[0] is None else step_range[0]
         self._high = _NO_LIMIT if step_range[1] is None else step_range[1]
         self._first_steps: dict[int, int] = {}  # of each attempt that has rows
-        self._visible = Growing("?")
+        self._visible = GrowingColumn("?")
         self._steps = np.empty(0, dtype=np.int64)
         self._step_rows = np.empty(0, dtype=np.int64)  # a row of each step, with its mode
         self._mode_rows = np.empty(0, dtype=np.int64)  # a row of each step of each mode
@@ -75,7 +75,7 @@ class View:
         """One row of each step of each mode, also of those that no global step means."""
         if len(self._mode_rows) == len(self._step_rows):
             return self._mode_rows
-        modes, code = self._index.column("mode"), self._index.vocabularies["mode"].code("GLOBAL")
+        modes, code = self._index.column("mode"), self._index.dictionaries["mode"].code("GLOBAL")
         steps = self._index.column("step")[self._mode_rows]
         speaker = self._step_rows[np.searchsorted(self._steps, steps)]
         found: Rows = self._mode_rows[(modes[self._mode_rows] != code) | (modes[speaker] == code)]
@@ -145,7 +145,7 @@ class View:
         """Those of `rows` at a step: of the mode, or global when the mode is GLOBAL."""
         if mode == "GLOBAL":
             return self.meant(rows[self._index.column("step")[rows] == step])
-        code = self._index.vocabularies["mode"].code(mode)
+        code = self._index.dictionaries["mode"].code(mode)
         chosen = (self._index.column("mode")[rows] == code) & (self._index.column("mode_step")[rows] == step)
         of_mode: Rows = rows[chosen]
         return of_mode
@@ -165,7 +165,7 @@ class View:
         return rows
 
     def _forget(self) -> None:
-        self._visible = Growing("?")
+        self._visible = GrowingColumn("?")
         self._steps = self._step_rows = self._mode_rows = np.empty(0, dtype=np.int64)
         self._hidden = {}
 
@@ -186,7 +186,7 @@ class View:
         order = np.lexsort([candidates, ranks, modes, steps])
         first = starts_of(steps[order], modes[order])
         keep = order[first]
-        is_global = modes[keep] == index.vocabularies["mode"].code("GLOBAL")
+        is_global = modes[keep] == index.dictionaries["mode"].code("GLOBAL")
         self._mode_rows, steps, ranks = candidates[keep], steps[keep], ranks[keep]
         order = np.lexsort([ranks, is_global, steps])
         first = starts_of(steps[order])

@@ -22,13 +22,13 @@ from tdcore.rules import (
     Finding,
     Report,
     RuleProtocol,
-    plain_pickle,
     run,
+    safe_pickle,
 )
 from tdcore.rules import state as state_module
 from tdcore.rules.cases import CASES
-from tdcore.rules.source import RunSource
-from tdcore.rules.state import Keeper
+from tdcore.rules.run_source import RunSource
+from tdcore.rules.state import StateFile
 from tests.rules.a_rule_of_mine import EveryNth
 from tests.rules.judging import same_in_any_cuts
 from tests.trial.writer import RunWriter
@@ -176,7 +176,7 @@ def test_a_run_that_takes_the_place_of_another_while_it_is_followed_is_refused(t
     flushed(RunWriter(place), 0, 1)
     source = RunSource(place)
     engine = Engine(source, [EveryNth(nth=1)])
-    keeper = Keeper(tmp_path / "state", engine, source)
+    keeper = StateFile(tmp_path / "state", engine, source)
     for _ in range(2):
         keeper.looks()
         engine.step()
@@ -272,7 +272,7 @@ def test_a_state_that_was_made_up_is_refused(tmp_path: Path, part: str, value: o
     judged(place, state)
     head = len(state_module._MAGIC) + 32
     modules = {EveryNth.__module__}
-    body = plain_pickle.dump(plain_pickle.load(state.read_bytes()[head:], modules) | {part: value})
+    body = safe_pickle.dump(safe_pickle.load(state.read_bytes()[head:], modules) | {part: value})
     state.write_bytes(state_module._MAGIC + hashlib.sha256(body).digest() + body)
     with pytest.raises(ConfigError, match="cannot be taken over"):
         judged(place, state)
@@ -337,7 +337,7 @@ def test_a_look_that_was_broken_off_is_made_again(tmp_path: Path) -> None:
     flushed(writer, 0, 1)
     source = RunSource(place)
     engine = Engine(source, [EveryNth(nth=1)])
-    keeper = Keeper(state, engine, source)
+    keeper = StateFile(state, engine, source)
     keeper.looks()
     engine.step()
     keeper.looked(engine.changed)
@@ -353,7 +353,7 @@ def test_it_is_saved_about_once_a_second_and_only_when_something_changed(tmp_pat
     writer = RunWriter(tmp_path / "run")
     source = RunSource(tmp_path / "run")
     engine = Engine(source, [EveryNth(nth=100)])
-    keeper = Keeper(tmp_path / "state", engine, source, clock=lambda: now[0])
+    keeper = StateFile(tmp_path / "state", engine, source, clock=lambda: now[0])
     saves = []
     for look in range(20):
         if look < 10:

@@ -1,6 +1,7 @@
-"""Engine: the least that a client library must do for us, and the choice between the two that we know.
+"""S3Engine: the interface to an S3 client library, and the choice between obstore and aiobotocore.
 
-Engines do single requests and never retry; `store.S3Store` does. Every failure is a `faults.Fault`.
+An engine sends single requests and never retries; `store.S3Store` retries. Every failure is an
+`errors.S3Error`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Protocol, TypeVar
 
 from tdcore.errors import ConfigError, UnsupportedFeature
 from tdcore.sinks.base import Buffer
-from tdcore.sinks.s3.faults import Fault
+from tdcore.sinks.s3.errors import S3Error
 from tdcore.sinks.s3.options import S3Options, S3Place, environment_profile
 
-__all__ = ["MISSING_EXTRA", "Engine", "choose_engine", "open_engine", "within"]
+__all__ = ["MISSING_EXTRA", "S3Engine", "choose_engine", "open_engine", "within"]
 
 MISSING_EXTRA = 'an S3 client is not installed: pip install "tdcore-capture[s3]"'
 
@@ -28,7 +29,7 @@ _OF_AIOBOTOCORE = ("auto", "crc32c", "sha256", "none")
 T = TypeVar("T")
 
 
-class Engine(Protocol):
+class S3Engine(Protocol):
     """One connection pool to one bucket. Keys are whole keys in the bucket.
 
     Thread: that of the event loop it was opened in. seconds: how long one request may take in all.
@@ -41,7 +42,7 @@ class Engine(Protocol):
     async def put(
         self, key: str, parts: Sequence[Buffer], *, crc32c: int, seconds: float, if_absent: bool = False
     ) -> None:
-        """Store `parts`, one after the other. if_absent: a Fault of kind "exists" when there is an object.
+        """Store `parts`, one after the other. if_absent: an S3Error of kind "exists" when there is an object.
 
         crc32c: of all the bytes; sent along by an engine that sends this checksum. When the call ends, also
         by cancellation, the parts are not looked at any more.
@@ -52,11 +53,11 @@ class Engine(Protocol):
         ...
 
     async def get_range(self, key: str, offset: int, length: int, *, seconds: float) -> Buffer:
-        """`length` > 0 bytes from `offset` on, fewer where the object ends; Fault "range" beyond its end."""
+        """`length` > 0 bytes from `offset` on, fewer where the object ends; S3Error "range" after its end."""
         ...
 
     async def tail(self, key: str, length: int, *, seconds: float) -> Buffer:
-        """The last `length` > 0 bytes; Fault "range" may stand for an empty object."""
+        """The last `length` > 0 bytes; S3Error "range" may stand for an empty object."""
         ...
 
     async def head(self, key: str, *, seconds: float) -> int | None:
@@ -78,11 +79,11 @@ class Engine(Protocol):
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
-    """The result of `work`, or a Fault "timeout" after so many seconds; the work is cancelled then."""
+    """The result of `work`, or an S3Error "timeout" after so many seconds; the work is cancelled then."""
     try:
         return await asyncio.wait_for(work, seconds)
     except asyncio.TimeoutError:  # an alias of TimeoutError from Python 3.11 on
-        raise Fault("timeout") from None
+        raise S3Error("timeout") from None
 
 
 def choose_engine(options: S3Options) -> tuple[str, str]:
@@ -113,7 +114,7 @@ def choose_engine(options: S3Options) -> tuple[str, str]:
     return "aiobotocore", "It is installed; obstore, which costs less CPU time per byte, is not."
 
 
-async def open_engine(place: S3Place, *, region: str | None = None) -> Engine:
+async def open_engine(place: S3Place, *, region: str | None = None) -> S3Engine:
     """The engine for `place`, in the running loop; sends nothing but what finding credentials takes.
 
     region: where the bucket was found to be; None takes that of the options or the AWS chain.
@@ -129,7 +130,7 @@ async def open_engine(place: S3Place, *, region: str | None = None) -> Engine:
 
 
 def _why_not_obstore(options: S3Options) -> str:
-    from tdcore.sinks.s3.chain import has_botocore, wants_other_endpoint
+    from tdcore.sinks.s3.aws_chain import has_botocore, required_endpoint_kind
 
     if why := _too_old("obstore"):
         return why
@@ -137,7 +138,7 @@ def _why_not_obstore(options: S3Options) -> str:
         return f"obstore cannot send checksum {options.checksum!r} (it can: {', '.join(_OF_OBSTORE)})"
     if not has_botocore() and (profile := options.profile or environment_profile()):
         return f"obstore reads profiles ({profile!r}) through botocore, which is not installed"
-    if not options.endpoint_url and (kind := wants_other_endpoint()):
+    if not options.endpoint_url and (kind := required_endpoint_kind()):
         return f"obstore does not know {kind} endpoints"
     return ""
 
