@@ -108,7 +108,7 @@ def test_a_flood_of_output_is_neither_kept_nor_waited_for() -> None:
 
 
 def test_of_the_error_output_only_the_last_is_kept() -> None:
-    with OutputTail() as said:
+    with OutputTail() as tail:
         for number in range(100):
             os.write(tail.write_end, b"%05d" % number * 1000)
             tail.read(1.0)
