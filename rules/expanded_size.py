@@ -1,7 +1,7 @@
-"""Plain size: how large a value is when it is written out, with each part as often as it is there.
+"""Expanded size: the size of a value written out in full, with each part as often as it occurs.
 
-A list that holds another twice, which holds a third twice, and so on, has as many parts as a file has bytes
-and is exponentially large for all that walks through it: repr(), ==, hash(). Plain functions; any thread.
+A list that contains a list twice, which contains a list twice, and so on, is small in a file but
+exponentially large for all code that walks through it: repr(), ==, hash(). Plain functions; any thread.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ __all__ = ["ExpandedSizes", "TooLargeError", "check_size"]
 
 _MAX_HASHED = 100_000  # parts of a key, written out
 _MAX_DEPTH = 100
-_REPEATED = 16  # times as large as its parts a whole value may be, written out
-_ALWAYS = 100_000  # parts that are never too many
+_MAX_EXPANSION = 16  # ratio of the expanded size to the number of distinct parts
+_ALWAYS_ALLOWED = 100_000  # parts, at any ratio
 
 
 class TooLargeError(Exception):
-    """A value holds its own parts again and again, or is nested too deep."""
+    """A value contains the same parts too often, or is nested too deeply."""
 
 
 class ExpandedSizes:
-    """Sizes of tuples, frozen sets and dataclasses as they are made, before anything hashes them.
+    """Expanded sizes of tuples, frozen sets and dataclasses when they are made, before they are hashed.
 
-    stored: bytes of the file that they come from.
+    stored: size of the file in bytes.
     """
 
     def __init__(self, stored: int) -> None:
-        self._room = _ALWAYS + _REPEATED * stored  # parts that may be hashed
+        self._room = _ALWAYS_ALLOWED + _MAX_EXPANSION * stored  # parts that may be hashed
         self._known: dict[int, tuple[int, int]] = {}  # id -> parts and depth
-        self._alive: list[Any] = []  # so that ids stay theirs
+        self._alive: list[Any] = []  # keeps the ids unique
 
     def add(self, made: Any, parts: Iterable[Any] | None = None) -> None:
         """Add a new value and its parts to the count. Raises TooLargeError."""
@@ -46,14 +46,14 @@ class ExpandedSizes:
         self._alive.append(made)
 
     def hashed(self, keys: Iterable[Any]) -> None:
-        """These are about to be hashed. Raises TooLargeError when that were too much in all."""
+        """These values will be hashed. Raises TooLargeError if all hashed values together are too large."""
         self._room -= sum(self._known.get(id(key), (1, 0))[0] for key in keys)
         if self._room < 0:
             raise TooLargeError("it holds its own parts again and again")
 
 
 def check_size(value: Any) -> None:
-    """Raises TooLargeError for what is nested very deep, or much larger written out than its parts are."""
+    """Raise TooLargeError if a value is nested too deeply, or its expanded size is too large."""
     weights: dict[int, int] = {}  # of each container, written out
     ancestors: set[int] = set()  # of what is looked at
     stored = 0  # parts of all containers, each container once
@@ -75,7 +75,7 @@ def check_size(value: Any) -> None:
         ancestors.add(id(each))
         stack.append((each, True))
         stack += [(part, False) for part in parts]
-    if weights.get(id(value), 1) > _ALWAYS + _REPEATED * stored:
+    if weights.get(id(value), 1) > _ALWAYS_ALLOWED + _MAX_EXPANSION * stored:
         raise TooLargeError("it holds its own parts again and again")
 
 

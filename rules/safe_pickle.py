@@ -1,12 +1,12 @@
-"""Plain pickle: plain values, NumPy arrays and dataclasses of rules as bytes and back, without running code.
+"""Safe pickle: saves and loads plain values, NumPy arrays and dataclasses of rules without running code.
 
-A pickle is a program, which may call what it names and what it has made. Here the reader knows three names,
-all of this module's own making: an array (or a number of NumPy's), a dataclass without its __init__, and a
-container of the standard library. It calls these alone, has no operation but those that dump() writes, and
-takes memory in proportion to the file. A value may be there several times; but where lists hold the same list
-twice, which holds the same list twice, and so on, a file of some hundred bytes would take years to compare,
-to hash or to print, so what a value has when all is written out is bounded, too (rules/expanded_size.py).
-Anything else is refused. Any thread.
+A pickle is a program that can call any function that it names. This reader accepts three names only, which
+are functions of this module: they make an array (or a NumPy number), a dataclass without its __init__, and a
+container of the standard library. It executes only the operations that dump() writes, and uses memory in
+proportion to the file. A value may occur several times. But a list that contains the same list twice, which
+contains the same list twice, and so on, would take years to compare, hash or print, even from a file of a few
+hundred bytes. So the size of a value written out in full is limited too (rules/expanded_size.py). Everything
+else raises UnreadableError. Any thread.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _FACTORIES = {"": None, "int": int, "float": float, "list": list, "dict": dict, 
 
 
 class UnsaveableError(Exception):
-    """A value is none of those that can be saved."""
+    """A value has a type that cannot be saved."""
 
 
 class UnreadableError(Exception):
-    """Bytes are damaged, or name something that may not be named."""
+    """The bytes are damaged, or contain a name that is not allowed."""
 
 
 def dump(value: object) -> bytes:
-    """Raises UnsaveableError, saying which type is in the way."""
+    """Serialize a value. Raises UnsaveableError, which names the type that cannot be saved."""
     buffer = io.BytesIO()
     try:
         _Writer(buffer, protocol=5).dump(value)
@@ -61,9 +61,9 @@ def dump(value: object) -> bytes:
 
 
 def load(data: bytes, modules: Collection[str] = ()) -> Any:
-    """The value. modules: of rules, whose dataclasses may be made besides those of tdcore.rules.
+    """Load a value. modules: additional modules of rules whose dataclasses are allowed.
 
-    Only classes of modules that are loaded already are found. Raises UnreadableError.
+    Only classes of modules that are imported already are found. Raises UnreadableError.
     """
     try:
         value = _Reader(data, modules).load()
@@ -73,16 +73,16 @@ def load(data: bytes, modules: Collection[str] = ()) -> Any:
         raise UnreadableError(str(error)) from error
     except UnreadableError:
         raise
-    except Exception as error:  # a file of somebody else's: any error is one of the file's
+    except Exception as error:  # any error means that the file is invalid
         raise UnreadableError(f"{type(error).__name__}: {clipped(str(error))}") from error
 
 
 class _Writer(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        """For everything but the built-in plain types, which pickle writes as they are."""
+        """Called for all types except built-in plain types, which pickle writes itself."""
         kind = type(value)
         if kind in (np.ndarray, *_NUMPY_SCALARS) and value.dtype.kind in _PLAIN_KINDS:
-            if not value.dtype.itemsize:  # an empty text, which has no bytes to tell how many there are
+            if not value.dtype.itemsize:  # an empty text: its number cannot be computed from its bytes
                 value = np.asarray(value).astype(value.dtype.kind + "1")
             return _array, (value.dtype.str, value.shape, value.tobytes(), kind is not np.ndarray)
         if is_dataclass(kind) and "." not in kind.__qualname__:
@@ -99,9 +99,9 @@ class _Writer(pickle.Pickler):
 
 
 def _into(operation: bytes, kind: type, at: int | None = None) -> Callable[[Any], None]:
-    """An operation that puts items into a container. at: where it is on the stack; None: before the mark.
+    """An operation that puts items into a container. at: its position on the stack; None: before the mark.
 
-    Anything else that it were used on would have methods of its own called.
+    It checks the type of the container: for another type, pickle would call the methods of that type.
     """
     put = pickle._Unpickler.dispatch[operation[0]]
 
@@ -118,7 +118,7 @@ def _into(operation: bytes, kind: type, at: int | None = None) -> Callable[[Any]
 
 
 def _weighed(operation: bytes) -> Callable[[Any], None]:
-    """An operation that makes a tuple or a frozen set, which may be hashed at once, as keys are."""
+    """An operation that makes a tuple or a frozen set, with a check of its size, because it may be hashed."""
     make = pickle._Unpickler.dispatch[operation[0]]
 
     def checked(reader: Any) -> None:
@@ -129,7 +129,7 @@ def _weighed(operation: bytes) -> Callable[[Any], None]:
 
 
 class _Reader(pickle._Unpickler):
-    """The reader that the standard library has in Python: there its operations can be chosen."""
+    """The unpickler of the standard library in pure Python: its operations can be replaced."""
 
     stack: list[Any]
     append: Callable[[Any], None]
@@ -139,11 +139,13 @@ class _Reader(pickle._Unpickler):
         super().__init__(io.BytesIO(data))
         self._modules = frozenset(modules)
         self.hashable = ExpandedSizes(len(data))
-        self._room = len(data)  # so many items and bytes may be copied: what dump() writes is copied once
+        self._room = len(
+            data
+        )  # items and bytes that may still be copied; the output of dump() is copied once
         self._makers = {"_array": _array, "_instance": self._instance, "_container": _container}
 
     def find_class(self, module: str, name: str) -> Any:
-        """The only names that a file may use."""
+        """Look up one of the names that are allowed in a file."""
         if module == __name__ and name in self._makers:
             return self._makers[name]
         raise UnreadableError(f"it names {module}.{name}, which no state holds")
@@ -160,7 +162,7 @@ class _Reader(pickle._Unpickler):
 
     def _bytearray(self) -> None:
         (length,) = struct.unpack("<Q", self.read(8))
-        self.append(bytearray(self.read(length)))  # first what is there, whatever `length` says
+        self.append(bytearray(self.read(length)))  # never allocates more than the file has
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **{operation[0]: pickle._Unpickler.dispatch[operation[0]] for operation in _OPERATIONS},
@@ -175,7 +177,7 @@ class _Reader(pickle._Unpickler):
     }
 
     def _instance(self, module: str, name: str, values: dict[str, Any]) -> Any:
-        """A dataclass with these values, without calling anything of its own."""
+        """A dataclass with these values, without calling its methods."""
         known = module == _HOME or module.startswith(_HOME + ".") or module in self._modules
         kind = getattr(sys.modules.get(module), name, None) if known else None
         if not isinstance(kind, type) or not is_dataclass(kind) or kind.__module__ != module:
@@ -190,7 +192,7 @@ class _Reader(pickle._Unpickler):
 
 
 def _instance(module: str, name: str, values: dict[str, Any]) -> Any:
-    """Stands for _Reader._instance in what is written."""
+    """Placeholder for _Reader._instance in written files."""
     raise UnreadableError("a dataclass is made by the reader")
 
 

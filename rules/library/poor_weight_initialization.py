@@ -151,7 +151,7 @@ class PoorWeightInitialization:
         for kind, (judged, finding) in evidence.items():
             window.judged(judged)
             if judged:
-                opening.looked(kind, finding)
+                opening.record_check(kind, finding)
             if self.compat and finding is not None:
                 yield finding
         if self.compat:

@@ -1,4 +1,4 @@
-"""EarlySteps: the first saved steps of a training, and whether its loss falls in them.
+"""EarlySteps: evidence from the first saved steps of a training, and whether the loss falls in them.
 
 Plain values; any thread.
 """
@@ -18,34 +18,39 @@ PROGRESS = 0.01  # share by which the loss must fall to count as falling
 
 @dataclass(slots=True, kw_only=True)
 class EarlySteps:
-    """What is remembered of one worker's first saved steps.
+    """The first saved steps of one worker.
 
-    steps: those seen, of TRAIN mode. losses: step -> mean of the losses saved there. zeros: weights that were
-    zero everywhere at the first of them. looks: kind of evidence -> steps at which it could be looked for.
-    hits: steps at which it was found; held: the finding of the last of them. over: it was judged.
+    Attributes:
+        steps: Steps so far, of TRAIN mode.
+        losses: Step -> mean of the losses saved at it.
+        zeros: Weights that were all zero at the first step.
+        checks: Kind of evidence -> number of steps at which it was checked.
+        hits: Kind of evidence -> number of steps at which it was found.
+        held: Kind of evidence -> the finding of the last such step.
+        over: Whether the steps were judged.
     """
 
     steps: list[int] = field(default_factory=list)
     losses: dict[int, float] = field(default_factory=dict)
     zeros: set[str] = field(default_factory=set)
-    looks: dict[str, int] = field(default_factory=dict)
+    checks: dict[str, int] = field(default_factory=dict)
     hits: dict[str, int] = field(default_factory=dict)
     held: dict[str, Finding] = field(default_factory=dict)
     over: bool = False
 
-    def looked(self, kind: str, finding: Finding | None) -> None:
-        """Takes in one look for a kind of evidence."""
-        self.looks[kind] = self.looks.get(kind, 0) + 1
+    def record_check(self, kind: str, finding: Finding | None) -> None:
+        """Record one check for a kind of evidence. finding: None if it was not found."""
+        self.checks[kind] = self.checks.get(kind, 0) + 1
         if finding is not None:
             self.hits[kind] = self.hits.get(kind, 0) + 1
             self.held[kind] = finding
 
     def found(self) -> list[Finding]:
-        """The evidence that was there at more than half of the looks."""
-        return [self.held[kind] for kind, hits in self.hits.items() if 2 * hits > self.looks[kind]]
+        """The findings of all evidence that was found in more than half of its checks."""
+        return [self.held[kind] for kind, hits in self.hits.items() if 2 * hits > self.checks[kind]]
 
     def progress(self, patience: int) -> float | None:
-        """By what share the loss has fallen: the mean of the last `patience` values against the first.
+        """Share by which the loss has fallen: mean of the last `patience` values compared with the first.
 
         With fewer than twice as many values: the later half against the earlier. None with fewer than two
         values; minus infinity when one is not finite.

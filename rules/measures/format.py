@@ -1,4 +1,4 @@
-"""Wording: numbers as they stand in sentences. Pure functions, any thread."""
+"""format_number: numbers for sentences. Pure functions, any thread."""
 
 from __future__ import annotations
 

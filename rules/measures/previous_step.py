@@ -1,4 +1,4 @@
-"""Previous: what a tensor was at the saved step before, from window to window.
+"""step_pairs: numbers of each tensor next to those of its previous saved step, also across windows.
 
 Any thread that owns the window.
 """
@@ -17,14 +17,17 @@ from tdcore.rules.window import Floats, Ints, Mask, Window
 
 __all__ = ["LAYER", "StepPairs", "forget", "step_pairs"]
 
-LAYER = ("attempt", "worker", "mode", "name", "call")  # what one tensor has in common at all its steps
+LAYER = ("attempt", "worker", "mode", "name", "call")  # identifies one tensor at all its steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepPairs:
-    """Rows of a window, layer after layer, each beside the same tensor at the saved step before.
+    """Rows of a window, grouped by layer, each with the same tensor at the previous saved step.
 
-    rows: (n,). now, before: name of a column -> (n,) numbers. known: where there is a step before.
+    Attributes:
+        rows: Shape (n,).
+        now, before: Name of a column -> numbers of shape (n,).
+        known: Whether there is a previous step.
     """
 
     rows: Ints
@@ -34,9 +37,9 @@ class StepPairs:
 
 
 def step_pairs(window: Window, wanted: Mask, columns: Sequence[str], about: str) -> StepPairs:
-    """The wanted rows with these number columns, now and before.
+    """The wanted rows with these number columns, now and at the previous step.
 
-    about: names this question in the window's memory, where the newest numbers of every tensor are kept.
+    about: key in the window's memory for the newest numbers of every tensor.
     """
     memory: dict[tuple[object, ...], npt.NDArray[np.float64]] = window.memory.setdefault(about, {})
     found = list(groups(window.columns, np.flatnonzero(wanted), *LAYER))
@@ -64,9 +67,9 @@ def step_pairs(window: Window, wanted: Mask, columns: Sequence[str], about: str)
 
 
 def forget(window: Window, kept: MutableMapping[Any, Any]) -> None:
-    """Drops what is kept of workers that have ended. kept: by keys that begin with attempt and worker.
+    """Remove the entries of workers that have ended. kept: its keys begin with attempt and worker.
 
-    So a run that starts again and again is not remembered as often.
+    So the memory does not grow with the number of restarts of a run.
     """
     for key in [key for key in kept if key[:2] in window.ended] if window.ended else ():
         del kept[key]

@@ -24,7 +24,7 @@ _SMALLEST = 1e-300  # of a norm, so that zero has a logarithm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerGradients:
-    """What one worker brings to one step: names of its gradients, and the logarithms of their L2 norms."""
+    """Gradients of one worker at one step: their names, and the logarithms of their L2 norms."""
 
     step: int
     mode: str
@@ -34,11 +34,14 @@ class WorkerGradients:
 
 @dataclass(slots=True, kw_only=True)
 class RankHistory:
-    """What is remembered of one attempt and mode.
+    """Steps of one attempt and mode that wait for slower workers.
 
-    newest: last step of the mode of each worker. waiting: step of the mode -> worker -> its part. judged: the
-    last step that was handed on. runs: outlying steps in a row of each worker. names: of the newest gradients
-    of each worker; parts that wait share them.
+    Attributes:
+        newest: Last step of the mode of each worker.
+        waiting: Step of the mode -> worker -> its gradients.
+        judged: The last step that was returned.
+        runs: Number of consecutive outlying steps of each worker.
+        names: Names of the newest gradients of each worker; waiting steps share these tuples.
     """
 
     newest: dict[str, int] = field(default_factory=dict)
@@ -49,12 +52,12 @@ class RankHistory:
 
     @property
     def crowded(self) -> bool:
-        """Whether more is waiting than should be kept."""
+        """Whether too many steps or norms wait."""
         parts = (part for of_step in self.waiting.values() for part in of_step.values())
         return len(self.waiting) > _HELD or sum(part.logs.size for part in parts) > _ROOM
 
     def shared(self, worker: str, names: tuple[str, ...]) -> tuple[str, ...]:
-        """These names of a worker's gradients, as the object that holds them already, if there is one."""
+        """The names of a worker's gradients; an equal tuple of an earlier step if there is one."""
         if self.names.get(worker) != names:
             self.names[worker] = next((each for each in self.names.values() if each == names), names)
         return self.names[worker]
@@ -62,7 +65,7 @@ class RankHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedStep:
-    """One step of all workers. logs: (workers, names), of the gradients that all of them have."""
+    """One step of all workers. logs: shape (workers, names), of the gradients that all workers have."""
 
     attempt: int
     mode: str
@@ -74,10 +77,11 @@ class ComparedStep:
 
 
 def side_by_side(window: Window, rows: Mask, least: int, expected: int | None) -> Iterator[ComparedStep]:
-    """Steps for which every worker has arrived, in order, once each.
+    """Steps that every worker has reached, in order, once each.
 
-    rows: gradients that can be judged. A step is handed on when all workers known so far (at least `expected`
-    of them, or `least`) have come as far or have ended, or when a hundred more, or too many norms, wait.
+    rows: gradients that can be judged. A step is returned when all workers known so far (at least `expected`
+    of them, or `least`) have reached it or have ended, or when a hundred later steps, or too many norms,
+    wait.
     """
     _take(window, rows)
     for (attempt, _), ranks in window.memory.items():

@@ -73,11 +73,11 @@ def test_a_message_under_way_when_the_runner_was_killed_is_told_by_the_next_star
 ) -> None:
     source, held = RunSource(place), Held()
     engine = Engine(source, [ExplodingTensor()], actions=[held])
-    keeper = StateFile(tmp_path / "state", engine, source)
-    keeper.looks()
+    state_file = StateFile(tmp_path / "state", engine, source)
+    state_file.before_poll()
     engine.step()
     assert held.begun.wait(60)
-    keeper.looked(engine.changed)  # and here it is killed
+    state_file.after_poll(engine.changed)  # and here it is killed
     second = Kept()
     told(place, tmp_path / "state", second)
     assert tensors(second) == [["a", "b"]]
@@ -90,14 +90,14 @@ def test_what_was_told_between_two_looks_is_saved_though_nothing_new_was_judged(
 ) -> None:
     source, kept = RunSource(place), Kept()
     engine = Engine(source, [ExplodingTensor()], actions=[kept])
-    keeper = StateFile(tmp_path / "state", engine, source, clock=iter(range(0, 10**6, 100)).__next__)
+    state_file = StateFile(tmp_path / "state", engine, source, clock=iter(range(0, 10**6, 100)).__next__)
     for _ in range(2):
-        keeper.looks()
+        state_file.before_poll()
         engine.step()
         for each in threading.enumerate():
             if each.name.startswith("tdcore action"):
                 each.join()
-        keeper.looked(engine.changed)  # and here it is killed
+        state_file.after_poll(engine.changed)  # and here it is killed
     second = Kept()
     told(place, tmp_path / "state", second)
     assert (tensors(kept), tensors(second)) == ([["a", "b"]], [])

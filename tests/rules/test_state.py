@@ -176,11 +176,11 @@ def test_a_run_that_takes_the_place_of_another_while_it_is_followed_is_refused(t
     flushed(RunWriter(place), 0, 1)
     source = RunSource(place)
     engine = Engine(source, [EveryNth(nth=1)])
-    keeper = StateFile(tmp_path / "state", engine, source)
+    state_file = StateFile(tmp_path / "state", engine, source)
     for _ in range(2):
-        keeper.looks()
+        state_file.before_poll()
         engine.step()
-        keeper.looked(engine.changed)
+        state_file.after_poll(engine.changed)
     shutil.rmtree(place)
     resumed = RunSource(place)
     resumed.resume(source.position())
@@ -337,14 +337,14 @@ def test_a_look_that_was_broken_off_is_made_again(tmp_path: Path) -> None:
     flushed(writer, 0, 1)
     source = RunSource(place)
     engine = Engine(source, [EveryNth(nth=1)])
-    keeper = StateFile(state, engine, source)
-    keeper.looks()
+    state_file = StateFile(state, engine, source)
+    state_file.before_poll()
     engine.step()
-    keeper.looked(engine.changed)
-    keeper.looks()
+    state_file.after_poll(engine.changed)
+    state_file.before_poll()
     flushed(writer, 2)
     source.next(["step"])  # as far as it came
-    keeper.close()
+    state_file.close()
     assert judged(place, state, EveryNth(nth=1)).verdicts[0].finding_count == 6
 
 
@@ -353,15 +353,15 @@ def test_it_is_saved_about_once_a_second_and_only_when_something_changed(tmp_pat
     writer = RunWriter(tmp_path / "run")
     source = RunSource(tmp_path / "run")
     engine = Engine(source, [EveryNth(nth=100)])
-    keeper = StateFile(tmp_path / "state", engine, source, clock=lambda: now[0])
+    state_file = StateFile(tmp_path / "state", engine, source, clock=lambda: now[0])
     saves = []
     for look in range(20):
         if look < 10:
             flushed(writer, look)
         before = (tmp_path / "state").stat().st_ino if (tmp_path / "state").exists() else None
-        keeper.looks()
+        state_file.before_poll()
         engine.step()
-        keeper.looked(engine.changed)
+        state_file.after_poll(engine.changed)
         after = (tmp_path / "state").stat().st_ino if (tmp_path / "state").exists() else None
         if after != before:
             saves.append(look)
