@@ -14,7 +14,7 @@ from tdcore.errors import RunNotFound
 from tdcore.rules import ExplodingTensor, VanishingGradient, run
 from tdcore.rules.run_rules import rules_of_run
 from tdcore.rules.run_source import RunSource
-from tdcore.rules.runner import _await
+from tdcore.rules.runner import _wait_for_run
 from tdcore.rules.step_range import with_step_range
 from tests.trial.writer import RunWriter
 
@@ -81,7 +81,7 @@ def test_a_run_that_begins_later_is_waited_for(tmp_path: Path) -> None:
         if len(waited) == 3:
             made_with(tmp_path / "run", {"rules": ["TDC101"]})
 
-    _await(source, True, timedelta(seconds=0.5), None, clock=lambda: 0.0, wait=wait)
+    _wait_for_run(source, True, timedelta(seconds=0.5), None, clock=lambda: 0.0, wait=wait)
     assert waited == [0.5] * 3
     assert rules_of_run(source.sink)[0] == [VanishingGradient()]
 
@@ -93,7 +93,7 @@ def test_waiting_ends_with_the_time_given_for_it(tmp_path: Path) -> None:
         now[0] += seconds
 
     with pytest.raises(RunNotFound, match=r"no run has begun at .* within 2 s"):
-        _await(
+        _wait_for_run(
             RunSource(tmp_path / "run"),
             True,
             timedelta(seconds=1),
