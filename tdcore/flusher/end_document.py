@@ -1,4 +1,4 @@
-"""end/<worker>/<attempt>.json: how an attempt ended, with totals that are exact. Pure functions."""
+"""end_document: the file end/<worker>/<attempt>.json, with how the attempt ended and its exact totals."""
 
 from __future__ import annotations
 
@@ -25,11 +25,18 @@ def end_document(
     storage: Mapping[str, Any] | None = None,
     run_id: str = "",
 ) -> bytes:
-    """The file's bytes. clean: the trainer closed the ring; otherwise it died. run_id: of the run.
+    """The bytes of the file.
 
-    last_step: -1 when there is no row. totals: rows, records and payload_bytes as they are on disk; the
-    others as the capture counted them. gaps: what is missing on disk, and from where. drops: every tensor
-    not kept, by reason. storage: how a sink that is far away fared, see PipelinedSink.report.
+    Fields of the document: last_step is -1 without rows. In totals, rows, records and payload_bytes are those
+    on disk, the others are counts of the capture. gaps are tensors that are missing on disk. drops counts all
+    tensors that were not kept, by reason.
+
+    Args:
+        ledger: Index files of the attempt.
+        consumer: Counters of the capture.
+        clean: Whether the trainer closed the ring; otherwise it died.
+        storage: Report of a remote sink, see PipelinedSink.report.
+        run_id: Id of the run.
     """
     total = ledger.totals()
     counters = consumer.counters()

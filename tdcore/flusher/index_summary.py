@@ -1,6 +1,6 @@
-"""What an index file says of itself, beside its rows: kept in the metadata of its Parquet schema.
+"""IndexSummary: totals of one index file, stored in the metadata of its Parquet schema.
 
-A flusher that is started again adds these up and so knows exactly what the ones before it have written.
+A restarted flusher adds up the summaries of all files to get the totals of the earlier flushers.
 Plain values, any thread.
 """
 
@@ -15,14 +15,18 @@ from tdcore.layout import SUMMARY_KEY
 
 __all__ = ["IndexGap", "IndexSummary", "coalesce"]
 
-_MAX_GAPS = 64  # per index file; more are joined by reason
+_MAX_GAPS = 64  # per index file; further gaps are joined by reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexGap:
-    """Something that was captured and not kept. Steps are global and inclusive, None when not known.
+    """Tensors that were captured and lost. trial.gaps.Gap is the same for readers.
 
-    tensors, bytes: how much; None when not known. statistics_kept: rows are there, with status "lost".
+    Attributes:
+        first_step, last_step: Global, inclusive; None if unknown.
+        tensors, bytes: How many; None if unknown.
+        reason: Why they were lost.
+        statistics_kept: Whether their rows exist, with status "lost".
     """
 
     first_step: int | None
@@ -35,13 +39,14 @@ class IndexGap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexSummary:
-    """Totals of one index file. They add up, so those of a merged file are exact.
+    """Totals of one index file. Sums of them are exact, also for merged files.
 
-    rows: its rows. records: ring tickets it covers. payload_bytes: bytes that its rows point to.
-    last_step: highest global step, -1 without rows; last_mode_steps: highest step of each mode.
-    segments: size of each segment file that its rows name. level: 0 as flushed, one more with each merge.
-    whole_step: the hook has said, by a record among these tickets, that this step and all before it are
-    over; None when it has said nothing. run_id: of the run that the file belongs to; "": not known.
+    Attributes:
+        rows: Number of rows. records: Number of tickets of the ring that it covers. payload_bytes: Bytes that
+        its rows point to. last_step: Highest global step; -1 without rows. last_mode_steps: Highest step of
+        each mode. gaps: Tensors that were lost. segments: Size of each segment that its rows point to. level:
+        0 for a flush; one more with each merge. whole_step: The last step that the hook has marked as over,
+        by a record in this file; None without one. run_id: Id of the run; "" if unknown.
     """
 
     rows: int = 0
@@ -56,12 +61,12 @@ class IndexSummary:
     run_id: str = ""
 
     def to_metadata(self) -> dict[bytes, bytes]:
-        """For the Parquet schema."""
+        """The summary as metadata of a Parquet schema."""
         return {SUMMARY_KEY: json.dumps(asdict(self), separators=(",", ":")).encode()}
 
     @classmethod
     def from_metadata(cls, metadata: dict[bytes, bytes] | None) -> IndexSummary:
-        """Raises ValueError when the file has none or it makes no sense."""
+        """The summary in the metadata. Raises ValueError if it is missing or invalid."""
         try:
             raw: dict[str, Any] = json.loads((metadata or {})[SUMMARY_KEY])
             gaps = tuple(IndexGap(**gap) for gap in raw.pop("gaps"))
@@ -71,7 +76,7 @@ class IndexSummary:
 
     @classmethod
     def total(cls, summaries: Iterable[IndexSummary]) -> IndexSummary:
-        """Sums of all; level and whole_step: the highest."""
+        """The sum of summaries, with the highest level and whole_step."""
         rows = records = payload_bytes = level = 0
         whole: list[int] = []
         last_step = -1
@@ -106,7 +111,7 @@ class IndexSummary:
 
 
 def coalesce(gaps: Sequence[IndexGap]) -> list[IndexGap]:
-    """Join neighbours of one kind whose steps touch; with many gaps left, join all of one kind."""
+    """Join neighbours of one kind with adjacent steps. If too many gaps are left, join all of one kind."""
     joined: list[IndexGap] = []
     for gap in gaps:
         if joined and _same_kind(joined[-1], gap) and _touch(joined[-1], gap):

@@ -1,7 +1,7 @@
-"""Rows of the ring -> Arrow tables -> index files, and back to their summaries.
+"""Converts rows of the ring to Arrow tables and index files, and reads summaries of index files.
 
-Everything is column-wise over NumPy structs of `_core.ROW_DTYPE`: no Python loop over rows.
-Imports numpy and pyarrow; the flusher imports this module only after its first heartbeat. Pure functions.
+All functions work on columns of NumPy structs of `_core.ROW_DTYPE`, without a Python loop over rows. The
+module imports numpy and pyarrow, so the flusher imports it only after its first heartbeat. Pure functions.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _FLOATS = ("min", "max", "mean", "m2", "abs_sum", "square_sum", "abs_min", "abs_
 
 
 class NameTable:
-    """Names by id, fetched from the ring as they appear. One thread."""
+    """Names by id, read from the ring when the trainer adds them. Threads: one."""
 
     def __init__(self, consumer: _core.Consumer) -> None:
         self._consumer = consumer
@@ -90,7 +90,7 @@ class NameTable:
         self.shards: list[Shard | None] = []
 
     def refresh(self) -> None:
-        """Fetch the names that the trainer has added since."""
+        """Read the names that the trainer has added since the last call."""
         for name, kind, origin, shard in self._consumer.names(len(self.names)):
             self.names.append(name)
             self.kinds.append(TensorKind(kind).label if kind in _KNOWN_KINDS else "custom")
@@ -108,7 +108,7 @@ def rows_of(drained: _core.Drained) -> Rows:
 
 
 def has_payload(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Which rows have their bytes beside them."""
+    """Which rows have a payload in the ring."""
     mask: npt.NDArray[np.bool_] = (rows["payload_offset"] != _NO_PAYLOAD) & (rows["status"] == _OK)
     return mask
 
@@ -119,12 +119,12 @@ def payload_bytes(rows: Rows) -> int:
 
 
 def given_up(rows: Rows, *, statistics_kept: bool) -> npt.NDArray[np.bool_]:
-    """Which rows a gap is about: those with a payload, or all of them when nothing of them is kept."""
+    """Which rows are in a gap: those with a payload, or all rows if their statistics are not kept."""
     return has_payload(rows) if statistics_kept else np.ones(len(rows), dtype=np.bool_)
 
 
 def gap_of(rows: Rows, *, tensors: int, reason: str, statistics_kept: bool) -> IndexGap:
-    """Gap for the payloads of `rows`, or for all of them when nothing of them is kept."""
+    """The gap for the payloads of `rows`, or for all rows if their statistics are not kept."""
     concerned = rows[given_up(rows, statistics_kept=statistics_kept)]
     return IndexGap(
         first_step=int(concerned["step"].min()) if len(concerned) else None,
@@ -165,9 +165,9 @@ def summarise(
 def build_table(
     rows: Rows, names: NameTable, *, worker: str, attempt: int, segment: str | None, lost: bool = False
 ) -> pa.Table:
-    """Index rows for `rows`. segment: file that holds their payloads; None: they are not saved anywhere.
+    """The rows of the index for `rows`. segment: file with their payloads; None if payloads are not saved.
 
-    lost: payloads that the rows had are gone; those rows get status "lost" and reason "io_error".
+    lost: the payloads were lost; rows with a payload get status "lost" and reason "io_error".
     """
     count = len(rows)
     payload = has_payload(rows)
@@ -238,7 +238,7 @@ def encode_index(
     segment: str | None,
     lost: bool = False,
 ) -> pa.Buffer:
-    """An index file of `rows`, which may be none. Memory is bounded by building one row group at a time."""
+    """An index file of `rows`, possibly without rows. Builds one row group at a time to bound the memory."""
     writer = IndexWriter(summary)
     for start in range(0, len(rows), ROWS_PER_GROUP):
         piece = rows[start : start + ROWS_PER_GROUP]
@@ -247,12 +247,12 @@ def encode_index(
 
 
 def encode_empty(summary: IndexSummary) -> pa.Buffer:
-    """An index file without rows: it covers tickets of which nothing is kept."""
+    """An index file without rows, for tickets whose rows were lost."""
     return IndexWriter(summary).finish()
 
 
 def read_footer(tail: bytes) -> tuple[IndexSummary, int]:
-    """Summary and size in bytes of an index file, from its end. ValueError, also when that is too short."""
+    """Summary and size in bytes of an index file. tail: its last bytes. ValueError if they are too few."""
     try:
         metadata = pq.read_metadata(pa.BufferReader(tail))
     except (pa.ArrowException, OSError) as error:
