@@ -54,7 +54,7 @@ def dump(value: object) -> bytes:
     """Serialize a value. Raises UnsaveableError, which names the type that cannot be saved."""
     buffer = io.BytesIO()
     try:
-        _Writer(buffer, protocol=5).dump(value)
+        _SafePickler(buffer, protocol=5).dump(value)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         raise UnsaveableError(str(error)) from error
     return buffer.getvalue()
@@ -66,7 +66,7 @@ def load(data: bytes, modules: Collection[str] = ()) -> Any:
     Only classes of modules that are imported already are found. Raises UnreadableError.
     """
     try:
-        value = _Reader(data, modules).load()
+        value = _SafeUnpickler(data, modules).load()
         check_size(value)
         return value
     except TooLargeError as error:
@@ -77,7 +77,7 @@ def load(data: bytes, modules: Collection[str] = ()) -> Any:
         raise UnreadableError(f"{type(error).__name__}: {clipped(str(error))}") from error
 
 
-class _Writer(pickle.Pickler):
+class _SafePickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         """Called for all types except built-in plain types, which pickle writes itself."""
         kind = type(value)
@@ -128,7 +128,7 @@ def _weighed(operation: bytes) -> Callable[[Any], None]:
     return checked
 
 
-class _Reader(pickle._Unpickler):
+class _SafeUnpickler(pickle._Unpickler):
     """The unpickler of the standard library in pure Python: its operations can be replaced."""
 
     stack: list[Any]
@@ -192,7 +192,7 @@ class _Reader(pickle._Unpickler):
 
 
 def _instance(module: str, name: str, values: dict[str, Any]) -> Any:
-    """Placeholder for _Reader._instance in written files."""
+    """Placeholder for _SafeUnpickler._instance in written files."""
     raise UnreadableError("a dataclass is made by the reader")
 
 

@@ -100,7 +100,7 @@ class Overfit:
         wanted = in_both_modes(window, patterns)
         wanted = wanted & (window.columns.ints("step") >= self.start_step)
         for key, points, is_eval in mixed_series(window, np.flatnonzero(scalars(window, wanted))):
-            state = window.memory.setdefault(key, _Losses())
+            state = window.memory.setdefault(key, _OverfitMemory())
             for phase in state.phases.take(points, is_eval):
                 yield from self._take(window, key, state, phase)
         for key, state in window.memory.items():
@@ -115,7 +115,7 @@ class Overfit:
         return self.patience
 
     def _take(
-        self, window: Window, key: tuple[int, str, str], state: _Losses, phase: Phase
+        self, window: Window, key: tuple[int, str, str], state: _OverfitMemory, phase: Phase
     ) -> Iterator[Finding]:
         """Takes in a phase that has ended."""
         if not phase.is_eval:
@@ -140,7 +140,9 @@ class Overfit:
             if state.strikes == self._patience or again:
                 yield self._finding(key, state, phase, train)
 
-    def _finding(self, key: tuple[int, str, str], state: _Losses, phase: Phase, train: Phase) -> Finding:
+    def _finding(
+        self, key: tuple[int, str, str], state: _OverfitMemory, phase: Phase, train: Phase
+    ) -> Finding:
         attempt, worker, name = key
         ratio = (phase.mean - train.mean) / train.mean
         return Finding(
@@ -169,7 +171,7 @@ class Overfit:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Losses:
+class _OverfitMemory:
     """What the rule remembers of one loss between windows."""
 
     phases: PhaseCutter = field(default_factory=PhaseCutter)

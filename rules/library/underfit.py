@@ -113,11 +113,11 @@ class Underfit:
         patterns = names_of(self.tensor_regex)
         wanted = in_both_modes(window, patterns)
         for key, points, is_eval in mixed_series(window, np.flatnonzero(scalars(window, wanted))):
-            state = window.memory.setdefault(key, _Losses())
+            state = window.memory.setdefault(key, _UnderfitMemory())
             for block in self._blocks(state, points, is_eval):
                 yield from self._judge(window, key, state, block)
 
-    def _blocks(self, state: _Losses, points: Points, is_eval: Mask) -> Iterator[_Block]:
+    def _blocks(self, state: _UnderfitMemory, points: Points, is_eval: Mask) -> Iterator[_Block]:
         """The blocks of training losses that these points fill.
 
         Each comes after the validation phases that ended before its last step were taken in.
@@ -145,7 +145,7 @@ class Underfit:
         state.kept = kept.at(np.arange(filled * size, kept.step.size))
 
     def _judge(
-        self, window: Window, key: tuple[int, str, str], state: _Losses, block: _Block
+        self, window: Window, key: tuple[int, str, str], state: _UnderfitMemory, block: _Block
     ) -> Iterator[Finding]:
         fell = block.mean < state.baseline * (1 - self.min_fall_percent / 100)
         if fell:
@@ -173,7 +173,7 @@ class Underfit:
     def _finding(
         self,
         key: tuple[int, str, str],
-        state: _Losses,
+        state: _UnderfitMemory,
         start: float,
         block: _Block,
         kind: str,
@@ -224,7 +224,7 @@ class _Block:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Losses:
+class _UnderfitMemory:
     """What the rule remembers of one loss between windows."""
 
     phases: PhaseCutter = field(default_factory=PhaseCutter)

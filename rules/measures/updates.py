@@ -1,4 +1,4 @@
-"""Updates: by how much weights changed between two saved steps, from values or bounded by statistics.
+"""WeightChanges: by how much weights changed between two saved steps, from values or bounded by statistics.
 
 What is kept of a weight goes into the window's memory: its statistics, and its values where they are saved,
 at the steps that will be compared with. Any thread that owns the window.
@@ -18,7 +18,7 @@ from tdcore.rules.measures.reading import read_values
 from tdcore.rules.measures.series import groups
 from tdcore.rules.window import Floats, Ints, Mask, Window
 
-__all__ = ["Gradients", "Updates", "trained_weights", "updates"]
+__all__ = ["Gradients", "WeightChanges", "trained_weights", "updates"]
 
 _COLUMNS = ("mode_step", "count", "min", "max", "mean", "m2", "abs_sum", "square_sum")
 _MODES = ("TRAIN", "GLOBAL")
@@ -26,7 +26,7 @@ _PREFIX = "gradient/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Updates:
+class WeightChanges:
     """Changes of weights, one per row and array element, in order of rows.
 
     rows: of the newer saves. least, most: bounds of the L2 norm of the change, the same where values were
@@ -63,7 +63,7 @@ def trained_weights(window: Window) -> Mask:
     return finite
 
 
-def updates(window: Window, wanted: Mask, num_steps: int | None = None) -> Updates:
+def updates(window: Window, wanted: Mask, num_steps: int | None = None) -> WeightChanges:
     """The change of each wanted weight since the saved step to compare with.
 
     num_steps: None for the save before; n for the oldest at most n steps back. Weights whose values are saved
@@ -91,7 +91,7 @@ def updates(window: Window, wanted: Mask, num_steps: int | None = None) -> Updat
     order = _ascending(every[0].astype(np.int64), len(window))
     rows, least, most, norm, since, steps = (each[order] for each in every)
     whole = [each.astype(np.int64) for each in (rows, since, steps)]
-    return Updates(rows=whole[0], least=least, most=most, norm=norm, since=whole[1], steps=whole[2])
+    return WeightChanges(rows=whole[0], least=least, most=most, norm=norm, since=whole[1], steps=whole[2])
 
 
 def _ascending(rows: Ints, number: int) -> Ints:

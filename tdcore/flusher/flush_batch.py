@@ -32,7 +32,7 @@ class FlushBatch:
         self,
         drained: Drained,
         place: FileRange,
-        names: index_table.NameTable,
+        names: index_table.RingNameTable,
         lost: LostTensors,
         run_id: str = "",
     ) -> None:

@@ -23,7 +23,7 @@ from tdcore.shard import Shard
 __all__ = [
     "IO_ERROR",
     "IndexWriter",
-    "NameTable",
+    "RingNameTable",
     "Rows",
     "build_table",
     "encode_empty",
@@ -79,7 +79,7 @@ _COUNTS = ("count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count",
 _FLOATS = ("min", "max", "mean", "m2", "abs_sum", "square_sum", "abs_min", "abs_max")
 
 
-class NameTable:
+class RingNameTable:
     """Names by id, read from the ring when the trainer adds them. Threads: one."""
 
     def __init__(self, consumer: _core.Consumer) -> None:
@@ -163,7 +163,7 @@ def summarise(
 
 
 def build_table(
-    rows: Rows, names: NameTable, *, worker: str, attempt: int, segment: str | None, lost: bool = False
+    rows: Rows, names: RingNameTable, *, worker: str, attempt: int, segment: str | None, lost: bool = False
 ) -> pa.Table:
     """The rows of the index for `rows`. segment: file with their payloads; None if payloads are not saved.
 
@@ -230,7 +230,7 @@ class IndexWriter:
 
 def encode_index(
     rows: Rows,
-    names: NameTable,
+    names: RingNameTable,
     summary: IndexSummary,
     *,
     worker: str,
@@ -317,7 +317,7 @@ def _shapes(rows: Rows) -> pa.Array:
     return _lists(shape[inside], ndim, (rows["dtype"] != _UNKNOWN_DTYPE) | (ndim > 0))
 
 
-def _name_columns(rows: Rows, names: NameTable) -> dict[str, pa.Array]:
+def _name_columns(rows: Rows, names: RingNameTable) -> dict[str, pa.Array]:
     used, inverse = np.unique(rows["name"], return_inverse=True)
     known = [int(code) if code < len(names.names) else None for code in used]
     indices = inverse.astype(np.int32)

@@ -14,7 +14,7 @@ from tdcore.layout import FileRange
 if TYPE_CHECKING:
     from tdcore._core import Consumer
     from tdcore.flusher.flush_batch import FlushBatch
-    from tdcore.flusher.index_table import NameTable
+    from tdcore.flusher.index_table import RingNameTable
     from tdcore.flusher.lost_tensors import LostTensors
 
 __all__ = ["RingReader"]
@@ -52,7 +52,7 @@ class RingReader:
         self._share = share
         self._max_records = consumer.slots // share
         self._documents = documents
-        self._names: NameTable | None = None  # made with the first batch: it imports pyarrow
+        self._names: RingNameTable | None = None  # made with the first batch: it imports pyarrow
         self._lost: LostTensors | None = None  # likewise
         self._next_ticket = 0  # first ticket of the next index file
         self._repeated: deque[FileRange] = deque()  # files that an earlier flusher had begun
@@ -100,11 +100,11 @@ class RingReader:
         from tdcore.flusher.flush_batch import (
             FlushBatch,  # imports pyarrow, so not before there is something to write
         )
-        from tdcore.flusher.index_table import NameTable
+        from tdcore.flusher.index_table import RingNameTable
         from tdcore.flusher.lost_tensors import LostTensors
 
         if self._names is None or self._lost is None:
-            self._names, self._lost = NameTable(self._consumer), LostTensors()
+            self._names, self._lost = RingNameTable(self._consumer), LostTensors()
         batch = FlushBatch(drained, place, self._names, self._lost, self._run_id)
         self.batches.append(batch)
         return batch
