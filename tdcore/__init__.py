@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode
     from tdcore.errors import StopTraining, TdcoreError
     from tdcore.ring_config import RingConfig
+    from tdcore.rules.diagnosis import diagnose
     from tdcore.sinks.s3.options import S3Options
     from tdcore.stats import TensorStats, tensor_stats
     from tdcore.trial import Tensor, Trial, create_trial
@@ -41,6 +42,7 @@ _HOME = {
     "Trial": "tdcore.trial",
     "__version__": "tdcore._version",
     "create_trial": "tdcore.trial",
+    "diagnose": "tdcore.rules.diagnosis",
     "tensor_stats": "tdcore.stats",
 }
 
@@ -62,6 +64,7 @@ __all__ = [
     "__version__",
     "actions",
     "create_trial",
+    "diagnose",
     "modes",
     "tensor_stats",
     "watch",

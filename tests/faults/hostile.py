@@ -15,6 +15,7 @@ import argparse
 import io
 import json
 import random
+import re
 import resource
 import selectors
 import shutil
@@ -39,6 +40,7 @@ _GROWTH_BYTES = 400 << 20  # of the highest memory, by one run
 _LEAK_BYTES = 300 << 20  # of memory, by all runs of one child
 _RUNS_PER_CHILD = 2000
 _CODES = range(5)
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(kw_only=True)
@@ -160,7 +162,7 @@ def _run_one(files: dict[str, bytes], place: Path, seed: int, number: int) -> di
             wrong.append(f"{name}: {failure}")
         elif code not in _CODES:
             wrong.append(f"{name}: exit code {code}")
-        elif any(ord(each) < 32 or 127 <= ord(each) < 160 for each in printed if each != "\n"):
+        elif _CONTROL.search(printed):
             wrong.append(f"{name}: it printed a control character")
         codes.append(code)
         if arguments[:2] == ["rules", "run"] and state.is_file() and rng.random() < 0.5:

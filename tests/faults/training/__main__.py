@@ -47,7 +47,10 @@ def main() -> None:
 def _line(one: Outcome) -> str:
     said = "named" if one.named else "elsewhere" if one.elsewhere else "missed" if one.cause else "healthy"
     losses = f"loss {one.first_loss:.3g} to {one.last_loss:.3g}"
-    return f"{said:9s} {one.case}: {losses}; fired: {', '.join(one.rules) or 'nothing'} ({one.findings})"
+    causes = ", ".join(one.causes) or "none"
+    given = f"{'right' if one.first else 'causes'}: {causes}"
+    fired = ", ".join(one.rules) or "nothing"
+    return f"{said:9s} {one.case}: {losses}; {given}; fired: {fired} ({one.findings})"
 
 
 if __name__ == "__main__":

@@ -10,20 +10,27 @@ from pathlib import Path
 
 import torch
 
+from tdcore.config import HookConfig
 from tdcore.hooks.pytorch import Hook
 from tdcore.rules import RULES, Finding, run
+from tdcore.rules.diagnosis import DIAGNOSIS_CAPTURES, Diagnosed, diagnose
 from tests.faults.training.cases import Case, case_of, made
-from tests.faults.training.faults import CAUSES, Fault
+from tests.faults.training.faults import ACCEPTED, CAUSES, Fault
 from tests.faults.training.job import train
 
 __all__ = ["Outcome", "play", "play_by_name"]
 
+_EARLY = 10  # steps before a fault acts at which what it damages may already be captured
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What was said of one case. named: a rule that names the cause fired at the right place and in time.
+    """What was found in one case.
 
-    elsewhere: such a rule fired, at another tensor or too late. others: rules that fired and do not name it.
+    named: a rule that names the cause fired at the right place and in time. elsewhere: such a rule fired, at
+    another tensor or too late. others: rules that fired and do not name the cause. causes: names that
+    diagnose() returned, in its order. first, diagnosed: the first of them, or any, is the cause, at the right
+    place and in time.
     """
 
     case: str
@@ -33,6 +40,9 @@ class Outcome:
     rules: tuple[str, ...]
     others: tuple[str, ...]
     findings: int
+    causes: tuple[str, ...]
+    first: bool
+    diagnosed: bool
     first_loss: float
     last_loss: float
 
@@ -41,10 +51,12 @@ def play(case: Case, folder: Path) -> Outcome:
     """Train, judge, compare. folder: for the run; it must be empty."""
     job, where = made(case)
     torch.set_num_threads(1)
-    with warnings.catch_warnings(), Hook(str(folder / "run"), rules=list(RULES.values())) as hook:
+    with warnings.catch_warnings(), _hook(folder / "run") as hook:
         warnings.simplefilter("ignore")  # torch warns of some of the faults itself
         losses = train(job, hook)
     report = run(folder / "run", [rule() for rule in RULES.values()], write_findings=False)
+    causes = diagnose(folder / "run", report=report).causes
+    right = [case.fault is not None and _is_right(one, case.fault, where) for one in causes]
     findings = [finding for verdict in report.verdicts for finding in verdict.findings]
     fired = tuple(dict.fromkeys(finding.code for finding in findings))
     accepted = CAUSES[case.fault.cause] if case.fault else frozenset[str]()
@@ -57,6 +69,9 @@ def play(case: Case, folder: Path) -> Outcome:
         rules=fired,
         others=tuple(code for code in fired if code not in accepted),
         findings=sum(verdict.finding_count for verdict in report.verdicts),
+        causes=tuple(one.cause for one in causes),
+        first=right[:1] == [True],
+        diagnosed=any(right),
         first_loss=_mean(losses[:10]),
         last_loss=_mean(losses[-10:]),
     )
@@ -75,6 +90,19 @@ def _in_time(findings: Sequence[Finding], fault: Fault, where: str) -> bool:
         and finding.mode_step <= fault.since + fault.within
         for finding in findings
     )
+
+
+def _is_right(found: Diagnosed, fault: Fault, where: str) -> bool:
+    mode, step = found.since
+    in_time = mode != "TRAIN" or fault.since - _EARLY <= step <= fault.since + fault.within
+    at_place = not where or any(where in name for name in found.tensors)
+    return found.cause in ACCEPTED.get(fault.name, {fault.cause}) and in_time and at_place
+
+
+def _hook(folder: Path) -> Hook:
+    """Records what all rules ask for, and what a diagnosis looks at besides."""
+    config = HookConfig(out_dir=str(folder), collections=DIAGNOSIS_CAPTURES)
+    return Hook.from_config(config, rules=list(RULES.values()))
 
 
 def _mean(losses: Sequence[float]) -> float:

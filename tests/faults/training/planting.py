@@ -14,7 +14,6 @@ from tests.faults.training.job import Batch, Job, sgd
 __all__ = [
     "After",
     "Before",
-    "FlatMse",
     "Head",
     "LogLoss",
     "RootLoss",
@@ -30,6 +29,7 @@ __all__ = [
     "enlarge_recurrence",
     "fill_weights",
     "first_layer",
+    "flatten_targets",
     "freeze_middle",
     "keep_in_eval",
     "keep_one_class",
@@ -173,13 +173,6 @@ class Head(nn.Module):
         return result
 
 
-class FlatMse(nn.Module):
-    """The mean squared error of (N, 1) and (N,), which broadcasts to (N, N)."""
-
-    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs - targets.reshape(-1)).square().mean()
-
-
 class LogLoss(nn.Module):
     """A cross-entropy written by hand, whose logarithm meets zero."""
 
@@ -269,6 +262,11 @@ def raise_dropout(job: Job) -> None:
     found = [one for one in job.model.modules() if isinstance(one, nn.Dropout)]
     for one in found:
         one.p = 0.97
+
+
+def flatten_targets(job: Job) -> None:
+    """Targets of shape (N,) for outputs of shape (N, 1): the squared error compares each with each."""
+    change_batches(job, lambda batch, step: (batch[0], batch[1].reshape(len(batch[1]), -1)[:, 0]))
 
 
 def shuffle_targets(job: Job) -> None:

@@ -27,12 +27,20 @@ def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
     if faulty:
         low, high = interval(named, len(faulty))
         yield f"named right and in time: {named} of {len(faulty)} ({low:.0%} to {high:.0%} at 95 %)"
+        for what, count in (
+            ("diagnosed, among three causes", sum(one.diagnosed for one in faulty)),
+            ("diagnosed by the first cause", sum(one.first for one in faulty)),
+        ):
+            low, high = interval(count, len(faulty))
+            yield f"{what}: {count} of {len(faulty)} ({low:.0%} to {high:.0%} at 95 %)"
         fired = sum(len(one.rules) for one in faulty)
         others = sum(len(one.others) for one in faulty)
         yield f"rules that fired on faulty runs: {fired}, of which {others} name another cause"
     alarms = [one for one in healthy if one.rules]
     if healthy:
         yield f"healthy trainings in which a rule fired: {len(alarms)} of {len(healthy)}"
+        false = [one for one in healthy if one.causes]
+        yield f"healthy trainings with a cause: {len(false)} of {len(healthy)}"
     for one in alarms:
         yield f"  {one.case}: {', '.join(one.rules)}"
 

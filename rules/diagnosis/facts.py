@@ -1,0 +1,275 @@
+"""Facts of a run: the history of each tensor as arrays, which the signs of causes are looked up in.
+
+Values, built once from the index of a run; payloads are not read. Threads: any, once built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tdcore.trial import Trial
+
+__all__ = ["Facts", "History", "module_of"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+_COLUMNS = (
+    "worker", "mode", "mode_step", "step", "seq", "name", "kind", "origin", "call", "dtype", "shape",
+    "status", "reason", "count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "min", "max",
+    "mean", "m2", "square_sum", "abs_max",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """One tensor of one worker in one mode, first call of each step, in order of steps.
+
+    All arrays have one entry per captured value. rms: root of the mean square. zeros: share of elements that
+    are zero. bad: number of elements that are NaN or infinite. shape: of the first value.
+    """
+
+    name: str
+    kind: str
+    mode: str
+    worker: str
+    origin: str
+    dtype: str
+    shape: tuple[int, ...]
+    order: int
+    steps: Ints
+    global_steps: Ints
+    count: Floats
+    rms: Floats
+    mean: Floats
+    std: Floats
+    least: Floats
+    most: Floats
+    largest: Floats
+    square_sum: Floats
+    zeros: Floats
+    bad: Floats
+
+    def __len__(self) -> int:
+        return int(self.steps.size)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the elements are floating-point numbers."""
+        return self.dtype.startswith(("F", "BF"))
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether the tensor has two axes or more."""
+        return len(self.shape) >= 2
+
+    @property
+    def fan_in(self) -> int:
+        """Number of inputs of one unit of a weight."""
+        return int(np.prod(self.shape[1:])) if len(self.shape) > 1 else 1
+
+    def until(self, step: int) -> npt.NDArray[np.bool_]:
+        """Marks the values of the steps before `step`."""
+        found: npt.NDArray[np.bool_] = self.steps < step
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """All that the signs are looked up in.
+
+    histories: (mode, name) -> values of the first worker. absent: (mode, name) -> reason -> number of steps
+    at which the tensor had no value. ranks: (mode, name) -> histories of all workers. notes: Trial.notes().
+    findings: rule -> findings, see tdcore.rules.Finding.
+    """
+
+    histories: Mapping[tuple[str, str], History]
+    absent: Mapping[tuple[str, str], Mapping[str, int]]
+    ranks: Mapping[tuple[str, str], tuple[History, ...]] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    findings: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(trial: Trial, findings: Mapping[str, tuple[Any, ...]] | None = None) -> Facts:
+        """The facts of the newest attempt that the trial reads."""
+        histories, absent, ranks = _histories(trial.stats().select(list(_COLUMNS)))
+        return Facts(
+            histories=histories, absent=absent, ranks=ranks, notes=trial.notes(), findings=findings or {}
+        )
+
+    def of_kind(self, *kinds: str, mode: str | None = None) -> Iterator[History]:
+        """Tensors of these kinds in one mode (default: the training's), in order of first appearance."""
+        for history in self.histories.values():
+            if history.kind in kinds and history.mode == (mode or self.training):
+                yield history
+
+    def get(self, name: str, mode: str | None = None) -> History | None:
+        """One tensor."""
+        return self.histories.get((mode or self.training, name))
+
+    @cached_property
+    def training(self) -> str:
+        """The mode in which gradients were captured most."""
+        counts: dict[str, int] = {}
+        for history in self.histories.values():
+            if history.kind == "gradient":
+                counts[history.mode] = counts.get(history.mode, 0) + len(history)
+        for (mode, name), reasons in self.absent.items():
+            if name.startswith("gradient/"):
+                counts[mode] = counts.get(mode, 0) + sum(reasons.values())
+        return max(counts, key=lambda mode: (counts[mode], mode == "TRAIN")) if counts else "TRAIN"
+
+    @cached_property
+    def losses(self) -> list[History]:
+        """Scalar losses of the training, those with most values first."""
+        found = [one for one in self.of_kind("loss") if one.count.size and one.count.max() == 1]
+        return sorted(found, key=lambda one: -len(one))
+
+    @cached_property
+    def matrices(self) -> list[History]:
+        """Weights with two axes or more, without those of embeddings, whose rows are looked up."""
+        embeddings = set(self._looked_up)
+        found = [one for one in self.of_kind("weight") if one.is_matrix and len(one)]
+        return [one for one in found if module_of(one.name) not in embeddings]
+
+    @cached_property
+    def gradients(self) -> list[History]:
+        """Gradients of parameters, in order of registration."""
+        return [one for one in self.of_kind("gradient") if len(one)]
+
+    @cached_property
+    def inputs(self) -> list[History]:
+        """What the model is called with: the inputs of the root module."""
+        found = [
+            one for one in self.of_kind("input") if self.root and one.name.startswith(f"{self.root}_input")
+        ]
+        return found or [one for one in self.of_kind("input") if one.order == 0]
+
+    @cached_property
+    def outputs(self) -> list[History]:
+        """Outputs of modules in order of execution."""
+        return sorted(self.of_kind("output"), key=lambda one: one.order)
+
+    @cached_property
+    def root(self) -> str:
+        """Class name of the model, which all names of parameters begin with; "" where it is not known."""
+        for _, name in (*self.histories, *self.absent):
+            if name.startswith("gradient/") and "_" in name:
+                return name[len("gradient/") :].split("_", 1)[0]
+        return ""
+
+    def loss_inputs(self) -> Iterator[tuple[History, History | None]]:
+        """(outputs, targets) that loss modules were called with."""
+        names = {one.name.rsplit("_output_", 1)[0] for one in self.of_kind("loss")}
+        for name in sorted(names):
+            outputs = self.get(f"{name}_input_0")
+            if outputs is not None and len(outputs):
+                yield outputs, self.get(f"{name}_input_1")
+
+    def parameter_of(self, gradient: History) -> History | None:
+        """The weight or bias that a gradient belongs to."""
+        return self.get(gradient.name.removeprefix("gradient/"))
+
+    def gradient_of(self, weight: History) -> History | None:
+        """The gradient of a weight."""
+        return self.get(f"gradient/{weight.name}")
+
+    def hyperparameter(self, name: str) -> History | None:
+        """A hyperparameter of the first group of the first optimizer, such as "lr"."""
+        for history in self.of_kind("hyperparameter"):
+            if history.name.rsplit("/", 1)[-1] == name and len(history):
+                return history
+        return None
+
+    @property
+    def _looked_up(self) -> Iterator[str]:
+        for history in self.of_kind("output"):
+            if "Embedding" in history.origin:
+                yield history.name.rsplit("_output_", 1)[0]
+
+
+def module_of(name: str) -> str:
+    """The module of a tensor by its name: "gradient/Net_layers.0.weight" is of "layers.0"."""
+    bare = name.removeprefix("gradient/")
+    for mark in ("_output_", "_input_"):
+        if mark in bare:
+            return bare.rsplit(mark, 1)[0]
+    path = bare.split("_", 1)[-1]
+    return path.rpartition(".")[0]
+
+
+def _histories(
+    table: pa.Table,
+) -> tuple[
+    dict[tuple[str, str], History],
+    dict[tuple[str, str], dict[str, int]],
+    dict[tuple[str, str], tuple[History, ...]],
+]:
+    columns = {name: table.column(name) for name in _COLUMNS}
+    text = {name: np.asarray(columns[name].to_pylist(), dtype=object) for name in ("worker", "mode", "name")}
+    status = np.asarray(columns["status"].to_pylist(), dtype=object)
+    calls = columns["call"].to_numpy()
+    number = {name: _numbers(columns[name]) for name in (*_COLUMNS[13:], "mode_step", "step", "seq")}
+    keys = np.array([f"{w}\0{m}\0{n}" for w, m, n in zip(*text.values(), strict=True)], dtype=object)
+    order = np.lexsort((number["step"], keys.astype(str))) if keys.size else np.empty(0, dtype=np.int64)
+    starts: Any = np.flatnonzero(np.r_[True, keys[order][1:] != keys[order][:-1]]) if keys.size else []
+    found: dict[tuple[str, str], list[History]] = {}
+    absent: dict[tuple[str, str], dict[str, int]] = {}
+    for rows in np.split(order, starts[1:]) if keys.size else []:
+        place = (text["mode"][rows[0]], text["name"][rows[0]])
+        ok = np.isin(status[rows], ("ok", "lost")) & (calls[rows] == 0)
+        reasons = columns["reason"].take(rows[~ok & (status[rows] == "absent")]).to_pylist()
+        for reason in reasons:
+            counts = absent.setdefault(place, {})
+            counts[str(reason)] = counts.get(str(reason), 0) + 1
+        counted = rows[ok & ~np.isnan(number["count"][rows])]
+        if counted.size:
+            found.setdefault(place, []).append(_history(columns, number, counted, text["worker"][rows[0]]))
+    for histories in found.values():
+        histories.sort(key=lambda one: one.worker)
+    by_seq = sorted(found, key=lambda place: (found[place][0].steps[0], found[place][0].order))
+    return {place: found[place][0] for place in by_seq}, absent, {p: tuple(found[p]) for p in by_seq}
+
+
+def _history(columns: dict[str, Any], number: dict[str, Floats], rows: Ints, worker: str) -> History:
+    first = int(rows[0])
+    values = {name: number[name][rows] for name in _COLUMNS[13:]}
+    bad = values["nan_count"] + values["pos_inf_count"] + values["neg_inf_count"]
+    finite = np.maximum(values["count"] - bad, 1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return History(
+            name=columns["name"][first].as_py(),
+            kind=columns["kind"][first].as_py(),
+            mode=columns["mode"][first].as_py(),
+            worker=worker,
+            origin=columns["origin"][first].as_py() or "",
+            dtype=columns["dtype"][first].as_py() or "",
+            shape=tuple(columns["shape"][first].as_py() or ()),
+            order=int(number["seq"][first]),
+            steps=number["mode_step"][rows].astype(np.int64),
+            global_steps=number["step"][rows].astype(np.int64),
+            count=values["count"],
+            rms=np.sqrt(values["square_sum"] / finite),
+            mean=values["mean"],
+            std=np.sqrt(np.maximum(values["m2"], 0) / finite),
+            least=values["min"],
+            most=values["max"],
+            largest=values["abs_max"],
+            square_sum=values["square_sum"],
+            zeros=values["zero_count"] / np.maximum(values["count"], 1),
+            bad=bad,
+        )
+
+
+def _numbers(column: pa.ChunkedArray) -> Floats:
+    import pyarrow as pa
+
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=np.float64)

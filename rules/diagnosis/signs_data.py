@@ -1,0 +1,153 @@
+"""Signs of faults in the data: inputs and targets of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tdcore.rules.diagnosis.evidence import CERTAIN, LIKELY, POSSIBLE, Evidence
+from tdcore.rules.diagnosis.facts import Facts, History
+from tdcore.rules.measures.wording import readable
+
+__all__ = [
+    "corrupted_batches",
+    "imbalance",
+    "inputs_are_constant",
+    "inputs_hold_nan",
+    "inputs_not_normalised",
+    "one_class",
+    "padding",
+]
+
+_LARGE_RMS = 20.0  # of inputs; bytes of images have 100 and more, normalised ones about 1
+_FAR_MEAN = 5.0  # distance of the mean from zero, in standard deviations
+_OUTLYING = 5.0  # times the usual spread
+_PADDED = 0.6  # share of zeros in token ids or sequences
+
+
+def inputs_hold_nan(facts: Facts) -> Iterator[Evidence]:
+    """NaN or infinite elements in the inputs of the model."""
+    for history in facts.inputs:
+        bad = np.flatnonzero(history.bad > 0)
+        masks = (history.largest == 0) & (history.bad > 0)  # attention masks hold -Inf on purpose
+        if bad.size and history.is_float and not masks[bad].all():
+            at = int(bad[0])
+            yield Evidence(
+                why=f"{history.name} holds {history.bad[at]:.0f} elements that are NaN or infinite",
+                strength=CERTAIN,
+                tensors=(history.name,),
+                mode=history.mode,
+                step=int(history.steps[at]),
+            )
+
+
+def inputs_are_constant(facts: Facts) -> Iterator[Evidence]:
+    """Inputs whose elements are all the same number, at every step."""
+    for history in facts.inputs:
+        same = (history.least == history.most) & (history.count > 1) & (history.bad == 0)
+        if len(history) >= 3 and same.all() and len(set(history.least.tolist())) == 1:
+            yield Evidence(
+                why=f"all of {history.name} is {readable(history.least[0])} at all {len(history)} steps",
+                strength=CERTAIN,
+                tensors=(history.name,),
+                mode=history.mode,
+                step=int(history.steps[0]),
+            )
+
+
+def inputs_not_normalised(facts: Facts) -> Iterator[Evidence]:
+    """Inputs whose magnitude or whose mean is far from that of normalised data."""
+    for history in facts.inputs:
+        if not history.is_float or len(history) < 2:
+            continue
+        large = history.rms > _LARGE_RMS
+        far = (np.abs(history.mean) > _FAR_MEAN * history.std) & (history.rms > _FAR_MEAN)
+        if np.mean(large | far) < 0.8 or np.any(history.std == 0):
+            continue
+        at = int(np.flatnonzero(large | far)[0])
+        yield Evidence(
+            why=f"{history.name} has mean {readable(history.mean[at])} and standard deviation "
+            f"{readable(history.std[at])}; networks are made for values around 0 with a deviation around 1",
+            strength=0.85,
+            tensors=(history.name,),
+            mode=history.mode,
+            step=int(history.steps[at]),
+        )
+
+
+def corrupted_batches(facts: Facts) -> Iterator[Evidence]:
+    """Some batches whose values have another scale than all others."""
+    for history in facts.inputs:
+        if not history.is_float or len(history) < 8:
+            continue
+        usual = float(np.median(history.rms))
+        outlying = history.rms > _OUTLYING * max(usual, 1e-12)
+        if 0 < np.mean(outlying) < 0.4:
+            at = int(np.flatnonzero(outlying)[0])
+            yield Evidence(
+                why=f"{history.name} has a root mean square of {readable(history.rms[at])} at "
+                f"{int(outlying.sum())} of {len(history)} steps, and {readable(usual)} otherwise",
+                strength=0.9,
+                tensors=(history.name,),
+                mode=history.mode,
+                step=int(history.steps[at]),
+            )
+
+
+def _targets(facts: Facts) -> Iterator[History]:
+    labels = facts.get("labels")
+    if labels is not None and len(labels):
+        yield labels
+    for outputs, targets in facts.loss_inputs():
+        if targets is not None and not targets.is_float and len(outputs.shape) >= 2:
+            yield targets
+
+
+def one_class(facts: Facts) -> Iterator[Evidence]:
+    """Class numbers that are the same in every batch."""
+    for history in _targets(facts):
+        if len(history) >= 3 and (history.count > 1).any() and len({*history.least, *history.most}) == 1:
+            yield Evidence(
+                why=f"all labels of all {len(history)} batches are {history.least[0]:.0f}",
+                strength=CERTAIN,
+                tensors=(history.name,),
+                mode=history.mode,
+                step=int(history.steps[0]),
+            )
+            return
+
+
+def imbalance(facts: Facts) -> Iterator[Evidence]:
+    """What ClassImbalance found."""
+    for finding in facts.findings.get("ClassImbalance", ())[:1]:
+        yield Evidence(
+            why=finding.why,
+            strength=LIKELY + 0.05,
+            tensors=(finding.tensor,) if finding.tensor else (),
+            mode=finding.mode,
+            step=finding.mode_step,
+        )
+
+
+def padding(facts: Facts) -> Iterator[Evidence]:
+    """Token numbers or sequences that are zero for the larger part."""
+    for finding in facts.findings.get("NLPSequenceRatio", ())[:1]:
+        yield Evidence(
+            why=finding.why,
+            strength=LIKELY,
+            tensors=(finding.tensor,),
+            mode=finding.mode,
+            step=finding.mode_step,
+        )
+    for history in facts.inputs:
+        if history.is_float and len(history.shape) != 3:
+            continue
+        if len(history) >= 3 and np.mean(history.zeros > _PADDED) > 0.8 and np.all(history.std > 0):
+            yield Evidence(
+                why=f"{history.zeros.mean():.0%} of {history.name} is zero: most of each sequence is padding",
+                strength=LIKELY if not history.is_float else POSSIBLE,
+                tensors=(history.name,),
+                mode=history.mode,
+                step=int(history.steps[0]),
+            )

@@ -1,0 +1,212 @@
+"""Signs of faults in the loss: what it is given, its sign and scale, and how it develops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tdcore.rules.diagnosis.evidence import CERTAIN, LIKELY, POSSIBLE, Evidence
+from tdcore.rules.diagnosis.facts import Facts, History
+from tdcore.rules.diagnosis.signs_steps import update_ratios
+from tdcore.rules.measures.wording import readable
+
+__all__ = [
+    "broadcast",
+    "log_of_zero",
+    "loss_is_maximised",
+    "loss_is_scaled_down",
+    "overfitting",
+    "sigmoid_before_loss",
+    "softmax_before_loss",
+    "targets_unrelated",
+]
+
+
+def softmax_before_loss(facts: Facts) -> Iterator[Evidence]:
+    """Probabilities where a cross-entropy expects logits: rows that are at least 0 and add up to 1."""
+    for outputs, _ in facts.loss_inputs():
+        if "CrossEntropy" not in outputs.name or "BCE" in outputs.name or len(outputs.shape) < 2:
+            continue
+        classes = outputs.shape[1]
+        if classes >= 2 and len(outputs) >= 2 and _are_probabilities(outputs, classes):
+            yield Evidence(
+                why=f"{outputs.name} is between {readable(outputs.least.min())} and "
+                f"{readable(outputs.most.max())} and has the mean 1/{classes}: these are probabilities, and "
+                "the loss takes a softmax of them again",
+                strength=0.97,
+                tensors=(outputs.name,),
+                mode=outputs.mode,
+                step=int(outputs.steps[0]),
+            )
+
+
+def _are_probabilities(outputs: History, classes: int) -> bool:
+    inside = bool(np.all(outputs.least >= 0) and np.all(outputs.most <= 1 + 1e-6))
+    return inside and bool(np.all(np.abs(outputs.mean * classes - 1) < 2e-3))
+
+
+def sigmoid_before_loss(facts: Facts) -> Iterator[Evidence]:
+    """Probabilities where a binary cross-entropy expects logits."""
+    for outputs, _ in facts.loss_inputs():
+        inside = bool(np.all(outputs.least >= 0) and np.all(outputs.most <= 1))
+        if "Logits" in outputs.name and len(outputs) >= 3 and inside and np.any(outputs.std > 0):
+            yield Evidence(
+                why=f"{outputs.name} stays between {readable(outputs.least.min())} and "
+                f"{readable(outputs.most.max())}: a sigmoid was applied, and the loss applies another one",
+                strength=0.93,
+                tensors=(outputs.name,),
+                mode=outputs.mode,
+                step=int(outputs.steps[0]),
+            )
+
+
+def broadcast(facts: Facts) -> Iterator[Evidence]:
+    """Outputs and targets of different shapes, which a loss of single elements broadcasts to a larger one."""
+    for outputs, targets in facts.loss_inputs():
+        if targets is None or not targets.is_float or outputs.shape == targets.shape:
+            continue
+        try:
+            shape = np.broadcast_shapes(outputs.shape, targets.shape)
+        except ValueError:
+            continue
+        if np.prod(shape) > max(np.prod(outputs.shape), np.prod(targets.shape)):
+            yield Evidence(
+                why=f"the loss is given outputs of shape {list(outputs.shape)} and targets of shape "
+                f"{list(targets.shape)}, and compares each with each: {list(shape)}",
+                strength=CERTAIN,
+                tensors=(outputs.name, targets.name),
+                mode=outputs.mode,
+                step=int(outputs.steps[0]),
+            )
+
+
+def log_of_zero(facts: Facts) -> Iterator[Evidence]:
+    """A loss, or its gradients, that is not finite though everything it is computed from is finite."""
+    losses = facts.losses[:1]
+    bad_loss = _first_bad(losses)
+    bad_gradient = _first_bad(facts.gradients)
+    first = min((step for step in (bad_loss, bad_gradient) if step is not None), default=None)
+    if first is None:
+        return
+    if any(_bad_until(one, first) for one in (*facts.inputs, *facts.matrices)):
+        return
+    forward = [one for one in facts.outputs if _bad_until(one, first)]
+    seen = [float(np.max(one.largest[one.steps <= first], initial=0.0)) for one in facts.outputs]
+    if forward or max(seen, default=0.0) > 1e6:
+        return
+    where = losses[0].name if bad_loss is not None and losses else facts.gradients[0].name
+    what = "the loss" if bad_loss == first else "a gradient"
+    yield Evidence(
+        why=f"{what} is not finite at step {first}, while inputs, weights and outputs are finite and at "
+        f"most {readable(max(seen, default=0.0))}: the loss takes a logarithm or a root of zero",
+        strength=0.9,
+        tensors=(where,),
+        mode=facts.training,
+        step=first,
+    )
+
+
+def _first_bad(histories: list[History]) -> int | None:
+    steps = [int(one.steps[np.flatnonzero(one.bad > 0)[0]]) for one in histories if np.any(one.bad > 0)]
+    return min(steps, default=None)
+
+
+def _bad_until(history: History, step: int) -> bool:
+    return history.is_float and bool(np.any(history.bad[history.steps <= step] > 0))
+
+
+def loss_is_maximised(facts: Facts) -> Iterator[Evidence]:
+    """A loss that falls below zero without an end."""
+    for loss in facts.losses[:1]:
+        if len(loss) < 10:
+            continue
+        first = float(np.mean(loss.mean[:3]))
+        rough = len(loss) // 2
+        late = float(np.mean(loss.mean[-5:]))
+        middle = float(np.mean(loss.mean[rough - 2 : rough + 3]))
+        if first < 0 and late < 0 and middle < first and late < 3 * first and late < 1.2 * middle:
+            below = np.flatnonzero(loss.mean < 2 * first)
+            yield Evidence(
+                why=f"the loss starts at {readable(first)} and falls to {readable(late)} without an end: "
+                "errors are below zero only where their sign is wrong",
+                strength=0.88,
+                tensors=(loss.name,),
+                mode=loss.mode,
+                step=int(loss.steps[below[0]]) if below.size else 0,
+            )
+
+
+def loss_is_scaled_down(facts: Facts) -> Iterator[Evidence]:
+    """A loss that starts near zero, with gradients as small."""
+    ratios = [float(np.median(ratio)) for _, ratio in update_ratios(facts)]
+    adaptive = facts.hyperparameter("betas") is not None
+    for loss in facts.losses[:1]:
+        largest = max((float(np.median(one.rms)) for one in facts.gradients), default=0.0)
+        start = float(np.mean(np.abs(loss.mean[:3])))
+        if (
+            len(loss) >= 5
+            and 0 < start < 1e-3
+            and 0 < largest < 1e-5
+            and (adaptive or np.median(ratios) < 1e-4)
+        ):
+            yield Evidence(
+                why=f"the loss starts at {readable(start)} and gradients are at most {readable(largest)}: "
+                "both are scaled down",
+                strength=0.9,
+                tensors=(loss.name,),
+                mode=loss.mode,
+                step=int(loss.steps[0]),
+            )
+
+
+def overfitting(facts: Facts) -> Iterator[Evidence]:
+    """A validation loss that rises while the training loss goes on falling."""
+    for loss in facts.losses[:1]:
+        held_out = facts.get(loss.name, "EVAL")
+        if held_out is None or len(held_out) < 3 or len(loss) < 20:
+            continue
+        late = float(np.mean(loss.mean[-10:]))
+        best = float(np.min(held_out.mean))
+        last = float(np.mean(held_out.mean[-2:]))
+        if late < 0.3 * float(np.mean(loss.mean[:5])) and last > 1.4 * best and last > 3 * late:
+            at = int(np.argmin(held_out.mean))
+            yield Evidence(
+                why=f"the training loss falls to {readable(late)} while the validation loss rises from "
+                f"{readable(best)} to {readable(last)}",
+                strength=0.85,
+                tensors=(held_out.name,),
+                mode="EVAL",
+                step=int(held_out.steps[at]),
+            )
+            return
+    found = facts.findings.get("Overfit", ())
+    if found:
+        yield Evidence(
+            why=found[0].why,
+            strength=LIKELY + 0.03,
+            tensors=(found[0].tensor,),
+            mode=found[0].mode,
+            step=found[0].mode_step,
+        )
+
+
+def targets_unrelated(facts: Facts) -> Iterator[Evidence]:
+    """A loss that stays where it started, though updates have a healthy size."""
+    ratios = [float(np.median(ratio)) for _, ratio in update_ratios(facts)]
+    healthy = ratios and 5e-5 < float(np.median(ratios)) < 0.2
+    for loss in facts.losses[:1]:
+        if len(loss) < 60 or not healthy or np.any(loss.bad > 0):
+            continue
+        parts = np.array_split(loss.mean, 10)
+        first, last = float(np.mean(loss.mean[:3])), float(np.mean(parts[-1]))
+        noise = float(np.std(loss.mean[len(loss) // 2 :]))
+        if last > first - max(0.08 * abs(first), 0.5 * noise):
+            yield Evidence(
+                why=f"the loss stays at {readable(last)} though weights change by "
+                f"{readable(float(np.median(ratios)))} of their size at each step",
+                strength=POSSIBLE + 0.1,
+                tensors=(loss.name,),
+                mode=loss.mode,
+                step=int(loss.steps[len(parts[0])]),
+            )

@@ -1,0 +1,255 @@
+"""Signs of faults in the update: learning rate, clipping, weight decay, precision, steps without effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tdcore.rules.diagnosis.evidence import CERTAIN, LIKELY, POSSIBLE, Evidence
+from tdcore.rules.diagnosis.facts import Facts, History
+from tdcore.rules.measures.wording import readable
+
+__all__ = [
+    "clipping_too_tight",
+    "decay_too_high",
+    "lost_in_half_precision",
+    "rate_too_high",
+    "rate_too_low",
+    "training_stopped",
+    "update_ratios",
+]
+
+Floats = npt.NDArray[np.float64]
+_EARLY = 40  # steps in which a rate that is far too high shows
+_TOO_HIGH, _TOO_LOW = 0.25, 1e-5  # of an update, relative to the weight; healthy ones lie around 1e-3
+_CLIPPED_SPREAD = 1e-3  # relative spread of a norm that is clipped at each step
+
+
+def update_ratios(facts: Facts) -> list[tuple[History, Floats]]:
+    """Size of an update relative to its weight, for each weight matrix and step, from rate and gradient.
+
+    For optimizers of Adam's kind an update is about as large as the rate; for SGD it is rate times gradient,
+    divided by 1 - momentum.
+    """
+    rate = facts.hyperparameter("lr")
+    if rate is None or not len(rate):
+        return []
+    adaptive = facts.hyperparameter("betas") is not None
+    momentum = facts.hyperparameter("momentum")
+    factor = 1.0
+    if momentum is not None and len(momentum) and 0 < momentum.mean[0] < 1:
+        factor = 1 / (1 - float(momentum.mean[0]))
+    found = []
+    for weight in facts.matrices:
+        gradient = facts.gradient_of(weight)
+        if gradient is None:
+            continue
+        common, at, of_gradient = np.intersect1d(weight.steps, gradient.steps, return_indices=True)
+        if common.size < 3:
+            continue
+        rates = np.interp(common, rate.steps, rate.mean)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            update = rates if adaptive else rates * factor * gradient.rms[of_gradient]
+            ratio = np.where(gradient.rms[of_gradient] > 0, update / weight.rms[at], 0.0)
+        found.append((weight, ratio))
+    return found
+
+
+def rate_too_high(facts: Facts) -> Iterator[Evidence]:
+    """Updates as large as the weights, weights that multiply, and a loss that leaps."""
+    ratios = update_ratios(facts)
+    signs: list[str] = []
+    names: list[str] = []
+    early = [(one, float(np.median(ratio[:_EARLY]))) for one, ratio in ratios]
+    large = [(one, ratio) for one, ratio in early if ratio > _TOO_HIGH and one.rms[0] > 1e-4]
+    if large and len(large) >= 0.5 * len(early):
+        names += [one.name for one, _ in large]
+        signs.append(
+            f"an update is {readable(_middle(ratio for _, ratio in large))} times as large as its weight"
+        )
+    grown = [one for one in facts.matrices if _growth(one) > 3]
+    if grown and len(grown) >= 0.5 * len(facts.matrices):
+        names += [one.name for one in grown]
+        signs.append(
+            f"weights grow up to {readable(max(_growth(one) for one in grown))} times in {_EARLY} steps"
+        )
+    leap = _leap(facts)
+    if leap:
+        signs.append(leap)
+    if not signs or (len(signs) == 1 and not large):
+        return
+    strength = {1: 0.7, 2: 0.88, 3: 0.94}[len(signs)]
+    yield Evidence(
+        why="; ".join(signs),
+        strength=strength if large else 0.72,
+        tensors=tuple(dict.fromkeys(names)),
+        mode=facts.training,
+        step=0,
+    )
+
+
+def _middle(values: Iterable[float]) -> float:
+    return float(np.median(list(values)))
+
+
+def _growth(weight: History) -> float:
+    early = weight.rms[weight.until(_EARLY)]
+    return float(np.nanmax(early) / weight.rms[0]) if early.size > 1 and weight.rms[0] > 1e-6 else 1.0
+
+
+def _leap(facts: Facts) -> str:
+    for loss in facts.losses[:1]:
+        early = loss.mean[loss.until(2 * _EARLY)]
+        finite = early[np.isfinite(early)]
+        if finite.size >= 5 and finite.max() > 5 * abs(finite[0]) + 1e-9:
+            return f"the loss leaps from {readable(finite[0])} to {readable(finite.max())}"
+    return ""
+
+
+def rate_too_low(facts: Facts) -> Iterator[Evidence]:
+    """Updates that are far too small to change the weights."""
+    rate = facts.hyperparameter("lr")
+    ratios = [
+        (one, float(np.median(ratio[ratio > 0]))) for one, ratio in update_ratios(facts) if np.any(ratio > 0)
+    ]
+    if not ratios or rate is None or float(np.median(rate.mean)) > 1e-4:
+        return
+    low = [(one, ratio) for one, ratio in ratios if ratio < _TOO_LOW]
+    if len(low) >= 0.8 * len(ratios):
+        yield Evidence(
+            why=f"an update changes a weight by {readable(_middle(ratio for _, ratio in low))} of its size "
+            f"with the learning rate {readable(float(np.median(rate.mean)))}",
+            strength=0.9,
+            tensors=tuple(one.name for one, _ in low),
+            mode=facts.training,
+            step=int(low[0][0].steps[0]),
+        )
+
+
+def _norm(facts: Facts) -> tuple[npt.NDArray[np.int64], Floats]:
+    """(steps, norm of all gradients together) at the steps that all gradients have."""
+    gradients = [one for one in facts.gradients if len(one) >= 5]
+    if not gradients:
+        return np.empty(0, dtype=np.int64), np.empty(0)
+    steps = gradients[0].steps
+    for one in gradients[1:]:
+        steps = np.intersect1d(steps, one.steps)
+    total = np.zeros(steps.size)
+    for one in gradients:
+        total += one.square_sum[np.searchsorted(one.steps, steps)]
+    return steps, np.sqrt(total)
+
+
+def clipping_too_tight(facts: Facts) -> Iterator[Evidence]:
+    """A norm of all gradients that is the same at nearly every step, and so small that nothing is learned."""
+    steps, norms = _norm(facts)
+    if steps.size < 10 or not np.all(np.isfinite(norms)) or np.median(norms) == 0:
+        return
+    usual = float(np.median(norms))
+    clipped = float(np.mean(np.abs(norms / usual - 1) < _CLIPPED_SPREAD))
+    ratios = [float(np.median(ratio)) for _, ratio in update_ratios(facts)]
+    if clipped > 0.8 and ratios and (np.median(ratios) < 1e-4 or usual < 1e-3):
+        yield Evidence(
+            why=f"the norm of all gradients is {readable(usual)} at {clipped:.0%} of the steps: it is "
+            f"clipped, and an update changes a weight by {readable(_middle(ratios))} of its size",
+            strength=0.93,
+            tensors=tuple(one.name for one in facts.gradients),
+            mode=facts.training,
+            step=int(steps[0]),
+        )
+
+
+def decay_too_high(facts: Facts) -> Iterator[Evidence]:
+    """Weights that shrink by themselves."""
+    decay, rate = facts.hyperparameter("weight_decay"), facts.hyperparameter("lr")
+    if decay is None or rate is None or decay.mean[0] <= 0:
+        return
+    shrinking = float(decay.mean[0]) * float(np.median(rate.mean))
+    shrunk = [
+        one
+        for one in facts.matrices
+        if len(one) > 5 and one.rms[0] > 0 and np.min(one.rms[one.until(150)]) < 0.3 * one.rms[0]
+    ]
+    if shrinking > 2e-3 and len(shrunk) >= 0.5 * len(facts.matrices):
+        smallest = min(float(np.min(one.rms[one.until(150)]) / one.rms[0]) for one in shrunk)
+        yield Evidence(
+            why=f"weights shrink to {smallest:.1%} of their size; weight decay {readable(decay.mean[0])} "
+            f"times the learning rate takes {shrinking:.1%} of each weight at every step",
+            strength=0.92,
+            tensors=tuple(one.name for one in shrunk),
+            mode=facts.training,
+            step=int(shrunk[0].steps[0]),
+        )
+
+
+def lost_in_half_precision(facts: Facts) -> Iterator[Evidence]:
+    """Weights of a half-precision type that are too coarse for their updates."""
+    spacing = {"BF16": 2.0**-9, "F16": 2.0**-12}
+    lost = []
+    for weight, ratio in update_ratios(facts):
+        finest = spacing.get(weight.dtype)
+        if finest is None or not np.any(ratio > 0):
+            continue
+        same = np.mean(np.diff(weight.square_sum) == 0)
+        if float(np.median(ratio[ratio > 0])) < finest and same > 0.2:
+            lost.append((weight, float(same)))
+    if lost:
+        yield Evidence(
+            why=f"{lost[0][0].name} is {lost[0][0].dtype} and does not change at {lost[0][1]:.0%} of the "
+            "steps: updates are smaller than its spacing of numbers",
+            strength=0.9,
+            tensors=tuple(one.name for one, _ in lost),
+            mode=facts.training,
+            step=int(lost[0][0].steps[1]),
+        )
+        return
+    for finding in facts.findings.get("PrecisionRisk", ())[:1]:
+        yield Evidence(
+            why=finding.why,
+            strength=POSSIBLE + 0.1,
+            tensors=(finding.tensor,),
+            mode=finding.mode,
+            step=finding.mode_step,
+        )
+
+
+def training_stopped(facts: Facts) -> Iterator[Evidence]:
+    """A learning rate that becomes zero, or weights that no longer change, in the middle."""
+    rate = facts.hyperparameter("lr")
+    if rate is not None and len(rate) > 5 and rate.mean[0] > 0:
+        zero = np.flatnonzero(rate.mean == 0)
+        if zero.size > 3 and np.all(rate.mean[zero[0] :] == 0):
+            yield Evidence(
+                why=f"the learning rate is 0 from step {rate.steps[zero[0]]} on",
+                strength=CERTAIN,
+                tensors=(rate.name, *(one.name for one in facts.matrices)),
+                mode=rate.mode,
+                step=int(rate.steps[zero[0]]),
+            )
+            return
+    still = [(one, at) for one in facts.matrices if (at := _still_from(one)) is not None]
+    if still and len(still) == len(facts.matrices) and any(_has_gradient(facts, one) for one, _ in still):
+        at = max(step for _, step in still)
+        yield Evidence(
+            why=f"no weight changes after step {at}, though gradients arrive",
+            strength=LIKELY,
+            tensors=tuple(one.name for one, _ in still),
+            mode=facts.training,
+            step=at,
+        )
+
+
+def _still_from(weight: History) -> int | None:
+    """The step from which a weight stays the same, for a quarter of the run or more; None: it goes on."""
+    moved = np.flatnonzero(np.diff(weight.square_sum) != 0)
+    if not moved.size or moved[-1] + 1 > 0.75 * len(weight):
+        return None
+    return int(weight.steps[moved[-1] + 1])
+
+
+def _has_gradient(facts: Facts, weight: History) -> bool:
+    gradient: Any = facts.gradient_of(weight)
+    return gradient is not None and bool(np.any(gradient.largest[-3:] > 0))

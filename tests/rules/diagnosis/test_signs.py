@@ -1,0 +1,262 @@
+"""Signs of causes, each on histories that show it and on histories that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tdcore.rules.diagnosis.diagnosis import rank
+from tdcore.rules.diagnosis.facts import Facts, History, module_of
+
+STEPS = 60
+
+
+def history(name: str, kind: str, *, mode: str = "TRAIN", **given: Any) -> History:
+    """A tensor of standard normal values of shape (32, 16), unless something else is given."""
+    shape: Sequence[int] = given.pop("shape", (32, 16))
+    steps = given.pop("steps", np.arange(STEPS))
+    usual = {
+        "rms": 1.0,
+        "mean": 0.0,
+        "std": 1.0,
+        "least": -3.0,
+        "most": 3.0,
+        "largest": 3.0,
+        "zeros": 0.0,
+        "bad": 0.0,
+        "count": float(np.prod(shape)),
+    }
+    arrays = {
+        column: np.broadcast_to(np.asarray(given.pop(column, value), dtype=np.float64), steps.shape)
+        for column, value in usual.items()
+    }
+    arrays["square_sum"] = arrays["rms"] ** 2 * arrays["count"]
+    return History(
+        name=name,
+        kind=kind,
+        mode=mode,
+        worker="worker_0",
+        origin=given.pop("origin", ""),
+        dtype=given.pop("dtype", "F32"),
+        shape=tuple(shape),
+        order=given.pop("order", 0),
+        steps=steps,
+        global_steps=given.pop("global_steps", steps),
+        **arrays,
+    )
+
+
+def healthy() -> dict[str, History]:
+    """Three layers under Adam with usual sizes, and a loss that falls."""
+    found = [
+        history("Net_input_0", "input"),
+        history("optimizer/group_0/lr", "hyperparameter", mean=1e-3, shape=()),
+        history("optimizer/group_0/betas", "hyperparameter", mean=0.9, shape=(2,)),
+        history(
+            "CrossEntropyLoss_output_0",
+            "loss",
+            mean=np.linspace(1.6, 0.2, STEPS),
+            shape=(),
+            count=1,
+        ),
+        history("CrossEntropyLoss_input_0", "input", shape=(32, 5), order=9),
+    ]
+    for at in range(3):
+        found.append(history(f"Net_layer{at}.weight", "weight", rms=0.14, shape=(16, 16), order=at))
+        noise = np.random.default_rng(at).uniform(0.5, 1.5, STEPS)
+        found.append(history(f"gradient/Net_layer{at}.weight", "gradient", rms=0.01 * noise, order=20 - at))
+        found.append(history(f"layer{at}_output_0", "output", origin="ReLU", zeros=0.5, order=at))
+    return {one.name: one for one in found}
+
+
+def causes(
+    *changed: History,
+    without: Sequence[str] = (),
+    absent: Mapping[str, Mapping[str, int]] | None = None,
+    notes: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Names of the causes that are found after these changes to a healthy training."""
+    found = {(one.mode, one.name): one for one in healthy().values() if one.name not in without}
+    found |= {(one.mode, one.name): one for one in changed}
+    facts = Facts(
+        histories=found,
+        absent={("TRAIN", name): reasons for name, reasons in (absent or {}).items()},
+        notes=notes or {},
+    )
+    return [one.cause for one in rank(facts)]
+
+
+def test_a_healthy_training_has_no_cause() -> None:
+    assert causes() == []
+
+
+def test_nan_in_the_inputs_is_named_and_what_follows_from_it_is_not() -> None:
+    bad = np.where(np.arange(STEPS) >= 20, 3.0, 0.0)
+    inputs = history("Net_input_0", "input", bad=bad)
+    gradient = history("gradient/Net_layer0.weight", "gradient", bad=bad)
+    assert causes(inputs, gradient) == ["inputs hold NaN"]
+
+
+def test_an_attention_mask_of_infinities_is_no_nan() -> None:
+    mask = history("Net_input_1", "input", bad=40.0, largest=0.0, least=0.0, most=0.0, std=0.0)
+    assert causes(mask) == []
+
+
+def test_inputs_of_one_value_are_constant() -> None:
+    flat: dict[str, Any] = {"least": 0.0, "most": 0.0, "std": 0.0, "rms": 0.0, "largest": 0.0}
+    assert causes(history("Net_input_0", "input", **flat)) == ["inputs are constant"]
+
+
+def test_bytes_of_images_are_not_normalised() -> None:
+    assert causes(history("Net_input_0", "input", mean=128, std=60, rms=141, least=0, most=255)) == [
+        "inputs not normalised"
+    ]
+
+
+def test_token_numbers_need_no_normalisation() -> None:
+    tokens = history("Net_input_0", "input", mean=900, std=500, rms=1000, least=0, most=3000, dtype="I64")
+    assert causes(tokens) == []
+
+
+def test_batches_of_another_scale_are_corrupted() -> None:
+    rms = np.where(np.arange(STEPS) % 10 == 5, 30.0, 1.0)
+    assert causes(history("Net_input_0", "input", rms=rms)) == ["corrupted batches"]
+
+
+def test_probabilities_in_a_cross_entropy_are_a_softmax_too_many() -> None:
+    outputs = history("CrossEntropyLoss_input_0", "input", shape=(32, 5), least=0.01, most=0.9, mean=0.2)
+    assert causes(outputs) == ["softmax before the loss"]
+
+
+def test_outputs_and_targets_of_different_shapes_are_broadcast() -> None:
+    outputs = history("MSELoss_input_0", "input", shape=(32, 1), order=9)
+    targets = history("MSELoss_input_1", "input", shape=(32,), order=9)
+    loss = history("MSELoss_output_0", "loss", mean=1.0, shape=(), count=1)
+    assert causes(outputs, targets, loss)[0] == "shapes of the loss are broadcast"
+
+
+def test_class_numbers_are_no_broadcast() -> None:
+    targets = history("CrossEntropyLoss_input_1", "input", shape=(32,), dtype="I64", least=0, most=4)
+    assert causes(targets) == []
+
+
+def test_labels_of_one_class_are_named() -> None:
+    assert causes(history("labels", "custom", shape=(32,), dtype="I64", least=2, most=2, std=0)) == [
+        "one class only"
+    ]
+
+
+def test_equal_weights_are_named() -> None:
+    alike = [
+        history(f"Net_layer{at}.weight", "weight", least=0.1, most=0.1, std=0, rms=0.1, shape=(16, 16))
+        for at in range(3)
+    ]
+    assert causes(*alike) == ["weights start alike"]
+
+
+def test_weights_of_thirty_times_the_usual_size_are_named() -> None:
+    large = [
+        history(f"Net_layer{at}.weight", "weight", rms=5.0, largest=15.0, shape=(16, 16)) for at in range(3)
+    ]
+    assert causes(*large) == ["weights start too large"]
+
+
+def test_an_embedding_with_a_deviation_of_one_is_usual() -> None:
+    table = history("Net_tokens.weight", "weight", shape=(1000, 512))
+    output = history("tokens_output_0", "output", origin="Embedding")
+    assert causes(table, output) == []
+
+
+def test_a_learning_rate_as_large_as_the_weights_is_too_high() -> None:
+    assert causes(history("optimizer/group_0/lr", "hyperparameter", mean=0.2, shape=())) == [
+        "learning rate too high"
+    ]
+
+
+def test_a_learning_rate_that_changes_nothing_is_too_low() -> None:
+    assert causes(history("optimizer/group_0/lr", "hyperparameter", mean=1e-7, shape=())) == [
+        "learning rate too low"
+    ]
+
+
+def test_a_learning_rate_of_zero_in_the_middle_is_named() -> None:
+    rate = np.where(np.arange(STEPS) < 30, 1e-3, 0.0)
+    assert causes(history("optimizer/group_0/lr", "hyperparameter", mean=rate, shape=())) == [
+        "training has stopped in the middle"
+    ]
+
+
+def test_gradients_that_add_up_are_never_cleared() -> None:
+    grown = [
+        history(f"gradient/Net_layer{at}.weight", "gradient", rms=0.01 * np.arange(1, STEPS + 1))
+        for at in range(3)
+    ]
+    assert causes(*grown) == ["gradients are never cleared"]
+
+
+def test_gradients_of_zero_at_each_step_are_cleared_before_it() -> None:
+    zero: dict[str, Any] = {"largest": 0.0, "rms": 0.0, "least": 0.0, "most": 0.0, "zeros": 1.0}
+    none = [history(f"gradient/Net_layer{at}.weight", "gradient", **zero) for at in range(3)]
+    assert causes(*none)[0] == "gradients are cleared before the step"
+
+
+def test_gradients_that_never_come_in_front_of_others_are_a_cut_graph() -> None:
+    name = "gradient/Net_layer0.weight"
+    assert causes(without=[name], absent={name: {"no_backward": STEPS}}) == ["the graph is cut"]
+
+
+def test_a_frozen_layer_is_no_cut_graph() -> None:
+    name = "gradient/Net_layer1.weight"
+    found = causes(
+        without=[name], absent={name: {"no_backward": STEPS}}, notes={"frozen": ["Net_layer1.weight"]}
+    )
+    assert found == ["frozen parameters"]
+
+
+def test_a_module_that_is_never_called_is_named() -> None:
+    name = "gradient/Net_spare.weight"
+    found = causes(absent={name: {"no_backward": STEPS}}, notes={"never_called": {"spare": "no forward"}})
+    assert found == ["a layer is never called"]
+
+
+def test_parameters_that_no_optimizer_holds_are_named() -> None:
+    assert causes(notes={"not_owned": ["Net_layer1.weight"]}) == ["parameters without an optimizer"]
+
+
+def test_gradients_in_evaluation_are_named() -> None:
+    assert causes(history("gradient/Net_layer1.weight", "gradient", mode="EVAL", steps=np.arange(3))) == [
+        "weights change in evaluation"
+    ]
+
+
+def test_a_loss_that_is_infinite_while_all_it_is_made_of_is_finite_has_a_logarithm_of_zero() -> None:
+    loss = history(
+        "CrossEntropyLoss_output_0",
+        "loss",
+        mean=np.linspace(1.6, 0.2, STEPS),
+        bad=np.where(np.arange(STEPS) > 10, 1.0, 0.0),
+        shape=(),
+        count=1,
+    )
+    assert causes(loss) == ["logarithm or root of zero"]
+
+
+def test_a_loss_that_falls_below_zero_without_an_end_has_the_wrong_sign() -> None:
+    loss = history(
+        "CrossEntropyLoss_output_0", "loss", mean=-np.geomspace(1.6, 900, STEPS), shape=(), count=1
+    )
+    assert causes(loss) == ["the loss is maximised"]
+
+
+def test_dead_activations_are_named() -> None:
+    dead = history("layer1_output_0", "output", origin="ReLU", zeros=1.0, order=1)
+    assert causes(dead) == ["dead units"]
+
+
+def test_names_of_modules_are_read_from_names_of_tensors() -> None:
+    assert module_of("gradient/Net_layers.0.weight") == "layers.0"
+    assert module_of("Net_layers.0.weight") == "layers.0"
+    assert module_of("layers.0_output_0") == "layers.0"
+    assert module_of("Net_weight") == ""
