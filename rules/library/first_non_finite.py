@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from tdcore.rules.base import Finding, require
-from tdcore.rules.measures.format import format_number
+from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.scope import checked, need_of, with_statistics
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import STATISTICS, Need
@@ -156,7 +156,7 @@ class FirstNonFinite:
             numbers |= {"abs_max_before": own[-1], "growth": growth, "saved_steps_before": len(own)}
             led_up = f"at the saved step before, its largest magnitude was {own[-1]:.3g}"
             if len(own) > 1:
-                led_up += f", {format_number(growth)} times that of {len(own) - 1} saved steps earlier"
+                led_up += f", {rounded(growth)} times that of {len(own) - 1} saved steps earlier"
         numbers |= _grown(window, rows[(steps == step) & (np.arange(rows.size) < at[0])], before)
         what = ", ".join(f"{count} {_LABEL[name]}" for name, count in counts.items() if count)
         return window.finding(

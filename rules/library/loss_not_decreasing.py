@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tdcore.config import SaveConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.base import Finding, names_of, require
-from tdcore.rules.measures.format import format_number
+from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.phases import PhaseCutter, as_points
 from tdcore.rules.measures.series import NO_POINTS, Points, groups, scalars, series
 from tdcore.rules.requirements import STATISTICS, Need, captures_of
@@ -223,9 +223,7 @@ class LossNotDecreasing:
         if not fires:
             return None
         kind = "increase" if rises else "plateau"
-        moved = (
-            f"rose by {format_number(-change)} %" if change < 0 else f"fell by only {format_number(change)} %"
-        )
+        moved = f"rose by {rounded(-change)} %" if change < 0 else f"fell by only {rounded(change)} %"
         return Finding(
             rule=type(self).__name__,
             code=self.code,

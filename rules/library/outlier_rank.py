@@ -10,7 +10,7 @@ import numpy as np
 
 from tdcore.config import SaveConfig
 from tdcore.rules.base import Finding, require
-from tdcore.rules.measures.format import format_number
+from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.parts import part_rows
 from tdcore.rules.measures.ranks import ComparedStep, RankHistory, side_by_side
 from tdcore.rules.requirements import STATISTICS, Need, captures_of
@@ -145,7 +145,7 @@ class OutlierRank:
                 "gradients": len(meeting.names),
                 "steps": self.patience,
             },
-            why=f"the gradients of {meeting.workers[at]} are {format_number(times)} times "
+            why=f"the gradients of {meeting.workers[at]} are {rounded(times)} times "
             f"{'larger' if kind == 'large' else 'smaller'} than the median of {len(meeting.workers)} ranks, "
             f"for {self.patience} judged steps in a row",
             do="compare its data and weights with those of another rank, or exchange the device",

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from tdcore.rules.base import Finding, names_of, require
-from tdcore.rules.measures.format import format_number
+from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.losses import in_both_modes, loss_captures
 from tdcore.rules.measures.phases import Phase, PhaseCutter
 from tdcore.rules.measures.series import mixed_series, scalars
@@ -162,7 +162,7 @@ class Overfit:
                 "best_validation_loss": state.best,
                 "phases": state.strikes,
             },
-            why=f"the mean validation loss {phase.mean:.4g} is {format_number(100 * ratio)} % above the mean "
+            why=f"the mean validation loss {phase.mean:.4g} is {rounded(100 * ratio)} % above the mean "
             f"training loss {train.mean:.4g} ({100 * self.ratio_threshold:g} % is tolerated), "
             f"{state.strikes} phases in a row; its lowest mean was {state.best:.4g}",
             do="go back to the weights of the lowest validation loss; add data, augmentation, weight decay "

@@ -11,7 +11,7 @@ import numpy as np
 from tdcore.config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.measures.early_steps import PROGRESS, EarlySteps
-from tdcore.rules.measures.format import format_number
+from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.initial import equal_weights, gradient_ranges, variances
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import STATISTICS, VALUES, Need, captures_of
@@ -172,7 +172,7 @@ class PoorWeightInitialization:
             window.missing("no losses saved that would say whether the training learns", len(found))
         elif progress is not None and progress < PROGRESS:
             for finding in found:
-                how = f"{'fell' if progress >= 0 else 'rose'} by {format_number(100 * abs(progress))} %"
+                how = f"{'fell' if progress >= 0 else 'rose'} by {rounded(100 * abs(progress))} %"
                 fell = how if progress > -np.inf else "is not finite"
                 numbers = {**finding.numbers, "loss_progress": progress, "saved_steps": len(opening.steps)}
                 why = f"{finding.why}, and the loss {fell} in the first {len(opening.steps)} saved steps"

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from tdcore.rules.base import Finding, names_of, require
-from tdcore.rules.measures.format import format_number
+from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.losses import in_both_modes, loss_captures
 from tdcore.rules.measures.phases import PhaseCutter
 from tdcore.rules.measures.series import NO_POINTS, Points, mixed_series, scalars
@@ -188,7 +188,7 @@ class Underfit:
             "limit": fraction,
             "blocks_without_fall": state.strikes,
         }
-        why = f"the training loss is {block.mean:.4g}, {format_number(100 * block.mean / start)} % of the "
+        why = f"the training loss is {block.mean:.4g}, {rounded(100 * block.mean / start)} % of the "
         why += f"{start:.4g} that it began with (above {100 * fraction:g} % is too high)"
         if state.validation is None:
             why += "; there is no validation loss, so the training loss decided alone"
