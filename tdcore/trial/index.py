@@ -145,7 +145,7 @@ class Index:
         """Reads what is new and returns how many rows that is. Does not move what `poll` returns next."""
         before = self._rows
         for again in range(_RELISTS + 1):
-            files = self._listing.look(whole=again > 0)
+            files = self._listing.poll(whole=again > 0)
             if files is None:
                 break
             last_try = again == _RELISTS

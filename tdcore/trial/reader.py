@@ -1,6 +1,4 @@
-"""Reader: what Trial and Tensor stand on: the index, the rows that are shown, progress and payloads of one
-run.
-"""
+"""Reader: the index, the view, the progress and the payloads of one run, for Trial and Tensor."""
 
 from __future__ import annotations
 
@@ -34,10 +32,7 @@ __all__ = ["Reader"]
 
 
 class Reader:
-    """Threads: one.
-
-    See create_trial for the parameters. wait, clock: time, so that tests can do without it.
-    """
+    """Reads one run. See create_trial for the parameters. wait, clock: for tests. Threads: one."""
 
     def __init__(
         self,
@@ -68,7 +63,7 @@ class Reader:
         self._refreshed: float | None = None
 
     def refresh(self) -> None:
-        """Takes in what the run has now."""
+        """Read everything that was added to the run."""
         self.progress.read_documents()
         self.index.advance()
         self.progress.read_rows()
@@ -76,7 +71,7 @@ class Reader:
         self._refreshed = self.clock()
 
     def auto_refresh(self) -> None:
-        """Refreshes unless that is switched off or was done a moment ago."""
+        """Refresh, unless the reader is frozen or was refreshed within refresh_interval."""
         if self.frozen and self._refreshed is not None:
             return
         if self._refreshed is None or self.clock() - self._refreshed >= self._refresh_interval:
@@ -85,7 +80,7 @@ class Reader:
     # Steps. ---------------------------------------------------------------------------------------
 
     def complete(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Which of these rows are of steps that no worker will add to."""
+        """Which of these rows are of complete steps."""
         return self.progress.complete(rows)
 
     def steps_of(self, rows: Rows, mode: ModeKeys) -> list[int]:
@@ -97,7 +92,7 @@ class Reader:
         return [int(step) for step in np.unique(index.column("mode_step")[rows]).tolist()]
 
     def steps(self, mode: ModeKeys, *, incomplete: bool) -> list[int]:
-        """Steps with anything saved; those that may still grow only with incomplete=True."""
+        """Steps with saved tensors. incomplete: also steps that are not complete yet."""
         rows = self.view.mode_rows
         return self.steps_of(rows if incomplete else rows[self.complete(rows)], mode)
 
@@ -106,7 +101,7 @@ class Reader:
         return max(self.steps(mode, incomplete=False), default=None)
 
     def state(self, step: int, mode: ModeKeys) -> StepState:
-        """What is known of a step, from what was read."""
+        """State of a step, as of the last refresh."""
         rows = self.view.mode_rows
         done = rows[self.complete(rows)]
         if len(self.view.at_step(done, step, mode.name)):
@@ -121,7 +116,7 @@ class Reader:
     # Rows. ----------------------------------------------------------------------------------------
 
     def workers(self) -> list[str]:
-        """Workers that have saved anything that is shown."""
+        """Workers with visible rows."""
         texts = self.index.texts("worker")
         codes = np.unique(self.index.column("worker")[self.view.visible]).tolist()
         return sorted((texts[code] for code in codes), key=worker_order)
@@ -135,7 +130,7 @@ class Reader:
         workers: Iterable[str] | None = None,
         attempt: int | None = None,
     ) -> Rows:
-        """Shown rows that pass all filters. names: codes. attempt: that one instead of what is shown."""
+        """Visible rows that pass all filters. names: codes. attempt: rows of this attempt instead."""
         index = self.index
         if attempt is not None:
             self.check_attempt(attempt)
@@ -169,14 +164,14 @@ class Reader:
         return rows
 
     def saved(self, rows: Rows) -> Rows:
-        """Those of `rows` that hold a value or at least its statistics: not absent, not skipped."""
+        """The rows with a value or at least its statistics: not absent, not skipped."""
         dictionary = self.index.dictionaries["status"]
         codes = [dictionary.code(status) for status in ("ok", "lost")]
         found: Rows = rows[np.isin(self.index.column("status")[rows], codes)]
         return found
 
     def tensors_only(self, rows: Rows) -> Rows:
-        """Without the rows that hold a saved reduction of another tensor."""
+        """The rows without saved reductions of other tensors."""
         found: Rows = rows[
             self.index.column("kind")[rows] != self.index.dictionaries["kind"].code("reduction")
         ]
@@ -187,7 +182,7 @@ class Reader:
         return stats_table(self.index, resolve(self.index, rows), columns)
 
     def merged(self, rows: Rows, columns: Sequence[str] | None = None) -> pa.Table:
-        """Statistics of the tensors whose parts on all workers these rows are."""
+        """Statistics of whole tensors. rows: of their parts on all workers."""
         return merged_table(self.index, resolve(self.index, rows), columns)
 
     def check_attempt(self, attempt: int) -> None:

@@ -1,6 +1,6 @@
-"""Segments: the files that payloads lie in. Mapped where they are local, read in ranges where they are not.
+"""Segments: access to the files with payloads, memory-mapped in a local run, read in ranges in a remote one.
 
-Threads: an object belongs to one reader; what it gives out may go anywhere and stays valid.
+Threads: an object belongs to one reader. Any thread may use the memory that it returns, which stays valid.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ if TYPE_CHECKING:
 
 __all__ = ["HELD_BYTES", "FetchedSegments", "MappedSegments", "SegmentRange", "Segments", "joined"]
 
-HELD_BYTES = 256 << 20  # of segments that are not local
-_AHEAD_BYTES = 64 << 20  # so much is asked for at once
+HELD_BYTES = 256 << 20  # of remote segments
+_AHEAD_BYTES = 64 << 20  # requested at a time
 _MAPPED_SEGMENTS = 64
-_RUN_ID = re.compile(rb'\{"__metadata__":\{"run_id":"([^"\\]{1,128})"')  # how a header of ours begins
+_RUN_ID = re.compile(
+    rb'\{"__metadata__":\{"run_id":"([^"\\]{1,128})"'
+)  # start of a header that tdcore writes
 _RUN_ID_BYTES = 256
-_GAP_BYTES = 1 << 20  # what lies closer together than this is one request
-_MAX_WINDOW_BYTES = 8 << 20  # of what is fetched beyond what was asked for
-_BLOCK_BYTES = 64 << 10  # requests begin and end at multiples of this: the neighbours come along
+_GAP_BYTES = 1 << 20  # ranges with a smaller gap are joined into one request
+_MAX_WINDOW_BYTES = 8 << 20  # that are fetched in addition to the requested bytes
+_BLOCK_BYTES = 64 << 10  # requests begin and end at multiples of this
 
 
 class SegmentRange(NamedTuple):
-    """Some bytes of a segment."""
+    """A range of bytes in a segment."""
 
     key: str
     offset: int
@@ -42,25 +44,25 @@ class SegmentRange(NamedTuple):
 
 
 class Segments(Protocol):
-    """Where payloads come from."""
+    """The segments of one run."""
 
     def holds(self, place: SegmentRange) -> bool:
-        """Whether reading these bytes takes no request."""
+        """Whether these bytes can be read without a request."""
         ...
 
     def expect(self, places: Sequence[SegmentRange]) -> int:
-        """These will be read now, in this order: a hint, so that they come in few requests.
+        """Hint that these ranges will be read next, in this order, so that few requests are needed.
 
-        Returns for how many of them, from the first on, the hint was taken. What is gone fails in `read`.
+        Returns how many of them, from the first on, were fetched. A missing segment fails in `read`.
         """
         ...
 
     def read(self, place: SegmentRange) -> memoryview:
-        """The bytes, fewer where the segment ends before. SinkKeyError when there is no such segment."""
+        """The bytes, fewer if the segment ends before. Raises SinkKeyError if it does not exist."""
         ...
 
     def forget(self, key: str) -> bool:
-        """Lets go of what is held of a segment. Whether reading it again may give other bytes."""
+        """Drop the held bytes of a segment. True if reading it again may return other bytes."""
         ...
 
 
@@ -96,7 +98,7 @@ class MappedSegments:
         return False
 
     def _still_backed(self, key: str, held: memoryview) -> bool:
-        """False when a mapped file was cut since: to touch what is mapped beyond its end is fatal."""
+        """False if a mapped file was truncated: an access beyond its end would kill the process."""
         try:
             return (self._root / key).lstat().st_size >= len(held)
         except OSError:
@@ -116,10 +118,10 @@ class MappedSegments:
         except (OSError, ValueError) as error:  # ValueError: larger than this machine can map
             reason = error.strerror if isinstance(error, OSError) else error
             raise RunCorrupt(f"{key} cannot be read: {reason}; check its owner and mode") from error
-        said, run_id = _run_of(mapped), self._run_id()
-        if said and run_id and said != run_id:
+        found, run_id = _run_of(mapped), self._run_id()
+        if found and run_id and found != run_id:
             raise RunCorrupt(
-                f"{key} is of run {said[:64]!r}, run.json of {run_id[:64]!r}: the file was put here from "
+                f"{key} is of run {found[:64]!r}, run.json of {run_id[:64]!r}: the file was put here from "
                 "another run; remove it, and copy runs as a whole"
             )
         return mapped
