@@ -16,7 +16,6 @@ from tdcore.cli.sharding import sharding_texts
 from tdcore.cli.steps import spans_by_mode, spans_of_tensors, spans_text
 from tdcore.errors import ConfigError
 from tdcore.sinks import shown_place
-from tdcore.trial.run_notes import note_lines
 
 if TYPE_CHECKING:
     from tdcore.trial import RunEnd, Trial
@@ -226,6 +225,8 @@ def _print_runs(path: str, runs: list[dict[str, Any]]) -> None:
 
 def _print_run(run: dict[str, Any], lost: list[str]) -> None:
     """lost: a line for each thing that is missing."""
+    from tdcore.trial.run_notes import note_lines  # with tdcore.trial, which imports pyarrow
+
     from rich.table import Table
 
     out = console()

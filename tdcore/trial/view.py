@@ -1,15 +1,15 @@
-"""View: which rows of an index a Trial shows, found by name and by step.
+"""View: the rows of an index that a Trial shows, found by name and by step.
 
-Attempts: a run that was started again keeps what every attempt saved. The view shows one history: from the
-first step that an attempt saved, that attempt replaces all earlier ones (crash at 212, resumed at 200:
-0..199 of the first, 200.. of the second). A number for `attempt` shows that attempt alone.
+Attempts: a restarted run keeps the rows of every attempt. The view shows one history: from the first step
+that an attempt saved, it replaces all earlier attempts (after a crash at step 212 and a restart at step 200:
+0..199 of the first attempt, 200.. of the second). A number for `attempt` shows that attempt alone.
 
-Workers: steps are common steps (common_steps.py). A worker may still have steps with the number of another
-step of a worker before it: only rank 1 evaluates, and rank 0 trains on. A global step then means the step of
-the first worker by rank that has the number; the other step is found by its mode and mode step.
+Workers: steps are common steps (common_steps.py). Two workers can still have different steps with the same
+number, if only rank 1 evaluates while rank 0 trains. A global step then means the step of the first worker by
+rank that has the number; the other step is found by its mode and mode step.
 
-Everything here follows the index as it grows: `update` looks at new rows only, unless rows that were read
-before have other numbers now. Threads: belongs to one Trial.
+`update` follows the growing index. It reads new rows only, unless rows that were read before were renumbered.
+Threads: belongs to one Trial.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NO_LIMIT = np.iinfo(np.int64).max
 
 
 class View:
-    """attempt: None for the latest history, else the one to show. step_range: global steps, end exclusive."""
+    """attempt: None for the latest history, else one attempt. step_range: global steps, end exclusive."""
 
     def __init__(self, index: Index, attempt: int | None, step_range: tuple[int | None, int | None]) -> None:
         self._index = index
@@ -44,7 +44,7 @@ class View:
         self._steps = np.empty(0, dtype=np.int64)
         self._step_rows = np.empty(0, dtype=np.int64)  # a row of each step, with its mode
         self._mode_rows = np.empty(0, dtype=np.int64)  # a row of each step of each mode
-        self._hidden: dict[int, Rows] = {}  # mode code -> sorted numbers that do not mean a step of this mode
+        self._hidden: dict[int, Rows] = {}  # mode code -> sorted step numbers of another mode
         self._revision = 0  # of the numbering
         self._order = np.empty(0, dtype=np.int64)  # rows sorted by name, up to _ordered
         self._order_names = np.empty(0, dtype=np.int32)
