@@ -225,9 +225,9 @@ def _print_runs(path: str, runs: list[dict[str, Any]]) -> None:
 
 def _print_run(run: dict[str, Any], lost: list[str]) -> None:
     """lost: a line for each thing that is missing."""
-    from tdcore.trial.run_notes import note_lines  # with tdcore.trial, which imports pyarrow
-
     from rich.table import Table
+
+    from tdcore.trial.run_notes import note_lines  # with tdcore.trial, which imports pyarrow
 
     out = console()
     steps = spans_text(run["mode_steps"]) or "none saved"
