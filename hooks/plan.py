@@ -19,10 +19,10 @@ from tdcore.shard import Shard
 
 __all__ = ["PAYLOAD", "STATISTICS", "Batch", "NameTable", "Plan", "Want"]
 
-PAYLOAD = 1  # CaptureFlags of csrc/record.hpp
+PAYLOAD = 1  # CaptureFlags of csrc/ring/record.hpp
 STATISTICS = 2
 _REASON_SHIFT = 4  # above the flags: why a tensor is absent
-_UNFIT = 0xFFFFFFFE  # kUnfitName of csrc/capture.hpp: the capture counts the tensor, and makes no row
+_UNFIT = 0xFFFFFFFE  # kUnfitName of csrc/capture/capture.hpp: the capture counts the tensor, and makes no row
 _ID_BITS = 0xFFFFFFFF  # -1, "the table of names cannot grow", becomes an id that the capture counts as such
 
 # One element each: the value costs nothing beside its statistics, and readers want it whatever was asked.
@@ -66,7 +66,7 @@ class Batch:
         return whole
 
     def with_reasons(self, reasons: Sequence[int]) -> Batch:
-        """The same, with the reason (AbsentReason, csrc/record.hpp) of each tensor that is None; 0: none."""
+        """The same, with the AbsentReason (csrc/ring/record.hpp) of each tensor that is None; 0: none."""
         whole = Batch(())
         flags = zip(self.flags, reasons, strict=True)
         whole.ids, whole.flags = self.ids, bytes(flag | reason << _REASON_SHIFT for flag, reason in flags)

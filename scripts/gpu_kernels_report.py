@@ -21,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "csrc" / "cuda" / "kernels.cuh"
+NVCC = ("nvcc", "-std=c++20", f"-I{ROOT / 'csrc'}")
 PAGE = ROOT / "docs" / "gpu-kernels.md"
 BEGIN, END = "<!-- report -->", "<!-- end of report -->"
 ARCHITECTURES = ("80", "90", "100")
@@ -54,8 +55,7 @@ def compile_for(architecture: str, folder: Path) -> list[Kernel]:
     unit.write_text(f'#include "{SOURCE}"\n')
     image = folder / f"kernels_{architecture}.cubin"
     command = [
-        "nvcc",
-        "-std=c++20",
+        *NVCC,
         f"-arch=sm_{architecture}",
         "-Xptxas",
         "-v",
@@ -109,7 +109,7 @@ def code_of(architecture: str, image: Path, unit: Path, folder: Path) -> dict[st
         parts = re.split(r"Function : (\w+)", text)
     else:
         ptx = folder / f"kernels_{architecture}.ptx"
-        command = ["nvcc", "-std=c++20", f"-arch=sm_{architecture}", "-ptx", "-o", str(ptx), str(unit)]
+        command = [*NVCC, f"-arch=sm_{architecture}", "-ptx", "-o", str(ptx), str(unit)]
         subprocess.run(command, capture_output=True, check=True)
         parts = re.split(r"\.entry (\w+)", ptx.read_text())
     return dict(zip(parts[1::2], parts[2::2], strict=True))

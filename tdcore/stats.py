@@ -7,7 +7,7 @@ finite values; NaN and Inf are counted beside them. So two questions have two an
     stats.reduction("mean")  what NumPy would give: NaN when there is a NaN, Inf when there is an Inf
 
 Parts merge: merge_stats([a, b]) describes the values of both, as if they had been one tensor.
-Pure functions, any thread. The numbers' accuracy is that of csrc/stats_cpu.hpp: counts, min, max and the
+Pure functions, any thread. The numbers' accuracy is that of csrc/stats/cpu.hpp: counts, min, max and the
 histogram are exact, sums within 1e-11 (float16 and bfloat16: 1e-6) of the sum of |x|.
 """
 

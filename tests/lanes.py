@@ -1,7 +1,7 @@
 """A device's lane as a test writes it: records in the lane's memory, committed whenever the test says.
 
-Built from the control page's words alone (csrc/control_page.hpp), as one producer's plain stores: one writer
-per lane, and the order of stores that x86 keeps.
+Built from the control page's words alone (csrc/ring/control_page.hpp), as one producer's plain stores: one
+writer per lane, and the order of stores that x86 keeps.
 """
 
 from __future__ import annotations

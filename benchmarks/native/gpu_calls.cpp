@@ -10,9 +10,9 @@
 #include <stdexcept>
 #include <thread>
 
-#include "consumer.hpp"
-#include "device_capture.hpp"
+#include "device/device_capture.hpp"
 #include "gpu_device.hpp"
+#include "ring/consumer/consumer.hpp"
 
 namespace tdcore::bench {
 namespace {

@@ -13,7 +13,7 @@
 #include <stdexcept>
 
 #include "cuda/cuda_device.hpp"
-#include "host_device.hpp"
+#include "sim/host_device.hpp"
 
 namespace tdcore::bench {
 namespace {

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "device.hpp"
-#include "record.hpp"
+#include "device/device.hpp"
+#include "ring/record.hpp"
 
 namespace tdcore::bench {
 

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "gpu_launches.hpp"
-#include "stats_cpu.hpp"
+#include "stats/cpu.hpp"
 
 namespace tdcore::bench {
 namespace {

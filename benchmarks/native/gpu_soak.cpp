@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "gpu_launches.hpp"
-#include "stats_cpu.hpp"
+#include "stats/cpu.hpp"
 
 namespace tdcore::bench {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "device.hpp"
+#include "device/device.hpp"
 
 namespace tdcore {
 

@@ -19,7 +19,7 @@
 
 #include "cuda/driver.hpp"
 #include "cuda/kernel_loader.hpp"
-#include "device.hpp"
+#include "device/device.hpp"
 
 namespace tdcore::cuda {
 

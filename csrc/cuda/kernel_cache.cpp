@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "crc32c.hpp"
+#include "base/crc32c.hpp"
 
 namespace tdcore::cuda {
 

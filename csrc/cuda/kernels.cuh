@@ -4,8 +4,8 @@
 // in kernels.hpp. tests/cpp/gpu_emulation.hpp runs the same lines on the CPU.
 #pragma once
 
-#include "pack_kernel.cuh"
-#include "stats_kernel.cuh"
+#include "cuda/pack_kernel.cuh"
+#include "cuda/stats_kernel.cuh"
 
 /// Statistics of all items of a launch.
 extern "C" __global__ void __launch_bounds__(tdcore::device::kThreads, 3)

@@ -9,8 +9,8 @@
 // Threads: plain data; the launcher fills it, the device reads it.
 #pragma once
 
-#include "../dtype.hpp"
-#include "../stats.hpp"
+#include "base/dtype.hpp"
+#include "stats/stats.hpp"
 
 namespace tdcore::device {
 

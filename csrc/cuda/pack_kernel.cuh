@@ -5,8 +5,8 @@
 // Threads: all threads of a block call these together.
 #pragma once
 
-#include "rounding.hpp"
-#include "stats_kernel.cuh"
+#include "cuda/rounding.hpp"
+#include "cuda/stats_kernel.cuh"
 
 namespace tdcore::device {
 

@@ -6,7 +6,7 @@
 // Threads: all lanes of a warp call these together.
 #pragma once
 
-#include "sums.cuh"
+#include "cuda/sums.cuh"
 
 namespace tdcore::device {
 
@@ -236,7 +236,7 @@ TDCORE_DEVICE void add_each(Moments& lane, Odd& odd, const Source& source, u32 f
   }
 }
 
-/// True when the pivot was too far from the mean for the tolerance that stats_cpu.hpp states.
+/// True when the pivot was too far from the mean for the tolerance that stats/cpu.hpp states.
 TDCORE_DEVICE bool is_far(const Values& values, double pivot, const Limits& limits) {
   const double offset = values.mean - pivot;
   return !limits.exact && values.finite * offset * offset > limits.far * values.m2;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cuda/kernel_loader.hpp"
-#include "device.hpp"
+#include "device/device.hpp"
 
 namespace tdcore::cuda {
 

@@ -5,7 +5,7 @@
 // Threads: pure functions.
 #pragma once
 
-#include "../scalar_elements.hpp"
+#include "base/scalar_elements.hpp"
 
 namespace tdcore {
 namespace {

@@ -10,7 +10,7 @@
 // Threads: all threads of a block call these together.
 #pragma once
 
-#include "tile.cuh"
+#include "cuda/tile.cuh"
 
 namespace tdcore::device {
 

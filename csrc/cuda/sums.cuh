@@ -14,7 +14,7 @@
 // Threads: an object belongs to one thread; moments_of_lanes() is called by all lanes of a warp together.
 #pragma once
 
-#include "values.cuh"
+#include "cuda/values.cuh"
 
 namespace tdcore::device {
 

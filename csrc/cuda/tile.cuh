@@ -5,7 +5,7 @@
 // Threads: all threads of a block call these together.
 #pragma once
 
-#include "passes.cuh"
+#include "cuda/passes.cuh"
 
 namespace tdcore::device {
 

@@ -4,7 +4,7 @@
 // Threads: all lanes of a warp call what is here together.
 #pragma once
 
-#include "words.cuh"
+#include "cuda/words.cuh"
 
 namespace tdcore::device {
 

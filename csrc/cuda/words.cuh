@@ -5,8 +5,8 @@
 // Threads: pure functions of the calling thread.
 #pragma once
 
-#include "../scalar_elements.hpp"
-#include "launch.hpp"
+#include "base/scalar_elements.hpp"
+#include "cuda/launch.hpp"
 
 #if defined(__CUDACC__)
 #if defined(__CUDA_FTZ) && __CUDA_FTZ

@@ -44,7 +44,7 @@ _KINDS = (
 
 
 class Absent(IntEnum):
-    """Why a gradient has no value: AbsentReason of csrc/record.hpp."""
+    """Why a gradient has no value: AbsentReason of csrc/ring/record.hpp."""
 
     NONE = 0
     NO_BACKWARD = 1

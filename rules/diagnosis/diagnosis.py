@@ -33,6 +33,12 @@ DIAGNOSIS_CAPTURES = (
         reduction_config=STATISTICS,
     ),
     CollectionConfig(
+        name="model_inputs",  # the model goes by its class, other modules by their path
+        include_regex=(r"^(?!.*[Ll]oss)[A-Z]\w*_input_\d+$",),
+        save_config=SaveConfig(save_interval=5),
+        reduction_config=STATISTICS,
+    ),
+    CollectionConfig(
         name="module_outputs",
         include_regex=(r"_output_0$",),
         save_config=SaveConfig(save_interval=20),

@@ -5,6 +5,7 @@ Values, built once from the index of a run; payloads are not read. Threads: any,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.errors import RunError
+from tdcore.modes import ModeKeys
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Facts", "History", "module_of"]
 
+_LABELS = "labels"
+_BATCHES = 256
+_LARGEST = 1 << 16  # labels of one batch; more are a mask of pixels
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 _COLUMNS = (
@@ -88,7 +95,7 @@ class Facts:
 
     histories: (mode, name) -> values of the first worker. absent: (mode, name) -> reason -> number of steps
     at which the tensor had no value. ranks: (mode, name) -> histories of all workers. notes: Trial.notes().
-    findings: rule -> findings, see tdcore.rules.Finding.
+    findings: rule -> findings, see tdcore.rules.Finding. labels: class -> how often it occurs.
     """
 
     histories: Mapping[tuple[str, str], History]
@@ -96,13 +103,19 @@ class Facts:
     ranks: Mapping[tuple[str, str], tuple[History, ...]] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
     findings: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    labels: Mapping[int, int] = field(default_factory=dict)
 
     @staticmethod
     def of(trial: Trial, findings: Mapping[str, tuple[Any, ...]] | None = None) -> Facts:
         """The facts of the newest attempt that the trial reads."""
         histories, absent, ranks = _histories(trial.stats().select(list(_COLUMNS)))
         return Facts(
-            histories=histories, absent=absent, ranks=ranks, notes=trial.notes(), findings=findings or {}
+            histories=histories,
+            absent=absent,
+            ranks=ranks,
+            notes=trial.notes(),
+            findings=findings or {},
+            labels=_label_counts(trial),
         )
 
     def of_kind(self, *kinds: str, mode: str | None = None) -> Iterator[History]:
@@ -194,6 +207,24 @@ class Facts:
         for history in self.of_kind("output"):
             if "Embedding" in history.origin:
                 yield history.name.rsplit("_output_", 1)[0]
+
+
+def _label_counts(trial: Trial) -> dict[int, int]:
+    """How often each class occurs in the labels that were saved with their values, while training."""
+    if not trial.has_tensor(_LABELS):
+        return {}
+    labels = trial.tensor(_LABELS)
+    counts: Counter[int] = Counter()
+    for step in labels.steps(ModeKeys.TRAIN)[:_BATCHES]:
+        try:
+            values = np.asarray(labels.value(step, mode=ModeKeys.TRAIN))
+        except RunError:
+            return {}
+        if values.size > _LARGEST or values.dtype.kind not in "iub":
+            return {}
+        classes, number = np.unique(values, return_counts=True)
+        counts.update(dict(zip(map(int, classes), map(int, number), strict=True)))
+    return dict(counts)
 
 
 def module_of(name: str) -> str:

@@ -23,6 +23,8 @@ __all__ = [
 _LARGE_RMS = 20.0  # of inputs; bytes of images have 100 and more, normalised ones about 1
 _FAR_MEAN = 5.0  # distance of the mean from zero, in standard deviations
 _OUTLYING = 5.0  # times the usual spread
+_LABELS = 200  # that must be known before classes are compared
+_RARE = 0.25  # of an equal share
 _PADDED = 0.6  # share of zeros in token ids or sequences
 
 
@@ -119,7 +121,19 @@ def one_class(facts: Facts) -> Iterator[Evidence]:
 
 
 def imbalance(facts: Facts) -> Iterator[Evidence]:
-    """What ClassImbalance found."""
+    """A class with far fewer labels than an equal share, or what ClassImbalance found."""
+    total = sum(facts.labels.values())
+    if len(facts.labels) >= 2 and total >= _LABELS:
+        rarest = min(facts.labels, key=lambda label: facts.labels[label])
+        share = facts.labels[rarest] / total
+        if share * len(facts.labels) < _RARE:
+            yield Evidence(
+                why=f"class {rarest} has {share:.1%} of {total} labels, of {len(facts.labels)} classes",
+                strength=LIKELY + 0.05,
+                tensors=("labels",),
+                mode=facts.training,
+            )
+            return
     for finding in facts.findings.get("ClassImbalance", ())[:1]:
         yield Evidence(
             why=finding.why,

@@ -191,6 +191,15 @@ def overfitting(facts: Facts) -> Iterator[Evidence]:
         )
 
 
+def _chance(facts: Facts, loss: History) -> float:
+    """The cross-entropy of guessing each class equally often; infinity where it is not known."""
+    module = loss.name.rsplit("_output_", 1)[0]
+    outputs = facts.get(f"{module}_input_0")
+    if "CrossEntropy" not in module or outputs is None or len(outputs.shape) < 2:
+        return float("inf")
+    return float(np.log(max(2, outputs.shape[1])))
+
+
 def targets_unrelated(facts: Facts) -> Iterator[Evidence]:
     """A loss that stays where it started, though updates have a healthy size."""
     ratios = [float(np.median(ratio)) for _, ratio in update_ratios(facts)]
@@ -201,9 +210,12 @@ def targets_unrelated(facts: Facts) -> Iterator[Evidence]:
         parts = np.array_split(loss.mean, 10)
         first, last = float(np.mean(loss.mean[:3])), float(np.mean(parts[-1]))
         noise = float(np.std(loss.mean[len(loss) // 2 :]))
-        if last > first - max(0.08 * abs(first), 0.5 * noise):
+        chance = _chance(facts, loss)
+        flat = last > first - max(0.08 * abs(first), 0.5 * noise)
+        if flat or last > 0.97 * chance:
+            stays = f"ends at {rounded(last)}, which is chance," if not flat else f"stays at {rounded(last)}"
             yield Evidence(
-                why=f"the loss stays at {rounded(last)} though weights change by "
+                why=f"the loss {stays} though weights change by "
                 f"{rounded(float(np.median(ratios)))} of their size at each step",
                 strength=POSSIBLE + 0.1,
                 tensors=(loss.name,),

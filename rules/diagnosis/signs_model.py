@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -203,10 +204,12 @@ def exploding_gradients(facts: Facts) -> Iterator[Evidence]:
 
 def dropout_too_high(facts: Facts) -> Iterator[Evidence]:
     """Dropout that leaves next to nothing."""
-    for output in facts.outputs:
+    for previous, output in pairwise((None, *facts.outputs)):
+        if output is None:
+            continue
         if "Dropout" in output.origin and len(output) >= 2 and np.median(output.zeros) > 0.9:
             module = module_of(output.name)
-            before = facts.get(f"{module}_input_0")
+            before = facts.get(f"{module}_input_0") or previous
             if before is not None and np.median(before.zeros) > 0.8:
                 continue
             yield Evidence(

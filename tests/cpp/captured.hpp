@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "capture.hpp"
-#include "consumer.hpp"
+#include "capture/capture.hpp"
+#include "ring/consumer/consumer.hpp"
 #include "rings.hpp"
 
 namespace tdcore::testing {

@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "capture.hpp"
+#include "capture/capture.hpp"
 #include "check.hpp"
-#include "device_capture.hpp"
-#include "drained.hpp"
-#include "host_device.hpp"
+#include "device/device_capture.hpp"
+#include "ring/consumer/drained.hpp"
 #include "rings.hpp"
-#include "stats_cpu.hpp"
+#include "sim/host_device.hpp"
+#include "stats/cpu.hpp"
 
 namespace tdcore::testing {
 

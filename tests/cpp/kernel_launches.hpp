@@ -9,7 +9,7 @@
 #include "gpu_emulation.hpp"
 // After the names that it uses.
 #include "cuda/kernels.cuh"
-#include "stats_cpu.hpp"
+#include "stats/cpu.hpp"
 
 namespace tdcore::testing {
 

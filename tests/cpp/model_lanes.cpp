@@ -1,7 +1,7 @@
-// An explicit-state model of the order over several lanes (csrc/lane_order.hpp, lane_chooser.hpp): every
-// interleaving of two lanes, whose records are committed in any order, and one consumer that may be killed at
-// any step and started again. The trainer may die at any step; what its device was writing to lane 1 may
-// still be committed then, however late.
+// An explicit-state model of the order over several lanes (csrc/ring/consumer/lane_order.hpp,
+// lane_chooser.hpp): every interleaving of two lanes, whose records are committed in any order, and one
+// consumer that may be killed at any step and started again. The trainer may die at any step; what its device
+// was writing to lane 1 may still be committed then, however late.
 //
 // Checked in every state: a record is read under one ticket and a ticket gives one record, over all
 // consumers, torn ones included; no slot is used again before its record was given back; a head never runs

@@ -1,7 +1,7 @@
-// An explicit-state model of the ring's protocol (csrc/ring.hpp): every interleaving of two producers and one
-// consumer on a tiny ring (2 slots, or 4, 2 units of data that may grow to 4 once, tickets and positions
-// modulo 8 so that both wrap), where all producers may be killed together at any step, and the consumer may
-// be killed at any step and started again. Whether there is memory to grow is open at each try.
+// An explicit-state model of the ring's protocol (csrc/ring/ring.hpp): every interleaving of two producers
+// and one consumer on a tiny ring (2 slots, or 4, 2 units of data that may grow to 4 once, tickets and
+// positions modulo 8 so that both wrap), where all producers may be killed together at any step, and the
+// consumer may be killed at any step and started again. Whether there is memory to grow is open at each try.
 //
 // Checked in every state: reserved records never overlap; the consumer reads exactly what the owner of that
 // ticket wrote, under the right full ticket; only uncommitted records of a dead producer are skipped; records

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "consumer.hpp"
-#include "ring.hpp"
+#include "ring/consumer/consumer.hpp"
+#include "ring/ring.hpp"
 
 namespace tdcore::testing {
 

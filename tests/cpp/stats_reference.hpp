@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "check.hpp"
-#include "stats_cpu.hpp"
+#include "stats/cpu.hpp"
 
 namespace tdcore::testing {
 

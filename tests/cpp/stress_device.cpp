@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "device_rig.hpp"
-#include "host_pace.hpp"
+#include "sim/host_pace.hpp"
 
 namespace {
 

@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "check.hpp"
-#include "consumer.hpp"
 #include "lanes.hpp"
+#include "ring/consumer/consumer.hpp"
 
 extern char** environ;
 

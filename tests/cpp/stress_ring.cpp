@@ -30,10 +30,10 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/crc32c.hpp"
 #include "check.hpp"
-#include "consumer.hpp"
-#include "crc32c.hpp"
-#include "ring.hpp"
+#include "ring/consumer/consumer.hpp"
+#include "ring/ring.hpp"
 
 extern char** environ;
 

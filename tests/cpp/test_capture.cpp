@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "capture.hpp"
-#include "drained.hpp"
-#include "stats_cpu.hpp"
+#include "capture/capture.hpp"
+#include "ring/consumer/drained.hpp"
+#include "stats/cpu.hpp"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "crc32c.hpp"
+#include "base/crc32c.hpp"
 
 namespace {
 

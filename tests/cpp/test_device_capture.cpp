@@ -4,9 +4,9 @@
 #include <thread>
 #include <vector>
 
+#include "device/device_table.hpp"
 #include "device_rig.hpp"
-#include "device_table.hpp"
-#include "host_kernels.hpp"
+#include "sim/host_kernels.hpp"
 
 namespace {
 

@@ -4,9 +4,9 @@
 #include <thread>
 #include <vector>
 
-#include "device_pieces.hpp"
+#include "device/device_pieces.hpp"
 #include "device_rig.hpp"
-#include "host_pace.hpp"
+#include "sim/host_pace.hpp"
 
 namespace {
 

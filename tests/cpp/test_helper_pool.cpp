@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include "capture/helper_pool.hpp"
 #include "captured.hpp"
 #include "check.hpp"
-#include "helper_pool.hpp"
 
 namespace {
 

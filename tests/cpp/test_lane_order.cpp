@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "check.hpp"
-#include "consumer.hpp"
-#include "drained.hpp"
 #include "lanes.hpp"
+#include "ring/consumer/consumer.hpp"
+#include "ring/consumer/drained.hpp"
 
 namespace {
 

@@ -13,12 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/memory_limits.hpp"
 #include "check.hpp"
-#include "consumer.hpp"
-#include "drained.hpp"
 #include "lanes.hpp"
-#include "memory_limits.hpp"
-#include "segment.hpp"
+#include "ring/consumer/consumer.hpp"
+#include "ring/consumer/drained.hpp"
+#include "segment/segment.hpp"
 
 namespace {
 

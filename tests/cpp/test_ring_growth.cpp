@@ -6,10 +6,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/memory_limits.hpp"
 #include "check.hpp"
-#include "consumer.hpp"
-#include "memory_limits.hpp"
-#include "ring.hpp"
+#include "ring/consumer/consumer.hpp"
+#include "ring/ring.hpp"
 #include "rings.hpp"
 
 namespace {

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "check.hpp"
-#include "consumer.hpp"
-#include "ring.hpp"
+#include "ring/consumer/consumer.hpp"
+#include "ring/ring.hpp"
 #include "rings.hpp"
 
 namespace {

@@ -14,12 +14,12 @@
 #include <system_error>
 #include <vector>
 
+#include "base/crc32c.hpp"
 #include "check.hpp"
-#include "crc32c.hpp"
-#include "drained.hpp"
-#include "file_writer.hpp"
-#include "ring.hpp"
-#include "segment.hpp"
+#include "ring/consumer/drained.hpp"
+#include "ring/ring.hpp"
+#include "segment/file_writer.hpp"
+#include "segment/segment.hpp"
 
 namespace {
 

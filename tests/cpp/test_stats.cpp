@@ -1,6 +1,6 @@
 // reduce() against a plain reference in long double: every dtype, every instruction set the machine has, the
 // awkward distributions. Counts, extremes and the histogram must be equal; sums within the tolerance
-// stats_cpu.hpp states.
+// stats/cpu.hpp states.
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "stats_cpu.hpp"
+#include "stats/cpu.hpp"
 #include "stats_reference.hpp"
 
 #if defined(__x86_64__)

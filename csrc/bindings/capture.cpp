@@ -1,0 +1,216 @@
+// Ring.capture() and stats(): lists of Python objects into the core.
+//
+// The GIL is held while the objects are read, and kept for small copies: giving it away for a microsecond
+// invites a wait of a switch interval to get it back. It is released for kReleaseBytes or more, and while
+// waiting for room. References to all objects are held until the call ends.
+#include <pybind11/pybind11.h>
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/lease.hpp"
+#include "bindings/tensor.hpp"
+#include "bindings/types.hpp"
+#include "capture/capture.hpp"
+#include "device/device_set.hpp"
+#include "stats/cpu.hpp"
+
+namespace py = pybind11;
+
+namespace tdcore {
+namespace {
+
+constexpr std::uint64_t kReleaseBytes = 256 * 1024;
+constexpr int kMaxThreads = 64;
+
+/// A list or tuple of the objects; TypeError when there is none to be had.
+py::object as_sequence(py::handle tensors) {
+  PyObject* sequence = PySequence_Fast(
+      tensors.ptr(), "tensors must be a sequence of tensors, arrays or numbers (a list, say)");
+  if (sequence == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(sequence);
+}
+
+/// One number per tensor, of a fixed width, in any contiguous buffer.
+class Numbers {
+ public:
+  Numbers(py::handle source, const char* name, const char* what, Py_ssize_t item_bytes, std::size_t count) {
+    if (PyObject_GetBuffer(source.ptr(), &buffer_, PyBUF_C_CONTIGUOUS) != 0) {
+      PyErr_Clear();
+      throw py::type_error(std::string(name) + " must be a contiguous buffer of " + what + ", got " +
+                           Py_TYPE(source.ptr())->tp_name);
+    }
+    const auto wanted = static_cast<Py_ssize_t>(count) * item_bytes;
+    if (buffer_.itemsize == item_bytes && buffer_.len == wanted) return;
+    const std::string got = std::to_string(buffer_.len / (buffer_.itemsize > 0 ? buffer_.itemsize : 1)) +
+                            " of " + std::to_string(buffer_.itemsize) + " bytes";
+    PyBuffer_Release(&buffer_);
+    throw py::value_error(std::string(name) + " must hold one number per tensor: " + std::to_string(count) +
+                          " of " + std::to_string(item_bytes) + " bytes (" + what + "), got " + got);
+  }
+  ~Numbers() {
+    if (PyGILState_Check() != 0) PyBuffer_Release(&buffer_);
+  }
+  Numbers(const Numbers&) = delete;
+  Numbers& operator=(const Numbers&) = delete;
+  const char* at(std::size_t offset) const noexcept { return static_cast<const char*>(buffer_.buf) + offset; }
+
+ private:
+  Py_buffer buffer_{};
+};
+
+/// Fills `requests` from the objects that the reader holds. Returns the bytes that a capture has to read.
+std::uint64_t plan(Lease& lease, std::size_t count, const Numbers& names, const Numbers& flags) {
+  std::uint64_t bytes = 0;
+  lease->requests.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    Request& request = lease->requests[i];
+    std::memcpy(&request.name, names.at(i * sizeof(request.name)), sizeof(request.name));
+    const auto flag_byte = static_cast<std::uint8_t>(*flags.at(i));
+    request.flags = flag_byte & (kWantPayload | kWantStats);
+    PyObject* object = lease->reader.held(i);
+    if (object == Py_None) {
+      request.status = EntryStatus::kAbsent;
+      request.absent = absent_reason(flag_byte);
+      continue;
+    }
+    request.reason = lease->reader.read(object, request.tensor);
+    if (request.reason != DropReason::kNone) {
+      request.status = EntryStatus::kSkipped;
+    } else if (request.flags != 0) {
+      bytes += view_bytes(request.tensor);
+    }
+  }
+  return bytes;
+}
+
+std::uint64_t capture_objects(Ring& ring, py::handle tensors, py::handle names, py::handle flags,
+                              std::int64_t step, std::uint32_t mode, std::int64_t mode_step,
+                              std::uint32_t call) {
+  if (!ring.usable()) return 0;
+  const auto start = std::chrono::steady_clock::now();
+  if (mode < 1 || mode > 4) {
+    throw py::value_error("mode must be 1 (train), 2 (eval), 3 (predict) or 4 (global), got " +
+                          std::to_string(mode));
+  }
+  const py::object sequence = as_sequence(tensors);
+  const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence.ptr()));
+  const Numbers name_ids(names, "names", "unsigned 32-bit ids from intern()", sizeof(std::uint32_t), count);
+  const Numbers flag_bits(flags, "flags", "unsigned 8-bit flags: 1 payload, 2 statistics", 1, count);
+  CaptureResult result;
+  PyObject* interrupt = nullptr;
+  {
+    Lease lease;
+    DeviceSet* const devices = ring.devices();
+    lease->reader.hold(PySequence_Fast_ITEMS(sequence.ptr()), count, devices != nullptr);
+    const std::uint64_t bytes = plan(lease, count, name_ids, flag_bits);
+    const Moment moment{.step = step, .mode_step = mode_step, .mode = mode, .call = call};
+    if (devices != nullptr && (lease->reader.met_device() || devices->redirects_host())) {
+      result = capture_with_devices(ring, *devices, lease, moment);
+    } else {
+      result = capture_in_host_memory(ring, lease, lease->requests, moment, bytes);
+    }
+    interrupt = lease->reader.take_interrupt();
+  }
+  const auto spent = std::chrono::steady_clock::now() - start;
+  ring.count_capture(
+      result.kept, result.payload_bytes,
+      static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count()));
+  if (interrupt != nullptr) raise_interrupt(interrupt);
+  return result.not_kept;
+}
+
+[[noreturn]] void refuse(std::size_t position, PyObject* object, DropReason reason, const std::string& why) {
+  std::string message = "tensors[" + std::to_string(position) + "] (" + Py_TYPE(object)->tp_name +
+                        ") cannot be read: " + advice(reason);
+  if (!why.empty()) message += " (" + why + ")";
+  throw py::type_error(message);
+}
+
+py::bytes stats_objects(py::handle tensors, int threads) {
+  if (threads < 1 || threads > kMaxThreads) {
+    throw py::value_error("threads must be 1 to " + std::to_string(kMaxThreads) + ", got " +
+                          std::to_string(threads));
+  }
+  const py::object sequence = as_sequence(tensors);
+  const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence.ptr()));
+  Lease lease;
+  lease->reader.hold(PySequence_Fast_ITEMS(sequence.ptr()), count, false);
+  lease->requests.resize(count);
+  std::uint64_t bytes = 0;
+  std::string why;
+  for (std::size_t i = 0; i < count; ++i) {
+    why.clear();
+    PyObject* object = lease->reader.held(i);
+    TensorView& view = lease->requests[i].tensor;
+    DropReason reason = lease->reader.read(object, view, &why);
+    if (PyObject* interrupt = lease->reader.take_interrupt(); interrupt != nullptr)
+      raise_interrupt(interrupt);
+    if (reason == DropReason::kNone && !has_stats(view.dtype)) reason = DropReason::kUnsupportedDtype;
+    if (reason != DropReason::kNone) refuse(i, object, reason, why);
+    bytes += view_bytes(view);
+  }
+  py::bytes packed(nullptr, count * sizeof(TensorStats));
+  char* out = PyBytes_AS_STRING(packed.ptr());
+  const auto work = [&] {
+    for (std::size_t i = 0; i < count; ++i) {
+      const TensorStats stats = reduce(lease->requests[i].tensor, threads);
+      std::memcpy(out + i * sizeof(stats), &stats, sizeof(stats));
+    }
+  };
+  if (bytes >= kReleaseBytes) {
+    lease.without_gil(work);
+  } else {
+    work();
+  }
+  return packed;
+}
+
+constexpr const char* kCaptureDoc = R"(Captures a list of tensors into the ring, as they are now.
+
+tensors: objects with values: torch tensors (parameters, with or without gradient history), NumPy arrays, CuPy arrays,
+anything with __dlpack__, numbers; in host memory, or on a CUDA device where the ring has a lane for it. Any strides. None
+means that there is no value (a parameter without gradient): a row "absent". names: one uint32 per tensor, from intern()
+(0xFFFFFFFF: the table was full). flags: one uint8 per tensor: 1 save the values, 2 compute statistics, 3 both. The upper
+four bits of a flag hold a key of ABSENT_REASONS, or 0; they are used where the tensor is None. mode: 1 train, 2 eval, 3
+predict, 4 global. What lies on a device is read there later, behind what its stream does now.
+Returns the number of tensors that were not kept as asked; each is counted in counters() with a reason.
+Never raises for a bad tensor. TypeError or ValueError when the lists do not fit together. In a forked child, and
+after close(), it returns 0 and does nothing. Thread-safe; releases the GIL for 256 KiB or more and while it waits
+for room.)";
+
+constexpr const char* kStatsDoc =
+    R"(Statistics of each tensor, from one pass over its values: packed STATS_DTYPE records, one per tensor.
+
+tensors: as for Ring.capture(), except for None. threads: helper threads for tensors of more than a million elements.
+numpy.frombuffer(stats(tensors), STATS_DTYPE) reads the result. The same values give the same bits for any number of threads.
+TypeError names the first object that cannot be read and why. Releases the GIL for 256 KiB or more.)";
+
+}  // namespace
+
+CaptureResult capture_in_host_memory(Ring& ring, Lease& lease, std::span<const Request> requests,
+                                     const Moment& moment, std::uint64_t bytes) {
+  CaptureResult result;
+  if (bytes >= kReleaseBytes) {
+    lease.without_gil([&] { result = capture(ring, requests, moment); });
+  } else {
+    result = capture(ring, requests, moment, {wait_without_gil, &lease});
+  }
+  return result;
+}
+
+void bind_capture(py::module_& module) {
+  const py::object ring = module.attr("Ring");
+  ring.attr("capture") =
+      py::cpp_function(&capture_objects, py::name("capture"), py::is_method(ring), py::arg("tensors"),
+                       py::arg("names"), py::arg("flags"), py::arg("step"), py::arg("mode"),
+                       py::arg("mode_step"), py::arg("call") = 0, kCaptureDoc);
+  module.def("stats", &stats_objects, py::arg("tensors"), py::pos_only(), py::kw_only(),
+             py::arg("threads") = 1, kStatsDoc);
+}
+
+}  // namespace tdcore

@@ -1,0 +1,304 @@
+// The flusher's side: class Consumer and class Drained.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "bindings/counters.hpp"
+#include "bindings/errors.hpp"
+#include "ring/consumer/consumer.hpp"
+#include "ring/consumer/drained.hpp"
+#include "segment/segment.hpp"
+
+namespace py = pybind11;
+
+namespace tdcore {
+
+void bind_tables(py::module_& module);  // bindings/tables.cpp
+
+namespace {
+
+/// The consumer with the names read so far. The mutex is for Python threads that share one: calls here run
+/// without the GIL.
+struct SharedConsumer {
+  explicit SharedConsumer(std::vector<std::shared_ptr<RingMemory>> lanes) : consumer(std::move(lanes)) {}
+
+  std::mutex mutex;  // guards everything below
+  Consumer consumer;
+  NameCursor cursor;
+  std::vector<Name> names;
+};
+
+/// A drain, its file plan, and the memory that both point into. One thread at a time.
+struct SharedDrained {
+  std::shared_ptr<SharedConsumer> owner;
+  Drained drained;
+  Segment segment;
+  bool released = false;
+};
+
+/// A read-only buffer that keeps its owner alive.
+struct Bytes {
+  std::shared_ptr<const SharedDrained> owner;
+  const void* data;
+  std::uint64_t bytes;
+};
+
+py::object view_of(std::shared_ptr<const SharedDrained> owner, const void* data, std::uint64_t bytes) {
+  static const std::byte nothing{};
+  const py::object holder = py::cast(Bytes{std::move(owner), bytes == 0 ? &nothing : data, bytes});
+  PyObject* const view = PyMemoryView_FromObject(holder.ptr());
+  if (view == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(view);
+}
+
+py::buffer_info buffer_of(Bytes& bytes) {
+  return py::buffer_info(const_cast<void*>(bytes.data), 1, py::format_descriptor<unsigned char>::format(), 1,
+                         {static_cast<py::ssize_t>(bytes.bytes)}, {py::ssize_t{1}}, true);
+}
+
+// ---- Consumer
+
+std::shared_ptr<SharedConsumer> attach(const std::variant<int, std::vector<int>>& fds) {
+  const int* const one = std::get_if<int>(&fds);
+  const std::vector<int> all = one != nullptr ? std::vector<int>{*one} : std::get<std::vector<int>>(fds);
+  try {
+    std::vector<std::shared_ptr<RingMemory>> lanes;
+    for (const int fd : all) lanes.push_back(RingMemory::attach(fd));
+    return std::make_shared<SharedConsumer>(std::move(lanes));
+  } catch (const std::system_error& error) {
+    throw_os_error(error);
+  }
+}
+
+std::shared_ptr<SharedDrained> drain_records(const std::shared_ptr<SharedConsumer>& self,
+                                             std::uint64_t max_bytes, std::uint64_t max_records,
+                                             bool producer_dead) {
+  auto result = std::make_shared<SharedDrained>();
+  result->owner = self;
+  const py::gil_scoped_release unlocked;
+  const std::lock_guard lock(self->mutex);
+  result->drained = drain(self->consumer, max_bytes, max_records, producer_dead);
+  return result;
+}
+
+void release_records(SharedConsumer& self, SharedDrained& drained) {
+  if (drained.owner.get() != &self) throw py::value_error("this Drained came from another Consumer");
+  if (drained.released) throw py::value_error("this Drained has been released already");
+  const std::lock_guard lock(self.mutex);
+  release(self.consumer, drained.drained);
+  drained.released = true;
+}
+
+py::list names_from(SharedConsumer& self, std::uint64_t start) {
+  const std::lock_guard lock(self.mutex);
+  for (Name& name : self.consumer.names(self.cursor)) self.names.push_back(std::move(name));
+  py::list result;
+  for (std::uint64_t id = start; id < self.names.size(); ++id) {
+    const Name& name = self.names[id];
+    result.append(
+        py::make_tuple(decode_utf8(name.name), name.kind, decode_utf8(name.origin), decode_utf8(name.shard)));
+  }
+  return result;
+}
+
+std::uint64_t head_ticket(SharedConsumer& self) {
+  const std::lock_guard lock(self.mutex);
+  return self.consumer.released().ticket;
+}
+
+void count_drop(SharedConsumer& self, unsigned reason, std::uint64_t tensors, std::uint64_t bytes) {
+  if (reason == 0 || reason >= static_cast<unsigned>(DropReason::kCount)) {
+    throw py::value_error("reason must be a key of DROP_REASONS (1 to " +
+                          std::to_string(static_cast<unsigned>(DropReason::kCount) - 1) + "), got " +
+                          std::to_string(reason));
+  }
+  self.consumer.count_drop(static_cast<DropReason>(reason), tensors, bytes);
+}
+
+void report(SharedConsumer& self, std::uint64_t records, std::uint64_t bytes, std::uint64_t rows,
+            std::int64_t last_step, const std::optional<std::string>& error) {
+  const std::lock_guard lock(self.mutex);
+  self.consumer.report(records, bytes, rows, last_step, error ? &*error : nullptr);
+}
+
+void request_stop(SharedConsumer& self, const std::string& text) {
+  if (text.empty() || text.size() > kControlTextBytes) {
+    throw py::value_error("a stop request must be 1 to " + std::to_string(kControlTextBytes) +
+                          " bytes of text, got " + std::to_string(text.size()));
+  }
+  const std::lock_guard lock(self.mutex);
+  (void)self.consumer.request_stop(text);  // false only in a forked child, where nothing is done
+}
+
+bool try_post_request(SharedConsumer& self, const std::string& text) {
+  if (text.empty() || text.size() > kControlTextBytes) {
+    throw py::value_error("a request must be 1 to " + std::to_string(kControlTextBytes) +
+                          " bytes of text, got " + std::to_string(text.size()));
+  }
+  const std::lock_guard lock(self.mutex);
+  return self.consumer.try_post_request(text);
+}
+
+// ---- Drained
+
+/// The names that the rows with payload need, by id. Looked up before the GIL is released.
+std::vector<std::string> needed_names(const Drained& drained, const py::sequence& names) {
+  const std::size_t known = py::len(names);
+  std::vector<std::string> result;
+  for (const Row& row : drained.rows) {
+    const std::size_t id = row.entry.name;
+    if (row.location == kNoPayload || id >= known) continue;
+    if (id >= result.size()) result.resize(id + 1);
+    if (result[id].empty()) result[id] = py::cast<std::string>(names[id]);
+  }
+  return result;
+}
+
+std::uint64_t plan(SharedDrained& self, const py::sequence& names, const std::string& run_id) {
+  if (self.released)
+    throw py::value_error(
+        "plan_segment() must come before release(): the payloads' space has been given back");
+  if (!self.owner->consumer.usable())
+    throw std::runtime_error("plan_segment() cannot be called in a forked child: the ring is its parent's");
+  const std::vector<std::string> texts = needed_names(self.drained, names);
+  const py::gil_scoped_release unlocked;
+  self.segment =
+      plan_segment(self.drained.rows, self.drained.batches, self.owner->consumer.data(), texts, run_id);
+  return self.segment.file_bytes;
+}
+
+py::list segment_parts(const std::shared_ptr<SharedDrained>& self) {
+  if (self->released)
+    throw py::value_error(
+        "segment_parts() must come before release(): the payloads' space has been given back");
+  py::list parts;
+  for (const SegmentPiece& piece : self->segment.pieces())
+    parts.append(view_of(self, piece.data, piece.bytes));
+  return parts;
+}
+
+py::list documents(const SharedDrained& self) {
+  py::list result;
+  for (const auto& [key, bytes] : self.drained.documents)
+    result.append(py::make_tuple(decode_utf8(key), py::bytes(bytes)));
+  return result;
+}
+
+py::object rows(const std::shared_ptr<SharedDrained>& self) {
+  return view_of(self, self->drained.rows.data(), self->drained.rows.size() * sizeof(Row));
+}
+
+constexpr const char* kConsumerDoc =
+    R"(The flusher's side of a ring: reads its records in order and gives the space back.
+
+fds: Ring.fds, or the descriptor of a ring without lanes; they are duplicated, so the caller may close its own. One consumer at a time; a new one goes on at the first
+record that was not released. Threads may share one. In a forked child nothing is done.
+Raises ValueError (not a ring, or one of another build) or OSError.)";
+
+constexpr const char* kDrainDoc =
+    R"(Takes committed records, up to max_records and max_bytes together, but at least one if there is one.
+
+producer_dead: pass True only when the trainer's process is known to be gone: records it left unfinished are then skipped and counted as torn.
+Payloads stay in the ring until release().)";
+
+constexpr const char* kReportDoc =
+    R"(Beats the heart and adds to what Ring.progress() says: records, bytes and rows are those since the last report.
+
+last_step: the largest one is kept. error: text of an error, counted as one; the last one is shown (first 1024 bytes). An empty text ends it.)";
+
+constexpr const char* kPlanDoc =
+    R"(Lays the payloads out as a safetensors file: fills segment_offset and crc32c of `rows`. Returns the file's size, 0 without payload.
+
+names: text by name id; ids beyond it become '?<id>'. run_id: of the run, for the file's metadata. Without the GIL while hashing.)";
+
+}  // namespace
+
+void bind_consumer(py::module_& module) {
+  bind_tables(module);
+
+  py::class_<Bytes>(module, "_Bytes", py::buffer_protocol()).def_buffer(&buffer_of);
+
+  py::class_<SharedDrained, std::shared_ptr<SharedDrained>>(
+      module, "Drained", "What Consumer.drain() took. One thread at a time.")
+      .def_property_readonly(
+          "first_ticket", [](const SharedDrained& self) { return self.drained.first.ticket; },
+          "Ticket of the first record.")
+      .def_property_readonly(
+          "end_ticket", [](const SharedDrained& self) { return self.drained.end.ticket; },
+          "Ticket after the last record.")
+      .def_property_readonly(
+          "records", [](const SharedDrained& self) { return self.drained.records; }, "Batches and documents.")
+      .def_property_readonly(
+          "torn", [](const SharedDrained& self) { return self.drained.torn; },
+          "Records that were unfinished or corrupt.")
+      .def_property_readonly(
+          "payload_bytes", [](const SharedDrained& self) { return self.drained.payload_bytes; },
+          "Sum over the rows.")
+      .def_property_readonly(
+          "whole_step", [](const SharedDrained& self) { return self.drained.whole_step; },
+          "The highest step that a marker among these records says is over; None without a marker.")
+      .def_property_readonly("rows", &rows,
+                             "One ROW_DTYPE struct per entry, in ticket order, as a read-only buffer.")
+      .def_property_readonly("documents", &documents, "Pairs of key and bytes, in ticket order.")
+      .def("plan_segment", &plan, py::arg("names"), py::arg("run_id") = "", kPlanDoc)
+      .def("segment_parts", &segment_parts,
+           "The planned file as buffers, in file order. Those of large payloads lie in the ring: use them "
+           "before release().");
+
+  py::class_<SharedConsumer, std::shared_ptr<SharedConsumer>>(module, "Consumer", kConsumerDoc)
+      .def(py::init(&attach), py::arg("fds"))
+      .def("drain", &drain_records, py::arg("max_bytes"), py::arg("max_records"),
+           py::arg("producer_dead") = false, kDrainDoc)
+      .def("release", &release_records, py::arg("drained"),
+           "Gives the space of a drain back, in the order of the drains; what was read is final then. "
+           "ValueError when done twice, RuntimeError when out of order.")
+      .def("names", &names_from, py::arg("start"), "(name, kind, origin, shard) of every id from `start` on.")
+      .def_property_readonly(
+          "closing", [](const SharedConsumer& self) { return self.consumer.closing(); },
+          "The trainer takes no more records.")
+      .def_property_readonly(
+          "epoch", [](const SharedConsumer& self) { return self.consumer.epoch(); },
+          "This is the n-th consumer of the ring.")
+      .def_property_readonly("head_ticket", &head_ticket, "Records released so far, over all consumers.")
+      .def_property_readonly(
+          "pending_records", [](const SharedConsumer& self) { return self.consumer.pending_records(); },
+          "Reserved, not released.")
+      .def_property_readonly(
+          "pending_bytes", [](const SharedConsumer& self) { return self.consumer.pending_bytes(); },
+          "Reserved, not released.")
+      .def_property_readonly(
+          "data_bytes", [](const SharedConsumer& self) { return self.consumer.data_bytes(); },
+          "Bytes that the ring may come to hold, or holds while no more memory is to be had; of the smallest "
+          "lane.")
+      .def_property_readonly(
+          "slots", [](const SharedConsumer& self) { return self.consumer.slots(); },
+          "Number of records the ring can hold; of the smallest lane.")
+      .def_property_readonly(
+          "fill", [](const SharedConsumer& self) { return self.consumer.fill(); },
+          "Share of the ring in use, 0 to 1: of bytes or of slots, whichever is larger, in the fullest lane.")
+      .def_property_readonly(
+          "early_commits", [](const SharedConsumer& self) { return self.consumer.early_commits(); },
+          "Records of a device that were found committed before their values were there.")
+      .def(
+          "counters", [](const SharedConsumer& self) { return counters_dict(self.consumer.counters()); },
+          "As Ring.counters().")
+      .def("count_drop", &count_drop, py::arg("reason"), py::arg("tensors"), py::arg("bytes"),
+           "Counts tensors that were not kept; reason: a key of DROP_REASONS.")
+      .def("report", &report, py::kw_only(), py::arg("records"), py::arg("bytes"), py::arg("rows"),
+           py::arg("last_step"), py::arg("error") = py::none(), kReportDoc)
+      .def("request_stop", &request_stop, py::arg("text"),
+           "Passes a stop request on to the trainer; the first one stands.")
+      .def("try_post_request", &try_post_request, py::arg("text"),
+           "Passes another request on to the trainer. False while the one before has not been taken.")
+      .def_property_readonly(
+          "requests_posted", [](const SharedConsumer& self) { return self.consumer.requests_posted(); },
+          "Requests passed on by try_post_request() so far, by earlier consumers of the ring too.");
+}
+
+}  // namespace tdcore

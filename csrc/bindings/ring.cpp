@@ -1,0 +1,202 @@
+// The trainer's side of the ring: class Ring, without capture() (bindings/capture.cpp) and what concerns
+// devices (bindings/device.cpp), which are added to it.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/memory_limits.hpp"
+#include "bindings/counters.hpp"
+#include "bindings/errors.hpp"
+#include "ring/ring.hpp"
+
+namespace py = pybind11;
+
+namespace tdcore {
+namespace {
+
+constexpr std::size_t kMostNameChars = 65536;  // MAX_NAME_CHARS in tdcore/layout.py
+constexpr double kMaxTimeoutSeconds = 1e9;     // 30 years; keeps the conversion to nanoseconds in range
+
+FullPolicy policy_from(const std::string& name) {
+  if (name == "block") return FullPolicy::kBlock;
+  if (name == "drop") return FullPolicy::kDrop;
+  if (name == "degrade") return FullPolicy::kDegrade;
+  throw py::value_error("policy must be 'block', 'drop' or 'degrade', got '" + name + "'");
+}
+
+const char* policy_name(FullPolicy policy) {
+  switch (policy) {
+    case FullPolicy::kBlock:
+      return "block";
+    case FullPolicy::kDrop:
+      return "drop";
+    case FullPolicy::kDegrade:
+      return "degrade";
+  }
+  return "?";
+}
+
+std::shared_ptr<Ring> make_ring(std::uint64_t data_bytes, std::uint64_t slots, std::uint64_t names_bytes,
+                                const std::string& policy, double block_timeout_seconds, int threads,
+                                std::uint32_t device_lanes, std::uint64_t device_lane_bytes,
+                                std::uint64_t device_lane_slots, std::uint64_t device_arena_bytes) {
+  if (!std::isfinite(block_timeout_seconds) || block_timeout_seconds < 0 ||
+      block_timeout_seconds > kMaxTimeoutSeconds) {
+    throw py::value_error("block_timeout_seconds must be from 0 to 1e9, got " +
+                          std::to_string(block_timeout_seconds));
+  }
+  RingConfig config;
+  config.data_bytes = data_bytes;
+  config.slots = slots;
+  config.names_bytes = names_bytes;
+  config.policy = policy_from(policy);
+  config.block_timeout = std::chrono::nanoseconds(static_cast<std::int64_t>(block_timeout_seconds * 1e9));
+  config.threads = threads;
+  config.device_lanes = device_lanes;
+  config.device_lane_bytes = device_lane_bytes;
+  config.device_lane_slots = device_lane_slots;
+  config.device_arena_bytes = device_arena_bytes;
+  try {
+    const py::gil_scoped_release unlocked;  // taking the memory lasts about 0.3 s per GiB
+    return std::make_shared<Ring>(config);
+  } catch (const std::system_error& error) {
+    throw_os_error(error);
+  }
+}
+
+/// Of UTF-8 text.
+bool is_too_long(std::string_view name) noexcept {
+  if (name.size() <= kMostNameChars) return false;
+  const auto begins = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; };
+  return static_cast<std::size_t>(std::count_if(name.begin(), name.end(), begins)) > kMostNameChars;
+}
+
+std::int64_t intern(Ring& ring, std::string_view name, std::uint32_t kind, std::string_view origin,
+                    std::string_view shard) {
+  if (is_too_long(name)) return kUnfitNameId;
+  const std::optional<std::uint32_t> id = ring.intern(name, kind, origin, shard);
+  return id ? static_cast<std::int64_t>(*id) : -1;
+}
+
+bool put_document(Ring& ring, std::string_view key, const py::bytes& data) {
+  const std::string_view bytes = data;
+  const py::gil_scoped_release unlocked;
+  return ring.put_document(key, bytes);
+}
+
+py::object stop_request(const Ring& ring) {
+  const std::optional<std::string> text = ring.stop_request();
+  if (!text) return py::none();
+  return decode_utf8(*text);
+}
+
+py::object take_request(const Ring& ring) {
+  const std::optional<std::string> text = ring.take_request();
+  if (!text) return py::none();
+  return decode_utf8(*text);
+}
+
+py::dict progress(const Ring& ring) {
+  const Progress now = ring.progress();
+  py::dict result;
+  result["epoch"] = now.epoch;
+  result["heartbeat_ns"] = now.heartbeat_ns;
+  result["records"] = now.records;
+  result["bytes"] = now.bytes;
+  result["rows"] = now.rows;
+  result["last_step"] = now.last_step;
+  result["pending_records"] = now.pending_records;
+  result["pending_bytes"] = now.pending_bytes;
+  result["errors"] = now.errors;
+  result["error"] = now.error.empty() ? py::object(py::none()) : decode_utf8(now.error);
+  return result;
+}
+
+constexpr const char* kRingDoc =
+    R"(The trainer's side of the ring that a flusher reads through a file descriptor.
+
+data_bytes, slots, names_bytes: powers of two (64 KiB to 64 GiB, 16 to 2**20, 4 KiB to 1 GiB). data_bytes and names_bytes are the most:
+the ring begins with 1 to 4 MiB of data and takes more memory when a record finds no room, and names take theirs as they come.
+policy: what a capture does when there is no room: 'block' (up to block_timeout_seconds, then drop), 'drop' or 'degrade'
+(keep statistics, leave payloads out). threads: that share the work of a large capture, the caller included; the others
+sleep until there is some.
+device_lanes (0 to 8): rings beside this one, for records that accelerators write, of device_lane_bytes and device_lane_slots
+each; their memory is taken when their device is first used. device_arena_bytes: of each device's memory, for payloads on their way.
+Any thread may call anything. In a forked child and after close() every method does nothing.
+Raises ValueError (sizes) or OSError (no memory).)";
+
+constexpr const char* kPretendDoc =
+    R"(For tests: rings of this process find no more than this much memory, in bytes. None: what there is.)";
+
+}  // namespace
+
+void bind_ring(py::module_& module) {
+  module.def(
+      "_pretend_available_memory",
+      [](std::optional<std::uint64_t> bytes) { pretend_available_memory(bytes.value_or(~std::uint64_t{0})); },
+      py::arg("bytes"), kPretendDoc);
+  py::class_<Ring, std::shared_ptr<Ring>>(module, "Ring", kRingDoc)
+      .def(py::init(&make_ring), py::kw_only(), py::arg("data_bytes"), py::arg("slots"),
+           py::arg("names_bytes") = RingConfig{}.names_bytes, py::arg("policy") = "block",
+           py::arg("block_timeout_seconds") = 30.0, py::arg("threads") = 1,
+           py::arg("device_lanes") = RingConfig{}.device_lanes,
+           py::arg("device_lane_bytes") = RingConfig{}.device_lane_bytes,
+           py::arg("device_lane_slots") = RingConfig{}.device_lane_slots,
+           py::arg("device_arena_bytes") = RingConfig{}.device_arena_bytes)
+      .def_property_readonly("fd", &Ring::fd,
+                             "Descriptor of the memfd, to be passed to the flusher; -1 after close().")
+      .def_property_readonly(
+          "fds", &Ring::fds,
+          "Descriptors of the main ring and of its lanes, for Consumer; empty after close().")
+      .def_property_readonly("early_commits", &Ring::early_commits,
+                             "Records of a device that were found committed before their values were there.")
+      .def_property_readonly("usable", &Ring::usable, "False in a forked child and after close().")
+      .def_property_readonly("data_bytes", &Ring::data_bytes, "The most that the ring of bytes may hold.")
+      .def_property_readonly("memory_bytes", &Ring::memory_bytes,
+                             "Bytes of shared memory taken so far, lanes included; 0 after close().")
+      .def("expect", &Ring::expect, py::arg("bytes"),
+           "Records of so many bytes in all will be in the ring at once soon: a thread takes the memory, so "
+           "that no "
+           "capture has to. Returns at once.")
+      .def("growth_refusal", &Ring::growth_refusal,
+           "Why the ring could not become larger when it last wanted to; \"\" when it could.")
+      .def_property_readonly("slots", &Ring::slots, "Number of records the ring can hold.")
+      .def_property_readonly("max_record_bytes", &Ring::max_record_bytes,
+                             "Largest record; larger tensors go in parts.")
+      .def_property_readonly(
+          "policy", [](const Ring& ring) { return policy_name(ring.policy()); },
+          "'block', 'drop' or 'degrade'.")
+      .def("intern", &intern, py::arg("name"), py::arg("kind"), py::arg("origin") = "", py::arg("shard") = "",
+           "Id of the name in the shared table, the same for the same arguments; -1 when the table cannot "
+           "grow any more, 4294967294 for a name of more than 65,536 characters: its tensors are counted and "
+           "make no rows. "
+           "The last part of a full table takes names of losses, scalars, metrics and hyperparameters only. "
+           "shard: the tensor's place in a larger one, as text (tdcore/shard.py).")
+      .def("put_document", &put_document, py::arg("key"), py::arg("data"),
+           "Sends a small file of the run; the last one of a key wins. False when it does not fit. May wait, "
+           "as the policy says.")
+      .def(
+          "counters", [](const Ring& ring) { return counters_dict(ring.counters()); },
+          "Totals so far: captures, tensors, payload_bytes, capture_ns, and drops by reason (those that "
+          "occurred). After close(): the last ones.")
+      .def("progress", &progress,
+           "What the flusher last reported, and what it has yet to take. heartbeat_ns is on "
+           "time.monotonic_ns()'s clock.")
+      .def("stop_request", &stop_request, "Text of a stop request that the flusher passed on, or None.")
+      .def("was_asked", &Ring::was_asked,
+           "Whether the flusher has passed on a stop, or a request that was not taken yet. Cheap.")
+      .def("take_request", &take_request, "Text of the request that waits, once; None when there is none.")
+      .def("set_closing", &Ring::set_closing,
+           "Takes no more records; the flusher drains what there is and leaves.")
+      .def(
+          "prefault", &Ring::start_prefault,
+          "Starts a thread that touches every page of the ring, so that no capture has to. Returns at once.");
+}
+
+}  // namespace tdcore

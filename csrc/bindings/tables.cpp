@@ -1,0 +1,165 @@
+// Tables of words and columns (DROP_REASONS, ABSENT_REASONS, DTYPES, ROW_DTYPE), and write_file().
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "bindings/errors.hpp"
+#include "ring/consumer/drained.hpp"
+#include "ring/record_names.hpp"
+#include "segment/file_writer.hpp"
+#include "segment/segment.hpp"
+
+namespace py = pybind11;
+
+namespace tdcore {
+namespace {
+
+// ---- write_file
+
+/// Contiguous views of Python buffers, held for as long as this lives.
+class Views {
+ public:
+  explicit Views(const py::sequence& parts) {
+    buffers_.reserve(py::len(parts));
+    for (const py::handle part : parts) {
+      Py_buffer buffer;
+      if (PyObject_GetBuffer(part.ptr(), &buffer, PyBUF_SIMPLE) != 0) {
+        release();
+        throw py::error_already_set();
+      }
+      buffers_.push_back(buffer);
+      pieces_.push_back({static_cast<const std::byte*>(buffer.buf), static_cast<std::uint64_t>(buffer.len)});
+    }
+  }
+  ~Views() { release(); }
+  Views(const Views&) = delete;
+  Views& operator=(const Views&) = delete;
+  std::span<const SegmentPiece> pieces() const noexcept { return pieces_; }
+
+ private:
+  void release() noexcept {
+    for (Py_buffer& buffer : buffers_) PyBuffer_Release(&buffer);
+    buffers_.clear();
+  }
+  std::vector<Py_buffer> buffers_;
+  std::vector<SegmentPiece> pieces_;
+};
+
+int write_parts(const py::object& path, const py::sequence& parts, bool direct, bool sync) {
+  PyObject* encoded = nullptr;
+  if (PyUnicode_FSConverter(path.ptr(), &encoded) == 0) throw py::error_already_set();
+  const auto name = py::reinterpret_steal<py::bytes>(encoded);
+  const std::string file = name;
+  const Views views(parts);
+  try {
+    const py::gil_scoped_release unlocked;
+    return write_file(file, views.pieces(), direct, sync) ? 1 : 0;
+  } catch (const std::system_error& error) {
+    throw_os_error(error, path);
+  }
+}
+
+// ---- Tables
+
+/// NumPy's dict form of a dtype: a list of columns with their places.
+class Columns {
+ public:
+  void add(const char* name, const py::object& format, std::size_t offset) {
+    names_.append(name);
+    formats_.append(format);
+    offsets_.append(offset);
+  }
+  void add(const char* name, const char* format, std::size_t offset) { add(name, py::str(format), offset); }
+  py::dict dtype(std::size_t item_bytes) const {
+    py::dict result;
+    result["names"] = names_;
+    result["formats"] = formats_;
+    result["offsets"] = offsets_;
+    result["itemsize"] = item_bytes;
+    return result;
+  }
+
+ private:
+  py::list names_;
+  py::list formats_;
+  py::list offsets_;
+};
+
+py::dict row_dtype(const py::object& stats_dtype) {
+  constexpr std::size_t kEntry = offsetof(Row, entry);
+  Columns columns;
+  columns.add("stats", stats_dtype, kEntry + offsetof(Entry, stats));
+  columns.add("payload_offset", "<u8", kEntry + offsetof(Entry, payload_offset));
+  columns.add("payload_bytes", "<u8", kEntry + offsetof(Entry, payload_bytes));
+  columns.add("element_offset", "<u8", kEntry + offsetof(Entry, element_offset));
+  columns.add("elements", "<u8", kEntry + offsetof(Entry, elements));
+  columns.add("shape", py::make_tuple("<i8", py::make_tuple(kMaxDims)), kEntry + offsetof(Entry, shape));
+  columns.add("name", "<u4", kEntry + offsetof(Entry, name));
+  columns.add("call", "<u4", kEntry + offsetof(Entry, call));
+  columns.add("seq", "<u4", kEntry + offsetof(Entry, seq));
+  columns.add("part", "<u4", kEntry + offsetof(Entry, part));
+  columns.add("parts", "<u4", kEntry + offsetof(Entry, parts));
+  columns.add("dtype", "u1", kEntry + offsetof(Entry, dtype));
+  columns.add("ndim", "u1", kEntry + offsetof(Entry, ndim));
+  columns.add("status", "u1", kEntry + offsetof(Entry, status));
+  columns.add("reason", "u1", kEntry + offsetof(Entry, reason));
+  columns.add("has_stats", "u1", kEntry + offsetof(Entry, has_stats));
+  columns.add("step", "<i8", offsetof(Row, step));
+  columns.add("mode_step", "<i8", offsetof(Row, mode_step));
+  columns.add("time_ns", "<i8", offsetof(Row, time_ns));
+  columns.add("ticket", "<u8", offsetof(Row, ticket));
+  columns.add("segment_offset", "<u8", offsetof(Row, segment_offset));
+  columns.add("mode", "<u4", offsetof(Row, mode));
+  columns.add("crc32c", "<u4", offsetof(Row, crc32c));
+  return columns.dtype(sizeof(Row));
+}
+
+py::dict drop_reasons() {
+  py::dict result;
+  for (unsigned code = 1; code < static_cast<unsigned>(DropReason::kCount); ++code) {
+    result[py::int_(code)] = drop_reason_name(static_cast<DropReason>(code));
+  }
+  return result;
+}
+
+py::dict absent_reasons() {
+  py::dict result;
+  for (unsigned code = 1; code < static_cast<unsigned>(AbsentReason::kCount); ++code) {
+    result[py::int_(code)] = absent_reason_name(static_cast<AbsentReason>(code));
+  }
+  return result;
+}
+
+py::dict dtypes() {
+  py::dict result;
+  for (unsigned code = 1; code < static_cast<unsigned>(Dtype::kCount); ++code) {
+    result[py::int_(code)] = dtype_name(static_cast<Dtype>(code));
+  }
+  return result;
+}
+
+constexpr const char* kWriteDoc =
+    R"(Writes a new file from buffers; 1 when O_DIRECT was used to the end, else 0.
+
+direct: try O_DIRECT; buffers that lie on pages (4096) are not copied. sync: fdatasync before returning. Without the GIL.
+Raises OSError (FileExistsError, ...) with path; then no file is left. Renaming, and syncing the folder, are the caller's.)";
+
+}  // namespace
+
+void bind_tables(py::module_& module);
+
+void bind_tables(py::module_& module) {
+  module.attr("DROP_REASONS") = drop_reasons();
+  module.attr("ABSENT_REASONS") = absent_reasons();
+  module.attr("DTYPES") = dtypes();
+  module.attr("ROW_DTYPE") = row_dtype(module.attr("STATS_DTYPE"));
+  module.attr("NO_PAYLOAD") = kNoPayload;
+  module.def("write_file", &write_parts, py::arg("path"), py::arg("parts"), py::kw_only(),
+             py::arg("direct") = true, py::arg("sync") = true, kWriteDoc);
+}
+
+}  // namespace tdcore

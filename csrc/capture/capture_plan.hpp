@@ -1,0 +1,165 @@
+// capture_plan.hpp: what a capture call makes of its requests, wherever the tensors lie: batches, parts,
+// rows, drops. What fills a record with values, the CPU (capture.cpp) or a device (device_capture.cpp),
+// derives from CapturePlan. capture.hpp says what a tensor is counted as when it is not kept.
+//
+// Threads: one plan per call. It waits only in the waiter, and never while it holds a reservation.
+#pragma once
+
+#include <ctime>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "capture/capture.hpp"
+#include "capture/capture_values.hpp"
+#include "cuda/launch.hpp"
+#include "ring/control_page.hpp"
+#include "ring/record.hpp"
+#include "ring/ring.hpp"
+
+namespace tdcore {
+
+/// Size and shape of a batch with a certain payload (each tensor's padded to kTensorAlignBytes).
+struct BatchSize {
+  std::uint64_t align;
+  std::uint64_t payload_offset;
+  std::uint64_t payload_bytes;  // padded
+  std::uint64_t bytes;          // of the record
+};
+
+/// guard_bytes: before a payload and behind it.
+inline BatchSize batch_size(std::uint64_t entries, std::uint64_t payload,
+                            std::uint64_t guard_bytes) noexcept {
+  const std::uint64_t head = sizeof(BatchHeader) + entries * sizeof(Entry);
+  if (payload == 0) return {kTensorAlignBytes, head, 0, head};
+  const std::uint64_t align = payload >= kDirectPayloadBytes ? kPageBytes : kTensorAlignBytes;
+  const std::uint64_t offset = round_up(head + guard_bytes, align);
+  const std::uint64_t padded = round_up(payload, align);
+  return {align, offset, padded, offset + padded + guard_bytes};
+}
+
+/// As long as entries * sizeof(Entry) + payload is no more than this, the batch fits: all that batch_size()
+/// rounds up is taken off.
+inline std::uint64_t sure_bytes(std::uint64_t record_bytes, std::uint64_t guard_bytes) noexcept {
+  const std::uint64_t most = sizeof(BatchHeader) + 2 * (guard_bytes + kPageBytes);
+  return record_bytes > most ? record_bytes - most : 0;
+}
+
+/// CLOCK_REALTIME.
+inline std::int64_t realtime_ns() noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+/// What one record can take.
+struct BatchLimits {
+  std::uint64_t record_bytes;
+  std::uint64_t guard_bytes = 0;
+  std::uint64_t entries = std::numeric_limits<std::uint64_t>::max();
+  // Tiles of cuda/launch.hpp that are read: a tensor with more goes in parts, also when only its statistics
+  // are asked for. Batches with this limit are prepared.
+  std::uint64_t tiles = std::numeric_limits<std::uint64_t>::max();  // without it, none of entries either
+};
+
+class CapturePlan {
+ public:
+  /// Plans all requests and makes their records.
+  CaptureResult run(std::span<const Request> requests);
+  /// A row for each that says why it was not captured.
+  CaptureResult skip_all(std::span<const Request> requests, DropReason reason);
+
+ protected:
+  /// records: the ring that takes them. counts: where drops are counted and the order of execution is kept.
+  CapturePlan(Ring& records, Ring& counts, const Moment& moment, Waiter waiter, const BatchLimits& limits,
+              std::vector<Item>& items) noexcept
+      : records_(records),
+        counts_(counts),
+        moment_(moment),
+        waiter_(waiter),
+        limits_(limits),
+        sure_bytes_(sure_bytes(limits.record_bytes, limits.guard_bytes)),
+        limited_(limits.tiles != std::numeric_limits<std::uint64_t>::max()),
+        items_(items),
+        time_ns_(realtime_ns()) {
+    items_.clear();
+  }
+  ~CapturePlan() = default;
+
+  /// What cannot be taken now is degraded or dropped, before room is asked for. May leave no items.
+  virtual void prepare() noexcept {}
+  /// Makes and commits the record of items(), or gives it up.
+  virtual void make(const Reservation& room, const BatchSize& size) noexcept = 0;
+
+  std::vector<Item>& items() noexcept { return items_; }
+  std::uint64_t payload() const noexcept { return payload_; }
+  Ring& records() const noexcept { return records_; }
+
+  /// Header and entries without values; counts what is kept.
+  Entry* write_rows(std::byte* record, const BatchSize& size, std::uint64_t guard) noexcept;
+  /// What write_rows() counted as kept is not, after all.
+  void uncount() noexcept;
+  /// Takes the payloads out of the batch: statistics are kept, and rows say so.
+  void degrade() noexcept;
+  /// Counts the tensors of the batch that were not yet, as not kept.
+  void drop(DropReason reason) noexcept;
+  /// Takes those items out of the batch that `which` names: a whole tensor leaves a row that says so, a part
+  /// takes the parts that follow with it.
+  template <typename Which>
+  void drop_some(DropReason reason, Which&& which) noexcept;
+
+ private:
+  void add_request(const Request& request, std::uint64_t index);
+  void flush();
+  void add_tensor(const Request& request, std::uint64_t index);
+  void add_parts(Item item, std::uint64_t item_bytes, std::uint64_t per_part);
+  bool fits(std::uint64_t entries, std::uint64_t payload) const noexcept;
+  bool is_over_limits(const Item& item) const noexcept;
+  void add(const Item& item);
+  void skip(Item item, DropReason reason);
+  void skip_in_place(Item& item, DropReason reason) noexcept;
+  void lose(const Item& item, DropReason reason) noexcept;
+  void give_up(std::uint64_t index, DropReason reason, std::uint64_t bytes) noexcept;
+  void add_up() noexcept;
+  Reservation reserve(const BatchSize& size);
+  void write_entry(const Item& item, std::uint32_t seq, bool stats_follow, Entry& entry) const noexcept;
+
+  static constexpr std::uint64_t kNoRequest = std::numeric_limits<std::uint64_t>::max();
+
+  Ring& records_;
+  Ring& counts_;
+  const Moment& moment_;
+  const Waiter waiter_;
+  const BatchLimits limits_;
+  const std::uint64_t sure_bytes_;
+  const bool limited_;        // whether entries and tiles are
+  std::vector<Item>& items_;  // of the batch that is being planned
+  const std::int64_t time_ns_;
+  std::uint64_t payload_ = 0;           // of items_, each padded
+  std::uint64_t tiles_ = 0;             // of items_, with that limit
+  std::uint64_t counted_ = kNoRequest;  // last request that was counted as not kept
+  std::uint64_t lost_ = kNoRequest;     // last request that lost a part
+  DropReason lost_reason_ = DropReason::kNone;
+  CaptureResult result_;
+};
+
+template <typename Which>
+void CapturePlan::drop_some(DropReason reason, Which&& which) noexcept {
+  std::size_t left = 0;
+  for (Item& item : items_) {
+    const bool named = which(item);
+    if (named && item.parts > 1) {
+      lose(item, reason);
+      continue;
+    }
+    if (named) skip_in_place(item, reason);
+    items_[left++] = item;
+  }
+  items_.resize(left);
+  add_up();
+}
+
+}  // namespace tdcore

@@ -1,0 +1,181 @@
+#include "device/device_capture.hpp"
+
+#include <array>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "device/device_engine.hpp"
+#include "stats/cpu.hpp"
+
+namespace tdcore {
+namespace {
+
+constexpr std::size_t kMostDevices = 64;
+
+/// Rows without values, in the main ring.
+class RowPlan final : public CapturePlan {
+ public:
+  RowPlan(Ring& ring, const Moment& moment, Waiter waiter, std::vector<Item>& items) noexcept
+      : CapturePlan(ring, ring, moment, waiter, {.record_bytes = ring.max_record_bytes()}, items) {}
+
+ private:
+  void make(const Reservation& room, const BatchSize& size) noexcept override {
+    (void)write_rows(room.data, size, 0);
+    records().commit(room);
+  }
+};
+
+/// Tensors on a device.
+class DevicePlan final : public CapturePlan {
+ public:
+  DevicePlan(DeviceEngine& engine, Ring& main, const Moment& moment, Waiter waiter, StreamHandle stream,
+             std::vector<Item>& items) noexcept
+      : CapturePlan(engine.lane(), main, moment, waiter, engine.limits(), items),
+        engine_(engine),
+        stream_(stream) {}
+
+ private:
+  void prepare() noexcept override;
+  void make(const Reservation& room, const BatchSize& size) noexcept override;
+  bool fit() noexcept;
+  BatchSize size_now() noexcept { return batch_size(items().size(), payload(), kGuardBytes); }
+
+  DeviceEngine& engine_;
+  const StreamHandle stream_;
+};
+
+/// Leaves out of the batch what finds no room on the device now. Locked. False when nothing is left.
+bool DevicePlan::fit() noexcept {
+  for (;;) {
+    const TableSize table = measure_table(items());
+    switch (engine_.find_room(table, size_now().payload_bytes, stream_)) {
+      case DeviceEngine::Fit::kFits:
+        return !items().empty();
+      case DeviceEngine::Fit::kArenaFull:
+        if (records().policy() == FullPolicy::kDegrade) {
+          degrade();
+        } else {
+          drop_some(DropReason::kArenaFull, [](const Item& item) { return is_packed(item); });
+        }
+        break;
+      case DeviceEngine::Fit::kTablesFull:
+        drop_some(DropReason::kArenaFull,
+                  [](const Item& item) { return is_packed(item) || is_reduced(item); });
+        break;
+      case DeviceEngine::Fit::kOff:
+        drop(DropReason::kDeviceError);
+        items().clear();
+        return false;
+    }
+  }
+}
+
+/// Before room in the ring is asked for, so that it is not taken for payloads that find none in the arena.
+void DevicePlan::prepare() noexcept {
+  if (records().policy() == FullPolicy::kBlock && engine_.on()) return;  // there the stream waits, if need be
+  const std::scoped_lock lock(engine_.mutex());
+  (void)fit();
+}
+
+void DevicePlan::make(const Reservation& room, const BatchSize&) noexcept {
+  const std::scoped_lock lock(engine_.mutex());
+  if (!fit()) return records().abort(room);  // others were faster
+  const BatchSize size = size_now();
+  const TableSize table = measure_table(items());
+  const std::uint64_t guard = table.empty() ? 0 : engine_.next_guard();
+  Entry* const entries = write_rows(room.data, size, guard);
+  for (std::size_t i = 0; i < items().size(); ++i) {
+    const Item& item = items()[i];
+    if (item.stats && !is_reduced(item)) entries[i].stats = empty_stats();
+  }
+  if (size.payload_bytes > 0) {  // not those of an earlier lap
+    std::byte* const payload = room.data + size.payload_offset;
+    std::memset(payload - kGuardBytes, 0, kGuardBytes);
+    std::memset(payload + size.payload_bytes, 0, kGuardBytes);
+  }
+  if (table.empty()) return records().commit(room);
+  if (engine_.launch(
+          {.room = room, .size = size, .table = table, .items = items(), .guard = guard, .stream = stream_}))
+    return;
+  uncount();
+  drop(DropReason::kDeviceError);
+}
+
+/// Counts those that have values as not kept, without rows.
+CaptureResult count_all(Ring& main, std::span<const Request> requests, DropReason reason) noexcept {
+  CaptureResult result;
+  for (const Request& request : requests) {
+    if (request.status == EntryStatus::kAbsent) continue;
+    const bool ok = request.status == EntryStatus::kOk;
+    const bool bytes = ok && (request.flags & kWantPayload) != 0;
+    main.count_drop(ok ? reason : request.reason, 1, bytes ? view_bytes(request.tensor) : 0);
+    ++result.not_kept;
+  }
+  return result;
+}
+
+bool is_captured_into_a_graph(DeviceEngine& engine, StreamHandle stream) noexcept {
+  const std::scoped_lock lock(engine.mutex());
+  return engine.on() && engine.is_capturing(stream);
+}
+
+}  // namespace
+
+DeviceCapture::DeviceCapture(std::unique_ptr<Device> device, std::shared_ptr<Ring> lane, Ring& main,
+                             const DeviceCaptureConfig& config) noexcept
+    : main_(main),
+      engine_(new(std::nothrow) DeviceEngine(std::move(device), std::move(lane), main, config)) {}
+
+DeviceCapture::~DeviceCapture() {
+  if (engine_ != nullptr && !engine_->here())
+    (void)engine_.release();  // a forked child: its threads are not here
+}
+
+CaptureResult DeviceCapture::capture(std::span<const Request> requests, const Moment& moment,
+                                     StreamHandle stream, Waiter waiter) {
+  if (!main_.usable()) return {};
+  thread_local std::vector<Item> items;  // keeps its room from call to call
+  if (engine_ == nullptr || !engine_->on()) {
+    (void)busy();  // it failed just now: what was lost with it is counted
+    return RowPlan(main_, moment, waiter, items).skip_all(requests, DropReason::kDeviceError);
+  }
+  if (is_captured_into_a_graph(*engine_, stream))
+    return count_all(main_, requests, DropReason::kGraphCapture);
+  return DevicePlan(*engine_, main_, moment, waiter, stream, items).run(requests);
+}
+
+bool DeviceCapture::mark_step_end(std::int64_t step, std::span<DeviceCapture* const> others) noexcept {
+  std::array<DeviceEngine*, kMostDevices> engines{};
+  std::size_t count = 0;
+  if (engine_ == nullptr || others.size() > engines.size()) return false;
+  for (DeviceCapture* const other : others) {
+    if (other->engine_ != nullptr) engines[count++] = other->engine_.get();
+  }
+  return engine_->mark_step_end(step, {engines.data(), count});
+}
+
+std::uint64_t DeviceCapture::enqueued() const noexcept {
+  return engine_ != nullptr ? engine_->launched() : 0;
+}
+
+bool DeviceCapture::has_read(std::uint64_t records) const noexcept {
+  return engine_ == nullptr || engine_->has_read(records);
+}
+
+bool DeviceCapture::in_use() const noexcept { return engine_ != nullptr && engine_->on(); }
+
+bool DeviceCapture::busy() const noexcept { return engine_ != nullptr && engine_->busy(); }
+
+DeviceReport DeviceCapture::report() const {
+  if (engine_ != nullptr) return engine_->report();
+  DeviceReport report;
+  report.error = "no memory for what captures";
+  return report;
+}
+
+void DeviceCapture::close() noexcept {
+  if (engine_ != nullptr) engine_->close();
+}
+
+}  // namespace tdcore

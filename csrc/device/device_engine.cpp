@@ -1,0 +1,229 @@
+#include "device/device_engine.hpp"
+
+#include <algorithm>
+
+namespace tdcore {
+namespace {
+
+constexpr std::uint64_t kArenaShare = 4;          // of the arena, for one record
+constexpr std::uint64_t kScratchShare = 2;        // of the scratch, for one batch
+constexpr std::uint64_t kMergeBytes = 64 * 1024;  // zeroing so much more is cheaper than one more call
+
+std::uint64_t aligned(std::uint64_t bytes) noexcept { return round_up(bytes, kDeviceAlignBytes); }
+
+}  // namespace
+
+DeviceEngine::DeviceEngine(std::unique_ptr<Device> device, std::shared_ptr<Ring> lane, Ring& main,
+                           const DeviceCaptureConfig& config) noexcept
+    : device_(std::move(device)), lane_(std::move(lane)), main_(main) {
+  try {
+    fork_guard_ = std::make_unique<const ForkGuard>();
+    if (device_ == nullptr || lane_ == nullptr) {
+      error_ = "there is no device, or no ring for it";
+      return;
+    }
+    info_ = device_->info();
+    on_.store(set_up(config), std::memory_order_relaxed);
+  } catch (const std::exception& error) {
+    error_ = error.what();
+  }
+}
+
+bool DeviceEngine::set_up(const DeviceCaptureConfig& config) {
+  const auto missing = [&](const char* what, std::uint64_t bytes) {
+    const std::string reason = device_->first_error();
+    error_ = std::string("no ") + what + " (" + std::to_string(bytes) + " bytes)" +
+             (reason.empty() ? "" : ": " + reason);
+    return false;
+  };
+  if (!lane_->take_memory(&error_)) return false;
+  lane_memory_ = lane_->memory();
+  if (lane_memory_ == nullptr) return missing("ring: it is closed", 0);
+  const Mapping mapping = lane_->mapping();
+  if (!device_->pin(mapping.base, mapping.bytes)) return missing("way to pin the ring", mapping.bytes);
+  const std::uint64_t arena = aligned(config.arena_bytes);
+  const std::uint64_t scratch = aligned(config.scratch_bytes);
+  const std::uint64_t tables = aligned(config.table_bytes);
+  arena_ = static_cast<std::byte*>(device_->allocate(arena));
+  if (arena_ == nullptr) return missing("device memory for the arena", arena);
+  scratch_ = static_cast<std::byte*>(device_->allocate(scratch));
+  if (scratch_ == nullptr) return missing("device memory for scratch", scratch);
+  tables_ = static_cast<std::byte*>(device_->allocate_host(tables));
+  if (tables_ == nullptr) return missing("pinned memory for tables", tables);
+  copies_ = device_->make_stream();
+  if (copies_ == 0) return missing("stream", 0);
+  if (!payload_pieces_.make(*device_, config.in_flight) || !table_pieces_.make(*device_, config.in_flight))
+    return missing("events", 0);
+  arena_space_ = FifoSpace(arena);
+  scratch_space_ = FifoSpace(scratch);
+  table_space_ = FifoSpace(tables);
+  limits_.record_bytes = std::min(lane_->max_record_bytes(), arena / kArenaShare);
+  limits_.guard_bytes = kGuardBytes;
+  const std::uint64_t table_share = std::min(tables, scratch / kScratchShare) / 4;
+  const std::uint64_t entries =
+      table_share > kTableFixedBytes ? (table_share - kTableFixedBytes) / kTableEntryBytes : 0;
+  limits_.entries = std::min<std::uint64_t>(config.max_items, entries);
+  // A tile's counter is in the table; there is far less than one per tile.
+  limits_.tiles = (scratch / kScratchShare - table_share) / (sizeof(TensorStats) + sizeof(std::uint32_t));
+  if (limits_.entries == 0 || limits_.tiles == 0)
+    return missing("room for a batch in tables or scratch", tables);
+  guards_ = static_cast<std::uint64_t>(realtime_ns());
+  early_seen_ = main_.early_commits();
+  rung_ = info_.best_rung;
+  return !commits_by_host() || start_poller() || missing("thread that asks events", 0);
+}
+
+bool DeviceEngine::fail(const char* what) noexcept {
+  if (on_.exchange(false, std::memory_order_relaxed) && error_.empty()) {
+    try {
+      error_ = std::string(what) + ": " + device_->first_error();
+    } catch (const std::exception&) {  // no memory for words
+    }
+  }
+  return false;
+}
+
+std::uint64_t DeviceEngine::next_guard() noexcept {
+  const std::uint64_t guard = ++guards_ * 0x9E3779B97F4A7C15;  // each value once in 2^64
+  return guard == 0 ? next_guard() : guard;
+}
+
+// ---- batches
+
+DeviceEngine::Fit DeviceEngine::find_room(const TableSize& table, std::uint64_t payload_bytes,
+                                          StreamHandle stream) noexcept {
+  if (!on()) return Fit::kOff;
+  step_down();
+  reclaim();
+  if (!on()) return Fit::kOff;
+  if (table.empty()) return Fit::kFits;
+  bool refused = false;
+  const Stretch pinned = table_space_.place(aligned(table.upload_bytes));
+  const bool table_fits =
+      table_space_.fits(pinned) &&  // written by the host: no stream can wait for it
+      make_room(*device_, table_pieces_, scratch_space_, scratch_space_.place(table.device_bytes), stream,
+                lane_->policy() == FullPolicy::kBlock ? Reuse::kStreamWaits : Reuse::kBehindSameStream,
+                refused);
+  bool payload_fits = true;
+  if (payload_bytes > 0 && !refused) {
+    const Stretch piece = arena_space_.place(aligned(payload_bytes + 2 * kGuardBytes));
+    payload_fits =
+        make_room(*device_, payload_pieces_, arena_space_, piece, stream,
+                  lane_->policy() == FullPolicy::kBlock ? Reuse::kStreamWaits : Reuse::kNever, refused);
+  }
+  if (refused) {
+    fail("a stream could not be made to wait");
+    return Fit::kOff;
+  }
+  if (!payload_fits) return Fit::kArenaFull;
+  return table_fits ? Fit::kFits : Fit::kTablesFull;
+}
+
+/// Zeros between payloads and behind the last: whatever lay in the arena is not to be seen.
+bool DeviceEngine::fill_gaps(const DeviceBatch& batch, std::byte* payload) noexcept {
+  std::uint64_t position = 0;
+  std::uint64_t from = 0;
+  std::uint64_t to = 0;
+  const auto zero = [&] { return from == to || device_->fill_zero(batch.stream, payload + from, to - from); };
+  const auto add = [&](std::uint64_t begin, std::uint64_t end) {
+    if (begin == end) return true;
+    const bool near = from != to && begin - to <= kMergeBytes;
+    if (!near && !zero()) return false;
+    if (!near) from = begin;
+    to = end;
+    return true;
+  };
+  for (const Item& item : batch.items) {
+    if (!is_packed(item)) continue;
+    if (!add(position, item.payload_offset)) return false;
+    position = item.payload_offset + item.payload_bytes;
+  }
+  return add(position, batch.size.payload_bytes) && zero();
+}
+
+void DeviceEngine::keep_flight(Piece& piece, const DeviceBatch& batch, const DeviceCommit& commit) noexcept {
+  Flight& flight = piece.flight;
+  flight.room = batch.room;
+  flight.commit = commit;
+  flight.by_host = commits_by_host();
+  for (const Item& item : batch.items) {
+    if (item.status == EntryStatus::kSkipped) continue;
+    // Counted with its last part: what is lost is the end of what was enqueued.
+    const bool counted = item.reason == DropReason::kDegraded || item.part + 1 != item.parts;
+    flight.tensors += counted ? 0 : 1;
+    flight.bytes += item.payload_bytes;
+  }
+  ++in_flight_;
+  if (!flight.by_host) return;
+  ++polled_;
+  poll_wanted_.notify_one();
+}
+
+/// Enqueues a batch. False when something was refused.
+bool DeviceEngine::send(const DeviceBatch& batch, Piece& table, Piece& payload,
+                        const DeviceCommit& commit) noexcept {
+  std::byte* const record = batch.room.data;
+  std::byte* const host = tables_ + table_space_.at(table.pinned);
+  const bool saves = batch.table.packs > 0;
+  const std::uint64_t payload_bytes = saves ? batch.size.payload_bytes : 0;
+  const TablePlace place{
+      .host = host,
+      .device = scratch_ + scratch_space_.at(table.memory),
+      .payload = saves ? arena_ + arena_space_.at(payload.memory) : nullptr,
+      .payload_bytes = payload_bytes,
+      .first_stats = static_cast<TensorStats*>(device_->device_address(record + sizeof(BatchHeader))),
+      .guard = batch.guard};
+  Launches launches = fill_table(batch.items, batch.table, place);
+  if (!saves && !commits_by_host()) {
+    launches.stats.commit_word = static_cast<std::uint64_t*>(device_->device_address(commit.word));
+    launches.stats.commit_value = commit.value;
+  }
+  const StreamHandle stream = batch.stream;
+  if (!device_->copy_to_device(stream, place.device, host, batch.table.upload_bytes) ||
+      (saves && !fill_gaps(batch, place.payload + kGuardBytes)) ||
+      (batch.table.stats > 0 && !device_->launch_stats(stream, launches.stats)) ||
+      (saves && !device_->launch_pack(stream, launches.pack)) ||
+      !device_->record_event(table.event, stream)) {
+    return false;
+  }
+  if (!saves) return true;
+  return device_->wait_event(copies_, table.event) &&
+         device_->copy_to_host(copies_, record + batch.size.payload_offset - kGuardBytes, place.payload,
+                               payload_bytes + 2 * kGuardBytes) &&
+         (commits_by_host() || device_->write_word(copies_, commit.word, commit.value, rung_)) &&
+         device_->record_event(payload.event, copies_);
+}
+
+bool DeviceEngine::launch(const DeviceBatch& batch) noexcept {
+  const bool saves = batch.table.packs > 0;
+  Piece& table = table_pieces_.next();
+  Piece& payload = payload_pieces_.next();
+  table.start(batch.stream);
+  table.pinned = table_space_.place(aligned(batch.table.upload_bytes));
+  table.memory = scratch_space_.place(batch.table.device_bytes);
+  table_space_.take(table.pinned);
+  scratch_space_.take(table.memory);
+  if (saves) {
+    payload.start(copies_);
+    payload.memory = arena_space_.place(aligned(batch.size.payload_bytes + 2 * kGuardBytes));
+    arena_space_.take(payload.memory);
+  }
+  const DeviceCommit commit = lane_->hand_over(batch.room);
+  if (commit.word == nullptr) return fail("the ring was closed");
+  Flight& flight = (saves ? payload : table).flight;
+  keep_flight(saves ? payload : table, batch, commit);
+  if (!send(batch, table, payload, commit)) {
+    // What was enqueued may still run, the commit among it: nothing says when. The plan counts the batch.
+    lost_track_ = true;
+    flight.tensors = 0;
+    flight.bytes = 0;
+    (void)fail("the device refused");
+    return !lose(flight);
+  }
+  table_pieces_.push();
+  if (saves) payload_pieces_.push();
+  ++launched_;
+  return true;
+}
+
+}  // namespace tdcore

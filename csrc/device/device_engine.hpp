@@ -1,0 +1,126 @@
+// device_engine.hpp: what DeviceCapture has on its device: memory, work in flight, commits, the end.
+//
+// Three memories: the arena for payloads, freed when they have arrived in the ring; scratch for launch tables
+// and partial statistics, freed when the kernels have run, together with the pinned memory that the tables
+// are uploaded from. A record in flight belongs to the piece whose event follows its commit.
+// Errors: the first one turns the device off for good. Records that will never be committed are given up (the
+// consumer skips them) and counted as kDeviceError; nothing writes into the lane any more, so that what the
+// device may still write there harms nobody.
+// Threads: what says "locked" with the mutex held; the rest from any thread. kPoll has a thread of its own.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+
+#include "capture/capture_plan.hpp"
+#include "device/device_capture.hpp"
+#include "device/device_pieces.hpp"
+#include "device/device_table.hpp"
+#include "ring/ring_memory.hpp"
+
+namespace tdcore {
+
+/// A batch that is written but for its values.
+struct DeviceBatch {
+  Reservation room;
+  BatchSize size;
+  TableSize table;
+  std::span<const Item> items;
+  std::uint64_t guard;
+  StreamHandle stream;
+};
+
+class DeviceEngine {
+ public:
+  /// Errors, of any kind, are left in report().error.
+  DeviceEngine(std::unique_ptr<Device> device, std::shared_ptr<Ring> lane, Ring& main,
+               const DeviceCaptureConfig& config) noexcept;
+  ~DeviceEngine() { close(); }
+  DeviceEngine(const DeviceEngine&) = delete;
+  DeviceEngine& operator=(const DeviceEngine&) = delete;
+
+  /// False in a forked child.
+  bool here() const noexcept { return fork_guard_ != nullptr && fork_guard_->here(); }
+  /// Whether the device is used: no error yet, not closed.
+  bool on() const noexcept { return on_.load(std::memory_order_relaxed); }
+  const BatchLimits& limits() const noexcept { return limits_; }
+  /// Locked: close() takes the device away.
+  bool is_capturing(StreamHandle stream) noexcept { return device_->is_capturing(stream); }
+  Ring& lane() noexcept { return *lane_; }
+
+  std::mutex& mutex() noexcept { return mutex_; }
+  enum class Fit { kFits, kArenaFull, kTablesFull, kOff };
+  /// Locked. Takes note of what has ended, and whether a batch could go now.
+  Fit find_room(const TableSize& table, std::uint64_t payload_bytes, StreamHandle stream) noexcept;
+  /// Locked, after kFits. False when the device refused: the record is not committed.
+  bool launch(const DeviceBatch& batch) noexcept;
+  std::uint64_t next_guard() noexcept;  // locked; never 0
+
+  bool mark_step_end(std::int64_t step, std::span<DeviceEngine* const> others) noexcept;
+  bool busy() noexcept;
+  std::uint64_t launched() noexcept;
+  /// Whether the tensors of the first so many batches have been read.
+  bool has_read(std::uint64_t batches) noexcept;
+  DeviceReport report() noexcept;
+  void close() noexcept;
+
+ private:
+  struct Events;  // behind all that is in flight
+
+  bool set_up(const DeviceCaptureConfig& config);
+  bool fail(const char* what) noexcept;
+  void step_down() noexcept;
+  bool start_poller() noexcept;
+  void poll() noexcept;
+  void settle() noexcept;
+  void reclaim() noexcept;
+  bool look(Piece& piece) noexcept;
+  void end_flight(Flight& flight) noexcept;
+  bool lose(Flight& flight) noexcept;
+  void pop_done() noexcept;
+  bool pending_events(Events& events) noexcept;
+  bool fill_gaps(const DeviceBatch& batch, std::byte* payload) noexcept;
+  bool send(const DeviceBatch& batch, Piece& table, Piece& payload, const DeviceCommit& commit) noexcept;
+  bool commit_marker(const Reservation& room, const Events& events) noexcept;
+  void keep_flight(Piece& piece, const DeviceBatch& batch, const DeviceCommit& commit) noexcept;
+  bool commits_by_host() const noexcept { return rung_ == CommitRung::kPoll; }
+
+  std::unique_ptr<const ForkGuard> fork_guard_;
+  std::unique_ptr<Device> device_;  // null after close() and when there was none
+  const std::shared_ptr<Ring> lane_;
+  Ring& main_;
+  std::shared_ptr<RingMemory> lane_memory_;  // so that the pinned pages stay as long as the device
+  BatchLimits limits_{};
+  std::atomic<bool> on_{false};  // relaxed: a hint outside of the mutex
+
+  std::mutex mutex_;  // of all that follows
+  DeviceInfo info_;
+  std::string error_;
+  bool closed_ = false;
+  bool lost_track_ = false;  // something was enqueued that no event stands behind
+  CommitRung rung_ = CommitRung::kPoll;
+  std::uint64_t early_seen_ = 0;
+  std::uint64_t guards_ = 0;
+  std::uint64_t launched_ = 0;   // batches
+  std::uint64_t in_flight_ = 0;  // records
+  std::uint64_t polled_ = 0;     // of them, those to be committed by the host
+  StreamHandle copies_ = 0;
+  std::byte* arena_ = nullptr;
+  std::byte* scratch_ = nullptr;
+  std::byte* tables_ = nullptr;  // pinned
+  FifoSpace arena_space_{1};
+  FifoSpace scratch_space_{1};
+  FifoSpace table_space_{1};
+  PieceList payload_pieces_;  // events on copies_
+  PieceList table_pieces_;    // events on the training's streams
+  bool stop_polling_ = false;
+  std::condition_variable poll_wanted_;
+  std::unique_ptr<std::thread> poller_;  // only close() joins it
+};
+
+}  // namespace tdcore

@@ -1,0 +1,240 @@
+#include "device/device_set.hpp"
+
+#include <algorithm>
+#include <exception>
+
+#include "cuda/cuda_device.hpp"
+#include "ring/ring.hpp"
+
+namespace tdcore {
+
+void Groups::clear() noexcept {
+  host.clear();
+  for (DeviceGroup& group : groups_) group.requests.clear();
+  used_ = 0;
+}
+
+DeviceGroup& Groups::of(int device, StreamHandle stream) {
+  const auto used = groups_.begin() + static_cast<std::ptrdiff_t>(used_);
+  const auto found = std::find_if(groups_.begin(), used, [&](const DeviceGroup& group) {
+    return group.device == device && group.stream == stream;
+  });
+  if (found != used) return *found;
+  if (used_ == groups_.size()) groups_.emplace_back();
+  DeviceGroup& group = groups_[used_++];
+  group.device = device;
+  group.stream = stream;
+  return group;
+}
+
+DeviceSet::DeviceSet(Ring& main)
+    : main_(main), guard_(main.memory()->guard()), place_count_(std::min(main.lanes().size(), kMaxPlaces)) {}
+
+DeviceSet::~DeviceSet() {
+  close();
+  if (guard_->here()) return;
+  for (Place& place : places_) (void)place.capture.release();  // the parent's
+  for (Loan& loan : loans_) (void)loan.borrowed.release();
+}
+
+bool DeviceSet::set_factory(int device, DeviceFactory factory) {
+  const std::lock_guard lock(mutex_);
+  if (find(device) != nullptr) return false;
+  factories_.emplace_back(device, std::move(factory));
+  return true;
+}
+
+void DeviceSet::redirect_host(int device) noexcept { redirect_.store(device, std::memory_order_relaxed); }
+
+const DeviceSet::Place* DeviceSet::find(int device) const noexcept {
+  for (const Place& place : places()) {
+    if (place.device.load(std::memory_order_relaxed) == device) return &place;
+  }
+  return nullptr;
+}
+
+DeviceCapture* DeviceSet::ready(int device) const noexcept {
+  const Place* place = find(device);
+  // Acquire: pairs with the release in make().
+  const bool made = place != nullptr && place->state.load(std::memory_order_acquire) == State::kReady;
+  return made ? place->capture.get() : nullptr;
+}
+
+bool DeviceSet::is_new(int device) const noexcept {
+  if (const Place* place = find(device); place != nullptr)
+    return place->state.load(std::memory_order_relaxed) <= State::kPostponed;
+  return place_count_ > 0 && places_[place_count_ - 1].device.load(std::memory_order_relaxed) == kHostMemory;
+}
+
+bool DeviceSet::prepare(int device, StreamHandle stream) noexcept {
+  if (!guard_->here()) return false;
+  try {
+    const std::lock_guard lock(mutex_);
+    if (closed_.load(std::memory_order_relaxed)) return false;  // while we waited; close() closes no more
+    for (std::size_t i = 0; i < place_count_; ++i) {
+      Place& place = places_[i];
+      const int served = place.device.load(std::memory_order_relaxed);
+      if (served != device && served != kHostMemory) continue;
+      place.device.store(device, std::memory_order_relaxed);
+      if (place.state.load(std::memory_order_relaxed) <= State::kPostponed)
+        make(place, device, stream, main_.lanes()[i]);
+      return place.state.load(std::memory_order_relaxed) == State::kReady;
+    }
+    (void)why_not(device);
+  } catch (const std::exception&) {  // no memory: tried again at the next call
+  }
+  return false;
+}
+
+std::unique_ptr<Device> DeviceSet::open(int device, std::string& why) {
+  const auto own = std::find_if(factories_.begin(), factories_.end(),
+                                [&](const auto& entry) { return entry.first == device; });
+  return own != factories_.end() ? own->second(device, why) : cuda::open_cuda_device(device, why);
+}
+
+void DeviceSet::make(Place& place, int device, StreamHandle stream, const std::shared_ptr<Ring>& lane) {
+  if (place.opened == nullptr) place.opened = open(device, place.why);
+  if (place.opened != nullptr && place.opened->is_capturing(stream)) {
+    place.state.store(State::kPostponed, std::memory_order_relaxed);
+    return;
+  }
+  if (place.opened != nullptr) {
+    const DeviceCaptureConfig config{.arena_bytes = main_.device_arena_bytes()};
+    place.capture = std::make_unique<DeviceCapture>(std::move(place.opened), lane, main_, config);
+    place.why = place.capture->report().error;
+  }
+  const bool usable = place.capture != nullptr && place.why.empty();
+  if (!usable) refused_.store(true, std::memory_order_relaxed);
+  // Release: pairs with the acquire in ready().
+  place.state.store(usable ? State::kReady : State::kRefused, std::memory_order_release);
+}
+
+DropReason DeviceSet::why_not(int device) const noexcept {
+  const Place* place = find(device);
+  if (place == nullptr) {
+    unserved_.store(device, std::memory_order_relaxed);
+    refused_.store(true, std::memory_order_relaxed);
+    return DropReason::kUnsupportedDevice;
+  }
+  if (place->state.load(std::memory_order_relaxed) == State::kPostponed) return DropReason::kGraphCapture;
+  refused_.store(true, std::memory_order_relaxed);  // it may have broken meanwhile
+  return DropReason::kDeviceError;
+}
+
+/// Under mutex_.
+std::string DeviceSet::why(const Place& place) const {
+  return place.why.empty() && place.capture != nullptr ? place.capture->report().error : place.why;
+}
+
+std::string DeviceSet::refusals() const {
+  // Without the mutex as long as all is well: another thread may be setting a device up.
+  if (!refused_.load(std::memory_order_relaxed) || !guard_->here()) return {};
+  const std::lock_guard lock(mutex_);
+  std::string text;
+  for (const Place& place : places()) {
+    if (place.state.load(std::memory_order_relaxed) <= State::kPostponed) continue;
+    const std::string error = why(place);
+    if (error.empty()) continue;
+    const int device = place.device.load(std::memory_order_relaxed);
+    text += "cuda:" + std::to_string(device) + " cannot be used: " + error + "\n";
+  }
+  if (const int device = unserved_.load(std::memory_order_relaxed); device != kHostMemory) {
+    text += "cuda:" + std::to_string(device) + " is not captured: all " + std::to_string(place_count_) +
+            " device lanes are taken; raise RingConfig.device_lanes\n";
+  }
+  return text;
+}
+
+void DeviceSet::sort(std::span<const Request> requests, Groups& groups) const {
+  groups.clear();
+  // One that has failed reads nothing any more, so nothing is to be borrowed for it.
+  const auto is_served = [this](const Request& request) {
+    const DeviceCapture* const capture =
+        request.status == EntryStatus::kOk ? ready(place_of(request.tensor)) : nullptr;
+    return capture != nullptr && capture->in_use();
+  };
+  // Rows without values go with the others of their call: in the main ring they would overtake them.
+  const auto first = std::find_if(requests.begin(), requests.end(), is_served);
+  for (const Request& request : requests) {
+    const int device = place_of(request.tensor);
+    if (request.status != EntryStatus::kOk) {
+      const bool alone = first == requests.end();
+      auto& rows = alone ? groups.host : groups.of(place_of(first->tensor), first->tensor.stream).requests;
+      rows.push_back(request);
+    } else if (is_served(request)) {
+      groups.of(device, request.tensor.stream).requests.push_back(request);
+    } else {
+      groups.host.push_back(request);
+      if (device == kHostMemory) continue;
+      groups.host.back().status = EntryStatus::kSkipped;
+      groups.host.back().reason = why_not(device);
+    }
+  }
+}
+
+CaptureResult DeviceSet::capture(const DeviceGroup& group, const Moment& moment, Waiter waiter) {
+  DeviceCapture* const capture = guard_->here() ? ready(group.device) : nullptr;
+  if (capture == nullptr) return {};
+  const CaptureResult result = capture->capture(group.requests, moment, group.stream, waiter);
+  if (!capture->in_use()) refused_.store(true, std::memory_order_relaxed);  // it broke meanwhile
+  return result;
+}
+
+void DeviceSet::borrow(int device, std::unique_ptr<Borrowed> borrowed) {
+  const DeviceCapture* capture = ready(device);
+  if (capture == nullptr) return;
+  const std::lock_guard lock(loans_mutex_);
+  loans_.push_back({device, capture->enqueued(), std::move(borrowed)});
+  loan_count_.store(loans_.size(), std::memory_order_relaxed);
+}
+
+std::vector<std::unique_ptr<Borrowed>> DeviceSet::take_read() {
+  std::vector<std::unique_ptr<Borrowed>> read;
+  if (loan_count_.load(std::memory_order_relaxed) == 0 || !guard_->here()) return read;
+  const std::lock_guard lock(loans_mutex_);
+  std::erase_if(loans_, [&](Loan& loan) {
+    const DeviceCapture* capture = ready(loan.device);
+    if (capture != nullptr && !capture->has_read(loan.up_to)) return false;
+    read.push_back(std::move(loan.borrowed));
+    return true;
+  });
+  loan_count_.store(loans_.size(), std::memory_order_relaxed);
+  return read;
+}
+
+bool DeviceSet::mark_step_end(std::int64_t step) noexcept {
+  if (!guard_->here()) return false;
+  std::array<DeviceCapture*, kMaxPlaces> busy{};
+  std::size_t count = 0;
+  for (const Place& place : places()) {
+    DeviceCapture* capture = ready(place.device.load(std::memory_order_relaxed));
+    if (capture != nullptr && capture->busy()) busy[count++] = capture;
+  }
+  if (count == 0) return main_.mark_step_end(step);
+  return busy[count - 1]->mark_step_end(step, {busy.data(), count - 1});
+}
+
+std::vector<NumberedReport> DeviceSet::reports() const {
+  std::vector<NumberedReport> found;
+  if (!guard_->here()) return found;
+  const std::lock_guard lock(mutex_);
+  for (const Place& place : places()) {
+    if (place.state.load(std::memory_order_relaxed) <= State::kPostponed) continue;
+    NumberedReport one{place.device.load(std::memory_order_relaxed), {}};
+    if (place.capture != nullptr) one.report = place.capture->report();
+    if (one.report.error.empty()) one.report.error = place.why;
+    found.push_back(std::move(one));
+  }
+  return found;
+}
+
+void DeviceSet::close() noexcept {
+  if (!guard_->here()) return;
+  const std::lock_guard lock(mutex_);  // whoever comes second waits, too; so does a device that is set up
+  if (closed_.exchange(true, std::memory_order_relaxed)) return;
+  for (const Place& place : places()) {
+    if (place.capture != nullptr) place.capture->close();
+  }
+}
+
+}  // namespace tdcore

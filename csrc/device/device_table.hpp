@@ -1,0 +1,64 @@
+// device_table.hpp: the launches of one batch as the kernels read them (cuda/launch.hpp).
+//
+// One upload carries it all: items to pack, items to reduce, layouts, the guard, counters that begin at zero;
+// behind it in device memory lie the partial results. The guard goes to both ends of the payload as two more
+// items to pack, so that it takes the way of the payload.
+// Threads: pure functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "capture/capture_values.hpp"
+#include "cuda/launch.hpp"
+#include "ring/record.hpp"
+
+namespace tdcore {
+
+inline constexpr std::uint64_t kDeviceAlignBytes = 256;
+
+/// Most bytes of a table per entry, upload and statistics of one tile; and besides.
+inline constexpr std::uint64_t kTableEntryBytes =
+    2 * sizeof(device::Item) + sizeof(device::ItemLayout) + 2 * sizeof(std::uint32_t);
+inline constexpr std::uint64_t kTableFixedBytes =
+    2 * sizeof(device::Item) + 2 * kGuardBytes + 2 * kDeviceAlignBytes;
+
+struct TableSize {
+  std::uint32_t packs = 0;  // the two of the guard included; 0 without payload
+  std::uint32_t stats = 0;
+  std::uint32_t layouts = 0;
+  std::uint64_t stats_tiles = 0;
+  std::uint64_t upload_bytes = 0;
+  std::uint64_t device_bytes = 0;
+
+  bool empty() const noexcept { return packs == 0 && stats == 0; }
+};
+
+/// What the kernels have to do with an item.
+bool is_packed(const Item& item) noexcept;
+bool is_reduced(const Item& item) noexcept;
+
+TableSize measure_table(std::span<const Item> items) noexcept;
+
+struct TablePlace {
+  std::byte* host = nullptr;           // pinned, upload_bytes
+  std::byte* device = nullptr;         // device_bytes
+  std::byte* payload = nullptr;        // in device memory: guard, payload, guard
+  std::uint64_t payload_bytes = 0;     // padded
+  TensorStats* first_stats = nullptr;  // device address of the first entry's statistics
+  std::uint64_t guard = 0;
+};
+
+struct Launches {
+  device::Launch stats{};  // count 0: none
+  device::Launch pack{};
+};
+
+/// Fills the table in pinned memory.
+Launches fill_table(std::span<const Item> items, const TableSize& size, const TablePlace& place) noexcept;
+
+/// Dimensions of extent 1 left out, neighbours that follow each other in memory joined.
+void join_layout(const TensorView& view, device::ItemLayout& layout) noexcept;
+
+}  // namespace tdcore

@@ -1,0 +1,86 @@
+// lane_chooser.hpp: which of several lanes the next record is taken from.
+//
+// In turn, so that none waits for the others; a lane whose oldest record is not committed, or early, is
+// passed over. Threads: the consumer's.
+//
+// Markers. A record without rows says that a step is over (rules/completeness.py): whoever reads its ticket
+// must have the step's rows before it. So a marker waits for all that can be taken in the other lanes when it
+// is seen: records that were committed before it, all those before them in their lane too. They are looked
+// for again after its commit was seen (acquire), so they are seen; and only up to what was reserved then, so
+// that it does not wait for ever. Of several markers the oldest by its time goes first. Records behind one
+// that the device has not finished cannot be taken: whoever wants them before a marker lets the device write
+// the marker behind them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "ring/consumer/lane_order.hpp"
+#include "ring/consumer/lane_reader.hpp"
+
+namespace tdcore {
+
+class LaneChooser {
+ public:
+  struct Choice {
+    std::uint32_t lane = 0;
+    Found found;
+  };
+
+  explicit LaneChooser(std::span<const std::shared_ptr<RingMemory>> lanes) noexcept : lanes_(lanes) {}
+
+  /// The next record after `at`, or nothing. `early(lane)` is called for each lane whose oldest record is
+  /// early.
+  template <typename Early>
+  std::optional<Choice> choose(const Mark& at, bool producer_dead, Early&& early) noexcept;
+
+ private:
+  /// A marker that was seen as the oldest of its lane.
+  struct Marker {
+    bool seen = false;
+    Cursor at;
+    std::int64_t time_ns = 0;
+    std::array<Cursor, kMaxLanes> reserved{};  // in each lane when it was seen: it waits for no more
+  };
+
+  std::optional<std::uint32_t> oldest_marker(const Mark& at) noexcept;
+  bool comes_before(std::uint32_t lane, const Mark& at, std::optional<std::uint32_t> marker) const noexcept;
+  bool note_marker(std::uint32_t lane, const Mark& at, std::int64_t time_ns) noexcept;
+
+  std::span<const std::shared_ptr<RingMemory>> lanes_;
+  std::array<Marker, kMaxLanes> markers_{};
+  std::uint32_t turn_ = 0;
+};
+
+template <typename Early>
+std::optional<LaneChooser::Choice> LaneChooser::choose(const Mark& at, bool producer_dead,
+                                                       Early&& early) noexcept {
+  const auto count = static_cast<std::uint32_t>(lanes_.size());
+  for (;;) {
+    const std::optional<std::uint32_t> marker = oldest_marker(at);
+    std::optional<Choice> waiting;  // the marker itself
+    bool looks_again = false;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const std::uint32_t lane = (turn_ + i) % count;
+      // In a lane that was never used nothing but the control page may be touched.
+      if (!any_reserved(*lanes_[lane], at.lanes[lane])) continue;
+      const Found found = look(*lanes_[lane], at.lanes[lane], producer_dead);
+      if (found.what == Found::What::kEarly) early(lane);
+      if (found.what == Found::What::kNothing || found.what == Found::What::kEarly) continue;
+      std::int64_t time_ns = 0;
+      if (is_marker(found.view, time_ns)) {
+        looks_again = note_marker(lane, at, time_ns) || looks_again;
+        if (marker == lane) waiting = Choice{lane, found};
+      } else if (comes_before(lane, at, marker)) {
+        turn_ = (lane + 1) % count;
+        return Choice{lane, found};
+      }
+    }
+    if (!looks_again) return waiting;
+  }
+}
+
+}  // namespace tdcore

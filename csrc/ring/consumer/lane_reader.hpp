@@ -1,0 +1,65 @@
+// lane_reader.hpp: what lies at a place in one lane, a ring of bytes and its slots.
+//
+// look() only reads, and nothing that it reads is followed before it was checked. Threads: the consumer's.
+//
+// A batch whose values a device writes has BatchHeader::guard, and is *whole* when
+//   it has a payload: the words at the start of the kGuardBytes before it and of those behind it hold the
+//     guard, which went the way of the payload, around it, in the same copy;
+//   it has none: each entry with statistics has counted all its elements.
+// A batch that is committed and not whole is *early*: looked at again later, and torn when its producer is
+// dead. What this rests on: the device makes its copy visible to the host before the word that it writes
+// behind the copy in one stream (or after a fence of system scope), and the host has written header and
+// entries before it asked for either. Given that, no record is ever early. The guards are the check of this
+// promise on the machine at hand: they find a copy that is late as a whole or at an end, not one that is late
+// in its middle only. The words are loaded with acquire, as the commit word is, so that no read of the
+// payload or of the entries is made before them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ring/control_page.hpp"
+#include "ring/record.hpp"
+#include "ring/ring_memory.hpp"
+
+namespace tdcore {
+
+/// One record as Consumer::next() found it. `data` is in a ring and stays valid until its release.
+struct RecordView {
+  const std::byte* data = nullptr;  // null when torn
+  std::uint64_t bytes = 0;
+  std::uint64_t ticket = 0;  // full count since the ring was made, over all lanes
+  RecordKind kind = RecordKind::kAborted;
+  std::uint32_t lane = 0;
+  bool torn = false;
+};
+
+struct Found {
+  enum class What {
+    kNothing,  // not committed
+    kEarly,    // committed, not whole; the view says where it lies
+    kRecord,
+    kTorn,
+  };
+  What what = What::kNothing;
+  RecordView view;           // without ticket and lane
+  Cursor after;              // the place behind it
+  bool left_behind = false;  // torn because its producer died, not because it cannot be true
+};
+
+/// What lies at `at`. Without `producer_dead`, what is not committed may still be.
+Found look(const RingMemory& lane, Cursor at, bool producer_dead) noexcept;
+
+/// As look() for a dead producer, for a record that was found torn before: so it stays, whatever came since.
+Found look_at_torn(const RingMemory& lane, Cursor at) noexcept;
+
+/// Whether anything is reserved at `at`. Touches the control page only.
+bool any_reserved(const RingMemory& lane, Cursor at) noexcept;
+
+/// Whether header and entries lie in the record, and payload and guards behind them.
+bool header_is_sound(const BatchHeader& header, std::uint64_t record_bytes) noexcept;
+
+/// The time of a record that is a marker (a batch without entries), or nothing.
+bool is_marker(const RecordView& record, std::int64_t& time_ns) noexcept;
+
+}  // namespace tdcore

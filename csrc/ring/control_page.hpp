@@ -1,0 +1,254 @@
+// control_page.hpp: the shared memory of one ring, byte for byte, and the packed cursor word.
+//
+// The memfd holds, each part on a page of its own:
+//
+//     ControlPage | names | order | slots | data
+//
+// The file is sparse: `names` and `data` have room for far more than most runs need. Their memory is taken as
+// names come and as the ring grows (ring_memory.hpp, ring.hpp).
+//
+// A trainer with accelerators has a ring of its own for each of them, a *lane*, in a memfd of its own of the
+// same form. `order` is empty but in the main ring of such a trainer; lane_order.hpp says what is in it. Both
+// processes map it and build their view from this header; layout_hash() covers every size that matters, so a
+// reader built from other sources is refused when it attaches. Threads: each member says who writes it. Plain
+// data and address-free atomics only: no pointers, no virtuals, no locks. All-zero bytes are a valid start
+// state, and that is what a new memfd holds.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "ring/record.hpp"
+
+namespace tdcore {
+
+inline constexpr std::uint64_t kRingMagic = 0x31474E4952434454;  // "TDCRING1"
+inline constexpr std::uint32_t kRingVersion = 3;
+// Two cache lines: x86 fetches them in pairs, some ARM lines are this long.
+inline constexpr std::size_t kLineBytes = 128;
+inline constexpr std::uint64_t kUnitBytes = 64;  // positions in the data ring count these
+inline constexpr unsigned kPositionBits = 36;
+inline constexpr unsigned kSizeBits = 4;
+inline constexpr unsigned kTicketBits = 24;
+inline constexpr std::uint64_t kPositionMask = (std::uint64_t{1} << kPositionBits) - 1;
+inline constexpr std::uint64_t kSizeMask = (std::uint64_t{1} << kSizeBits) - 1;
+inline constexpr std::uint64_t kTicketMask = (std::uint64_t{1} << kTicketBits) - 1;
+inline constexpr std::size_t kMaxDeviceLanes = 8;
+inline constexpr std::size_t kMaxLanes = kMaxDeviceLanes + 1;  // lane 0 is the main ring
+inline constexpr std::size_t kErrorTextBytes = 1024;
+inline constexpr std::size_t kControlTextBytes = 8192;
+
+/// A place in the ring: the number of records before it and the 64-byte units before it, both modulo
+/// their width. Held in one 64-bit word so that one compare-and-swap takes a slot and its bytes together. The
+/// reservation also says which of its sizes the ring has (Ring::sizes_), so that no swap succeeds with a
+/// place that was computed for another size; elsewhere `size` is 0 and means nothing.
+struct Cursor {
+  std::uint64_t ticket = 0;    // modulo 2^24
+  std::uint64_t position = 0;  // modulo 2^36, in kUnitBytes
+  std::uint64_t size = 0;      // modulo 2^4
+
+  static constexpr Cursor unpack(std::uint64_t word) noexcept {
+    return {word >> (kPositionBits + kSizeBits), word & kPositionMask, (word >> kPositionBits) & kSizeMask};
+  }
+  constexpr std::uint64_t pack() const noexcept {
+    return ((ticket & kTicketMask) << (kPositionBits + kSizeBits)) | ((size & kSizeMask) << kPositionBits) |
+           (position & kPositionMask);
+  }
+  /// The word after `word` takes one ticket more and ends at `position`; its size stays.
+  static constexpr std::uint64_t advance(std::uint64_t word, std::uint64_t position) noexcept {
+    constexpr std::uint64_t kOneTicket = std::uint64_t{1} << (kPositionBits + kSizeBits);
+    return ((word + kOneTicket) & ~kPositionMask) | (position & kPositionMask);
+  }
+  constexpr std::uint64_t tickets_since(Cursor earlier) const noexcept {
+    return (ticket - earlier.ticket) & kTicketMask;
+  }
+  constexpr std::uint64_t units_since(Cursor earlier) const noexcept {
+    return (position - earlier.position) & kPositionMask;
+  }
+};
+
+/// One record's place. Slot of ticket t is slots[t % slots]; reused every lap, never cleared.
+struct Slot {
+  // Producer, release: ticket + 1 once the record may be read; pairs with the acquire in Consumer::next().
+  std::atomic<std::uint64_t> commit;
+  // Producer, plain, before commit; consumer, after it.
+  std::uint64_t position;  // first unit of the record, modulo 2^36
+  std::uint64_t bytes;     // as asked for
+  std::uint32_t kind;      // RecordKind
+  std::uint32_t reserved;
+  std::uint64_t offset;  // of its first byte in the data
+  std::uint64_t unused[3];
+};
+static_assert(sizeof(Slot) == 64);
+
+/// Sums of one drop reason. Added to by both sides, relaxed: totals only, they order nothing.
+struct DropTotals {
+  std::atomic<std::uint64_t> tensors;
+  std::atomic<std::uint64_t> bytes;
+};
+
+/// A short text with one writer and readers that may look at any time (a sequence lock).
+/// The words are atomics, so a torn look is possible but not a data race; `version` finds it.
+struct ErrorText {
+  // Consumer: odd while it writes. The release of each word pairs with the acquire in read_error_text().
+  std::atomic<std::uint64_t> version;
+  std::atomic<std::uint64_t> bytes;
+  std::atomic<std::uint64_t> words[kErrorTextBytes / 8];
+};
+
+struct ControlPage {
+  // Written once by the constructor of Ring, before the descriptor is passed on; constant after.
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t slots;
+  std::uint64_t layout;  // layout_hash()
+  std::uint64_t data_bytes;
+  std::uint64_t names_bytes;
+  std::uint64_t names_offset;  // offsets from the start of the memfd
+  std::uint64_t slots_offset;
+  std::uint64_t data_offset;
+  std::uint64_t total_bytes;
+  std::uint64_t order_offset;
+  std::uint64_t order_entries;  // a power of two, or 0 without device lanes
+  std::uint64_t family;         // the same in a main ring and its lanes, and in no other's
+  std::uint32_t lane;           // 0 in a main ring, else which of its lanes this is
+  std::uint32_t device_lanes;   // of a main ring
+
+  // Producers, compare-and-swap: next ticket and position, and which size the ring has. Relaxed, except for
+  // the release in Ring::grow(), which pairs with the acquire in Ring::reserve(). The consumer only reads it.
+  alignas(kLineBytes) std::atomic<std::uint64_t> reservation;
+
+  // Consumer, release: first record not yet given back; pairs with the acquire in Ring::try_reserve().
+  alignas(kLineBytes) std::atomic<std::uint64_t> head;
+
+  // Consumer only (the trainer reads some for progress(), relaxed: hints that order nothing).
+  // Full count of records given back, over all lanes; stored before `head`, read again by the next consumer.
+  alignas(kLineBytes) std::atomic<std::uint64_t> head_ticket;
+  std::atomic<std::uint64_t> epoch;         // number of attaches so far
+  std::atomic<std::uint64_t> heartbeat_ns;  // CLOCK_MONOTONIC of the last report()
+  std::atomic<std::uint64_t> records;       // what report() said, summed
+  std::atomic<std::uint64_t> bytes;
+  std::atomic<std::uint64_t> rows;
+  std::atomic<std::int64_t> last_step;
+  std::atomic<std::uint64_t> errors;
+  // A note for the next consumer, written by release(): once head_ticket (with lanes) or the head (without)
+  // is at note_ticket, drops[kTorn] is note_torn, and the heads of the lanes are note_heads (with lanes
+  // only). ~0 while being written.
+  std::atomic<std::uint64_t> note_ticket;
+  std::atomic<std::uint64_t> note_torn;
+  std::atomic<std::uint64_t> note_heads[kMaxLanes];
+  // Records whose word was there before their values, see lane_reader.hpp. Main ring only. Relaxed: a sum.
+  std::atomic<std::uint64_t> early_commits;
+  // 1: a consumer has skipped records as torn; nobody may write any more. Relaxed: a guard, orders nothing.
+  std::atomic<std::uint32_t> abandoned;
+
+  // Trainer, any thread, release in set_closing(); pairs with the acquire in Consumer::closing().
+  alignas(kLineBytes) std::atomic<std::uint32_t> closing;
+  // Trainer, any thread: relaxed sums, as DropTotals.
+  alignas(kLineBytes) std::atomic<std::uint64_t> captures;
+  std::atomic<std::uint64_t> tensors;
+  std::atomic<std::uint64_t> payload_bytes;
+  std::atomic<std::uint64_t> capture_ns;
+  // Bytes of data that the ring may come to hold: all of them, or what it has while no more memory is to be
+  // had. Trainer under Ring's mutex of growth, relaxed: a hint for the consumer, which bounds its batches by
+  // it.
+  std::atomic<std::uint64_t> data_limit;
+
+  // Trainer under the name table's mutex, release: [names:32 | bytes:32]; pairs with the acquire in
+  // read_names().
+  alignas(kLineBytes) std::atomic<std::uint64_t> names_published;
+
+  alignas(kLineBytes) DropTotals drops[static_cast<std::size_t>(DropReason::kCount)];  // both sides, relaxed
+
+  alignas(kLineBytes) ErrorText error;  // consumer writes, trainer reads
+
+  // Consumer, release, once: bytes of stop_words in use, 0 = no request; pairs with the acquire in
+  // Ring::stop_request().
+  alignas(kLineBytes) std::atomic<std::uint64_t> stop_bytes;
+  // A mailbox of one request other than a stop; it is full while posted is one more than taken.
+  // Consumer, release; pairs with the acquire in Ring::take_request().
+  std::atomic<std::uint64_t> requests_posted;
+  // Trainer, any thread, compare-and-swap, release: the words may be written again; pairs with the acquire
+  // in Consumer::try_post_request().
+  std::atomic<std::uint64_t> requests_taken;
+  std::atomic<std::uint64_t> request_bytes;                         // consumer, before requests_posted
+  std::atomic<std::uint64_t> stop_words[kControlTextBytes / 8];     // consumer, before stop_bytes
+  std::atomic<std::uint64_t> request_words[kControlTextBytes / 8];  // consumer, before requests_posted
+};
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free &&
+                  std::atomic<std::uint32_t>::is_always_lock_free,
+              "the words are shared by two processes, so they must not hide a lock");
+
+inline constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t power_of_two) noexcept {
+  return (value + power_of_two - 1) & ~(power_of_two - 1);
+}
+
+/// Where the parts lie for given sizes.
+struct Layout {
+  std::uint64_t names_offset;
+  std::uint64_t order_offset;
+  std::uint64_t slots_offset;
+  std::uint64_t data_offset;
+  std::uint64_t total_bytes;
+};
+
+/// The sizes that a ring is made of.
+struct Sizes {
+  std::uint64_t data_bytes = 0;
+  std::uint64_t slots = 0;
+  std::uint64_t names_bytes = 0;
+  std::uint64_t order_entries = 0;
+};
+
+constexpr Layout layout_for(const Sizes& sizes) noexcept {
+  Layout layout{};
+  layout.names_offset = round_up(sizeof(ControlPage), kPageBytes);
+  layout.order_offset = layout.names_offset + round_up(sizes.names_bytes, kPageBytes);
+  layout.slots_offset =
+      layout.order_offset + round_up(sizes.order_entries * sizeof(std::uint64_t), kPageBytes);
+  layout.data_offset = layout.slots_offset + round_up(sizes.slots * sizeof(Slot), kPageBytes);
+  layout.total_bytes = layout.data_offset + sizes.data_bytes;
+  return layout;
+}
+
+/// FNV-1a over the sizes and places that both sides must agree on.
+constexpr std::uint64_t layout_hash() noexcept {
+  const std::uint64_t facts[] = {kRingVersion,
+                                 sizeof(ControlPage),
+                                 sizeof(Slot),
+                                 sizeof(BatchHeader),
+                                 sizeof(Entry),
+                                 sizeof(TensorStats),
+                                 offsetof(ControlPage, reservation),
+                                 offsetof(ControlPage, head),
+                                 offsetof(ControlPage, note_heads),
+                                 offsetof(ControlPage, early_commits),
+                                 offsetof(ControlPage, drops),
+                                 offsetof(ControlPage, data_limit),
+                                 offsetof(Slot, offset),
+                                 offsetof(ControlPage, error),
+                                 offsetof(ControlPage, stop_bytes),
+                                 offsetof(ControlPage, requests_posted),
+                                 offsetof(ControlPage, request_words),
+                                 offsetof(Entry, payload_offset),
+                                 offsetof(Entry, shape),
+                                 offsetof(Entry, name),
+                                 offsetof(Entry, dtype),
+                                 static_cast<std::uint64_t>(Dtype::kCount),
+                                 static_cast<std::uint64_t>(DropReason::kCount),
+                                 kPositionBits,
+                                 kSizeBits,
+                                 kTicketBits,
+                                 kUnitBytes};
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const std::uint64_t fact : facts) {
+    for (unsigned shift = 0; shift < 64; shift += 8) {
+      hash = (hash ^ ((fact >> shift) & 0xff)) * 0x100000001b3;
+    }
+  }
+  return hash;
+}
+
+}  // namespace tdcore

@@ -1,0 +1,45 @@
+// counters.hpp: copies of the totals and the consumer's state that live in the control page.
+// Threads: read from any thread or process at any time; each number is exact, the set is not one instant.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "ring/control_page.hpp"
+
+namespace tdcore {
+
+struct Counters {
+  struct Drop {
+    std::uint64_t tensors = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::uint64_t captures = 0;
+  std::uint64_t tensors = 0;        // kept
+  std::uint64_t payload_bytes = 0;  // kept
+  std::uint64_t capture_ns = 0;     // time spent in capture calls
+  std::array<Drop, static_cast<std::size_t>(DropReason::kCount)> drops{};
+};
+
+struct Progress {
+  std::uint64_t epoch = 0;         // consumers attached so far
+  std::uint64_t heartbeat_ns = 0;  // CLOCK_MONOTONIC; 0 before the first report
+  std::uint64_t records = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t rows = 0;
+  std::int64_t last_step = 0;
+  std::uint64_t pending_records = 0;  // reserved and not yet given back
+  std::uint64_t pending_bytes = 0;
+  std::uint64_t errors = 0;
+  std::string error;  // the last one; empty when there is none
+};
+
+Counters read_counters(const ControlPage& control) noexcept;
+Progress read_progress(const ControlPage& control);
+void add_drop(ControlPage& control, DropReason reason, std::uint64_t tensors, std::uint64_t bytes) noexcept;
+void write_error_text(ErrorText& text,
+                      const std::string& message) noexcept;  // consumer only; cut at kErrorTextBytes
+std::string read_error_text(const ErrorText& text);
+
+}  // namespace tdcore

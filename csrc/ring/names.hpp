@@ -1,0 +1,78 @@
+// names.hpp: the table of names in shared memory: (name, kind, origin, shard), append-only, id = index.
+//
+// shard: where the tensor lies in a larger one, as text that nothing here looks at (tdcore/shard.py); mostly
+// empty. Entry: u32 name_bytes | u32 origin_bytes | u32 kind | u32 shard_bytes | name | origin | shard |
+// padding to 8. control.names_published = [count:32 | bytes:32] is stored with release after an entry is
+// complete; a reader loads it with acquire and reads only below it. So a restarted consumer reads all names
+// from 0.
+//
+// The table grows in place: the ring has room for `names_bytes` of it, and intern() takes memory for what it
+// is about to write (RingMemory::take_names). When no more can be had, a new name is left out. The last
+// kept_for_small() bytes take the names of losses, scalars, metrics and hyperparameters only: a few, without
+// which the rest of a run says little.
+// Threads: NameWriter::intern() from any thread of the trainer (a mutex, held for one look-up or append, and
+// while the table grows); read_names() from any process.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "ring/ring_memory.hpp"
+
+namespace tdcore {
+
+struct Name {
+  std::string name;
+  std::uint32_t kind = 0;
+  std::string origin;
+  std::string shard;
+};
+
+/// Whether the name is of a loss, a scalar, a hyperparameter or a metric (TensorKind in tdcore/layout.py).
+constexpr bool is_small_kind(std::uint32_t kind) noexcept {
+  return kind == 6 || kind == 7 || kind == 9 || kind == 11;
+}
+
+/// Bytes at the end of a table of at most `names_bytes` that only names of small kinds may use.
+constexpr std::uint64_t kept_for_small(std::uint64_t names_bytes) noexcept {
+  constexpr std::uint64_t kMost = std::uint64_t{16} << 10;
+  return names_bytes / 8 < kMost ? names_bytes / 8 : kMost;
+}
+
+/// Stands for a name that no reader takes; ids are below.
+inline constexpr std::uint32_t kUnfitNameId = 0xFFFFFFFE;
+
+class NameWriter {
+ public:
+  /// Empty when the table cannot grow any more or memory is short.
+  [[nodiscard]] std::optional<std::uint32_t> intern(RingMemory& memory, std::string_view name,
+                                                    std::uint32_t kind, std::string_view origin,
+                                                    std::string_view shard) noexcept;
+
+ private:
+  [[nodiscard]] bool make_room(RingMemory& memory, std::uint64_t end, std::uint32_t kind) noexcept;
+  std::optional<std::uint32_t> append(RingMemory& memory, const std::string& entry,
+                                      std::uint32_t kind) noexcept;
+
+  std::mutex mutex_;
+  std::unordered_map<std::string, std::uint32_t> ids_;       // under mutex_; key = the whole entry
+  std::chrono::steady_clock::time_point no_growth_until_{};  // under mutex_; after memory was refused
+};
+
+/// Position of the next name to read. Start with {} to read from id 0.
+struct NameCursor {
+  std::uint32_t id = 0;
+  std::uint64_t offset = 0;
+};
+
+/// Names published since `cursor`, which moves on. Throws std::runtime_error when the table is corrupt.
+std::vector<Name> read_names(const RingMemory& memory, NameCursor& cursor);
+
+}  // namespace tdcore

@@ -1,0 +1,134 @@
+// How a ring becomes larger (ring.hpp, "Growth" and 10).
+#include <algorithm>
+#include <exception>
+
+#include "base/quiet_thread.hpp"
+#include "ring/ring_use.hpp"
+
+namespace tdcore {
+namespace {
+
+constexpr std::chrono::seconds kPauseAfterRefusal{1};
+constexpr std::uint64_t kFactor = 4;
+
+}  // namespace
+
+/// False when such a record has no room even in an empty ring, as large as the ring is now.
+bool Ring::may_ever_fit(std::uint64_t units) const noexcept {
+  const Cursor tail =
+      Cursor::unpack(memory_->control().reservation.load(std::memory_order_acquire));  // see reserve()
+  return units <= sizes_[tail.size].capacity;
+}
+
+/// The smallest size after `index` in which a record of `units` has room at once, or else the largest.
+/// In units. Under grow_mutex_.
+std::uint64_t Ring::next_size(std::uint64_t index, std::uint64_t units) const noexcept {
+  const std::uint64_t most = config_.data_bytes / kUnitBytes;
+  const ControlPage& control = memory_->control();
+  const Cursor head = Cursor::unpack(
+      control.head.load(std::memory_order_acquire));  // before the reservation, as in reserve()
+  const Cursor tail = Cursor::unpack(control.reservation.load(std::memory_order_relaxed));
+  const std::uint64_t before = sizes_[index].capacity;
+  const std::uint64_t in_flight =
+      tail.units_since(head) + before;  // the rest of the present size is left out
+  std::uint64_t capacity = std::min(before * kFactor, most);
+  while (capacity < most && (in_flight + units > capacity || units > capacity - before))
+    capacity = std::min(capacity * kFactor, most);
+  return capacity;
+}
+
+/// Makes sizes_[index], whose memory is taken, the ring's size. Under grow_mutex_.
+void Ring::set_size(std::uint64_t index) noexcept {
+  const Size& before = sizes_[index - 1];
+  std::atomic<std::uint64_t>& reservation = memory_->control().reservation;
+  std::uint64_t word = reservation.load(std::memory_order_relaxed);  // its size is set under our mutex
+  for (;;) {
+    const Cursor tail = Cursor::unpack(word);
+    const std::uint64_t position = place(tail.position, before.capacity, 1, before).position;
+    sizes_[index].bias = (before.capacity - position) & kPositionMask;
+    const Cursor after{tail.ticket, position, index};
+    // Release: pairs with the acquire in reserve().
+    if (reservation.compare_exchange_weak(word, after.pack(), std::memory_order_release,
+                                          std::memory_order_relaxed)) {
+      return;
+    }
+  }
+}
+
+/// Takes the memory for `capacity` units, more than there are, and makes that the ring's size. False when
+/// there is no memory. Under grow_mutex_.
+bool Ring::resize(std::uint64_t capacity) noexcept {
+  ControlPage& control = memory_->control();
+  const std::uint64_t index = Cursor::unpack(control.reservation.load(std::memory_order_relaxed)).size;
+  try {
+    memory_->take_data(capacity * kUnitBytes);
+  } catch (const std::exception& error) {
+    no_growth_until_ = std::chrono::steady_clock::now() + kPauseAfterRefusal;
+    control.data_limit.store(sizes_[index].capacity * kUnitBytes, std::memory_order_relaxed);
+    try {
+      growth_refusal_ = error.what();
+    } catch (...) {  // no memory for the reason
+    }
+    return false;
+  }
+  sizes_[index + 1].capacity = capacity;
+  set_size(index + 1);
+  control.data_limit.store(config_.data_bytes, std::memory_order_relaxed);
+  growth_refusal_.clear();
+  return true;
+}
+
+/// Makes the ring larger, so that a record of `units` may find room. False when the ring has its full size,
+/// or no memory is to be had. True also when another thread did it meanwhile.
+bool Ring::grow(std::uint64_t units) noexcept {
+  ControlPage& control = memory_->control();
+  // Acquire: as in reserve().
+  const std::uint64_t seen = Cursor::unpack(control.reservation.load(std::memory_order_acquire)).size;
+  if (sizes_[seen].capacity >= config_.data_bytes / kUnitBytes) return false;
+  const std::lock_guard lock(grow_mutex_);
+  const std::uint64_t index = Cursor::unpack(control.reservation.load(std::memory_order_relaxed)).size;
+  if (index != seen) return true;
+  if (std::chrono::steady_clock::now() < no_growth_until_) return false;
+  return resize(next_size(index, units));
+}
+
+/// The work of expect(). On its thread.
+void Ring::grow_ahead() noexcept {
+  const Use use(*this);
+  if (!use) return;
+  const std::lock_guard lock(grow_mutex_);
+  const std::uint64_t expected = expected_units_.load(std::memory_order_relaxed);
+  const std::uint64_t most = config_.data_bytes / kUnitBytes;
+  const std::uint64_t index =
+      Cursor::unpack(memory_->control().reservation.load(std::memory_order_relaxed)).size;
+  std::uint64_t capacity = sizes_[index].capacity;
+  while (capacity < most && capacity - capacity / 8 < expected) capacity = std::min(capacity * kFactor, most);
+  if (capacity > sizes_[index].capacity) (void)resize(capacity);
+}
+
+void Ring::expect(std::uint64_t bytes) noexcept {
+  const Use use(*this);
+  if (!use) return;
+  const std::uint64_t units = bytes / kUnitBytes + 1;
+  const std::lock_guard lock(ahead_mutex_);
+  if (units <= expected_units_.load(std::memory_order_relaxed)) return;
+  expected_units_.store(units, std::memory_order_relaxed);
+  if (ahead_ && ahead_->joinable()) ahead_->join();  // rare, and soon over
+  ahead_ = start_quiet_thread([this] { grow_ahead(); });
+}
+
+std::uint64_t Ring::memory_bytes() const noexcept {
+  const Use use(*this);
+  if (!use) return 0;
+  std::uint64_t bytes = memory_->taken_bytes();
+  for (const std::shared_ptr<Ring>& lane : lanes_) bytes += lane->memory_bytes();
+  return bytes;
+}
+
+std::string Ring::growth_refusal() const {
+  if (!guard_->here()) return {};
+  const std::lock_guard lock(grow_mutex_);
+  return growth_refusal_;
+}
+
+}  // namespace tdcore

@@ -1,0 +1,95 @@
+// What a Ring has to do with its lanes, and what a lane is apart from a main ring (ring.hpp).
+#include <time.h>
+#include <unistd.h>
+
+#include <stdexcept>
+
+#include "ring/ring_use.hpp"
+
+namespace tdcore {
+namespace {
+
+constexpr std::uint64_t kLaneNamesBytes = 4096;  // names are in the main ring; the table cannot be empty
+
+/// Tells the rings of one trainer from those of another, and from others of the same one.
+std::uint64_t new_family() noexcept {
+  timespec now{};
+  (void)::clock_gettime(CLOCK_MONOTONIC, &now);
+  const auto nanoseconds =
+      static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
+  return (static_cast<std::uint64_t>(::getpid()) << 40) ^ nanoseconds;
+}
+
+}  // namespace
+
+void Ring::make_lanes() {
+  RingConfig config = config_;
+  config.data_bytes = config_.device_lane_bytes;
+  config.slots = config_.device_lane_slots;
+  config.threads = 1;
+  config.device_lanes = 0;
+  ControlPage& main = memory_->control();
+  main.family = new_family();
+  main.device_lanes = config_.device_lanes;
+  lanes_.reserve(config_.device_lanes);
+  for (std::uint32_t lane = 1; lane <= config_.device_lanes; ++lane) {
+    try {
+      std::shared_ptr<RingMemory> memory =
+          RingMemory::create({config.data_bytes, config.slots, kLaneNamesBytes, 0}, 0);
+      memory->control().family = main.family;
+      memory->control().lane = lane;
+      lanes_.push_back(std::shared_ptr<Ring>(new Ring(config, std::move(memory), false)));
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(std::string("device lanes: ") + error.what());
+    }
+  }
+}
+
+bool Ring::take_memory(std::string* why) noexcept {
+  const Use use(*this);
+  if (!use) return false;
+  if (memory_taken_.load(std::memory_order_acquire)) return true;  // pairs with the release below
+  try {
+    const std::lock_guard lock(take_mutex_);
+    if (!take_tried_) {
+      take_tried_ = true;
+      try {
+        memory_->take();
+        memory_taken_.store(true, std::memory_order_release);  // pairs with the acquire above
+      } catch (const std::exception& error) {
+        take_error_ = error.what();
+      }
+    }
+    if (why != nullptr) *why = take_error_;
+    return memory_taken_.load(std::memory_order_relaxed);
+  } catch (...) {  // no memory for the reason
+    return false;
+  }
+}
+
+Mapping Ring::mapping() const noexcept {
+  const Use use(*this);
+  return use ? Mapping{memory_->base(), memory_->total_bytes()} : Mapping{};
+}
+
+std::uint64_t Ring::early_commits() const noexcept {
+  const Use use(*this);
+  if (use) return memory_->control().early_commits.load(std::memory_order_relaxed);
+  // Acquire: pairs with the release in close().
+  return guard_->here() && counters_final_.load(std::memory_order_acquire) ? final_early_commits_ : 0;
+}
+
+std::vector<int> Ring::fds() const {
+  if (closed_.load(std::memory_order_relaxed)) return {};
+  std::vector<int> all{fd_};
+  for (const std::shared_ptr<Ring>& lane : lanes_) all.push_back(lane->fd_);
+  return all;
+}
+
+std::vector<std::shared_ptr<RingMemory>> Ring::memories() const {
+  std::vector<std::shared_ptr<RingMemory>> all{memory()};
+  for (const std::shared_ptr<Ring>& lane : lanes_) all.push_back(lane->memory());
+  return all;
+}
+
+}  // namespace tdcore
