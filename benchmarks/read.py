@@ -47,7 +47,7 @@ def make_run(folder: Path, steps: int, *, tensors: int = TENSORS, all_values: bo
     Values differ from step to step (random numbers, a window and a scale of its own at each). Statistics are
     saved of all; values of the ReLU's output and of tensor_7, or of all.
     """
-    from tdcore.layout import TensorKind
+    from tdcore.format.layout import TensorKind
     from tdcore.session import RingConfig, Session
 
     elements = _SMALL_ELEMENTS if all_values else _ELEMENTS

@@ -132,7 +132,7 @@ class _Held:
 def looks(folder: Path, rows: int, number: int) -> dict[str, Any]:
     """Milliseconds of a look with one new step, when so many rows are there."""
     from tdcore.flusher.options import FlusherOptions
-    from tdcore.layout import TensorKind
+    from tdcore.format.layout import TensorKind
     from tdcore.rules import Engine
     from tdcore.rules.run_source import RunSource
     from tdcore.session import RingConfig, Session
@@ -194,7 +194,7 @@ def train(folder: str, interval: int, forward: float, backward: float, seconds: 
     import torch
     from torch import nn
 
-    from tdcore.config import SaveConfig
+    from tdcore.config.save_config import SaveConfig
     from tdcore.hooks.pytorch import Hook
 
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from tdcore.config import HookConfig, SaveConfig, SaveConfigMode
+from tdcore.config.hook_config import HookConfig
+from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError, UnsupportedFeature
 from tdcore.modes import ModeKeys
 

@@ -20,10 +20,14 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, ClassVar, Literal, TypeVar
 
-from tdcore.collection import Collection, CollectionConfig, CollectionKeys, CollectionManager
-from tdcore.config import HookConfig
-from tdcore.counters import CloseReport, Counters, DeviceReport
+from tdcore.config.built_in_collections import CollectionKeys
+from tdcore.config.collection import Collection, CollectionManager
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.hook_config import HookConfig
+from tdcore.config.settings import disabled
+from tdcore.config.workers import expected_workers
 from tdcore.errors import ConfigError, StopTraining
+from tdcore.format.layout import worker_name
 from tdcore.hooks import current
 from tdcore.hooks.capture_requests import CaptureRequests
 from tdcore.hooks.clock import Clock
@@ -39,12 +43,10 @@ from tdcore.hooks.rules import with_rules
 from tdcore.hooks.shortfall import Possible, Shortfalls
 from tdcore.hooks.values import ScriptValues
 from tdcore.hooks.warner import Warner
-from tdcore.layout import worker_name
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, Session, StopRequest
-from tdcore.settings import disabled
-from tdcore.step_text import step_text
-from tdcore.workers import expected_workers
+from tdcore.session.counters import CloseReport, Counters, DeviceReport
+from tdcore.text.step_text import step_text
 
 __all__ = ["BaseHook"]
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tdcore.collection import Collection, CollectionManager
-from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode
-from tdcore.control import CaptureRequest
+from tdcore.config.collection import Collection, CollectionManager
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
+from tdcore.format.control import CaptureRequest
 from tdcore.hooks.clock import Clock
 from tdcore.hooks.plan import NameTable
 from tdcore.modes import ModeKeys

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from tdcore.built_in_collections import BUILT_IN
-from tdcore.collection import CollectionKeys, CollectionManager
-from tdcore.config import HookConfig, SaveConfigMode
-from tdcore.did_you_mean import did_you_mean
+from tdcore.config.built_in_collections import BUILT_IN, CollectionKeys
+from tdcore.config.collection import CollectionManager
+from tdcore.config.hook_config import HookConfig
+from tdcore.config.save_config import SaveConfigMode
 from tdcore.hooks.plan import NameTable, Plan
 from tdcore.modes import ModeKeys
+from tdcore.text.did_you_mean import did_you_mean
 
 __all__ = ["Clock", "Now", "Stamp", "StepContext"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection as Names
 from typing import Any
 
-from tdcore.collection import CollectionManager
-from tdcore.config import HookConfig
+from tdcore.config.collection import CollectionManager
+from tdcore.config.hook_config import HookConfig
 
 __all__ = ["collection_entries"]
 

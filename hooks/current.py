@@ -14,8 +14,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from tdcore.config.hook_file import find_hook_file
 from tdcore.errors import ConfigError
-from tdcore.hook_file import find_hook_file
 
 if TYPE_CHECKING:
     from tdcore.hooks.base import BaseHook

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tdcore.counters import DeviceReport
+from tdcore.session.counters import DeviceReport
 
 __all__ = ["device_notes", "device_reports", "prepare_devices", "say_growth_refusal", "say_refusals"]
 

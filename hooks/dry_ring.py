@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tdcore.counters import Counters
 from tdcore.hooks.plan import PAYLOAD
+from tdcore.session.counters import Counters
 
 __all__ = ["DryRing"]
 

@@ -5,8 +5,10 @@ Threads: the training thread.
 
 from __future__ import annotations
 
-from tdcore.collection import CollectionManager
-from tdcore.config import HookConfig, ReductionConfig, SaveConfig
+from tdcore.config.collection import CollectionManager
+from tdcore.config.hook_config import HookConfig
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.hooks.clock import Clock
 from tdcore.modes import ModeKeys
 

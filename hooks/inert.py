@@ -13,10 +13,13 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
-from tdcore.collection import Collection, CollectionConfig, CollectionManager
-from tdcore.config import HookConfig, ReductionConfig, SaveConfig
-from tdcore.counters import Counters, DeviceReport
+from tdcore.config.collection import Collection, CollectionManager
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.hook_config import HookConfig
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.modes import ModeKeys
+from tdcore.session.counters import Counters, DeviceReport
 
 __all__ = ["Hook", "create_from_json_file", "del_hook", "get_hook", "set_hook"]
 

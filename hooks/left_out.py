@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tdcore.layout import LEFT_OUT_NOTE, MAX_NAME_CHARS, TensorKind
+from tdcore.format.layout import LEFT_OUT_NOTE, MAX_NAME_CHARS, TensorKind
 
 __all__ = ["NO_ROOM", "NO_TEXT", "TOO_LONG", "LeftOutNames", "shortened", "unfit"]
 

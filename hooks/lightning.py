@@ -25,10 +25,10 @@ from typing import Any
 import torch
 from lightning.pytorch.callbacks import Callback
 
+from tdcore.config.settings import disabled
 from tdcore.hooks.pytorch import Hook
 from tdcore.hooks.pytorch.training import Training, one_step, replace
 from tdcore.modes import ModeKeys
-from tdcore.settings import disabled
 
 __all__ = ["HookCallback"]
 

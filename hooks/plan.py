@@ -11,11 +11,11 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tdcore.collection import Collection, CollectionManager
-from tdcore.config import ReductionConfig
+from tdcore.config.collection import Collection, CollectionManager
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.format.layout import TensorKind
+from tdcore.format.shard import Shard
 from tdcore.hooks.left_out import NO_ROOM, LeftOutNames, unfit
-from tdcore.layout import TensorKind
-from tdcore.shard import Shard
 
 __all__ = ["PAYLOAD", "STATISTICS", "Batch", "NameTable", "Plan", "Want"]
 

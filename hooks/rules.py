@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tdcore.collection import CollectionConfig, CollectionKeys
-from tdcore.config import HookConfig, ReductionConfig
+from tdcore.config.built_in_collections import CollectionKeys
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.hook_config import HookConfig
+from tdcore.config.reduction_config import ReductionConfig
 
 __all__ = ["with_rules"]
 

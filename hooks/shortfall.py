@@ -14,14 +14,14 @@ from collections.abc import Collection as Names
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tdcore.built_in_collections import BUILT_IN, CollectionKeys
-from tdcore.collection import Collection, CollectionManager
-from tdcore.config import HookConfig
-from tdcore.did_you_mean import did_you_mean
+from tdcore.config.built_in_collections import BUILT_IN, CollectionKeys
+from tdcore.config.collection import Collection, CollectionManager
+from tdcore.config.defaults import COLLECTIONS
+from tdcore.config.hook_config import HookConfig
 from tdcore.hooks.capture_requests import REQUESTED
 from tdcore.hooks.clock import Clock
 from tdcore.modes import ModeKeys
-from tdcore.watch import COLLECTIONS
+from tdcore.text.did_you_mean import did_you_mean
 
 __all__ = ["Possible", "Shortfalls"]
 

@@ -28,10 +28,10 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainerCallback
 
+from tdcore.config.settings import disabled
 from tdcore.hooks.pytorch import Hook
 from tdcore.hooks.pytorch.living import living
 from tdcore.hooks.pytorch.training import Training, replace
-from tdcore.settings import disabled
 
 __all__ = ["HookCallback", "continue_steps"]
 

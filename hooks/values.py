@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tdcore.collection import CollectionKeys, CollectionManager
+from tdcore.config.built_in_collections import CollectionKeys
+from tdcore.config.collection import CollectionManager
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.clock import Clock
 from tdcore.hooks.left_out import shortened
 from tdcore.hooks.plan import Batch
 from tdcore.hooks.recorder import Recorder, as_array
-from tdcore.layout import TensorKind
 from tdcore.modes import ModeKeys
 
 __all__ = ["ScriptValues"]

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from tdcore.collection import CollectionConfig
+from tdcore.config.collection_config import CollectionConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.requirements import Need
-from tdcore.short_repr import cut
-from tdcore.step_text import step_text
+from tdcore.text.short_repr import cut
+from tdcore.text.step_text import step_text
 
 if TYPE_CHECKING:
     from tdcore.rules.window import Window

@@ -24,7 +24,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tdcore.config_text import parse_config_text
+from tdcore.config.config_text import parse_config_text
 from tdcore.errors import ConfigError
 from tdcore.rules.base import Rule
 from tdcore.rules.loading import as_text, load_rule, load_rules

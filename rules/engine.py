@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tdcore import layout
 from tdcore.actions.dispatcher import CLOSE_TIMEOUT, ActionDispatcher
 from tdcore.errors import SinkError
-from tdcore.patterns import RunPatterns
+from tdcore.format import layout
+from tdcore.format.run_patterns import RunPatterns
 from tdcore.rules.base import Finding, Rule, Verdict
 from tdcore.rules.rule_run import RuleRun, labelled
 from tdcore.rules.source import COLUMNS, RowBatch, Source

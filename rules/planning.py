@@ -14,8 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tdcore.collection import CollectionConfig
-from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.modes import ModeKeys
 from tdcore.rules.base import Rule
 from tdcore.rules.requirements import arguments, as_code

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tdcore.built_in_collections import BUILT_IN
 from tdcore.collection import Collection, CollectionConfig
 from tdcore.config import ReductionConfig, SaveConfig
+from tdcore.config.built_in_collections import BUILT_IN
 from tdcore.errors import ConfigError
-from tdcore.layout import TensorKind
+from tdcore.format.layout import TensorKind
+from tdcore.format.run_patterns import RunPatterns
 from tdcore.modes import ModeKeys
-from tdcore.patterns import RunPatterns
 
 __all__ = [
     "STATISTICS",

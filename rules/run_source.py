@@ -16,13 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.errors import ConfigError, RunError, SinkError, SinkKeyError, TensorUnavailableForStep
-from tdcore.patterns import RunPatterns
+from tdcore.format.run_patterns import RunPatterns
 from tdcore.rules.applicability import TrainingInfo
 from tdcore.rules.completeness import Completeness
 from tdcore.rules.requirements import RunCapture, run_capture
 from tdcore.rules.source import Ended, RowBatch
 from tdcore.rules.window import Members
-from tdcore.step_text import step_text
+from tdcore.text.step_text import step_text
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink

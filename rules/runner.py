@@ -31,7 +31,7 @@ from tdcore.rules.run_source import RunSource
 from tdcore.rules.source import Source
 from tdcore.rules.state import StateFile, locked_state
 from tdcore.rules.step_range import with_step_range
-from tdcore.short_repr import cut, how_many
+from tdcore.text.short_repr import cut, how_many
 
 if TYPE_CHECKING:
     from tdcore.actions import Action

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tdcore.documents import clipped
+from tdcore.format.documents import clipped
 from tdcore.rules.expanded_size import ExpandedSizes, TooLargeError, check_size
 
 __all__ = ["UnreadableError", "UnsaveableError", "dump", "load"]

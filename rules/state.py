@@ -31,13 +31,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tdcore._version import __version__
-from tdcore.documents import clipped
 from tdcore.errors import ConfigError
-from tdcore.quoting import quoted
+from tdcore.format.documents import clipped
 from tdcore.rules.base import Rule
 from tdcore.rules.legacy import LegacyRule
 from tdcore.rules.safe_pickle import UnreadableError, UnsaveableError, dump, load
 from tdcore.rules.step_range import step_range_of, without_step_range
+from tdcore.text.quoting import quoted
 
 __all__ = ["ResumableSource", "StateFile", "locked_state"]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from tdcore.errors import ConfigError, SinkError
-from tdcore.layout import RUN_KEY
+from tdcore.format.layout import RUN_KEY
 from tdcore.rules.base import Rule
 from tdcore.rules.engine import MAX_FINDINGS
 from tdcore.rules.loading import load_rules

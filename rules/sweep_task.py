@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tdcore.errors import TdcoreError
 from tdcore.rules.base import Rule
 from tdcore.rules.runner import Report, run
-from tdcore.short_repr import cut
+from tdcore.text.short_repr import cut
 
 __all__ = ["Entry", "Task"]
 

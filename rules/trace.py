@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tdcore import layout
+from tdcore.format import layout
 from tdcore.rules.table_source import TableSource
 from tdcore.rules.window import Members
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 
 import numpy as np
 
-from tdcore import layout
 from tdcore.collection import CollectionConfig
+from tdcore.format import layout
 from tdcore.rules.applicability import why_not_applicable
 from tdcore.rules.base import Rule, Status, Verdict
 from tdcore.rules.requirements import Need, unmatched_collections, why_not_evaluable

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.errors import ConfigError
-from tdcore.patterns import RunPatterns
+from tdcore.format.run_patterns import RunPatterns
 from tdcore.rules.base import Finding, Rule
 from tdcore.rules.measures.histogram import Histograms
 

@@ -8,20 +8,22 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-# Not on first use: these bear the names of their modules, and importing a submodule later would put it
-# in their place. Both modules are light.
+from tdcore.config.settings import apply_log_level
+
+# Not on first use: `modes` has the name of its module, which a later import of the module would put in its
+# place. The module is light.
 from tdcore.modes import ModeKeys, modes
-from tdcore.settings import apply_log_level
-from tdcore.watch import watch
 
 if TYPE_CHECKING:
     from tdcore import actions
     from tdcore._version import __version__
-    from tdcore.collection import CollectionConfig
-    from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode
+    from tdcore.config.collection_config import CollectionConfig
+    from tdcore.config.reduction_config import ReductionConfig
+    from tdcore.config.save_config import SaveConfig, SaveConfigMode
     from tdcore.errors import StopTraining, TdcoreError
-    from tdcore.ring_config import RingConfig
+    from tdcore.launch.watch import watch
     from tdcore.rules.diagnosis import diagnose
+    from tdcore.session.ring_config import RingConfig
     from tdcore.sinks.s3.options import S3Options
     from tdcore.stats import TensorStats, tensor_stats
     from tdcore.trial import Tensor, Trial, create_trial
@@ -29,12 +31,12 @@ if TYPE_CHECKING:
 apply_log_level()
 
 _HOME = {
-    "CollectionConfig": "tdcore.collection",
-    "ReductionConfig": "tdcore.config",
-    "RingConfig": "tdcore.ring_config",
+    "CollectionConfig": "tdcore.config.collection_config",
+    "ReductionConfig": "tdcore.config.reduction_config",
+    "RingConfig": "tdcore.session.ring_config",
     "S3Options": "tdcore.sinks.s3.options",
-    "SaveConfig": "tdcore.config",
-    "SaveConfigMode": "tdcore.config",
+    "SaveConfig": "tdcore.config.save_config",
+    "SaveConfigMode": "tdcore.config.save_config",
     "StopTraining": "tdcore.errors",
     "TdcoreError": "tdcore.errors",
     "Tensor": "tdcore.trial",
@@ -44,6 +46,7 @@ _HOME = {
     "create_trial": "tdcore.trial",
     "diagnose": "tdcore.rules.diagnosis",
     "tensor_stats": "tdcore.stats",
+    "watch": "tdcore.launch.watch",
 }
 
 _MODULES = frozenset({"actions"})

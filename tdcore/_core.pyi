@@ -63,7 +63,7 @@ class Ring:
         """
     def intern(self, name: str, kind: typing.SupportsInt | typing.SupportsIndex, origin: str = '', shard: str = '') -> int:
         """
-        Id of the name in the shared table, the same for the same arguments; -1 when the table cannot grow any more, 4294967294 for a name of more than 65,536 characters: its tensors are counted and make no rows. The last part of a full table takes names of losses, scalars, metrics and hyperparameters only. shard: the tensor's place in a larger one, as text (tdcore/shard.py).
+        Id of the name in the shared table, the same for the same arguments; -1 when the table cannot grow any more, 4294967294 for a name of more than 65,536 characters: its tensors are counted and make no rows. The last part of a full table takes names of losses, scalars, metrics and hyperparameters only. shard: the tensor's place in a larger one, as text (tdcore/format/shard.py).
         """
     def mark_step_end(self, step: typing.SupportsInt | typing.SupportsIndex) -> bool:
         """

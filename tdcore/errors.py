@@ -1,36 +1,36 @@
 """Every error that tdcore raises, as one tree.
 
     TdcoreError
-    ├── ConfigError (also ValueError)            a configuration, argument or pattern that cannot work
+    ├── ConfigError (also ValueError)            an invalid configuration, argument or pattern
     │   ├── InvalidCollectionConfiguration       a collection that selects nothing or contradicts itself
-    │   └── UnsupportedFeature                   a documented argument that this version does not serve yet
-    ├── CaptureError                             the capture side could not start or was switched off
-    │   └── FlusherError                         the flusher could not start, or died and stayed dead
+    │   └── UnsupportedFeature                   a documented argument that this version does not support
+    ├── CaptureError                             the capture could not start or was disabled
+    │   └── FlusherError                         the flusher could not start or restart
     ├── RunError                                 reading a run
     │   ├── RunNotFound (also FileNotFoundError) there is no run at this place
-    │   ├── RunCorrupt                           its bytes contradict the format or their checksum
+    │   ├── RunCorrupt                           its bytes do not match the format or their checksum
     │   │   ├── UnsupportedFormat                it was written in another version of the format
     │   │   └── UnsafeFile (also SinkError)      a file of it is a link, a FIFO, a device, or too large
-    │   ├── MissingCollectionFiles               nothing was ever saved: no data, no collections
+    │   ├── MissingCollectionFiles               nothing was saved: no data, no collections
     │   ├── InvalidWorker                        no such worker in this run
     │   ├── InvalidAttempt                       no such attempt in this run
     │   ├── InvalidCollection                    no such collection in this run
-    │   ├── NoMoreData                           the run has ended; what was waited for will never come
-    │   ├── StepUnavailable                      nothing was saved at this step, and nothing will be
-    │   ├── StepNotYetAvailable                  the step has not been seen yet; it may still come
-    │   ├── TensorUnavailable                    this tensor was never saved at any step
-    │   ├── TensorUnavailableForStep             this tensor has no value at this step, and will have none
-    │   └── WaitTimeout (also TimeoutError)      what was waited for did not come in time; it may still come
-    ├── SinkError                                a place to keep runs refused: .kind says how
+    │   ├── NoMoreData                           the run has ended before the awaited step or tensor
+    │   ├── StepUnavailable                      nothing was or will be saved at this step
+    │   ├── StepNotYetAvailable                  the step is not in the run yet
+    │   ├── TensorUnavailable                    this tensor was not saved at any step
+    │   ├── TensorUnavailableForStep             this tensor has and will have no value at this step
+    │   └── WaitTimeout (also TimeoutError)      a wait has timed out; the data may still come
+    ├── SinkError                                a folder or bucket failed; .kind is the reason
     │   └── SinkKeyError (also FileNotFoundError)  no object under this key
-    ├── ActionError                              an action on findings could not do what it is for
+    ├── ActionError                              an action on findings failed
     ├── RuleError                                rules
     │   ├── RuleEvaluationConditionMet           a rule's condition is met; rule evaluation ends
     │   └── InsufficientInformationForRuleInvocation  a rule lacks a parameter or data it needs
-    └── StopTraining                             raised in the training script when a stop was asked for
+    └── StopTraining                             raised in the training script after a stop request
 
-Messages say what, where, got, and what to do. Foreign errors become these at one seam each, with
-``raise ... from``. Threads: exceptions are plain values; nothing here holds state or locks.
+Messages name the fault, its place, the value and the remedy. Errors of other libraries are converted in one
+place each, with ``raise ... from``. Threads: exceptions are plain values without state or locks.
 """
 # ruff: noqa: N818 -- names without an Error suffix are those of the older library, kept so that scripts move over.
 
@@ -39,7 +39,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tdcore.modes import ModeKeys
-from tdcore.step_text import step_text
+from tdcore.text.step_text import step_text
 
 __all__ = [
     "ActionError",
@@ -79,7 +79,7 @@ class TdcoreError(Exception):
 
 
 class ConfigError(TdcoreError, ValueError):
-    """A configuration, an argument or a pattern cannot work; the message says what to write instead."""
+    """A configuration, an argument or a pattern is invalid; the message has the valid values."""
 
 
 class InvalidCollectionConfiguration(ConfigError):
@@ -87,11 +87,11 @@ class InvalidCollectionConfiguration(ConfigError):
 
 
 class UnsupportedFeature(ConfigError, NotImplementedError):
-    """A documented argument that this version does not serve. It is refused, never ignored."""
+    """A documented argument is not supported by this version. It is never ignored."""
 
 
 class CaptureError(TdcoreError):
-    """The capture side could not start, or was switched off after a fault of its own."""
+    """The capture could not start, or was disabled after an internal failure."""
 
 
 class FlusherError(CaptureError):
@@ -99,7 +99,7 @@ class FlusherError(CaptureError):
 
 
 class RunError(TdcoreError):
-    """Base of what can go wrong while a run is read."""
+    """Base of the errors of reading a run."""
 
 
 class RunNotFound(RunError, FileNotFoundError):
@@ -107,7 +107,7 @@ class RunNotFound(RunError, FileNotFoundError):
 
 
 class RunCorrupt(RunError):
-    """The bytes of a run contradict the format, each other, or their checksum. Names the file and why."""
+    """The bytes of a run do not match the format, each other, or their checksum. Names file and reason."""
 
 
 class UnsupportedFormat(RunCorrupt):
@@ -115,13 +115,13 @@ class UnsupportedFormat(RunCorrupt):
 
 
 class MissingCollectionFiles(RunError):
-    """Nothing was ever saved in this run: it has neither tensors nor collections."""
+    """Nothing was saved in this run: it has neither tensors nor collections."""
 
 
 class InvalidWorker(RunError, KeyError):
     """The run has no such worker. The message lists those it has.
 
-    worker: the name that was asked for; None where the error was raised without it.
+    worker: the requested name; None where the error was raised without it.
     """
 
     worker: str | None = None
@@ -142,10 +142,10 @@ class InvalidCollection(RunError, KeyError):
 
 
 class NoMoreData(RunError):
-    """The run has ended: the step or tensor that was waited for will never come.
+    """The run has ended before the awaited step or tensor.
 
-    step, mode: what was waited for; the step is one of the mode. last_step: the last step of the mode that
-    the run has; None when it has none.
+    step, mode: the awaited step, as its mode counts. last_step: the last step of the mode in the run; None
+    without one.
     """
 
     step: int | None = None
@@ -156,7 +156,7 @@ class NoMoreData(RunError):
 class StepUnavailable(RunError):
     """Nothing was saved at this step, and nothing will be.
 
-    step, mode: what was asked for; the step is one of the mode.
+    step, mode: the requested step, as its mode counts.
     """
 
     step: int | None = None
@@ -164,9 +164,9 @@ class StepUnavailable(RunError):
 
 
 class StepNotYetAvailable(RunError):
-    """The step has not been seen yet; it may still come while the run goes on.
+    """The step is not in the run yet; it may still come while the run goes on.
 
-    step, mode: what was asked for; the step is one of the mode.
+    step, mode: the requested step, as its mode counts.
     """
 
     step: int | None = None
@@ -174,9 +174,9 @@ class StepNotYetAvailable(RunError):
 
 
 class TensorUnavailable(RunError):
-    """No tensor of this name was saved at any step seen so far.
+    """No tensor of this name was saved at any step so far.
 
-    tname: the name that was asked for.
+    tname: the requested name.
     """
 
     tname: str | None = None
@@ -185,10 +185,10 @@ class TensorUnavailable(RunError):
 class TensorUnavailableForStep(RunError):
     """The tensor has no value at this step and will have none.
 
-    reason: "not_saved", "absent", "skipped", "lost", "stats_only" or "incomplete"; of what several
-    workers have also "copies_differ", "disagree" (no parts of one tensor) or "partial"; more in the message.
-    has_statistics: whether reduction_value() and stats() can still serve this step. tname, step, mode: what
-    was asked for; the step is one of the mode.
+    reason: "not_saved", "absent", "skipped", "lost", "stats_only" or "incomplete"; for a tensor of several
+    workers also "copies_differ", "disagree" (not parts of one tensor) or "partial". The message has details.
+    has_statistics: whether reduction_value() and stats() have values for this step. tname, step, mode: the
+    requested tensor and step, as its mode counts.
     """
 
     tname: str | None = None
@@ -207,17 +207,17 @@ class TensorUnavailableForStep(RunError):
 
 
 class WaitTimeout(RunError, TimeoutError):
-    """What was waited for did not come in time. It may still come."""
+    """A wait has timed out. The data may still come."""
 
 
 SinkErrorKind = Literal["full", "gone", "denied", "transient"]
 
 
 class SinkError(TdcoreError, OSError):
-    """A sink refused an operation.
+    """An operation of a sink failed.
 
     kind: "full" (no space or quota), "gone" (the place was removed), "denied" (permission, credentials,
-    read-only) or "transient" (anything that may work when tried again). errno: that of the OSError behind it.
+    read-only) or "transient" (a retry may succeed). errno: that of the OSError that is the cause.
     """
 
     def __init__(self, message: str, *, kind: SinkErrorKind = "transient", errno: int | None = None) -> None:
@@ -230,14 +230,14 @@ class SinkError(TdcoreError, OSError):
 
 
 class SinkKeyError(SinkError, FileNotFoundError):
-    """The sink works, but holds nothing under this key."""
+    """The sink works, but has no object under this key."""
 
     def __init__(self, message: str, *, kind: SinkErrorKind = "gone", errno: int | None = None) -> None:
         super().__init__(message, kind=kind, errno=errno)
 
 
 class UnsafeFile(RunCorrupt, SinkError):
-    """A file of a run is not read or written: it is a link, a FIFO or a device, or larger than it can be.
+    """A file of a run is not read or written: it is a link, a FIFO or a device, or larger than the limit.
 
     kind: "denied".
     """
@@ -247,11 +247,11 @@ class UnsafeFile(RunCorrupt, SinkError):
 
 
 class ActionError(TdcoreError):
-    """An action on findings (a message, a call of a service, a command) failed. Never shows a secret."""
+    """An action on findings (a message, a call of a service, a command) failed. Contains no secret."""
 
 
 class RuleError(TdcoreError):
-    """Base of what rules raise."""
+    """Base of the errors of rules."""
 
 
 class RuleEvaluationConditionMet(RuleError):
@@ -287,11 +287,11 @@ class InsufficientInformationForRuleInvocation(RuleError):
 
 
 class StopTraining(TdcoreError):
-    """A stop of the training was asked for (by a rule's action, the CLI, or a file in control/).
+    """A stop of the training was requested (by a rule's action, the CLI, or a file in control/).
 
-    Raised in the training script by the hook, at the start of the next step. reason: what the request says.
-    step: the global step at which it was raised; mode, mode_step: the same as its mode counts. requested_by:
-    the rule or tool that asked.
+    Raised in the training script by the hook, at the start of the next step. reason: that of the request.
+    step: the global step at which it was raised; mode, mode_step: the same step as its mode counts.
+    requested_by: the rule or tool that sent the request.
     """
 
     def __init__(

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING
 from tdcore.modes import ModeKeys, modes
 
 if TYPE_CHECKING:
-    from tdcore.collection import Collection, CollectionKeys, CollectionManager
-    from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode
+    from tdcore.config.built_in_collections import CollectionKeys
+    from tdcore.config.collection import Collection, CollectionManager
+    from tdcore.config.reduction_config import ReductionConfig
+    from tdcore.config.save_config import SaveConfig, SaveConfigMode
     from tdcore.errors import (
         InsufficientInformationForRuleInvocation,
         InvalidCollectionConfiguration,
@@ -42,9 +44,9 @@ if TYPE_CHECKING:
     from tdcore.trial.older_trials import LocalTrial, S3Trial, create_trial
 
 _HOME = {
-    "Collection": "tdcore.collection",
-    "CollectionKeys": "tdcore.collection",
-    "CollectionManager": "tdcore.collection",
+    "Collection": "tdcore.config.collection",
+    "CollectionKeys": "tdcore.config.built_in_collections",
+    "CollectionManager": "tdcore.config.collection",
     "Hook": "tdcore.hooks.pytorch",
     "IndexReaderException": "tdcore.errors:RunCorrupt",
     "InsufficientInformationForRuleInvocation": "tdcore.errors",
@@ -58,8 +60,8 @@ _HOME = {
     "Rule": "tdcore.rules.legacy",
     "RuleEvaluationConditionMet": "tdcore.errors",
     "S3Trial": "tdcore.trial.older_trials",
-    "SaveConfig": "tdcore.config",
-    "SaveConfigMode": "tdcore.config",
+    "SaveConfig": "tdcore.config.save_config",
+    "SaveConfigMode": "tdcore.config.save_config",
     "ShapeUnavailableForStep": "tdcore.errors:TensorUnavailableForStep",
     "StepNotYetAvailable": "tdcore.errors",
     "StepState": "tdcore.trial",

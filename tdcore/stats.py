@@ -1,10 +1,10 @@
-"""Statistics of one tensor: what a single pass over its values tells, and what follows from it.
+"""Statistics of one tensor from a single pass over its values.
 
 `tensor_stats(x)` reads any tensor in host memory; `TensorStats` holds the result. Statistics describe the
-finite values; NaN and Inf are counted beside them. So two questions have two answers:
+finite values; NaN and Inf are counted separately. So there are two values of each reduction:
 
     stats.mean               mean of the finite values: still useful when one element of a million is NaN
-    stats.reduction("mean")  what NumPy would give: NaN when there is a NaN, Inf when there is an Inf
+    stats.reduction("mean")  the result of NumPy: NaN when there is a NaN, Inf when there is an Inf
 
 Parts merge: merge_stats([a, b]) describes the values of both, as if they had been one tensor.
 Pure functions, any thread. The numbers' accuracy is that of csrc/stats/cpu.hpp: counts, min, max and the
@@ -215,7 +215,7 @@ class TensorStats:
         return math.sqrt(self.abs_variance)
 
     def reduction(self, name: str, *, absolute: bool = False) -> float:
-        """A reduction as NumPy would give it: NaN and Inf among the values poison it.
+        """A reduction with the result of NumPy: NaN and Inf among the values propagate.
 
         name: min, max, mean, std, variance, sum, l1 or l2; absolute: of |x| instead of x.
         ConfigError for other names ("prod" cannot be told from statistics).

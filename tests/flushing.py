@@ -23,14 +23,7 @@ import safetensors.numpy
 from tdcore import _core
 from tdcore.flusher import Flusher, FlusherOptions
 from tdcore.flusher.upload_journal import UploadJournal
-from tdcore.layout import (
-    data_prefix,
-    end_key,
-    index_prefix,
-    live_ranges,
-    parse_index_key,
-    segment_key,
-)
+from tdcore.format.layout import data_prefix, end_key, index_prefix, live_ranges, parse_index_key, segment_key
 from tdcore.sinks import Sink, SinkError
 from tests.signals import default_signals
 from tests.waiting import PATIENCE_SECONDS

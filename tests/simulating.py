@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tdcore import _core
-from tdcore.ring_config import RingConfig
+from tdcore.session.ring_config import RingConfig
 from tests.capturing import Array, Captured, Tap
 
 CUDA, ROCM = 2, 10

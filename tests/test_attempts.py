@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdcore.attempts import claim_attempt
-from tdcore.layout import end_key
+from tdcore.format.layout import end_key
+from tdcore.session.attempts import claim_attempt
 from tdcore.sinks import MemorySink, Sink
 
 GONE = 2**22 - 3  # no process has this number

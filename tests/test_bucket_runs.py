@@ -20,15 +20,15 @@ import pytest
 
 import tdcore as td
 from tdcore import _core
-from tdcore.attempts import claim_attempt
 from tdcore.errors import ConfigError, SinkError
 from tdcore.flusher import Flusher, FlusherOptions
 from tdcore.flusher.destination import open_destination
+from tdcore.maintenance.upload import upload
 from tdcore.session import RingConfig, Session
+from tdcore.session.attempts import claim_attempt
 from tdcore.sinks import open_sink
 from tdcore.sinks.s3 import parse_s3_url
 from tdcore.sinks.spool import find_spools
-from tdcore.upload import upload
 from tests.s3.fixtures import Place
 from tests.s3.servers import Server, StubServer
 from tests.trainers.checks import Trainer, check_run, end_of, flushers_of

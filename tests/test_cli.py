@@ -385,7 +385,7 @@ def test_demo_passes_its_options_on(tdcore: Command, tmp_path: Path, monkeypatch
         called.append((out, json_output))
         return 1
 
-    monkeypatch.setattr("tdcore.demo.run_demo", run_demo)
+    monkeypatch.setattr("tdcore.cli.demo.run_demo", run_demo)
     assert tdcore("demo", "--out", tmp_path, "--json").code == 1
     assert called == [(str(tmp_path), True)]
 

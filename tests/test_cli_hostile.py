@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tdcore.cli.output import sparkline
-from tdcore.quoting import quoted, quoted_lines
+from tdcore.text.quoting import quoted, quoted_lines
 from tdcore.trial.progress import RunProgress
 from tdcore.trial.reader import Reader
 from tests.test_cli import Command, write

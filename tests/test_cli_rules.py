@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tdcore.hook_json import parse_hook_config
+from tdcore.config.hook_json import parse_hook_config
 from tdcore.rules import RULES, DeadRelu, VanishingGradient
 from tdcore.rules.planning import plan
 from tests.test_cli import Command, write

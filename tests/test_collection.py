@@ -8,10 +8,13 @@ import weakref
 
 import pytest
 
-from tdcore.collection import OLDER_REGEX, Collection, CollectionConfig, CollectionManager
-from tdcore.config import ReductionConfig, SaveConfig
+from tdcore.config.built_in_collections import OLDER_REGEX
+from tdcore.config.collection import Collection, CollectionManager
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.errors import ConfigError, InvalidCollectionConfiguration
-from tdcore.layout import TensorKind
+from tdcore.format.layout import TensorKind
 
 
 def homes(name: str, kind: TensorKind) -> set[str]:

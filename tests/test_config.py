@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdcore.config import HookConfig, ReductionConfig, SaveConfig, SaveConfigMode
+from tdcore.config.hook_config import HookConfig
+from tdcore.config.hook_json import load_hook_config, parse_hook_config
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError, UnsupportedFeature
-from tdcore.hook_json import load_hook_config, parse_hook_config
 from tdcore.modes import modes
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdcore.control import LEVELS, MAX_REQUEST_BYTES, CaptureRequest
 from tdcore.errors import ConfigError
+from tdcore.format.control import LEVELS, MAX_REQUEST_BYTES, CaptureRequest
 
 GOOD = {"format": 1, "attempt": 0, "tensors": ["a"], "steps": 3}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tdcore.devices import visible_nvidia_devices
+from tdcore.session.devices import visible_nvidia_devices
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tdcore.config.settings import VARIABLES, disabled, log_level
 from tdcore.errors import ConfigError
 from tdcore.hooks import inert
 from tdcore.hooks.pytorch.hook import Hook
-from tdcore.settings import VARIABLES, disabled, log_level
 from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -101,7 +101,7 @@ import os
 assert not model._forward_pre_hooks and not model._forward_hooks and not criterion._forward_hooks
 assert not any(one.__class__.__module__.startswith("tdcore") for one in vars(nn.Module).values())
 assert "_core" not in "".join(name for name in sys.modules if name.startswith("tdcore"))
-assert "tdcore.session" not in sys.modules and "tdcore.hooks.base" not in sys.modules
+assert "tdcore.session.session" not in sys.modules and "tdcore.hooks.base" not in sys.modules
 assert not os.path.exists("run") and not os.path.exists("runs")
 print("done")
 """

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tdcore.cli.doctor import Check
+from tdcore.cli.doctor_check import Check
 from tdcore.cli.doctor_gpu import checks_of
 from tests.cuda_fakes import build_fake
 

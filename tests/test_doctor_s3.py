@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from tdcore.cli import doctor_s3
-from tdcore.cli.doctor import Check, checks
+from tdcore.cli.doctor import checks
+from tdcore.cli.doctor_check import Check
 from tdcore.sinks.s3.options import parse_s3_url
 from tests.s3.fixtures import Place
 from tests.s3.servers import StubServer

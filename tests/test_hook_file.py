@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 import tdcore as td
-from tdcore.config import HookConfig, SaveConfig, SaveConfigMode
+from tdcore.config.hook_config import HookConfig
+from tdcore.config.hook_file import load_hook_file
+from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
-from tdcore.hook_file import load_hook_file
-from tdcore.run import chosen_config
+from tdcore.launch.run import chosen_config
 
 ROOT = Path(__file__).resolve().parents[1]
 

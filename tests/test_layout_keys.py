@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdcore import layout
-from tdcore.layout import FileRange
+from tdcore.format import layout
+from tdcore.format.layout import FileRange
 from tdcore.modes import ModeKeys, modes
 
 TICKETS = st.integers(0, 10**12 - 1)
@@ -117,8 +117,9 @@ def test_kinds_and_modes_keep_their_codes() -> None:
 
 def test_importing_the_layout_does_not_import_arrow_until_the_schema_is_asked_for() -> None:
     code = (
-        "import sys, tdcore.layout, tdcore.flusher, tdcore.sinks; assert 'pyarrow' not in sys.modules\n"
-        "assert tdcore.layout.INDEX_SCHEMA is tdcore.layout.index_schema(); assert 'pyarrow' in sys.modules"
+        "import sys, tdcore.flusher, tdcore.sinks; from tdcore.format import layout\n"
+        "assert 'pyarrow' not in sys.modules\n"
+        "assert layout.INDEX_SCHEMA is layout.index_schema(); assert 'pyarrow' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

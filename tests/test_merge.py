@@ -25,7 +25,7 @@ from tdcore.flusher.index_summary import IndexGap, IndexSummary, coalesce
 from tdcore.flusher.index_table import read_footer
 from tdcore.flusher.ledger import IndexEntry, Ledger
 from tdcore.flusher.merge import final_groups, join_segments, merge_files, next_group
-from tdcore.layout import FileRange, data_prefix, index_prefix, parse_data_key
+from tdcore.format.layout import FileRange, data_prefix, index_prefix, parse_data_key
 from tdcore.sinks import LocalSink, MemorySink, SinkError
 from tests.flushing import Trainer, flush_all, index_ranges, payloads, read_end, read_index, segment_tensors
 

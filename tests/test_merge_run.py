@@ -16,10 +16,10 @@ import pytest
 
 from tdcore.errors import ConfigError, RunNotFound
 from tdcore.flusher import FlusherOptions
-from tdcore.merge_run import merge_run
+from tdcore.flusher.writer_lock import hold_writer_lock
+from tdcore.maintenance.merge_run import merge_run
 from tdcore.session import Session
 from tdcore.sinks import LocalSink
-from tdcore.writer_lock import hold_writer_lock
 from tests.flushing import Trainer, flush_all, index_ranges, payloads, read_index
 from tests.test_cli import Command
 
@@ -120,7 +120,7 @@ def test_a_living_session_is_refused_and_its_flusher_waits_for_a_merge(tmp_path:
 
 _KILLED = """
 import os, sys
-from tdcore.merge_run import merge_run
+from tdcore.maintenance.merge_run import merge_run
 from tdcore.sinks.local import LocalSink
 left = int(sys.argv[2])
 after = sys.argv[3] == "after"

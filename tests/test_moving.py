@@ -17,7 +17,7 @@ from torch import nn
 
 import tdcore as td
 import tdcore.smd as smd
-from tdcore.collection import CollectionKeys
+from tdcore.config.built_in_collections import CollectionKeys
 from tdcore.errors import ConfigError
 from tests.moving import Net, fit
 

@@ -14,7 +14,7 @@ from torch import nn
 import tdcore as td
 from tdcore.cli.app import main
 from tdcore.errors import ConfigError, RunCorrupt, RunNotFound
-from tdcore.remove import remove_run, writers
+from tdcore.maintenance.remove import remove_run, writers
 from tdcore.session import RingConfig, Session
 from tests.trainers.checks import Trainer
 

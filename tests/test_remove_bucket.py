@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tdcore as td
-from tdcore.remove import remove_run
+from tdcore.maintenance.remove import remove_run
 from tdcore.sinks import open_sink
 from tests.s3.fixtures import Place
 

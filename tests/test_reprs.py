@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tdcore as td
-from tdcore.config import HookConfig
+from tdcore.config.hook_config import HookConfig
 from tdcore.errors import TensorUnavailable
 from tdcore.rules import run, sweep
 from tests.trial.writer import RunWriter

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tdcore import _core, ring_config
+from tdcore import _core
 from tdcore.errors import ConfigError
-from tdcore.ring_config import RingConfig, make_ring
+from tdcore.session import ring_config
+from tdcore.session.ring_config import RingConfig, make_ring
 
 
 @pytest.mark.parametrize(

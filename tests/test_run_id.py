@@ -13,7 +13,7 @@ import safetensors.numpy
 
 from tdcore.errors import RunCorrupt
 from tdcore.flusher.merge import join_segments
-from tdcore.layout import said_run_id
+from tdcore.format.layout import said_run_id
 from tdcore.rules import run as run_rules
 from tdcore.session import RingConfig, Session
 from tdcore.trial import create_trial

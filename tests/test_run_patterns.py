@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tdcore.patterns import RunPatterns
+from tdcore.format.run_patterns import RunPatterns
 from tdcore.rules import AllZero
 from tdcore.rules import run as run_rules
 from tdcore.trial import create_trial

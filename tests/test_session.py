@@ -21,9 +21,6 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from tdcore import layout
-from tdcore.attempts import Attempt, claim_attempt
-from tdcore.counters import Drop
 from tdcore.errors import (
     ConfigError,
     FlusherError,
@@ -32,7 +29,10 @@ from tdcore.errors import (
     UnsupportedFeature,
     UnsupportedFormat,
 )
+from tdcore.format import layout
 from tdcore.session import RingConfig, Session, StopRequest
+from tdcore.session.attempts import ClaimedAttempt, claim_attempt
+from tdcore.session.counters import Drop
 from tdcore.sinks import LocalSink, MemorySink, Sink
 from tests.trainers.checks import check_run, end_of, flushers_of, read_index
 from tests.trainers.quadratic import NAMES, Tap, training
@@ -195,7 +195,7 @@ def test_workers_of_one_job_share_the_attempt(tmp_path: Path, make_session: Make
     assert len(run_json(tmp_path / "run")["attempts"]) == 1
 
 
-def _claim(sink: Sink, **changes: Any) -> Attempt:
+def _claim(sink: Sink, **changes: Any) -> ClaimedAttempt:
     options: dict[str, Any] = {
         "where": "runs/x",
         "worker": "worker_0",
@@ -211,7 +211,7 @@ def test_trainers_that_race_for_a_folder_get_attempts_of_their_own(tmp_path: Pat
     trainers = 12
     start = threading.Barrier(trainers)
 
-    def claim(_: int) -> Attempt:
+    def claim(_: int) -> ClaimedAttempt:
         sink: Sink = shared if kind == "memory" else LocalSink(tmp_path / "run")
         start.wait()
         return _claim(sink)

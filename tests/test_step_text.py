@@ -10,7 +10,7 @@ import pytest
 
 from tdcore.actions.base import Notice
 from tdcore.rules import run
-from tdcore.step_text import step_text
+from tdcore.text.step_text import step_text
 from tests.test_cli import Command
 from tests.trial.writer import RunWriter
 

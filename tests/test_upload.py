@@ -13,9 +13,9 @@ import pytest
 
 from tdcore.cli import main
 from tdcore.errors import ConfigError, RunNotFound
+from tdcore.maintenance.upload import Uploaded, upload
 from tdcore.sinks.spool import Spool, find_spools
 from tdcore.sinks.spool_folders import journal_path
-from tdcore.upload import Uploaded, upload
 from tests.s3.fixtures import Place
 from tests.s3.servers import StubServer
 
@@ -144,7 +144,9 @@ def test_a_spool_that_its_job_removes_meanwhile_is_not_in_the_result(
     place: Place, spools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave(spools / "0000", place.url())
-    monkeypatch.setattr("tdcore.upload.find_spools", lambda place: [spools / "gone", *find_spools(place)])
+    monkeypatch.setattr(
+        "tdcore.maintenance.upload.find_spools", lambda place: [spools / "gone", *find_spools(place)]
+    )
     assert left(upload(spools)) == {"0000": 0}
     assert not (spools / "gone").exists()
 

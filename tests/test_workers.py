@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tdcore.config import HookConfig
+from tdcore.config.hook_config import HookConfig
+from tdcore.config.hook_json import parse_hook_config
+from tdcore.config.workers import expected_workers
 from tdcore.errors import ConfigError
-from tdcore.hook_json import parse_hook_config
-from tdcore.workers import expected_workers
 
 
 @pytest.mark.parametrize(

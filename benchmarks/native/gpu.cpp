@@ -58,8 +58,8 @@ std::string about(tdcore::Device& device) {
   return object({field("name", info.name), field("kernels", info.kernels),
                  field("multiprocessors", info.multiprocessors),
                  field("memory_bytes", static_cast<double>(info.memory_bytes)),
-                 field("best_rung", std::string(tdcore::rung_name(info.best_rung))),
-                 field("rung_reason", info.rung_reason)});
+                 field("best_rung", std::string(tdcore::commit_mode_name(info.best_commit_mode))),
+                 field("rung_reason", info.commit_mode_reason)});
 }
 
 bool says_wrong(const std::string& text) {

@@ -58,13 +58,13 @@ void wait_until_idle(const DeviceCapture& capture) {
 }
 
 /// Median microseconds of a call with these requests.
-double microseconds(DeviceCapture& capture, const std::vector<Request>& requests, StreamHandle stream,
+double microseconds(DeviceCapture& capture, const std::vector<CaptureRequest>& requests, StreamHandle stream,
                     int calls) {
   std::vector<double> times;
   for (int i = 0; i < calls; ++i) {
     wait_until_idle(capture);
     const auto begun = Clock::now();
-    const CaptureResult result = capture.capture(requests, Moment{i, i, 1, 0}, stream);
+    const CaptureResult result = capture.capture(requests, StepContext{i, i, 1, 0}, stream);
     const std::chrono::duration<double, std::micro> taken = Clock::now() - begun;
     if (result.not_kept != 0) throw std::runtime_error("a capture kept not all: " + capture.report().error);
     if (i >= calls / 4) times.push_back(taken.count());  // the first ones warm it up
@@ -98,7 +98,7 @@ std::string call_costs(const Options& options) {
   for (const int tensors : {1, 160, 500}) {
     for (const auto& [flags, what] :
          {std::pair{1, "values"}, std::pair{2, "statistics"}, std::pair{3, "both"}}) {
-      std::vector<Request> requests(static_cast<std::size_t>(tensors));
+      std::vector<CaptureRequest> requests(static_cast<std::size_t>(tensors));
       for (std::size_t i = 0; i < requests.size(); ++i) {
         requests[i].tensor = TensorView{data + i * kElements, &kElements, nullptr, 1, Dtype::kF32};
         requests[i].name = static_cast<std::uint32_t>(i);

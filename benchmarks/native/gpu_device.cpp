@@ -13,7 +13,7 @@
 #include <stdexcept>
 
 #include "cuda/cuda_device.hpp"
-#include "sim/host_device.hpp"
+#include "sim/sim_device.hpp"
 
 namespace tdcore::bench {
 namespace {
@@ -44,10 +44,10 @@ Stage& stage_of(Device& device) {
 
 std::unique_ptr<Device> open_device(const std::string& name) {
   if (name == "host" || name == "early") {
-    HostDeviceOptions quick;
+    SimDeviceOptions quick;
     quick.delay_us = 0;
     quick.early_words = name == "early";
-    return std::make_unique<HostDevice>(quick);
+    return std::make_unique<SimDevice>(quick);
   }
   if (name.rfind("cuda:", 0) != 0) {
     throw std::runtime_error("device must be cuda:N, host or early, got " + name);

@@ -1,7 +1,7 @@
 // gpu_device.hpp: what the parts of the GPU benchmark share: a device, waiting for it, lists of tensors,
 // times.
 //
-// Everything goes through Device, so that all of it also runs on HostDevice; only the plain copies that serve
+// Everything goes through Device, so that all of it also runs on SimDevice; only the plain copies that serve
 // as limits are CUDA's own functions (CudaDriver below), and are left out there.
 // Threads: one, unless a function says otherwise.
 #pragma once
@@ -80,7 +80,7 @@ std::vector<List> one_of_each_dtype(std::uint64_t bytes);
 struct Options {
   std::string device = "cuda:0";
   bool quick = false;
-  std::uint64_t records = 100'000;  // of the soak, on each rung
+  std::uint64_t records = 100'000;  // of the soak, on each commit mode
   double seconds = 0.05;            // least busy time of a measurement
   int rounds = 5;
 };

@@ -14,7 +14,7 @@ std::string dma_rates(Device& device, const Options& options) {
   void* plain = pinned_memory(device, most);
   auto* word = reinterpret_cast<std::uint64_t*>(ring + most);
   check(device, device.fill_zero(stream, source, most), "zeroing");
-  const CommitRung rung = device.info().best_rung;
+  const CommitMode commit_mode = device.info().best_commit_mode;
   std::vector<std::string> rows;
   for (std::uint64_t bytes = most; bytes >= most / 256; bytes /= 16) {
     std::vector<double> records, copies;
@@ -24,8 +24,8 @@ std::string dma_rates(Device& device, const Options& options) {
       }));
       records.push_back(seconds_of(device, stream, options.seconds, [&] {
         check(device, device.copy_to_host(stream, ring, source, bytes), "a copy");
-        if (rung != CommitRung::kPoll) {
-          check(device, device.write_word(stream, word, 1, rung), "a commit");
+        if (commit_mode != CommitMode::kPoll) {
+          check(device, device.write_word(stream, word, 1, commit_mode), "a commit");
         }
       }));
     }

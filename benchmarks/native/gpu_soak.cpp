@@ -1,4 +1,4 @@
-// gpu_soak.cpp: does a commit ever come before the bytes it is for? Asked many times, on every rung.
+// gpu_soak.cpp: does a commit ever come before the bytes it is for? Asked many times, on every commit mode.
 //
 // Each record goes the way of a real one: packed on one stream, an event, copied on another into a pinned
 // memory file, then its word. A second thread polls the word as a consumer does, and at the moment it sees it
@@ -35,7 +35,7 @@ struct Found {
   double seconds = 0;
 };
 
-/// What one rung is asked with: the producer's and the consumer's half of record k.
+/// What one commit mode is asked with: the producer's and the consumer's half of record k.
 struct Way {
   virtual ~Way() = default;
   virtual void produce(std::uint64_t k) = 0;
@@ -142,10 +142,10 @@ struct Pattern {
 /// One record into one slot: its word, then its bytes.
 class Payloads final : public Way {
  public:
-  Payloads(Device& device, CommitRung rung, const Pattern& pattern, std::uint64_t records, std::byte* slots,
-           std::byte* arena, device::Item* table)
+  Payloads(Device& device, CommitMode commit_mode, const Pattern& pattern, std::uint64_t records,
+           std::byte* slots, std::byte* arena, device::Item* table)
       : device_(device),
-        rung_(rung),
+        commit_mode_(commit_mode),
         pattern_(pattern),
         pieces_(pieces(records, 11)),
         slots_(slots),
@@ -175,18 +175,18 @@ class Payloads final : public Way {
     launch.items = items_ + k;
     launch.count = 1;
     launch.tiles = device::tiles_of(pieces_[k].bytes);
-    const bool taken = device_.launch_pack(training_, launch) &&
-                       device_.record_event(packed_[i], training_) &&
-                       device_.wait_event(copies_, packed_[i]) &&
-                       device_.copy_to_host(copies_, payload(i), arena_ + i * kMostBytes, pieces_[k].bytes) &&
-                       (rung_ == CommitRung::kPoll ? device_.record_event(copied_[i], copies_)
-                                                   : device_.write_word(copies_, word(i), k + 1, rung_));
+    const bool taken =
+        device_.launch_pack(training_, launch) && device_.record_event(packed_[i], training_) &&
+        device_.wait_event(copies_, packed_[i]) &&
+        device_.copy_to_host(copies_, payload(i), arena_ + i * kMostBytes, pieces_[k].bytes) &&
+        (commit_mode_ == CommitMode::kPoll ? device_.record_event(copied_[i], copies_)
+                                           : device_.write_word(copies_, word(i), k + 1, commit_mode_));
     check(device_, taken, "a record");
     produced_.store(k + 1, std::memory_order_release);  // pairs with the acquire in committed()
   }
 
   bool committed(std::uint64_t k) override {
-    if (rung_ == CommitRung::kPoll) {  // an event that was not recorded yet says that it is done
+    if (commit_mode_ == CommitMode::kPoll) {  // an event that was not recorded yet says that it is done
       return produced_.load(std::memory_order_acquire) > k &&
              device_.query_event(copied_[k % kSlots]) == EventState::kDone;
     }
@@ -210,7 +210,7 @@ class Payloads final : public Way {
   std::byte* payload(std::uint64_t slot) const { return slots_ + slot * (kMostBytes + 4096) + 4096; }
 
   Device& device_;
-  const CommitRung rung_;
+  const CommitMode commit_mode_;
   const Pattern& pattern_;
   const std::vector<Piece> pieces_;
   std::byte* const slots_;
@@ -307,9 +307,9 @@ class Statistics final : public Way {
   device::Launch launch_{};
 };
 
-std::string row(const char* rung, const Found& found) {
+std::string row(const char* commit_mode, const Found& found) {
   const std::string text =
-      object({field("rung", std::string(rung)), field("records", static_cast<double>(found.records)),
+      object({field("rung", std::string(commit_mode)), field("records", static_cast<double>(found.records)),
               field("gigabytes", static_cast<double>(found.bytes) / 1e9),
               field("early_commits", static_cast<double>(found.early)),
               field("longest_early_us", static_cast<double>(found.longest_early_us)),
@@ -329,12 +329,13 @@ std::string commit_soak(Device& device, const Options& options) {
   const std::uint64_t items = std::max(options.records, kSlots * 64);
   auto* table = static_cast<device::Item*>(device_memory(device, items * sizeof(device::Item)));
   std::vector<std::string> rows;
-  for (const CommitRung rung : {CommitRung::kStreamWrite, CommitRung::kCommitKernel, CommitRung::kPoll}) {
-    if (rung < device.info().best_rung) continue;  // the probe found that it does not work here
-    Payloads way(device, rung, pattern, options.records, slots, arena, table);
-    rows.push_back(row(rung_name(rung), soak(way, options.records)));
+  for (const CommitMode commit_mode :
+       {CommitMode::kStreamWrite, CommitMode::kCommitKernel, CommitMode::kPoll}) {
+    if (commit_mode < device.info().best_commit_mode) continue;  // the probe found that it does not work here
+    Payloads way(device, commit_mode, pattern, options.records, slots, arena, table);
+    rows.push_back(row(commit_mode_name(commit_mode), soak(way, options.records)));
   }
-  if (device.info().best_rung != CommitRung::kPoll) {
+  if (device.info().best_commit_mode != CommitMode::kPoll) {
     Statistics way(device, pattern, options.records, slots, table);
     rows.push_back(row("statistics kernel", soak(way, options.records)));
   }

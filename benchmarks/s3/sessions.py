@@ -89,7 +89,7 @@ def spooled_bytes(place: str, attempt: int = 0) -> int:
     import json
     from contextlib import closing
 
-    from tdcore.layout import end_key
+    from tdcore.format.layout import end_key
     from tdcore.sinks import is_remote, open_sink
 
     if not is_remote(place):

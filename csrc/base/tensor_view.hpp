@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "ring/record.hpp"
+#include "base/dtype.hpp"
 
 namespace tdcore {
 

@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "bindings/lease.hpp"
 #include "bindings/tensor.hpp"
+#include "bindings/thread_scratch.hpp"
 #include "bindings/types.hpp"
 #include "capture/capture.hpp"
-#include "device/device_set.hpp"
+#include "device/device_ring.hpp"
 #include "stats/cpu.hpp"
 
 namespace py = pybind11;
@@ -64,21 +64,21 @@ class Numbers {
 };
 
 /// Fills `requests` from the objects that the reader holds. Returns the bytes that a capture has to read.
-std::uint64_t plan(Lease& lease, std::size_t count, const Numbers& names, const Numbers& flags) {
+std::uint64_t plan(ThreadScratch& scratch, std::size_t count, const Numbers& names, const Numbers& flags) {
   std::uint64_t bytes = 0;
-  lease->requests.resize(count);
+  scratch->requests.resize(count);
   for (std::size_t i = 0; i < count; ++i) {
-    Request& request = lease->requests[i];
+    CaptureRequest& request = scratch->requests[i];
     std::memcpy(&request.name, names.at(i * sizeof(request.name)), sizeof(request.name));
     const auto flag_byte = static_cast<std::uint8_t>(*flags.at(i));
     request.flags = flag_byte & (kWantPayload | kWantStats);
-    PyObject* object = lease->reader.held(i);
+    PyObject* object = scratch->reader.held(i);
     if (object == Py_None) {
       request.status = EntryStatus::kAbsent;
       request.absent = absent_reason(flag_byte);
       continue;
     }
-    request.reason = lease->reader.read(object, request.tensor);
+    request.reason = scratch->reader.read(object, request.tensor);
     if (request.reason != DropReason::kNone) {
       request.status = EntryStatus::kSkipped;
     } else if (request.flags != 0) {
@@ -88,9 +88,10 @@ std::uint64_t plan(Lease& lease, std::size_t count, const Numbers& names, const 
   return bytes;
 }
 
-std::uint64_t capture_objects(Ring& ring, py::handle tensors, py::handle names, py::handle flags,
+std::uint64_t capture_objects(DeviceRing& self, py::handle tensors, py::handle names, py::handle flags,
                               std::int64_t step, std::uint32_t mode, std::int64_t mode_step,
                               std::uint32_t call) {
+  Ring& ring = self.ring();
   if (!ring.usable()) return 0;
   const auto start = std::chrono::steady_clock::now();
   if (mode < 1 || mode > 4) {
@@ -104,17 +105,17 @@ std::uint64_t capture_objects(Ring& ring, py::handle tensors, py::handle names, 
   CaptureResult result;
   PyObject* interrupt = nullptr;
   {
-    Lease lease;
-    DeviceSet* const devices = ring.devices();
-    lease->reader.hold(PySequence_Fast_ITEMS(sequence.ptr()), count, devices != nullptr);
-    const std::uint64_t bytes = plan(lease, count, name_ids, flag_bits);
-    const Moment moment{.step = step, .mode_step = mode_step, .mode = mode, .call = call};
-    if (devices != nullptr && (lease->reader.met_device() || devices->redirects_host())) {
-      result = capture_with_devices(ring, *devices, lease, moment);
+    ThreadScratch scratch;
+    DeviceSet* const devices = self.devices();
+    scratch->reader.hold(PySequence_Fast_ITEMS(sequence.ptr()), count, devices != nullptr);
+    const std::uint64_t bytes = plan(scratch, count, name_ids, flag_bits);
+    const StepContext step_context{.step = step, .mode_step = mode_step, .mode = mode, .call = call};
+    if (devices != nullptr && (scratch->reader.met_device() || devices->redirects_host())) {
+      result = capture_with_devices(ring, *devices, scratch, step_context);
     } else {
-      result = capture_in_host_memory(ring, lease, lease->requests, moment, bytes);
+      result = capture_in_host_memory(ring, scratch, scratch->requests, step_context, bytes);
     }
-    interrupt = lease->reader.take_interrupt();
+    interrupt = scratch->reader.take_interrupt();
   }
   const auto spent = std::chrono::steady_clock::now() - start;
   ring.count_capture(
@@ -138,17 +139,17 @@ py::bytes stats_objects(py::handle tensors, int threads) {
   }
   const py::object sequence = as_sequence(tensors);
   const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(sequence.ptr()));
-  Lease lease;
-  lease->reader.hold(PySequence_Fast_ITEMS(sequence.ptr()), count, false);
-  lease->requests.resize(count);
+  ThreadScratch scratch;
+  scratch->reader.hold(PySequence_Fast_ITEMS(sequence.ptr()), count, false);
+  scratch->requests.resize(count);
   std::uint64_t bytes = 0;
   std::string why;
   for (std::size_t i = 0; i < count; ++i) {
     why.clear();
-    PyObject* object = lease->reader.held(i);
-    TensorView& view = lease->requests[i].tensor;
-    DropReason reason = lease->reader.read(object, view, &why);
-    if (PyObject* interrupt = lease->reader.take_interrupt(); interrupt != nullptr)
+    PyObject* object = scratch->reader.held(i);
+    TensorView& view = scratch->requests[i].tensor;
+    DropReason reason = scratch->reader.read(object, view, &why);
+    if (PyObject* interrupt = scratch->reader.take_interrupt(); interrupt != nullptr)
       raise_interrupt(interrupt);
     if (reason == DropReason::kNone && !has_stats(view.dtype)) reason = DropReason::kUnsupportedDtype;
     if (reason != DropReason::kNone) refuse(i, object, reason, why);
@@ -158,12 +159,12 @@ py::bytes stats_objects(py::handle tensors, int threads) {
   char* out = PyBytes_AS_STRING(packed.ptr());
   const auto work = [&] {
     for (std::size_t i = 0; i < count; ++i) {
-      const TensorStats stats = reduce(lease->requests[i].tensor, threads);
+      const TensorStats stats = reduce(scratch->requests[i].tensor, threads);
       std::memcpy(out + i * sizeof(stats), &stats, sizeof(stats));
     }
   };
   if (bytes >= kReleaseBytes) {
-    lease.without_gil(work);
+    scratch.without_gil(work);
   } else {
     work();
   }
@@ -192,13 +193,14 @@ TypeError names the first object that cannot be read and why. Releases the GIL f
 
 }  // namespace
 
-CaptureResult capture_in_host_memory(Ring& ring, Lease& lease, std::span<const Request> requests,
-                                     const Moment& moment, std::uint64_t bytes) {
+CaptureResult capture_in_host_memory(Ring& ring, ThreadScratch& scratch,
+                                     std::span<const CaptureRequest> requests,
+                                     const StepContext& step_context, std::uint64_t bytes) {
   CaptureResult result;
   if (bytes >= kReleaseBytes) {
-    lease.without_gil([&] { result = capture(ring, requests, moment); });
+    scratch.without_gil([&] { result = capture(ring, requests, step_context); });
   } else {
-    result = capture(ring, requests, moment, {wait_without_gil, &lease});
+    result = capture(ring, requests, step_context, {wait_without_gil, &scratch});
   }
   return result;
 }

@@ -12,7 +12,7 @@
 #include "bindings/counters.hpp"
 #include "bindings/errors.hpp"
 #include "ring/consumer/consumer.hpp"
-#include "ring/consumer/drained.hpp"
+#include "ring/consumer/drained_batches.hpp"
 #include "segment/segment.hpp"
 
 namespace py = pybind11;
@@ -37,7 +37,7 @@ struct SharedConsumer {
 /// A drain, its file plan, and the memory that both point into. One thread at a time.
 struct SharedDrained {
   std::shared_ptr<SharedConsumer> owner;
-  Drained drained;
+  DrainedBatches drained;
   Segment segment;
   bool released = false;
 };
@@ -148,10 +148,10 @@ bool try_post_request(SharedConsumer& self, const std::string& text) {
 // ---- Drained
 
 /// The names that the rows with payload need, by id. Looked up before the GIL is released.
-std::vector<std::string> needed_names(const Drained& drained, const py::sequence& names) {
+std::vector<std::string> needed_names(const DrainedBatches& drained, const py::sequence& names) {
   const std::size_t known = py::len(names);
   std::vector<std::string> result;
-  for (const Row& row : drained.rows) {
+  for (const IndexRow& row : drained.rows) {
     const std::size_t id = row.entry.name;
     if (row.location == kNoPayload || id >= known) continue;
     if (id >= result.size()) result.resize(id + 1);
@@ -191,7 +191,7 @@ py::list documents(const SharedDrained& self) {
 }
 
 py::object rows(const std::shared_ptr<SharedDrained>& self) {
-  return view_of(self, self->drained.rows.data(), self->drained.rows.size() * sizeof(Row));
+  return view_of(self, self->drained.rows.data(), self->drained.rows.size() * sizeof(IndexRow));
 }
 
 constexpr const char* kConsumerDoc =

@@ -31,8 +31,8 @@ py::dict device_dict(const cuda::DeviceFinding& finding) {
   device["mps"] = finding.mps;
   device["reason"] = finding.reason;
   device["kernels"] = finding.kernels;
-  device["commit"] = finding.reason.empty() ? rung_name(finding.rung) : "";
-  device["commit_reason"] = finding.rung_reason;
+  device["commit"] = finding.reason.empty() ? commit_mode_name(finding.commit_mode) : "";
+  device["commit_reason"] = finding.commit_mode_reason;
   return device;
 }
 

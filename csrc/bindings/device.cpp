@@ -8,19 +8,18 @@
 #include <string>
 #include <utility>
 
-#include "bindings/lease.hpp"
-#include "device/device_set.hpp"
-#include "ring/ring.hpp"
-#include "sim/host_device.hpp"
+#include "bindings/thread_scratch.hpp"
+#include "device/device_ring.hpp"
+#include "sim/sim_device.hpp"
 
 namespace py = pybind11;
 
 namespace tdcore {
 namespace {
 
-CommitRung rung_from(const std::string& name) {
-  for (std::size_t i = 0; i < kRungNames.size(); ++i) {
-    if (name == kRungNames[i]) return static_cast<CommitRung>(i);
+CommitMode commit_mode_from(const std::string& name) {
+  for (std::size_t i = 0; i < kCommitModeNames.size(); ++i) {
+    if (name == kCommitModeNames[i]) return static_cast<CommitMode>(i);
   }
   throw py::value_error("rung must be 'stream_write', 'commit_kernel' or 'poll', got '" + name + "'");
 }
@@ -31,8 +30,8 @@ py::dict report_dict(const NumberedReport& numbered) {
   result["device"] = numbered.device;
   result["name"] = report.info.name;
   result["kernels"] = report.info.kernels;
-  result["rung"] = rung_name(report.rung);
-  result["rung_reason"] = report.info.rung_reason;
+  result["rung"] = commit_mode_name(report.commit_mode);
+  result["rung_reason"] = report.info.commit_mode_reason;
   result["arena_bytes"] = report.arena_bytes;
   result["early_commits"] = report.early_commits;
   result["in_flight"] = report.in_flight;
@@ -40,46 +39,46 @@ py::dict report_dict(const NumberedReport& numbered) {
   return result;
 }
 
-py::list device_reports(const Ring& ring) {
+py::list device_reports(const DeviceRing& self) {
   py::list found;
-  if (ring.devices() == nullptr) return found;
-  for (const NumberedReport& report : ring.devices()->reports()) found.append(report_dict(report));
+  if (self.devices() == nullptr) return found;
+  for (const NumberedReport& report : self.devices()->reports()) found.append(report_dict(report));
   return found;
 }
 
-bool mark_step_end(Ring& ring, std::int64_t step) {
-  DeviceSet* const devices = ring.devices();
-  return devices != nullptr ? devices->mark_step_end(step) : ring.mark_step_end(step);
+bool mark_step_end(DeviceRing& self, std::int64_t step) {
+  DeviceSet* const devices = self.devices();
+  return devices != nullptr ? devices->mark_step_end(step) : self.ring().mark_step_end(step);
 }
 
-void close_ring(Ring& ring) {
+void close_ring(DeviceRing& self) {
   {
     const py::gil_scoped_release unlocked;
-    ring.close();
+    self.close();
   }
-  if (ring.devices() != nullptr) (void)ring.devices()->take_read();
+  if (self.devices() != nullptr) (void)self.devices()->take_read();
 }
 
 /// The test's hand on a simulated device. The ring keeps the device, and this keeps the ring.
 struct SimulatedDevice {
-  std::shared_ptr<Ring> ring;
-  HostDevice* device;
+  std::shared_ptr<DeviceRing> ring;
+  SimDevice* device;
 };
 
-SimulatedDevice simulate_device(const std::shared_ptr<Ring>& ring, int id, std::uint64_t seed,
-                                std::uint32_t delay_us, bool host_tensors, const std::string& rung,
+SimulatedDevice simulate_device(const std::shared_ptr<DeviceRing>& ring, int id, std::uint64_t seed,
+                                std::uint32_t delay_us, bool host_tensors, const std::string& commit_mode,
                                 std::uint64_t fails_after, bool early_words) {
   if (ring->devices() == nullptr)
     throw py::value_error("the ring has no device lanes; give it device_lanes=1");
-  HostDeviceOptions options;
+  SimDeviceOptions options;
   options.seed = seed;
   options.delay_us = delay_us;
   options.sync_compute = host_tensors;
-  options.best_rung = rung_from(rung);
+  options.best_commit_mode = commit_mode_from(commit_mode);
   options.fails_after = fails_after;
   options.early_words = early_words;
-  auto held = std::make_shared<std::unique_ptr<HostDevice>>(std::make_unique<HostDevice>(options));
-  HostDevice* const device = held->get();
+  auto held = std::make_shared<std::unique_ptr<SimDevice>>(std::make_unique<SimDevice>(options));
+  SimDevice* const device = held->get();
   if (!ring->devices()->set_factory(id, [held](int, std::string&) { return std::move(*held); }))
     throw py::value_error("device " + std::to_string(id) + " is in use already; simulate it before captures");
   if (host_tensors) ring->devices()->redirect_host(id);
@@ -96,17 +95,18 @@ before their values now and then. The ring needs a device lane. Raises ValueErro
 
 }  // namespace
 
-CaptureResult capture_with_devices(Ring& ring, DeviceSet& devices, Lease& lease, const Moment& moment) {
+CaptureResult capture_with_devices(Ring& ring, DeviceSet& devices, ThreadScratch& scratch,
+                                   const StepContext& step_context) {
   (void)devices.take_read();  // given back here, with the GIL
-  for (const Request& request : lease->requests) {
+  for (const CaptureRequest& request : scratch->requests) {
     const TensorView& view = request.tensor;
     if (request.status != EntryStatus::kOk) continue;
-    const int device = devices.place_of(view);
+    const int device = devices.device_of(view);
     if (device != kHostMemory && devices.is_new(device))
-      lease.without_gil([&] { (void)devices.prepare(device, view.stream); });
+      scratch.without_gil([&] { (void)devices.prepare(device, view.stream); });
   }
-  Groups& groups = lease->groups;
-  devices.sort(lease->requests, groups);
+  Groups& groups = scratch->groups;
+  devices.sort(scratch->requests, groups);
   CaptureResult total;
   const auto add = [&total](const CaptureResult& one) {
     total.kept += one.kept;
@@ -115,15 +115,15 @@ CaptureResult capture_with_devices(Ring& ring, DeviceSet& devices, Lease& lease,
   };
   if (!groups.host.empty()) {
     std::uint64_t bytes = 0;
-    for (const Request& request : groups.host) {
+    for (const CaptureRequest& request : groups.host) {
       if (request.status == EntryStatus::kOk && request.flags != 0) bytes += view_bytes(request.tensor);
     }
-    add(capture_in_host_memory(ring, lease, groups.host, moment, bytes));
+    add(capture_in_host_memory(ring, scratch, groups.host, step_context, bytes));
   }
   for (const DeviceGroup& group : groups.on_devices())
-    add(devices.capture(group, moment, {wait_without_gil, &lease}));
+    add(devices.capture(group, step_context, {wait_without_gil, &scratch}));
   for (const DeviceGroup& group : groups.on_devices()) {
-    if (auto loans = lease->reader.take_loans(group.device)) devices.borrow(group.device, std::move(loans));
+    if (auto loans = scratch->reader.take_loans(group.device)) devices.borrow(group.device, std::move(loans));
   }
   return total;
 }
@@ -138,7 +138,7 @@ void bind_device(py::module_& module) {
       "marked. False when there is no room.");
   add(
       "prepare_device",
-      [](Ring& self, int device) {
+      [](DeviceRing& self, int device) {
         const py::gil_scoped_release unlocked;
         return self.devices() != nullptr && self.devices()->prepare(device);
       },
@@ -147,7 +147,9 @@ void bind_device(py::module_& module) {
       "device_refusals() says why not. Not while one of its streams is being captured into a graph.");
   add(
       "device_refusals",
-      [](const Ring& self) { return self.devices() != nullptr ? self.devices()->refusals() : std::string(); },
+      [](const DeviceRing& self) {
+        return self.devices() != nullptr ? self.devices()->refusals() : std::string();
+      },
       "Why devices that were met are not used, a line each; empty when all are.");
   add("device_reports", &device_reports,
       "What is known of each device that was met: device, name, kernels, rung, rung_reason, arena_bytes, "

@@ -13,6 +13,8 @@
 #include "base/memory_limits.hpp"
 #include "bindings/counters.hpp"
 #include "bindings/errors.hpp"
+#include "cuda/cuda_device.hpp"
+#include "device/device_ring.hpp"
 #include "ring/ring.hpp"
 
 namespace py = pybind11;
@@ -20,7 +22,7 @@ namespace py = pybind11;
 namespace tdcore {
 namespace {
 
-constexpr std::size_t kMostNameChars = 65536;  // MAX_NAME_CHARS in tdcore/layout.py
+constexpr std::size_t kMostNameChars = 65536;  // MAX_NAME_CHARS in tdcore/format/layout.py
 constexpr double kMaxTimeoutSeconds = 1e9;     // 30 years; keeps the conversion to nanoseconds in range
 
 FullPolicy policy_from(const std::string& name) {
@@ -42,10 +44,11 @@ const char* policy_name(FullPolicy policy) {
   return "?";
 }
 
-std::shared_ptr<Ring> make_ring(std::uint64_t data_bytes, std::uint64_t slots, std::uint64_t names_bytes,
-                                const std::string& policy, double block_timeout_seconds, int threads,
-                                std::uint32_t device_lanes, std::uint64_t device_lane_bytes,
-                                std::uint64_t device_lane_slots, std::uint64_t device_arena_bytes) {
+std::shared_ptr<DeviceRing> make_ring(std::uint64_t data_bytes, std::uint64_t slots,
+                                      std::uint64_t names_bytes, const std::string& policy,
+                                      double block_timeout_seconds, int threads, std::uint32_t device_lanes,
+                                      std::uint64_t device_lane_bytes, std::uint64_t device_lane_slots,
+                                      std::uint64_t device_arena_bytes) {
   if (!std::isfinite(block_timeout_seconds) || block_timeout_seconds < 0 ||
       block_timeout_seconds > kMaxTimeoutSeconds) {
     throw py::value_error("block_timeout_seconds must be from 0 to 1e9, got " +
@@ -64,7 +67,7 @@ std::shared_ptr<Ring> make_ring(std::uint64_t data_bytes, std::uint64_t slots, s
   config.device_arena_bytes = device_arena_bytes;
   try {
     const py::gil_scoped_release unlocked;  // taking the memory lasts about 0.3 s per GiB
-    return std::make_shared<Ring>(config);
+    return std::make_shared<DeviceRing>(config, &cuda::open_cuda_device);
   } catch (const std::system_error& error) {
     throw_os_error(error);
   }
@@ -77,33 +80,33 @@ bool is_too_long(std::string_view name) noexcept {
   return static_cast<std::size_t>(std::count_if(name.begin(), name.end(), begins)) > kMostNameChars;
 }
 
-std::int64_t intern(Ring& ring, std::string_view name, std::uint32_t kind, std::string_view origin,
+std::int64_t intern(DeviceRing& self, std::string_view name, std::uint32_t kind, std::string_view origin,
                     std::string_view shard) {
   if (is_too_long(name)) return kUnfitNameId;
-  const std::optional<std::uint32_t> id = ring.intern(name, kind, origin, shard);
+  const std::optional<std::uint32_t> id = self.ring().intern(name, kind, origin, shard);
   return id ? static_cast<std::int64_t>(*id) : -1;
 }
 
-bool put_document(Ring& ring, std::string_view key, const py::bytes& data) {
+bool put_document(DeviceRing& self, std::string_view key, const py::bytes& data) {
   const std::string_view bytes = data;
   const py::gil_scoped_release unlocked;
-  return ring.put_document(key, bytes);
+  return self.ring().put_document(key, bytes);
 }
 
-py::object stop_request(const Ring& ring) {
-  const std::optional<std::string> text = ring.stop_request();
+py::object stop_request(const DeviceRing& self) {
+  const std::optional<std::string> text = self.ring().stop_request();
   if (!text) return py::none();
   return decode_utf8(*text);
 }
 
-py::object take_request(const Ring& ring) {
-  const std::optional<std::string> text = ring.take_request();
+py::object take_request(const DeviceRing& self) {
+  const std::optional<std::string> text = self.ring().take_request();
   if (!text) return py::none();
   return decode_utf8(*text);
 }
 
-py::dict progress(const Ring& ring) {
-  const Progress now = ring.progress();
+py::dict progress(const DeviceRing& self) {
+  const Progress now = self.ring().progress();
   py::dict result;
   result["epoch"] = now.epoch;
   result["heartbeat_ns"] = now.heartbeat_ns;
@@ -116,6 +119,20 @@ py::dict progress(const Ring& ring) {
   result["errors"] = now.errors;
   result["error"] = now.error.empty() ? py::object(py::none()) : decode_utf8(now.error);
   return result;
+}
+
+/// A method of Ring as a method of the bound class.
+template <typename Result, typename... Arguments>
+auto of_ring(Result (Ring::*method)(Arguments...) const) {
+  return [method](const DeviceRing& self, Arguments... arguments) -> Result {
+    return (self.ring().*method)(arguments...);
+  };
+}
+template <typename Result, typename... Arguments>
+auto of_ring(Result (Ring::*method)(Arguments...)) {
+  return [method](DeviceRing& self, Arguments... arguments) -> Result {
+    return (self.ring().*method)(arguments...);
+  };
 }
 
 constexpr const char* kRingDoc =
@@ -141,7 +158,7 @@ void bind_ring(py::module_& module) {
       "_pretend_available_memory",
       [](std::optional<std::uint64_t> bytes) { pretend_available_memory(bytes.value_or(~std::uint64_t{0})); },
       py::arg("bytes"), kPretendDoc);
-  py::class_<Ring, std::shared_ptr<Ring>>(module, "Ring", kRingDoc)
+  py::class_<DeviceRing, std::shared_ptr<DeviceRing>>(module, "Ring", kRingDoc)
       .def(py::init(&make_ring), py::kw_only(), py::arg("data_bytes"), py::arg("slots"),
            py::arg("names_bytes") = RingConfig{}.names_bytes, py::arg("policy") = "block",
            py::arg("block_timeout_seconds") = 30.0, py::arg("threads") = 1,
@@ -149,53 +166,54 @@ void bind_ring(py::module_& module) {
            py::arg("device_lane_bytes") = RingConfig{}.device_lane_bytes,
            py::arg("device_lane_slots") = RingConfig{}.device_lane_slots,
            py::arg("device_arena_bytes") = RingConfig{}.device_arena_bytes)
-      .def_property_readonly("fd", &Ring::fd,
+      .def_property_readonly("fd", of_ring(&Ring::fd),
                              "Descriptor of the memfd, to be passed to the flusher; -1 after close().")
       .def_property_readonly(
-          "fds", &Ring::fds,
+          "fds", of_ring(&Ring::fds),
           "Descriptors of the main ring and of its lanes, for Consumer; empty after close().")
-      .def_property_readonly("early_commits", &Ring::early_commits,
+      .def_property_readonly("early_commits", of_ring(&Ring::early_commits),
                              "Records of a device that were found committed before their values were there.")
-      .def_property_readonly("usable", &Ring::usable, "False in a forked child and after close().")
-      .def_property_readonly("data_bytes", &Ring::data_bytes, "The most that the ring of bytes may hold.")
-      .def_property_readonly("memory_bytes", &Ring::memory_bytes,
+      .def_property_readonly("usable", of_ring(&Ring::usable), "False in a forked child and after close().")
+      .def_property_readonly("data_bytes", of_ring(&Ring::data_bytes),
+                             "The most that the ring of bytes may hold.")
+      .def_property_readonly("memory_bytes", of_ring(&Ring::memory_bytes),
                              "Bytes of shared memory taken so far, lanes included; 0 after close().")
-      .def("expect", &Ring::expect, py::arg("bytes"),
+      .def("expect", of_ring(&Ring::expect), py::arg("bytes"),
            "Records of so many bytes in all will be in the ring at once soon: a thread takes the memory, so "
            "that no "
            "capture has to. Returns at once.")
-      .def("growth_refusal", &Ring::growth_refusal,
+      .def("growth_refusal", of_ring(&Ring::growth_refusal),
            "Why the ring could not become larger when it last wanted to; \"\" when it could.")
-      .def_property_readonly("slots", &Ring::slots, "Number of records the ring can hold.")
-      .def_property_readonly("max_record_bytes", &Ring::max_record_bytes,
+      .def_property_readonly("slots", of_ring(&Ring::slots), "Number of records the ring can hold.")
+      .def_property_readonly("max_record_bytes", of_ring(&Ring::max_record_bytes),
                              "Largest record; larger tensors go in parts.")
       .def_property_readonly(
-          "policy", [](const Ring& ring) { return policy_name(ring.policy()); },
+          "policy", [](const DeviceRing& self) { return policy_name(self.ring().policy()); },
           "'block', 'drop' or 'degrade'.")
       .def("intern", &intern, py::arg("name"), py::arg("kind"), py::arg("origin") = "", py::arg("shard") = "",
            "Id of the name in the shared table, the same for the same arguments; -1 when the table cannot "
            "grow any more, 4294967294 for a name of more than 65,536 characters: its tensors are counted and "
            "make no rows. "
            "The last part of a full table takes names of losses, scalars, metrics and hyperparameters only. "
-           "shard: the tensor's place in a larger one, as text (tdcore/shard.py).")
+           "shard: the tensor's place in a larger one, as text (tdcore/format/shard.py).")
       .def("put_document", &put_document, py::arg("key"), py::arg("data"),
            "Sends a small file of the run; the last one of a key wins. False when it does not fit. May wait, "
            "as the policy says.")
       .def(
-          "counters", [](const Ring& ring) { return counters_dict(ring.counters()); },
+          "counters", [](const DeviceRing& self) { return counters_dict(self.ring().counters()); },
           "Totals so far: captures, tensors, payload_bytes, capture_ns, and drops by reason (those that "
           "occurred). After close(): the last ones.")
       .def("progress", &progress,
            "What the flusher last reported, and what it has yet to take. heartbeat_ns is on "
            "time.monotonic_ns()'s clock.")
       .def("stop_request", &stop_request, "Text of a stop request that the flusher passed on, or None.")
-      .def("was_asked", &Ring::was_asked,
+      .def("was_asked", of_ring(&Ring::was_asked),
            "Whether the flusher has passed on a stop, or a request that was not taken yet. Cheap.")
       .def("take_request", &take_request, "Text of the request that waits, once; None when there is none.")
-      .def("set_closing", &Ring::set_closing,
+      .def("set_closing", of_ring(&Ring::set_closing),
            "Takes no more records; the flusher drains what there is and leaves.")
       .def(
-          "prefault", &Ring::start_prefault,
+          "prefault", of_ring(&Ring::start_prefault),
           "Starts a thread that touches every page of the ring, so that no capture has to. Returns at once.");
 }
 

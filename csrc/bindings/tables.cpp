@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bindings/errors.hpp"
-#include "ring/consumer/drained.hpp"
+#include "ring/consumer/drained_batches.hpp"
 #include "ring/record_names.hpp"
 #include "segment/file_writer.hpp"
 #include "segment/segment.hpp"
@@ -90,7 +90,7 @@ class Columns {
 };
 
 py::dict row_dtype(const py::object& stats_dtype) {
-  constexpr std::size_t kEntry = offsetof(Row, entry);
+  constexpr std::size_t kEntry = offsetof(IndexRow, entry);
   Columns columns;
   columns.add("stats", stats_dtype, kEntry + offsetof(Entry, stats));
   columns.add("payload_offset", "<u8", kEntry + offsetof(Entry, payload_offset));
@@ -108,14 +108,14 @@ py::dict row_dtype(const py::object& stats_dtype) {
   columns.add("status", "u1", kEntry + offsetof(Entry, status));
   columns.add("reason", "u1", kEntry + offsetof(Entry, reason));
   columns.add("has_stats", "u1", kEntry + offsetof(Entry, has_stats));
-  columns.add("step", "<i8", offsetof(Row, step));
-  columns.add("mode_step", "<i8", offsetof(Row, mode_step));
-  columns.add("time_ns", "<i8", offsetof(Row, time_ns));
-  columns.add("ticket", "<u8", offsetof(Row, ticket));
-  columns.add("segment_offset", "<u8", offsetof(Row, segment_offset));
-  columns.add("mode", "<u4", offsetof(Row, mode));
-  columns.add("crc32c", "<u4", offsetof(Row, crc32c));
-  return columns.dtype(sizeof(Row));
+  columns.add("step", "<i8", offsetof(IndexRow, step));
+  columns.add("mode_step", "<i8", offsetof(IndexRow, mode_step));
+  columns.add("time_ns", "<i8", offsetof(IndexRow, time_ns));
+  columns.add("ticket", "<u8", offsetof(IndexRow, ticket));
+  columns.add("segment_offset", "<u8", offsetof(IndexRow, segment_offset));
+  columns.add("mode", "<u4", offsetof(IndexRow, mode));
+  columns.add("crc32c", "<u4", offsetof(IndexRow, crc32c));
+  return columns.dtype(sizeof(IndexRow));
 }
 
 py::dict drop_reasons() {

@@ -17,8 +17,9 @@ constexpr std::uint64_t kMaxBytes = std::numeric_limits<std::int64_t>::max();
 /// Tensors in host memory.
 class HostPlan final : public CapturePlan {
  public:
-  HostPlan(Ring& ring, const Moment& moment, Waiter waiter, std::vector<Item>& items) noexcept
-      : CapturePlan(ring, ring, moment, waiter, {.record_bytes = ring.max_record_bytes()}, items) {}
+  HostPlan(Ring& ring, const StepContext& step_context, RoomWaiter waiter,
+           std::vector<PlannedTensor>& items) noexcept
+      : CapturePlan(ring, ring, step_context, waiter, {.record_bytes = ring.max_record_bytes()}, items) {}
 
  private:
   void make(const Reservation& room, const BatchSize& size) noexcept override;
@@ -28,7 +29,7 @@ void HostPlan::make(const Reservation& room, const BatchSize& size) noexcept {
   Entry* const entries = write_rows(room.data, size, 0);
   std::byte* const payload = room.data + size.payload_offset;
   std::uint64_t end = 0;
-  for (const Item& item : items()) {
+  for (const PlannedTensor& item : items()) {
     if (item.payload_bytes == 0) continue;
     const std::uint64_t last = item.payload_offset + item.payload_bytes;
     end = round_up(last, kTensorAlignBytes);
@@ -79,10 +80,11 @@ DropReason check_view(const TensorView& view) noexcept {
   return view.data == nullptr ? DropReason::kNoStorage : DropReason::kNone;
 }
 
-CaptureResult capture(Ring& ring, std::span<const Request> requests, const Moment& moment, Waiter waiter) {
+CaptureResult capture(Ring& ring, std::span<const CaptureRequest> requests, const StepContext& step_context,
+                      RoomWaiter waiter) {
   if (!ring.usable()) return {};
-  thread_local std::vector<Item> items;  // keeps its room from call to call
-  return HostPlan(ring, moment, waiter, items).run(requests);
+  thread_local std::vector<PlannedTensor> items;  // keeps its room from call to call
+  return HostPlan(ring, step_context, waiter, items).run(requests);
 }
 
 }  // namespace tdcore

@@ -31,7 +31,7 @@ inline constexpr std::uint32_t kUnfitName = kUnfitNameId;  // no reader would ta
 constexpr bool has_name(std::uint32_t name) noexcept { return name < kUnfitName; }
 
 /// One tensor of a capture call.
-struct Request {
+struct CaptureRequest {
   TensorView tensor;                          // read only with kOk; must have passed check_view()
   std::uint32_t name = kNoName;               // id in the table of names
   std::uint8_t flags = 0;                     // CaptureFlags; none: a row with dtype and shape alone
@@ -41,7 +41,7 @@ struct Request {
 };
 
 /// Where in the training the values belong; the same for all tensors of a call.
-struct Moment {
+struct StepContext {
   std::int64_t step = 0;
   std::int64_t mode_step = 0;
   std::uint32_t mode = 0;
@@ -56,7 +56,7 @@ struct CaptureResult {
 
 /// How to wait for room: ring.wait_for_room(), or that with the GIL released. May unwind the thread, see
 /// above.
-struct Waiter {
+struct RoomWaiter {
   bool (*wait)(Ring& ring, std::uint64_t bytes, void* context);
   void* context;
 };
@@ -73,7 +73,7 @@ std::uint64_t view_bytes(const TensorView& view) noexcept;
 
 /// Captures all requests. Does nothing on a ring that is not usable (a forked child).
 /// Does not call ring.count_capture(): the caller does, with the time of its own work included.
-CaptureResult capture(Ring& ring, std::span<const Request> requests, const Moment& moment,
-                      Waiter waiter = {wait_plainly, nullptr});
+CaptureResult capture(Ring& ring, std::span<const CaptureRequest> requests, const StepContext& step_context,
+                      RoomWaiter waiter = {wait_plainly, nullptr});
 
 }  // namespace tdcore

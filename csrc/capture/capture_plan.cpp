@@ -21,13 +21,13 @@ std::uint64_t part_capacity(const BatchLimits& limits) noexcept {
 }
 
 /// Of what is read: a row that says why nothing is has none.
-std::uint64_t tiles_of(const Item& item) noexcept {
+std::uint64_t tiles_of(const PlannedTensor& item) noexcept {
   return item.status == EntryStatus::kOk ? device::tiles_of(item.elements) : 0;
 }
 
 }  // namespace
 
-CaptureResult CapturePlan::run(std::span<const Request> requests) {
+CaptureResult CapturePlan::run(std::span<const CaptureRequest> requests) {
   std::uint64_t index = 0;
   try {
     for (; index < requests.size(); ++index) add_request(requests[index], index);
@@ -40,11 +40,11 @@ CaptureResult CapturePlan::run(std::span<const Request> requests) {
   return result_;
 }
 
-CaptureResult CapturePlan::skip_all(std::span<const Request> requests, DropReason reason) {
+CaptureResult CapturePlan::skip_all(std::span<const CaptureRequest> requests, DropReason reason) {
   std::uint64_t index = 0;
   try {
     for (; index < requests.size(); ++index) {
-      const Request& request = requests[index];
+      const CaptureRequest& request = requests[index];
       if (!has_name(request.name) || request.status != EntryStatus::kOk) {
         add_request(request, index);
         continue;
@@ -73,7 +73,7 @@ void CapturePlan::give_up(std::uint64_t index, DropReason reason, std::uint64_t 
   if (first) ++result_.not_kept;
 }
 
-void CapturePlan::add_request(const Request& request, std::uint64_t index) {
+void CapturePlan::add_request(const CaptureRequest& request, std::uint64_t index) {
   if (!has_name(request.name)) {
     const DropReason reason = request.name == kUnfitName ? DropReason::kUnfitName : DropReason::kNamesFull;
     const bool has_bytes = request.status == EntryStatus::kOk && (request.flags & kWantPayload) != 0;
@@ -84,7 +84,7 @@ void CapturePlan::add_request(const Request& request, std::uint64_t index) {
     add_tensor(request, index);
     return;
   }
-  const Item item{.request = &request, .index = index, .status = request.status};
+  const PlannedTensor item{.request = &request, .index = index, .status = request.status};
   if (request.status == EntryStatus::kSkipped) {
     skip(item, request.reason);
   } else {
@@ -92,15 +92,15 @@ void CapturePlan::add_request(const Request& request, std::uint64_t index) {
   }
 }
 
-void CapturePlan::add_tensor(const Request& request, std::uint64_t index) {
+void CapturePlan::add_tensor(const CaptureRequest& request, std::uint64_t index) {
   const TensorView& view = request.tensor;
   const std::uint64_t item_bytes = dtype_bytes(view.dtype);
   const bool payload = (request.flags & kWantPayload) != 0;
   const bool stats = (request.flags & kWantStats) != 0;
-  Item item{.request = &request,
-            .index = index,
-            .elements = element_count(view),
-            .stats = stats && has_stats(view.dtype)};
+  PlannedTensor item{.request = &request,
+                     .index = index,
+                     .elements = element_count(view),
+                     .stats = stats && has_stats(view.dtype)};
   if (stats && !item.stats && !payload) {
     skip(item, DropReason::kUnsupportedDtype);
     return;
@@ -120,7 +120,7 @@ void CapturePlan::add_tensor(const Request& request, std::uint64_t index) {
 }
 
 /// Cuts a tensor that no record can hold into parts, all of the same size except for the last.
-void CapturePlan::add_parts(Item item, std::uint64_t item_bytes, std::uint64_t per_part) {
+void CapturePlan::add_parts(PlannedTensor item, std::uint64_t item_bytes, std::uint64_t per_part) {
   const std::uint64_t elements = item.elements;
   const std::uint64_t parts = per_part == 0 ? 0 : (elements - 1) / per_part + 1;
   if (parts == 0 || parts > std::numeric_limits<std::uint32_t>::max()) {
@@ -143,12 +143,12 @@ void CapturePlan::add_parts(Item item, std::uint64_t item_bytes, std::uint64_t p
   }
 }
 
-void CapturePlan::skip(Item item, DropReason reason) {
+void CapturePlan::skip(PlannedTensor item, DropReason reason) {
   skip_in_place(item, reason);
   add(item);
 }
 
-void CapturePlan::skip_in_place(Item& item, DropReason reason) noexcept {
+void CapturePlan::skip_in_place(PlannedTensor& item, DropReason reason) noexcept {
   if (item.reason != DropReason::kDegraded) give_up(item.index, reason, item.payload_bytes);  // else counted
   item.status = EntryStatus::kSkipped;
   item.reason = reason;
@@ -158,7 +158,7 @@ void CapturePlan::skip_in_place(Item& item, DropReason reason) noexcept {
 }
 
 /// A part that gets no row; or any item of a batch that gets no room.
-void CapturePlan::lose(const Item& item, DropReason reason) noexcept {
+void CapturePlan::lose(const PlannedTensor& item, DropReason reason) noexcept {
   if (item.reason != DropReason::kDegraded) give_up(item.index, reason, item.payload_bytes);  // else counted
   if (item.part > 0 && lost_ != item.index) --result_.kept;  // counted with its first part
   lost_ = item.index;
@@ -172,12 +172,12 @@ bool CapturePlan::fits(std::uint64_t entries, std::uint64_t payload) const noexc
 }
 
 /// Whether the batch takes no such item any more, whatever its bytes.
-bool CapturePlan::is_over_limits(const Item& item) const noexcept {
+bool CapturePlan::is_over_limits(const PlannedTensor& item) const noexcept {
   return limited_ && (items_.size() >= limits_.entries || tiles_of(item) > limits_.tiles - tiles_);
 }
 
 /// Puts an entry into the batch; writes the batch first where it would grow beyond a record.
-void CapturePlan::add(const Item& item) {
+void CapturePlan::add(const PlannedTensor& item) {
   const std::uint64_t padded = round_up(item.payload_bytes, kTensorAlignBytes);
   if (!items_.empty() && (!fits(items_.size() + 1, payload_ + padded) || is_over_limits(item))) flush();
   items_.push_back(item);
@@ -190,7 +190,7 @@ void CapturePlan::add(const Item& item) {
 void CapturePlan::add_up() noexcept {
   payload_ = 0;
   tiles_ = 0;
-  for (Item& item : items_) {
+  for (PlannedTensor& item : items_) {
     if (item.payload_offset != kNoPayload) item.payload_offset = payload_;
     payload_ += round_up(item.payload_bytes, kTensorAlignBytes);
     tiles_ += tiles_of(item);
@@ -229,13 +229,13 @@ void CapturePlan::flush() {
 }
 
 void CapturePlan::drop(DropReason reason) noexcept {
-  for (const Item& item : items_) {
+  for (const PlannedTensor& item : items_) {
     if (item.status != EntryStatus::kSkipped) lose(item, reason);  // else counted already
   }
 }
 
 void CapturePlan::degrade() noexcept {
-  for (Item& item : items_) {
+  for (PlannedTensor& item : items_) {
     if (item.payload_bytes == 0) {  // none, or an empty tensor: kept as asked
       if (item.payload_offset != kNoPayload) item.payload_offset = 0;
       continue;
@@ -254,18 +254,18 @@ Entry* CapturePlan::write_rows(std::byte* record, const BatchSize& size, std::ui
   const BatchHeader header{.magic = kBatchMagic,
                            .entries = entries,
                            .entry_bytes = sizeof(Entry),
-                           .mode = moment_.mode,
-                           .step = moment_.step,
-                           .mode_step = moment_.mode_step,
+                           .mode = step_context_.mode,
+                           .step = step_context_.step,
+                           .mode_step = step_context_.mode_step,
                            .time_ns = time_ns_,
                            .payload_offset = size.payload_offset,
                            .payload_bytes = size.payload_bytes,
                            .guard = guard};
   std::memcpy(record, &header, sizeof(header));
-  const std::uint32_t seq = counts_.next_seq(moment_.step, entries);
+  const std::uint32_t seq = counts_.next_seq(step_context_.step, entries);
   auto* const first = reinterpret_cast<Entry*>(record + sizeof(BatchHeader));
   for (std::uint32_t i = 0; i < entries; ++i) {
-    const Item& item = items_[i];
+    const PlannedTensor& item = items_[i];
     write_entry(item, seq + i, item.stats && guard == 0, *new (first + i) Entry);
     if (item.status == EntryStatus::kOk && item.part == 0) ++result_.kept;
     result_.payload_bytes += item.payload_bytes;
@@ -274,7 +274,7 @@ Entry* CapturePlan::write_rows(std::byte* record, const BatchSize& size, std::ui
 }
 
 void CapturePlan::uncount() noexcept {
-  for (const Item& item : items_) {
+  for (const PlannedTensor& item : items_) {
     if (item.status == EntryStatus::kOk && item.part == 0) --result_.kept;
     result_.payload_bytes -= item.payload_bytes;
   }
@@ -282,7 +282,7 @@ void CapturePlan::uncount() noexcept {
 
 /// All but the values. `stats_follow`: whole statistics are written before the commit; else what is not there
 /// yet must read as zero.
-void CapturePlan::write_entry(const Item& item, std::uint32_t seq, bool stats_follow,
+void CapturePlan::write_entry(const PlannedTensor& item, std::uint32_t seq, bool stats_follow,
                               Entry& entry) const noexcept {
   constexpr std::size_t kStatsEnd = offsetof(Entry, stats) + sizeof(Entry::stats);
   const TensorView& view = item.request->tensor;
@@ -294,7 +294,7 @@ void CapturePlan::write_entry(const Item& item, std::uint32_t seq, bool stats_fo
   entry.elements = item.elements;
   for (int i = 0; i < view.ndim; ++i) entry.shape[i] = view.shape[i];
   entry.name = item.request->name;
-  entry.call = moment_.call;
+  entry.call = step_context_.call;
   entry.seq = seq;
   entry.part = item.part;
   entry.parts = item.parts;

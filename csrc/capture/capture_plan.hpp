@@ -13,9 +13,9 @@
 #include <span>
 #include <vector>
 
+#include "base/tiles.hpp"
 #include "capture/capture.hpp"
 #include "capture/capture_values.hpp"
-#include "cuda/launch.hpp"
 #include "ring/control_page.hpp"
 #include "ring/record.hpp"
 #include "ring/ring.hpp"
@@ -60,7 +60,7 @@ struct BatchLimits {
   std::uint64_t record_bytes;
   std::uint64_t guard_bytes = 0;
   std::uint64_t entries = std::numeric_limits<std::uint64_t>::max();
-  // Tiles of cuda/launch.hpp that are read: a tensor with more goes in parts, also when only its statistics
+  // Tiles (base/tiles.hpp) that are read: a tensor with more goes in parts, also when only its statistics
   // are asked for. Batches with this limit are prepared.
   std::uint64_t tiles = std::numeric_limits<std::uint64_t>::max();  // without it, none of entries either
 };
@@ -68,17 +68,17 @@ struct BatchLimits {
 class CapturePlan {
  public:
   /// Plans all requests and makes their records.
-  CaptureResult run(std::span<const Request> requests);
+  CaptureResult run(std::span<const CaptureRequest> requests);
   /// A row for each that says why it was not captured.
-  CaptureResult skip_all(std::span<const Request> requests, DropReason reason);
+  CaptureResult skip_all(std::span<const CaptureRequest> requests, DropReason reason);
 
  protected:
   /// records: the ring that takes them. counts: where drops are counted and the order of execution is kept.
-  CapturePlan(Ring& records, Ring& counts, const Moment& moment, Waiter waiter, const BatchLimits& limits,
-              std::vector<Item>& items) noexcept
+  CapturePlan(Ring& records, Ring& counts, const StepContext& step_context, RoomWaiter waiter,
+              const BatchLimits& limits, std::vector<PlannedTensor>& items) noexcept
       : records_(records),
         counts_(counts),
-        moment_(moment),
+        step_context_(step_context),
         waiter_(waiter),
         limits_(limits),
         sure_bytes_(sure_bytes(limits.record_bytes, limits.guard_bytes)),
@@ -94,7 +94,7 @@ class CapturePlan {
   /// Makes and commits the record of items(), or gives it up.
   virtual void make(const Reservation& room, const BatchSize& size) noexcept = 0;
 
-  std::vector<Item>& items() noexcept { return items_; }
+  std::vector<PlannedTensor>& items() noexcept { return items_; }
   std::uint64_t payload() const noexcept { return payload_; }
   Ring& records() const noexcept { return records_; }
 
@@ -112,31 +112,32 @@ class CapturePlan {
   void drop_some(DropReason reason, Which&& which) noexcept;
 
  private:
-  void add_request(const Request& request, std::uint64_t index);
+  void add_request(const CaptureRequest& request, std::uint64_t index);
   void flush();
-  void add_tensor(const Request& request, std::uint64_t index);
-  void add_parts(Item item, std::uint64_t item_bytes, std::uint64_t per_part);
+  void add_tensor(const CaptureRequest& request, std::uint64_t index);
+  void add_parts(PlannedTensor item, std::uint64_t item_bytes, std::uint64_t per_part);
   bool fits(std::uint64_t entries, std::uint64_t payload) const noexcept;
-  bool is_over_limits(const Item& item) const noexcept;
-  void add(const Item& item);
-  void skip(Item item, DropReason reason);
-  void skip_in_place(Item& item, DropReason reason) noexcept;
-  void lose(const Item& item, DropReason reason) noexcept;
+  bool is_over_limits(const PlannedTensor& item) const noexcept;
+  void add(const PlannedTensor& item);
+  void skip(PlannedTensor item, DropReason reason);
+  void skip_in_place(PlannedTensor& item, DropReason reason) noexcept;
+  void lose(const PlannedTensor& item, DropReason reason) noexcept;
   void give_up(std::uint64_t index, DropReason reason, std::uint64_t bytes) noexcept;
   void add_up() noexcept;
   Reservation reserve(const BatchSize& size);
-  void write_entry(const Item& item, std::uint32_t seq, bool stats_follow, Entry& entry) const noexcept;
+  void write_entry(const PlannedTensor& item, std::uint32_t seq, bool stats_follow,
+                   Entry& entry) const noexcept;
 
   static constexpr std::uint64_t kNoRequest = std::numeric_limits<std::uint64_t>::max();
 
   Ring& records_;
   Ring& counts_;
-  const Moment& moment_;
-  const Waiter waiter_;
+  const StepContext& step_context_;
+  const RoomWaiter waiter_;
   const BatchLimits limits_;
   const std::uint64_t sure_bytes_;
-  const bool limited_;        // whether entries and tiles are
-  std::vector<Item>& items_;  // of the batch that is being planned
+  const bool limited_;                 // whether entries and tiles are
+  std::vector<PlannedTensor>& items_;  // of the batch that is being planned
   const std::int64_t time_ns_;
   std::uint64_t payload_ = 0;           // of items_, each padded
   std::uint64_t tiles_ = 0;             // of items_, with that limit
@@ -149,7 +150,7 @@ class CapturePlan {
 template <typename Which>
 void CapturePlan::drop_some(DropReason reason, Which&& which) noexcept {
   std::size_t left = 0;
-  for (Item& item : items_) {
+  for (PlannedTensor& item : items_) {
     const bool named = which(item);
     if (named && item.parts > 1) {
       lose(item, reason);

@@ -4,7 +4,7 @@
 #include <new>
 #include <vector>
 
-#include "capture/helper_pool.hpp"
+#include "base/helper_pool.hpp"
 #include "stats/cpu.hpp"
 
 namespace tdcore {
@@ -15,23 +15,23 @@ constexpr std::uint64_t kShareBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kPieceBytes = 256 * 1024;
 
 struct Batch {
-  std::span<const Item> items;
+  std::span<const PlannedTensor> items;
   Entry* entries;
   std::byte* payload;
 
-  std::byte* destination(const Item& item) const noexcept {
+  std::byte* destination(const PlannedTensor& item) const noexcept {
     return item.payload_offset == kNoPayload ? nullptr : payload + item.payload_offset;
   }
 };
 
-bool has_work(const Item& item) noexcept { return item.stats || item.payload_bytes > 0; }
+bool has_work(const PlannedTensor& item) noexcept { return item.stats || item.payload_bytes > 0; }
 
-std::uint64_t work_bytes(const Item& item) noexcept {
+std::uint64_t work_bytes(const PlannedTensor& item) noexcept {
   return has_work(item) ? item.elements * dtype_bytes(item.request->tensor.dtype) : 0;
 }
 
 /// Elements [first, first + elements) of an item.
-TensorStats reduce_range(const Item& item, std::byte* to, std::uint64_t first,
+TensorStats reduce_range(const PlannedTensor& item, std::byte* to, std::uint64_t first,
                          std::uint64_t elements) noexcept {
   const TensorView& view = item.request->tensor;
   const std::uint64_t begin = item.first_element + first;
@@ -40,7 +40,7 @@ TensorStats reduce_range(const Item& item, std::byte* to, std::uint64_t first,
 }
 
 void write_item(const Batch& batch, std::size_t i) noexcept {
-  const Item& item = batch.items[i];
+  const PlannedTensor& item = batch.items[i];
   const TensorView& view = item.request->tensor;
   if (!has_work(item)) return;
   std::byte* const to = batch.destination(item);
@@ -71,7 +71,7 @@ struct Job {
 };
 
 /// A view that is only described may be read in memory order, which has no ranges in C order.
-bool can_split(const Item& item) noexcept {
+bool can_split(const PlannedTensor& item) noexcept {
   return item.elements > kChunkElements &&
          (item.payload_offset != kNoPayload || is_contiguous(item.request->tensor));
 }
@@ -80,7 +80,7 @@ void plan_units(const Batch& batch, std::vector<Unit>& units) {
   units.clear();
   std::uint64_t bytes = kPieceBytes;  // of the last unit: the first item begins one
   for (std::size_t i = 0; i < batch.items.size(); ++i) {
-    const Item& item = batch.items[i];
+    const PlannedTensor& item = batch.items[i];
     if (has_work(item) && can_split(item)) {
       const std::uint64_t chunks = (item.elements - 1) / kChunkElements + 1;
       for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) units.push_back({i, i + 1, chunk, {}});
@@ -103,7 +103,7 @@ void run_unit(void* context, std::uint32_t index) noexcept {
     for (std::size_t i = unit.first; i < unit.last; ++i) write_item(job.batch, i);
     return;
   }
-  const Item& item = job.batch.items[unit.first];
+  const PlannedTensor& item = job.batch.items[unit.first];
   const TensorView& view = item.request->tensor;
   const std::uint64_t first = unit.chunk * kChunkElements;
   const std::uint64_t elements = std::min(kChunkElements, item.elements - first);
@@ -130,7 +130,7 @@ void merge_chunks(const Job& job) noexcept {
 /// False when it is not worth it, or there is no memory for the plan.
 bool share(HelperPool& helpers, const Batch& batch) noexcept {
   std::uint64_t bytes = 0;
-  for (const Item& item : batch.items) bytes += work_bytes(item);
+  for (const PlannedTensor& item : batch.items) bytes += work_bytes(item);
   if (bytes < kShareBytes) return false;
   thread_local std::vector<Unit> units;  // keeps its room from call to call
   try {
@@ -146,7 +146,8 @@ bool share(HelperPool& helpers, const Batch& batch) noexcept {
 
 }  // namespace
 
-void write_values(Ring& ring, std::span<const Item> items, Entry* entries, std::byte* payload) noexcept {
+void write_values(Ring& ring, std::span<const PlannedTensor> items, Entry* entries,
+                  std::byte* payload) noexcept {
   const Batch batch{items, entries, payload};
   if (HelperPool* const helpers = ring.helpers(); helpers != nullptr && share(*helpers, batch)) return;
   for (std::size_t i = 0; i < items.size(); ++i) write_item(batch, i);

@@ -15,8 +15,8 @@
 namespace tdcore {
 
 /// One entry of a batch: a request, or one part of it.
-struct Item {
-  const Request* request = nullptr;
+struct PlannedTensor {
+  const CaptureRequest* request = nullptr;
   std::uint64_t index = 0;  // of the request
   std::uint64_t first_element = 0;
   std::uint64_t elements = 0;
@@ -30,6 +30,7 @@ struct Item {
 };
 
 /// Fills entries[i].stats, zeros so far, and the payload of items[i]. Returns when all is written.
-void write_values(Ring& ring, std::span<const Item> items, Entry* entries, std::byte* payload) noexcept;
+void write_values(Ring& ring, std::span<const PlannedTensor> items, Entry* entries,
+                  std::byte* payload) noexcept;
 
 }  // namespace tdcore

@@ -45,9 +45,9 @@ Seen wait_for(const Bench& bench, std::uint64_t value, Clock::time_point deadlin
   }
 }
 
-/// Empty when the rung works.
-const char* fault_of(const Bench& bench, CommitRung rung, Clock::time_point deadline) {
-  std::uint64_t number = 1 + 16 * static_cast<std::uint64_t>(rung);
+/// Empty when the commit mode works.
+const char* fault_of(const Bench& bench, CommitMode commit_mode, Clock::time_point deadline) {
+  std::uint64_t number = 1 + 16 * static_cast<std::uint64_t>(commit_mode);
   for (const std::uint64_t bytes : kSizes) {
     ++number;
     const std::uint64_t last = bytes / 8 - 1;
@@ -57,7 +57,7 @@ const char* fault_of(const Bench& bench, CommitRung rung, Clock::time_point dead
     Device& device = bench.device;
     if (!device.copy_to_device(bench.stream, bench.memory, bench.pattern, bytes) ||
         !device.copy_to_host(bench.stream, bench.arrivals(), bench.memory, bytes) ||
-        !device.write_word(bench.stream, bench.host, number, rung) ||
+        !device.write_word(bench.stream, bench.host, number, commit_mode) ||
         !device.record_event(bench.event, bench.stream)) {
       return "is refused by the device";
     }
@@ -69,13 +69,13 @@ const char* fault_of(const Bench& bench, CommitRung rung, Clock::time_point dead
   return "";
 }
 
-const char* name_of(CommitRung rung) {
-  return rung == CommitRung::kStreamWrite ? "a write in stream order" : "a commit kernel";
+const char* name_of(CommitMode commit_mode) {
+  return commit_mode == CommitMode::kStreamWrite ? "a write in stream order" : "a commit kernel";
 }
 
 }  // namespace
 
-CommitRung probe_commit(Device& device, CommitRung first, int patience_ms, std::string& reason) noexcept {
+CommitMode probe_commit(Device& device, CommitMode first, int patience_ms, std::string& reason) noexcept {
   try {
     auto* const host = static_cast<std::uint64_t*>(device.allocate_host(4096 + kProbeBytes));
     auto* const pattern = static_cast<std::uint64_t*>(device.allocate_host(kProbeBytes));
@@ -88,20 +88,20 @@ CommitRung probe_commit(Device& device, CommitRung first, int patience_ms, std::
     if (host == nullptr || pattern == nullptr || bench.stream == 0 || bench.event == 0 ||
         bench.memory == nullptr) {
       reason = "no memory for the probe: " + device.first_error();
-      return CommitRung::kPoll;
+      return CommitMode::kPoll;
     }
     std::memset(host, 0, 4096 + kProbeBytes);
     std::memset(pattern, 0, kProbeBytes);
-    for (const CommitRung rung : {CommitRung::kStreamWrite, CommitRung::kCommitKernel}) {
-      if (rung < first) continue;
+    for (const CommitMode commit_mode : {CommitMode::kStreamWrite, CommitMode::kCommitKernel}) {
+      if (commit_mode < first) continue;
       const auto deadline = Clock::now() + std::chrono::milliseconds(patience_ms);
-      const std::string fault = fault_of(bench, rung, deadline);
-      if (fault.empty()) return rung;
-      reason += (reason.empty() ? "" : "; ") + std::string(name_of(rung)) + " " + fault;
+      const std::string fault = fault_of(bench, commit_mode, deadline);
+      if (fault.empty()) return commit_mode;
+      reason += (reason.empty() ? "" : "; ") + std::string(name_of(commit_mode)) + " " + fault;
     }
-  } catch (...) {  // no host memory: the rung that needs nothing
+  } catch (...) {  // no host memory: the commit mode that needs nothing
   }
-  return CommitRung::kPoll;
+  return CommitMode::kPoll;
 }
 
 }  // namespace tdcore

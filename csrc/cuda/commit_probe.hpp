@@ -8,9 +8,9 @@
 
 namespace tdcore {
 
-/// The best rung from `first` on on which a word written behind a copy is seen by the host, the copied bytes
-/// with it; kPoll when none is. reason: why not a better one; added to what it holds. patience_ms: for
+/// The best commit mode from `first` on on which a word written behind a copy is seen by the host, the copied
+/// bytes with it; kPoll when none is. reason: why not a better one; added to what it holds. patience_ms: for
 /// each.
-CommitRung probe_commit(Device& device, CommitRung first, int patience_ms, std::string& reason) noexcept;
+CommitMode probe_commit(Device& device, CommitMode first, int patience_ms, std::string& reason) noexcept;
 
 }  // namespace tdcore

@@ -280,16 +280,16 @@ bool CudaDevice::launch_pack(StreamHandle stream, const device::Launch& launch) 
 }
 
 bool CudaDevice::write_word(StreamHandle stream, std::uint64_t* pinned, std::uint64_t value,
-                            CommitRung rung) noexcept {
+                            CommitMode commit_mode) noexcept {
   auto* word = static_cast<std::uint64_t*>(device_address(pinned));
-  if (rung == CommitRung::kStreamWrite) {
+  if (commit_mode == CommitMode::kStreamWrite) {
     // Flags 0: with the fence before the write that orders it behind the copy.
     return can_write_stream_ && enqueue("cuStreamWriteValue64", [&] {
              return driver_.stream_write_value64(stream_of(stream), pointer_of(word), value, 0);
            });
   }
   void* parameters[] = {&word, &value};
-  return rung == CommitRung::kCommitKernel && enqueue(kernels_.commit.name, [&] {
+  return commit_mode == CommitMode::kCommitKernel && enqueue(kernels_.commit.name, [&] {
            return driver_.launch_kernel(kernels_.commit.function, 1, 1, 1, 1, 1, 1, 0, stream_of(stream),
                                         parameters, nullptr);
          });

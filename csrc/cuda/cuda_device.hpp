@@ -63,7 +63,7 @@ class CudaDevice final : public Device {
   bool launch_stats(StreamHandle stream, const device::Launch& launch) noexcept override;
   bool launch_pack(StreamHandle stream, const device::Launch& launch) noexcept override;
   bool write_word(StreamHandle stream, std::uint64_t* pinned, std::uint64_t value,
-                  CommitRung rung) noexcept override;
+                  CommitMode commit_mode) noexcept override;
   bool record_event(EventHandle event, StreamHandle stream) noexcept override;
   bool wait_event(StreamHandle stream, EventHandle event) noexcept override;
   EventState query_event(EventHandle event) noexcept override;

@@ -53,9 +53,9 @@ bool CudaDevice::set_up(std::string& reason) {
   info_.kernels = kernels_.from;
   const bool good = kernels_.module != nullptr;
   if (good) {
-    const CommitRung first = can_write_stream_ ? CommitRung::kStreamWrite : CommitRung::kCommitKernel;
-    if (!can_write_stream_) info_.rung_reason = "the device cannot write 64-bit words in stream order";
-    info_.best_rung = probe_commit(*this, first, options_.probe_ms, info_.rung_reason);
+    const CommitMode first = can_write_stream_ ? CommitMode::kStreamWrite : CommitMode::kCommitKernel;
+    if (!can_write_stream_) info_.commit_mode_reason = "the device cannot write 64-bit words in stream order";
+    info_.best_commit_mode = probe_commit(*this, first, options_.probe_ms, info_.commit_mode_reason);
     if (off_.load(std::memory_order_relaxed)) reason = first_error();
   }
   Context was = nullptr;

@@ -8,7 +8,7 @@
 // one block of one thread, takes the device address of the word and a 64-bit value. Threads: constants.
 #pragma once
 
-#include "cuda/launch.hpp"
+#include "device/launch.hpp"
 
 namespace tdcore::device {
 

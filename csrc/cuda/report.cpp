@@ -37,8 +37,8 @@ DeviceFinding look_at(const Driver& driver, int ordinal, const KernelOptions& op
     finding.reason = reason;
   } else {
     finding.kernels = opened->info().kernels;
-    finding.rung = opened->info().best_rung;
-    finding.rung_reason = opened->info().rung_reason;
+    finding.commit_mode = opened->info().best_commit_mode;
+    finding.commit_mode_reason = opened->info().commit_mode_reason;
   }
   return finding;
 }

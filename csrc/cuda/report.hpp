@@ -20,8 +20,8 @@ struct DeviceFinding {
   bool mps = false;      // shared with other processes through the MPS server
   std::string reason;    // why it cannot be used; empty: it can
   std::string kernels;
-  CommitRung rung = CommitRung::kPoll;
-  std::string rung_reason;
+  CommitMode commit_mode = CommitMode::kPoll;
+  std::string commit_mode_reason;
 };
 
 struct Report {

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "base/scalar_elements.hpp"
-#include "cuda/launch.hpp"
+#include "device/launch.hpp"
 
 #if defined(__CUDACC__)
 #if defined(__CUDA_FTZ) && __CUDA_FTZ

@@ -1,6 +1,6 @@
 // device.hpp: what the capture needs of an accelerator: memory, streams, events, copies, two kernels, a word.
 //
-// CudaDevice (csrc/cuda/) is the real one. HostDevice (host_device.hpp) is a simulated one: its memory is
+// CudaDevice (csrc/cuda/) is the real one. SimDevice (sim_device.hpp) is a simulated one: its memory is
 // host memory, its streams are threads that take their time, so that everything above this line is tested on
 // CPUs. Whatever enqueues returns at once and never waits for the device; it returns false when the device
 // refuses (an error that it keeps, a lost context), and then nothing was enqueued.
@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <string>
 
-#include "cuda/launch.hpp"
+#include "device/launch.hpp"
 
 namespace tdcore {
 
@@ -26,18 +26,18 @@ using EventHandle = std::uintptr_t;
 enum class EventState { kDone, kPending, kFailed };
 
 /// How a record is committed once its bytes are in the ring, best first. Statistics alone are committed by
-/// the kernel that makes them, on every rung but kPoll.
-enum class CommitRung : std::uint8_t {
+/// the kernel that makes them, in every commit mode but kPoll.
+enum class CommitMode : std::uint8_t {
   kStreamWrite = 0,   // a write of the word in stream order, without a kernel
   kCommitKernel = 1,  // a kernel of one thread
   kPoll = 2,          // a thread of the trainer asks events; what is in flight is lost when it is killed
 };
 
-inline constexpr std::array<const char*, 3> kRungNames{"stream_write", "commit_kernel", "poll"};
+inline constexpr std::array<const char*, 3> kCommitModeNames{"stream_write", "commit_kernel", "poll"};
 
 /// The name that users see.
-constexpr const char* rung_name(CommitRung rung) noexcept {
-  return kRungNames[static_cast<std::size_t>(rung)];
+constexpr const char* commit_mode_name(CommitMode commit_mode) noexcept {
+  return kCommitModeNames[static_cast<std::size_t>(commit_mode)];
 }
 
 struct DeviceInfo {
@@ -45,8 +45,8 @@ struct DeviceInfo {
   std::string kernels;  // where they come from: "fatbin", "nvrtc", "host"
   std::uint32_t multiprocessors = 1;
   std::uint64_t memory_bytes = 0;
-  CommitRung best_rung = CommitRung::kPoll;  // the best one that a probe found to work
-  std::string rung_reason;                   // why none better
+  CommitMode best_commit_mode = CommitMode::kPoll;  // the best one that a probe found to work
+  std::string commit_mode_reason;                   // why none better
 };
 
 class Device {
@@ -80,9 +80,9 @@ class Device {
   virtual bool launch_stats(StreamHandle stream, const device::Launch& launch) noexcept = 0;
   virtual bool launch_pack(StreamHandle stream, const device::Launch& launch) noexcept = 0;
   /// Stores the value to an aligned word of pinned memory after everything before it in the stream is
-  /// visible to the host. rung: kStreamWrite or kCommitKernel.
+  /// visible to the host. commit_mode: kStreamWrite or kCommitKernel.
   virtual bool write_word(StreamHandle stream, std::uint64_t* pinned, std::uint64_t value,
-                          CommitRung rung) noexcept = 0;
+                          CommitMode commit_mode) noexcept = 0;
   virtual bool record_event(EventHandle event, StreamHandle stream) noexcept = 0;
   /// What comes after in the stream waits for the event; the host does not.
   virtual bool wait_event(StreamHandle stream, EventHandle event) noexcept = 0;

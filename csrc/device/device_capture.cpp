@@ -16,8 +16,9 @@ constexpr std::size_t kMostDevices = 64;
 /// Rows without values, in the main ring.
 class RowPlan final : public CapturePlan {
  public:
-  RowPlan(Ring& ring, const Moment& moment, Waiter waiter, std::vector<Item>& items) noexcept
-      : CapturePlan(ring, ring, moment, waiter, {.record_bytes = ring.max_record_bytes()}, items) {}
+  RowPlan(Ring& ring, const StepContext& step_context, RoomWaiter waiter,
+          std::vector<PlannedTensor>& items) noexcept
+      : CapturePlan(ring, ring, step_context, waiter, {.record_bytes = ring.max_record_bytes()}, items) {}
 
  private:
   void make(const Reservation& room, const BatchSize& size) noexcept override {
@@ -29,9 +30,9 @@ class RowPlan final : public CapturePlan {
 /// Tensors on a device.
 class DevicePlan final : public CapturePlan {
  public:
-  DevicePlan(DeviceEngine& engine, Ring& main, const Moment& moment, Waiter waiter, StreamHandle stream,
-             std::vector<Item>& items) noexcept
-      : CapturePlan(engine.lane(), main, moment, waiter, engine.limits(), items),
+  DevicePlan(DeviceEngine& engine, Ring& main, const StepContext& step_context, RoomWaiter waiter,
+             StreamHandle stream, std::vector<PlannedTensor>& items) noexcept
+      : CapturePlan(engine.lane(), main, step_context, waiter, engine.limits(), items),
         engine_(engine),
         stream_(stream) {}
 
@@ -56,12 +57,12 @@ bool DevicePlan::fit() noexcept {
         if (records().policy() == FullPolicy::kDegrade) {
           degrade();
         } else {
-          drop_some(DropReason::kArenaFull, [](const Item& item) { return is_packed(item); });
+          drop_some(DropReason::kArenaFull, [](const PlannedTensor& item) { return is_packed(item); });
         }
         break;
       case DeviceEngine::Fit::kTablesFull:
         drop_some(DropReason::kArenaFull,
-                  [](const Item& item) { return is_packed(item) || is_reduced(item); });
+                  [](const PlannedTensor& item) { return is_packed(item) || is_reduced(item); });
         break;
       case DeviceEngine::Fit::kOff:
         drop(DropReason::kDeviceError);
@@ -86,7 +87,7 @@ void DevicePlan::make(const Reservation& room, const BatchSize&) noexcept {
   const std::uint64_t guard = table.empty() ? 0 : engine_.next_guard();
   Entry* const entries = write_rows(room.data, size, guard);
   for (std::size_t i = 0; i < items().size(); ++i) {
-    const Item& item = items()[i];
+    const PlannedTensor& item = items()[i];
     if (item.stats && !is_reduced(item)) entries[i].stats = empty_stats();
   }
   if (size.payload_bytes > 0) {  // not those of an earlier lap
@@ -103,9 +104,9 @@ void DevicePlan::make(const Reservation& room, const BatchSize&) noexcept {
 }
 
 /// Counts those that have values as not kept, without rows.
-CaptureResult count_all(Ring& main, std::span<const Request> requests, DropReason reason) noexcept {
+CaptureResult count_all(Ring& main, std::span<const CaptureRequest> requests, DropReason reason) noexcept {
   CaptureResult result;
-  for (const Request& request : requests) {
+  for (const CaptureRequest& request : requests) {
     if (request.status == EntryStatus::kAbsent) continue;
     const bool ok = request.status == EntryStatus::kOk;
     const bool bytes = ok && (request.flags & kWantPayload) != 0;
@@ -132,17 +133,18 @@ DeviceCapture::~DeviceCapture() {
     (void)engine_.release();  // a forked child: its threads are not here
 }
 
-CaptureResult DeviceCapture::capture(std::span<const Request> requests, const Moment& moment,
-                                     StreamHandle stream, Waiter waiter) {
+CaptureResult DeviceCapture::capture(std::span<const CaptureRequest> requests,
+                                     const StepContext& step_context, StreamHandle stream,
+                                     RoomWaiter waiter) {
   if (!main_.usable()) return {};
-  thread_local std::vector<Item> items;  // keeps its room from call to call
+  thread_local std::vector<PlannedTensor> items;  // keeps its room from call to call
   if (engine_ == nullptr || !engine_->on()) {
     (void)busy();  // it failed just now: what was lost with it is counted
-    return RowPlan(main_, moment, waiter, items).skip_all(requests, DropReason::kDeviceError);
+    return RowPlan(main_, step_context, waiter, items).skip_all(requests, DropReason::kDeviceError);
   }
   if (is_captured_into_a_graph(*engine_, stream))
     return count_all(main_, requests, DropReason::kGraphCapture);
-  return DevicePlan(*engine_, main_, moment, waiter, stream, items).run(requests);
+  return DevicePlan(*engine_, main_, step_context, waiter, stream, items).run(requests);
 }
 
 bool DeviceCapture::mark_step_end(std::int64_t step, std::span<DeviceCapture* const> others) noexcept {

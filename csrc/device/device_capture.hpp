@@ -39,9 +39,9 @@ struct DeviceCaptureConfig {
 /// What doctor and the run's end say of a device.
 struct DeviceReport {
   DeviceInfo info;
-  CommitRung rung = CommitRung::kPoll;  // in use
+  CommitMode commit_mode = CommitMode::kPoll;  // in use
   std::uint64_t arena_bytes = 0;
-  std::uint64_t early_commits = 0;  // seen by the consumer; each took the rung down
+  std::uint64_t early_commits = 0;  // seen by the consumer; each made the engine fall back
   std::uint64_t in_flight = 0;      // records enqueued and not committed yet
   std::string error;                // why the device is not used; empty
 };
@@ -60,8 +60,8 @@ class DeviceCapture {
 
   /// As capture() of capture.hpp, for requests whose `tensor.data` lies on the device. stream: the one that
   /// the training works on.
-  CaptureResult capture(std::span<const Request> requests, const Moment& moment, StreamHandle stream,
-                        Waiter waiter = {wait_plainly, nullptr});
+  CaptureResult capture(std::span<const CaptureRequest> requests, const StepContext& step_context,
+                        StreamHandle stream, RoomWaiter waiter = {wait_plainly, nullptr});
 
   /// As Ring::mark_step_end(), behind all that was captured here before. After `others`' records too.
   [[nodiscard]] bool mark_step_end(std::int64_t step, std::span<DeviceCapture* const> others) noexcept;

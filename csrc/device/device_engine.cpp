@@ -52,7 +52,8 @@ bool DeviceEngine::set_up(const DeviceCaptureConfig& config) {
   if (tables_ == nullptr) return missing("pinned memory for tables", tables);
   copies_ = device_->make_stream();
   if (copies_ == 0) return missing("stream", 0);
-  if (!payload_pieces_.make(*device_, config.in_flight) || !table_pieces_.make(*device_, config.in_flight))
+  if (!payload_allocations_.make(*device_, config.in_flight) ||
+      !table_allocations_.make(*device_, config.in_flight))
     return missing("events", 0);
   arena_space_ = FifoSpace(arena);
   scratch_space_ = FifoSpace(scratch);
@@ -69,7 +70,7 @@ bool DeviceEngine::set_up(const DeviceCaptureConfig& config) {
     return missing("room for a batch in tables or scratch", tables);
   guards_ = static_cast<std::uint64_t>(realtime_ns());
   early_seen_ = main_.early_commits();
-  rung_ = info_.best_rung;
+  commit_mode_ = info_.best_commit_mode;
   return !commits_by_host() || start_poller() || missing("thread that asks events", 0);
 }
 
@@ -93,22 +94,22 @@ std::uint64_t DeviceEngine::next_guard() noexcept {
 DeviceEngine::Fit DeviceEngine::find_room(const TableSize& table, std::uint64_t payload_bytes,
                                           StreamHandle stream) noexcept {
   if (!on()) return Fit::kOff;
-  step_down();
+  fall_back();
   reclaim();
   if (!on()) return Fit::kOff;
   if (table.empty()) return Fit::kFits;
   bool refused = false;
-  const Stretch pinned = table_space_.place(aligned(table.upload_bytes));
+  const Extent pinned = table_space_.place(aligned(table.upload_bytes));
   const bool table_fits =
       table_space_.fits(pinned) &&  // written by the host: no stream can wait for it
-      make_room(*device_, table_pieces_, scratch_space_, scratch_space_.place(table.device_bytes), stream,
-                lane_->policy() == FullPolicy::kBlock ? Reuse::kStreamWaits : Reuse::kBehindSameStream,
-                refused);
+      make_room(
+          *device_, table_allocations_, scratch_space_, scratch_space_.place(table.device_bytes), stream,
+          lane_->policy() == FullPolicy::kBlock ? Reuse::kStreamWaits : Reuse::kBehindSameStream, refused);
   bool payload_fits = true;
   if (payload_bytes > 0 && !refused) {
-    const Stretch piece = arena_space_.place(aligned(payload_bytes + 2 * kGuardBytes));
+    const Extent extent = arena_space_.place(aligned(payload_bytes + 2 * kGuardBytes));
     payload_fits =
-        make_room(*device_, payload_pieces_, arena_space_, piece, stream,
+        make_room(*device_, payload_allocations_, arena_space_, extent, stream,
                   lane_->policy() == FullPolicy::kBlock ? Reuse::kStreamWaits : Reuse::kNever, refused);
   }
   if (refused) {
@@ -133,7 +134,7 @@ bool DeviceEngine::fill_gaps(const DeviceBatch& batch, std::byte* payload) noexc
     to = end;
     return true;
   };
-  for (const Item& item : batch.items) {
+  for (const PlannedTensor& item : batch.items) {
     if (!is_packed(item)) continue;
     if (!add(position, item.payload_offset)) return false;
     position = item.payload_offset + item.payload_bytes;
@@ -141,26 +142,27 @@ bool DeviceEngine::fill_gaps(const DeviceBatch& batch, std::byte* payload) noexc
   return add(position, batch.size.payload_bytes) && zero();
 }
 
-void DeviceEngine::keep_flight(Piece& piece, const DeviceBatch& batch, const DeviceCommit& commit) noexcept {
-  Flight& flight = piece.flight;
-  flight.room = batch.room;
-  flight.commit = commit;
-  flight.by_host = commits_by_host();
-  for (const Item& item : batch.items) {
+void DeviceEngine::keep_record(Allocation& allocation, const DeviceBatch& batch,
+                               const DeviceCommit& commit) noexcept {
+  InFlightRecord& record = allocation.record;
+  record.room = batch.room;
+  record.commit = commit;
+  record.by_host = commits_by_host();
+  for (const PlannedTensor& item : batch.items) {
     if (item.status == EntryStatus::kSkipped) continue;
     // Counted with its last part: what is lost is the end of what was enqueued.
     const bool counted = item.reason == DropReason::kDegraded || item.part + 1 != item.parts;
-    flight.tensors += counted ? 0 : 1;
-    flight.bytes += item.payload_bytes;
+    record.tensors += counted ? 0 : 1;
+    record.bytes += item.payload_bytes;
   }
   ++in_flight_;
-  if (!flight.by_host) return;
+  if (!record.by_host) return;
   ++polled_;
   poll_wanted_.notify_one();
 }
 
 /// Enqueues a batch. False when something was refused.
-bool DeviceEngine::send(const DeviceBatch& batch, Piece& table, Piece& payload,
+bool DeviceEngine::send(const DeviceBatch& batch, Allocation& table, Allocation& payload,
                         const DeviceCommit& commit) noexcept {
   std::byte* const record = batch.room.data;
   std::byte* const host = tables_ + table_space_.at(table.pinned);
@@ -190,14 +192,14 @@ bool DeviceEngine::send(const DeviceBatch& batch, Piece& table, Piece& payload,
   return device_->wait_event(copies_, table.event) &&
          device_->copy_to_host(copies_, record + batch.size.payload_offset - kGuardBytes, place.payload,
                                payload_bytes + 2 * kGuardBytes) &&
-         (commits_by_host() || device_->write_word(copies_, commit.word, commit.value, rung_)) &&
+         (commits_by_host() || device_->write_word(copies_, commit.word, commit.value, commit_mode_)) &&
          device_->record_event(payload.event, copies_);
 }
 
 bool DeviceEngine::launch(const DeviceBatch& batch) noexcept {
   const bool saves = batch.table.packs > 0;
-  Piece& table = table_pieces_.next();
-  Piece& payload = payload_pieces_.next();
+  Allocation& table = table_allocations_.next();
+  Allocation& payload = payload_allocations_.next();
   table.start(batch.stream);
   table.pinned = table_space_.place(aligned(batch.table.upload_bytes));
   table.memory = scratch_space_.place(batch.table.device_bytes);
@@ -210,18 +212,18 @@ bool DeviceEngine::launch(const DeviceBatch& batch) noexcept {
   }
   const DeviceCommit commit = lane_->hand_over(batch.room);
   if (commit.word == nullptr) return fail("the ring was closed");
-  Flight& flight = (saves ? payload : table).flight;
-  keep_flight(saves ? payload : table, batch, commit);
+  InFlightRecord& record = (saves ? payload : table).record;
+  keep_record(saves ? payload : table, batch, commit);
   if (!send(batch, table, payload, commit)) {
     // What was enqueued may still run, the commit among it: nothing says when. The plan counts the batch.
     lost_track_ = true;
-    flight.tensors = 0;
-    flight.bytes = 0;
+    record.tensors = 0;
+    record.bytes = 0;
     (void)fail("the device refused");
-    return !lose(flight);
+    return !lose(record);
   }
-  table_pieces_.push();
-  if (saves) payload_pieces_.push();
+  table_allocations_.push();
+  if (saves) payload_allocations_.push();
   ++launched_;
   return true;
 }

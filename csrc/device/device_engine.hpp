@@ -2,7 +2,7 @@
 //
 // Three memories: the arena for payloads, freed when they have arrived in the ring; scratch for launch tables
 // and partial statistics, freed when the kernels have run, together with the pinned memory that the tables
-// are uploaded from. A record in flight belongs to the piece whose event follows its commit.
+// are uploaded from. A record in flight belongs to the allocation whose event follows its commit.
 // Errors: the first one turns the device off for good. Records that will never be committed are given up (the
 // consumer skips them) and counted as kDeviceError; nothing writes into the lane any more, so that what the
 // device may still write there harms nobody.
@@ -18,8 +18,8 @@
 #include <thread>
 
 #include "capture/capture_plan.hpp"
+#include "device/device_allocations.hpp"
 #include "device/device_capture.hpp"
-#include "device/device_pieces.hpp"
 #include "device/device_table.hpp"
 #include "ring/ring_memory.hpp"
 
@@ -30,7 +30,7 @@ struct DeviceBatch {
   Reservation room;
   BatchSize size;
   TableSize table;
-  std::span<const Item> items;
+  std::span<const PlannedTensor> items;
   std::uint64_t guard;
   StreamHandle stream;
 };
@@ -74,21 +74,22 @@ class DeviceEngine {
 
   bool set_up(const DeviceCaptureConfig& config);
   bool fail(const char* what) noexcept;
-  void step_down() noexcept;
+  void fall_back() noexcept;
   bool start_poller() noexcept;
   void poll() noexcept;
   void settle() noexcept;
   void reclaim() noexcept;
-  bool look(Piece& piece) noexcept;
-  void end_flight(Flight& flight) noexcept;
-  bool lose(Flight& flight) noexcept;
+  bool look(Allocation& allocation) noexcept;
+  void end_record(InFlightRecord& record) noexcept;
+  bool lose(InFlightRecord& record) noexcept;
   void pop_done() noexcept;
   bool pending_events(Events& events) noexcept;
   bool fill_gaps(const DeviceBatch& batch, std::byte* payload) noexcept;
-  bool send(const DeviceBatch& batch, Piece& table, Piece& payload, const DeviceCommit& commit) noexcept;
+  bool send(const DeviceBatch& batch, Allocation& table, Allocation& payload,
+            const DeviceCommit& commit) noexcept;
   bool commit_marker(const Reservation& room, const Events& events) noexcept;
-  void keep_flight(Piece& piece, const DeviceBatch& batch, const DeviceCommit& commit) noexcept;
-  bool commits_by_host() const noexcept { return rung_ == CommitRung::kPoll; }
+  void keep_record(Allocation& allocation, const DeviceBatch& batch, const DeviceCommit& commit) noexcept;
+  bool commits_by_host() const noexcept { return commit_mode_ == CommitMode::kPoll; }
 
   std::unique_ptr<const ForkGuard> fork_guard_;
   std::unique_ptr<Device> device_;  // null after close() and when there was none
@@ -103,7 +104,7 @@ class DeviceEngine {
   std::string error_;
   bool closed_ = false;
   bool lost_track_ = false;  // something was enqueued that no event stands behind
-  CommitRung rung_ = CommitRung::kPoll;
+  CommitMode commit_mode_ = CommitMode::kPoll;
   std::uint64_t early_seen_ = 0;
   std::uint64_t guards_ = 0;
   std::uint64_t launched_ = 0;   // batches
@@ -116,8 +117,8 @@ class DeviceEngine {
   FifoSpace arena_space_{1};
   FifoSpace scratch_space_{1};
   FifoSpace table_space_{1};
-  PieceList payload_pieces_;  // events on copies_
-  PieceList table_pieces_;    // events on the training's streams
+  AllocationList payload_allocations_;  // events on copies_
+  AllocationList table_allocations_;    // events on the training's streams
   bool stop_polling_ = false;
   std::condition_variable poll_wanted_;
   std::unique_ptr<std::thread> poller_;  // only close() joins it

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <exception>
 
-#include "cuda/cuda_device.hpp"
 #include "ring/ring.hpp"
 
 namespace tdcore {
@@ -27,13 +26,16 @@ DeviceGroup& Groups::of(int device, StreamHandle stream) {
   return group;
 }
 
-DeviceSet::DeviceSet(Ring& main)
-    : main_(main), guard_(main.memory()->guard()), place_count_(std::min(main.lanes().size(), kMaxPlaces)) {}
+DeviceSet::DeviceSet(Ring& main, DeviceFactory open)
+    : main_(main),
+      open_(std::move(open)),
+      guard_(main.memory()->guard()),
+      lane_slot_count_(std::min(main.lanes().size(), kMaxLaneSlots)) {}
 
 DeviceSet::~DeviceSet() {
   close();
   if (guard_->here()) return;
-  for (Place& place : places_) (void)place.capture.release();  // the parent's
+  for (LaneSlot& slot : lane_slots_) (void)slot.capture.release();  // the parent's
   for (Loan& loan : loans_) (void)loan.borrowed.release();
 }
 
@@ -46,24 +48,25 @@ bool DeviceSet::set_factory(int device, DeviceFactory factory) {
 
 void DeviceSet::redirect_host(int device) noexcept { redirect_.store(device, std::memory_order_relaxed); }
 
-const DeviceSet::Place* DeviceSet::find(int device) const noexcept {
-  for (const Place& place : places()) {
-    if (place.device.load(std::memory_order_relaxed) == device) return &place;
+const DeviceSet::LaneSlot* DeviceSet::find(int device) const noexcept {
+  for (const LaneSlot& slot : lane_slots()) {
+    if (slot.device.load(std::memory_order_relaxed) == device) return &slot;
   }
   return nullptr;
 }
 
 DeviceCapture* DeviceSet::ready(int device) const noexcept {
-  const Place* place = find(device);
+  const LaneSlot* slot = find(device);
   // Acquire: pairs with the release in make().
-  const bool made = place != nullptr && place->state.load(std::memory_order_acquire) == State::kReady;
-  return made ? place->capture.get() : nullptr;
+  const bool made = slot != nullptr && slot->state.load(std::memory_order_acquire) == State::kReady;
+  return made ? slot->capture.get() : nullptr;
 }
 
 bool DeviceSet::is_new(int device) const noexcept {
-  if (const Place* place = find(device); place != nullptr)
-    return place->state.load(std::memory_order_relaxed) <= State::kPostponed;
-  return place_count_ > 0 && places_[place_count_ - 1].device.load(std::memory_order_relaxed) == kHostMemory;
+  if (const LaneSlot* slot = find(device); slot != nullptr)
+    return slot->state.load(std::memory_order_relaxed) <= State::kPostponed;
+  return lane_slot_count_ > 0 &&
+         lane_slots_[lane_slot_count_ - 1].device.load(std::memory_order_relaxed) == kHostMemory;
 }
 
 bool DeviceSet::prepare(int device, StreamHandle stream) noexcept {
@@ -71,14 +74,14 @@ bool DeviceSet::prepare(int device, StreamHandle stream) noexcept {
   try {
     const std::lock_guard lock(mutex_);
     if (closed_.load(std::memory_order_relaxed)) return false;  // while we waited; close() closes no more
-    for (std::size_t i = 0; i < place_count_; ++i) {
-      Place& place = places_[i];
-      const int served = place.device.load(std::memory_order_relaxed);
+    for (std::size_t i = 0; i < lane_slot_count_; ++i) {
+      LaneSlot& slot = lane_slots_[i];
+      const int served = slot.device.load(std::memory_order_relaxed);
       if (served != device && served != kHostMemory) continue;
-      place.device.store(device, std::memory_order_relaxed);
-      if (place.state.load(std::memory_order_relaxed) <= State::kPostponed)
-        make(place, device, stream, main_.lanes()[i]);
-      return place.state.load(std::memory_order_relaxed) == State::kReady;
+      slot.device.store(device, std::memory_order_relaxed);
+      if (slot.state.load(std::memory_order_relaxed) <= State::kPostponed)
+        make(slot, device, stream, main_.lanes()[i]);
+      return slot.state.load(std::memory_order_relaxed) == State::kReady;
     }
     (void)why_not(device);
   } catch (const std::exception&) {  // no memory: tried again at the next call
@@ -89,41 +92,41 @@ bool DeviceSet::prepare(int device, StreamHandle stream) noexcept {
 std::unique_ptr<Device> DeviceSet::open(int device, std::string& why) {
   const auto own = std::find_if(factories_.begin(), factories_.end(),
                                 [&](const auto& entry) { return entry.first == device; });
-  return own != factories_.end() ? own->second(device, why) : cuda::open_cuda_device(device, why);
+  return own != factories_.end() ? own->second(device, why) : open_(device, why);
 }
 
-void DeviceSet::make(Place& place, int device, StreamHandle stream, const std::shared_ptr<Ring>& lane) {
-  if (place.opened == nullptr) place.opened = open(device, place.why);
-  if (place.opened != nullptr && place.opened->is_capturing(stream)) {
-    place.state.store(State::kPostponed, std::memory_order_relaxed);
+void DeviceSet::make(LaneSlot& slot, int device, StreamHandle stream, const std::shared_ptr<Ring>& lane) {
+  if (slot.opened == nullptr) slot.opened = open(device, slot.why);
+  if (slot.opened != nullptr && slot.opened->is_capturing(stream)) {
+    slot.state.store(State::kPostponed, std::memory_order_relaxed);
     return;
   }
-  if (place.opened != nullptr) {
+  if (slot.opened != nullptr) {
     const DeviceCaptureConfig config{.arena_bytes = main_.device_arena_bytes()};
-    place.capture = std::make_unique<DeviceCapture>(std::move(place.opened), lane, main_, config);
-    place.why = place.capture->report().error;
+    slot.capture = std::make_unique<DeviceCapture>(std::move(slot.opened), lane, main_, config);
+    slot.why = slot.capture->report().error;
   }
-  const bool usable = place.capture != nullptr && place.why.empty();
+  const bool usable = slot.capture != nullptr && slot.why.empty();
   if (!usable) refused_.store(true, std::memory_order_relaxed);
   // Release: pairs with the acquire in ready().
-  place.state.store(usable ? State::kReady : State::kRefused, std::memory_order_release);
+  slot.state.store(usable ? State::kReady : State::kRefused, std::memory_order_release);
 }
 
 DropReason DeviceSet::why_not(int device) const noexcept {
-  const Place* place = find(device);
-  if (place == nullptr) {
+  const LaneSlot* slot = find(device);
+  if (slot == nullptr) {
     unserved_.store(device, std::memory_order_relaxed);
     refused_.store(true, std::memory_order_relaxed);
     return DropReason::kUnsupportedDevice;
   }
-  if (place->state.load(std::memory_order_relaxed) == State::kPostponed) return DropReason::kGraphCapture;
+  if (slot->state.load(std::memory_order_relaxed) == State::kPostponed) return DropReason::kGraphCapture;
   refused_.store(true, std::memory_order_relaxed);  // it may have broken meanwhile
   return DropReason::kDeviceError;
 }
 
 /// Under mutex_.
-std::string DeviceSet::why(const Place& place) const {
-  return place.why.empty() && place.capture != nullptr ? place.capture->report().error : place.why;
+std::string DeviceSet::why(const LaneSlot& slot) const {
+  return slot.why.empty() && slot.capture != nullptr ? slot.capture->report().error : slot.why;
 }
 
 std::string DeviceSet::refusals() const {
@@ -131,35 +134,35 @@ std::string DeviceSet::refusals() const {
   if (!refused_.load(std::memory_order_relaxed) || !guard_->here()) return {};
   const std::lock_guard lock(mutex_);
   std::string text;
-  for (const Place& place : places()) {
-    if (place.state.load(std::memory_order_relaxed) <= State::kPostponed) continue;
-    const std::string error = why(place);
+  for (const LaneSlot& slot : lane_slots()) {
+    if (slot.state.load(std::memory_order_relaxed) <= State::kPostponed) continue;
+    const std::string error = why(slot);
     if (error.empty()) continue;
-    const int device = place.device.load(std::memory_order_relaxed);
+    const int device = slot.device.load(std::memory_order_relaxed);
     text += "cuda:" + std::to_string(device) + " cannot be used: " + error + "\n";
   }
   if (const int device = unserved_.load(std::memory_order_relaxed); device != kHostMemory) {
-    text += "cuda:" + std::to_string(device) + " is not captured: all " + std::to_string(place_count_) +
+    text += "cuda:" + std::to_string(device) + " is not captured: all " + std::to_string(lane_slot_count_) +
             " device lanes are taken; raise RingConfig.device_lanes\n";
   }
   return text;
 }
 
-void DeviceSet::sort(std::span<const Request> requests, Groups& groups) const {
+void DeviceSet::sort(std::span<const CaptureRequest> requests, Groups& groups) const {
   groups.clear();
   // One that has failed reads nothing any more, so nothing is to be borrowed for it.
-  const auto is_served = [this](const Request& request) {
+  const auto is_served = [this](const CaptureRequest& request) {
     const DeviceCapture* const capture =
-        request.status == EntryStatus::kOk ? ready(place_of(request.tensor)) : nullptr;
+        request.status == EntryStatus::kOk ? ready(device_of(request.tensor)) : nullptr;
     return capture != nullptr && capture->in_use();
   };
   // Rows without values go with the others of their call: in the main ring they would overtake them.
   const auto first = std::find_if(requests.begin(), requests.end(), is_served);
-  for (const Request& request : requests) {
-    const int device = place_of(request.tensor);
+  for (const CaptureRequest& request : requests) {
+    const int device = device_of(request.tensor);
     if (request.status != EntryStatus::kOk) {
       const bool alone = first == requests.end();
-      auto& rows = alone ? groups.host : groups.of(place_of(first->tensor), first->tensor.stream).requests;
+      auto& rows = alone ? groups.host : groups.of(device_of(first->tensor), first->tensor.stream).requests;
       rows.push_back(request);
     } else if (is_served(request)) {
       groups.of(device, request.tensor.stream).requests.push_back(request);
@@ -172,10 +175,11 @@ void DeviceSet::sort(std::span<const Request> requests, Groups& groups) const {
   }
 }
 
-CaptureResult DeviceSet::capture(const DeviceGroup& group, const Moment& moment, Waiter waiter) {
+CaptureResult DeviceSet::capture(const DeviceGroup& group, const StepContext& step_context,
+                                 RoomWaiter waiter) {
   DeviceCapture* const capture = guard_->here() ? ready(group.device) : nullptr;
   if (capture == nullptr) return {};
-  const CaptureResult result = capture->capture(group.requests, moment, group.stream, waiter);
+  const CaptureResult result = capture->capture(group.requests, step_context, group.stream, waiter);
   if (!capture->in_use()) refused_.store(true, std::memory_order_relaxed);  // it broke meanwhile
   return result;
 }
@@ -204,10 +208,10 @@ std::vector<std::unique_ptr<Borrowed>> DeviceSet::take_read() {
 
 bool DeviceSet::mark_step_end(std::int64_t step) noexcept {
   if (!guard_->here()) return false;
-  std::array<DeviceCapture*, kMaxPlaces> busy{};
+  std::array<DeviceCapture*, kMaxLaneSlots> busy{};
   std::size_t count = 0;
-  for (const Place& place : places()) {
-    DeviceCapture* capture = ready(place.device.load(std::memory_order_relaxed));
+  for (const LaneSlot& slot : lane_slots()) {
+    DeviceCapture* capture = ready(slot.device.load(std::memory_order_relaxed));
     if (capture != nullptr && capture->busy()) busy[count++] = capture;
   }
   if (count == 0) return main_.mark_step_end(step);
@@ -218,11 +222,11 @@ std::vector<NumberedReport> DeviceSet::reports() const {
   std::vector<NumberedReport> found;
   if (!guard_->here()) return found;
   const std::lock_guard lock(mutex_);
-  for (const Place& place : places()) {
-    if (place.state.load(std::memory_order_relaxed) <= State::kPostponed) continue;
-    NumberedReport one{place.device.load(std::memory_order_relaxed), {}};
-    if (place.capture != nullptr) one.report = place.capture->report();
-    if (one.report.error.empty()) one.report.error = place.why;
+  for (const LaneSlot& slot : lane_slots()) {
+    if (slot.state.load(std::memory_order_relaxed) <= State::kPostponed) continue;
+    NumberedReport one{slot.device.load(std::memory_order_relaxed), {}};
+    if (slot.capture != nullptr) one.report = slot.capture->report();
+    if (one.report.error.empty()) one.report.error = slot.why;
     found.push_back(std::move(one));
   }
   return found;
@@ -232,8 +236,8 @@ void DeviceSet::close() noexcept {
   if (!guard_->here()) return;
   const std::lock_guard lock(mutex_);  // whoever comes second waits, too; so does a device that is set up
   if (closed_.exchange(true, std::memory_order_relaxed)) return;
-  for (const Place& place : places()) {
-    if (place.capture != nullptr) place.capture->close();
+  for (const LaneSlot& slot : lane_slots()) {
+    if (slot.capture != nullptr) slot.capture->close();
   }
 }
 

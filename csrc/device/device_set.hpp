@@ -42,13 +42,13 @@ class Borrowed {
 struct DeviceGroup {
   int device = kHostMemory;
   StreamHandle stream = 0;
-  std::vector<Request> requests;
+  std::vector<CaptureRequest> requests;
 };
 
 /// One call's requests by where they lie. Reused from call to call: its vectors keep their room.
 class Groups {
  public:
-  std::vector<Request> host;  // in host memory, or without values
+  std::vector<CaptureRequest> host;  // in host memory, or without values
 
   void clear() noexcept;
   DeviceGroup& of(int device, StreamHandle stream);
@@ -67,19 +67,20 @@ struct NumberedReport {
 
 class DeviceSet {
  public:
-  /// For the lanes that `main` has; it outlives this.
-  explicit DeviceSet(Ring& main);
+  /// For the lanes that `main` has; it outlives this. `open` opens a device for which set_factory() gave
+  /// nothing.
+  DeviceSet(Ring& main, DeviceFactory open);
   ~DeviceSet();
   DeviceSet(const DeviceSet&) = delete;
   DeviceSet& operator=(const DeviceSet&) = delete;
 
-  /// Where a device comes from that was not used yet; from the CUDA driver else. False when it was used.
+  /// What opens a device in place of the constructor's factory. False when the device was used already.
   bool set_factory(int device, DeviceFactory factory);
   /// From now on tensors in host memory are captured as if they lay on that device (tests).
   void redirect_host(int device) noexcept;
   bool redirects_host() const noexcept { return redirect_.load(std::memory_order_relaxed) >= 0; }
   /// The device that captures a tensor; kHostMemory when none does.
-  int place_of(const TensorView& view) const noexcept {
+  int device_of(const TensorView& view) const noexcept {
     return view.device != kHostMemory ? view.device : redirect_.load(std::memory_order_relaxed);
   }
 
@@ -92,9 +93,9 @@ class DeviceSet {
   std::string refusals() const;
 
   /// Sorts a call's requests. Those on a device that is not served are in `host` then, as skipped.
-  void sort(std::span<const Request> requests, Groups& groups) const;
+  void sort(std::span<const CaptureRequest> requests, Groups& groups) const;
   /// As DeviceCapture::capture(). The device must have been prepared.
-  CaptureResult capture(const DeviceGroup& group, const Moment& moment, Waiter waiter);
+  CaptureResult capture(const DeviceGroup& group, const StepContext& step_context, RoomWaiter waiter);
 
   /// Keeps `borrowed` until what was captured on the device before this call has been read.
   void borrow(int device, std::unique_ptr<Borrowed> borrowed);
@@ -116,7 +117,7 @@ class DeviceSet {
     kRefused,
   };
   /// A lane and the device that it serves.
-  struct Place {
+  struct LaneSlot {
     std::atomic<int> device{kHostMemory};  // relaxed: found or not, `state` decides
     // Release in make(); pairs with the acquire in ready(): `capture` is constant from then on.
     std::atomic<State> state{State::kUnmade};
@@ -130,19 +131,20 @@ class DeviceSet {
     std::unique_ptr<Borrowed> borrowed;
   };
 
-  const Place* find(int device) const noexcept;
+  const LaneSlot* find(int device) const noexcept;
   DeviceCapture* ready(int device) const noexcept;
-  std::span<const Place> places() const noexcept { return {places_.data(), place_count_}; }
-  void make(Place& place, int device, StreamHandle stream, const std::shared_ptr<Ring>& lane);
+  std::span<const LaneSlot> lane_slots() const noexcept { return {lane_slots_.data(), lane_slot_count_}; }
+  void make(LaneSlot& slot, int device, StreamHandle stream, const std::shared_ptr<Ring>& lane);
   DropReason why_not(int device) const noexcept;
-  std::string why(const Place& place) const;
+  std::string why(const LaneSlot& slot) const;
   std::unique_ptr<Device> open(int device, std::string& why);
 
   Ring& main_;
+  const DeviceFactory open_;
   const std::shared_ptr<const ForkGuard> guard_;
-  static constexpr std::size_t kMaxPlaces = 8;
-  const std::size_t place_count_;  // lanes
-  std::array<Place, kMaxPlaces> places_;
+  static constexpr std::size_t kMaxLaneSlots = 8;
+  const std::size_t lane_slot_count_;  // lanes
+  std::array<LaneSlot, kMaxLaneSlots> lane_slots_;
   mutable std::mutex mutex_;                              // of making
   std::vector<std::pair<int, DeviceFactory>> factories_;  // under mutex_
   std::mutex loans_mutex_;

@@ -57,7 +57,7 @@ class ItemWriter {
   std::uint64_t tiles_ = 0;
 };
 
-device::Item item_of(const Item& item, std::uint32_t layout) noexcept {
+device::Item item_of(const PlannedTensor& item, std::uint32_t layout) noexcept {
   const TensorView& view = item.request->tensor;
   device::Item made{};
   made.data = view.data;
@@ -86,12 +86,12 @@ device::Item guard_item(const std::byte* from, std::byte* to) noexcept {
 
 }  // namespace
 
-bool is_packed(const Item& item) noexcept { return item.payload_bytes > 0; }
-bool is_reduced(const Item& item) noexcept { return item.stats && item.elements > 0; }
+bool is_packed(const PlannedTensor& item) noexcept { return item.payload_bytes > 0; }
+bool is_reduced(const PlannedTensor& item) noexcept { return item.stats && item.elements > 0; }
 
-TableSize measure_table(std::span<const Item> items) noexcept {
+TableSize measure_table(std::span<const PlannedTensor> items) noexcept {
   TableSize size;
-  for (const Item& item : items) {
+  for (const PlannedTensor& item : items) {
     if (!is_packed(item) && !is_reduced(item)) continue;
     size.packs += is_packed(item) ? 1 : 0;
     size.layouts += is_contiguous(item.request->tensor) ? 0 : 1;
@@ -106,7 +106,8 @@ TableSize measure_table(std::span<const Item> items) noexcept {
   return size;
 }
 
-Launches fill_table(std::span<const Item> items, const TableSize& size, const TablePlace& place) noexcept {
+Launches fill_table(std::span<const PlannedTensor> items, const TableSize& size,
+                    const TablePlace& place) noexcept {
   const Places places = places_of(size);
   ItemWriter packs(at<device::Item>(place.host, 0));
   ItemWriter stats(at<device::Item>(place.host, places.stats));
@@ -115,7 +116,7 @@ Launches fill_table(std::span<const Item> items, const TableSize& size, const Ta
   std::uint32_t layouts = 0;
   if (size.packs > 0) packs.add(guard_item(guard, place.payload));
   for (std::size_t i = 0; i < items.size(); ++i) {
-    const Item& item = items[i];
+    const PlannedTensor& item = items[i];
     if (!is_packed(item) && !is_reduced(item)) continue;
     const bool contiguous = is_contiguous(item.request->tensor);
     if (!contiguous) join_layout(item.request->tensor, *layout++);

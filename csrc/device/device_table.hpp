@@ -1,4 +1,4 @@
-// device_table.hpp: the launches of one batch as the kernels read them (cuda/launch.hpp).
+// device_table.hpp: the launches of one batch as the kernels read them (device/launch.hpp).
 //
 // One upload carries it all: items to pack, items to reduce, layouts, the guard, counters that begin at zero;
 // behind it in device memory lie the partial results. The guard goes to both ends of the payload as two more
@@ -11,7 +11,7 @@
 #include <span>
 
 #include "capture/capture_values.hpp"
-#include "cuda/launch.hpp"
+#include "device/launch.hpp"
 #include "ring/record.hpp"
 
 namespace tdcore {
@@ -36,10 +36,10 @@ struct TableSize {
 };
 
 /// What the kernels have to do with an item.
-bool is_packed(const Item& item) noexcept;
-bool is_reduced(const Item& item) noexcept;
+bool is_packed(const PlannedTensor& item) noexcept;
+bool is_reduced(const PlannedTensor& item) noexcept;
 
-TableSize measure_table(std::span<const Item> items) noexcept;
+TableSize measure_table(std::span<const PlannedTensor> items) noexcept;
 
 struct TablePlace {
   std::byte* host = nullptr;           // pinned, upload_bytes
@@ -56,7 +56,8 @@ struct Launches {
 };
 
 /// Fills the table in pinned memory.
-Launches fill_table(std::span<const Item> items, const TableSize& size, const TablePlace& place) noexcept;
+Launches fill_table(std::span<const PlannedTensor> items, const TableSize& size,
+                    const TablePlace& place) noexcept;
 
 /// Dimensions of extent 1 left out, neighbours that follow each other in memory joined.
 void join_layout(const TensorView& view, device::ItemLayout& layout) noexcept;

@@ -141,7 +141,7 @@ struct ControlPage {
   // Records whose word was there before their values, see lane_reader.hpp. Main ring only. Relaxed: a sum.
   std::atomic<std::uint64_t> early_commits;
   // 1: a consumer has skipped records as torn; nobody may write any more. Relaxed: a guard, orders nothing.
-  std::atomic<std::uint32_t> abandoned;
+  std::atomic<std::uint32_t> marked_dead;
 
   // Trainer, any thread, release in set_closing(); pairs with the acquire in Consumer::closing().
   alignas(kLineBytes) std::atomic<std::uint32_t> closing;

@@ -1,6 +1,6 @@
 // names.hpp: the table of names in shared memory: (name, kind, origin, shard), append-only, id = index.
 //
-// shard: where the tensor lies in a larger one, as text that nothing here looks at (tdcore/shard.py); mostly
+// shard: where the tensor lies in a larger one, as text that is opaque here (tdcore/format/shard.py); mostly
 // empty. Entry: u32 name_bytes | u32 origin_bytes | u32 kind | u32 shard_bytes | name | origin | shard |
 // padding to 8. control.names_published = [count:32 | bytes:32] is stored with release after an entry is
 // complete; a reader loads it with acquire and reads only below it. So a restarted consumer reads all names
@@ -35,7 +35,7 @@ struct Name {
   std::string shard;
 };
 
-/// Whether the name is of a loss, a scalar, a hyperparameter or a metric (TensorKind in tdcore/layout.py).
+/// Whether the name is of a loss, scalar, hyperparameter or metric (TensorKind in tdcore/format/layout.py).
 constexpr bool is_small_kind(std::uint32_t kind) noexcept {
   return kind == 6 || kind == 7 || kind == 9 || kind == 11;
 }

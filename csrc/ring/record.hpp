@@ -15,17 +15,16 @@
 #include <type_traits>
 
 #include "base/dtype.hpp"
+#include "base/limits.hpp"
 #include "stats/stats.hpp"
 
 namespace tdcore {
 
 inline constexpr std::uint32_t kBatchMagic = 0x31424454;  // "TDB1"
-inline constexpr std::size_t kMaxDims = 16;
 inline constexpr std::uint64_t kNoPayload = ~std::uint64_t{0};
 
-// Payloads of records this large start on a page, so that the flusher can hand them to O_DIRECT.
-inline constexpr std::size_t kPageBytes = 4096;
-inline constexpr std::size_t kTensorAlignBytes = 64;
+// Payloads of records this large start on a page (kPageBytes), so that the flusher can write them with
+// O_DIRECT.
 inline constexpr std::size_t kDirectPayloadBytes = 256 * 1024;
 // Around the payload of a batch that a device writes; they hold BatchHeader::guard once it is there.
 inline constexpr std::size_t kGuardBytes = 64;

@@ -6,10 +6,9 @@
 #include <ctime>
 #include <stdexcept>
 
-#include "base/kept_for_ever.hpp"
-#include "capture/helper_pool.hpp"
-#include "device/device_set.hpp"
-#include "ring/ring_use.hpp"
+#include "base/helper_pool.hpp"
+#include "base/leak.hpp"
+#include "ring/ring_pin.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -89,9 +88,7 @@ std::int64_t wall_clock_ns() noexcept {
 
 Ring::Ring(const RingConfig& config)
     : Ring(config, RingMemory::create(sizes_of(checked(config)), first_of(config)), true) {
-  if (config.device_lanes == 0) return;
-  make_lanes();
-  devices_ = std::make_unique<DeviceSet>(*this);
+  if (config.device_lanes > 0) make_lanes();
 }
 
 Ring::Ring(const RingConfig& config, std::shared_ptr<RingMemory> memory, bool taken)
@@ -110,9 +107,9 @@ Ring::~Ring() {
   close();
   if (!guard_->here()) (void)ahead_.release();  // the thread is the parent's
   if (memory_ && guard_->here()) {              // still in use: leave it mapped
-    keep_for_ever(std::move(helpers_));
-    keep_for_ever(std::shared_ptr<RingMemory>(memory_));
-    keep_for_ever(std::vector<std::shared_ptr<Ring>>(lanes_));
+    leak_on_purpose(std::move(helpers_));
+    leak_on_purpose(std::shared_ptr<RingMemory>(memory_));
+    leak_on_purpose(std::vector<std::shared_ptr<Ring>>(lanes_));
   }
 }
 
@@ -157,14 +154,14 @@ Reservation Ring::reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t al
 
 Reservation Ring::try_reserve(RecordKind kind, std::uint64_t bytes, std::uint64_t align) noexcept {
   if (bytes - 1 >= max_record_bytes_ || (align != kUnitBytes && align != kPageBytes)) return {};  // 0 wraps
-  Use use(*this);
-  if (!use || !memory_taken_.load(std::memory_order_relaxed)) return {};
+  Pin pin(*this);
+  if (!pin || !memory_taken_.load(std::memory_order_relaxed)) return {};
   const ControlPage& control = memory_->control();
   if (control.closing.load(std::memory_order_relaxed) != 0 ||
-      control.abandoned.load(std::memory_order_relaxed) != 0)
+      control.marked_dead.load(std::memory_order_relaxed) != 0)
     return {};
   const Reservation reservation = reserve(kind, bytes, align);
-  if (reservation) use.keep();
+  if (reservation) pin.keep();
   return reservation;
 }
 
@@ -173,7 +170,7 @@ void Ring::publish(const Reservation& reservation) noexcept {
   fence_streaming_stores();
   slot.commit.store(reservation.ticket + 1,
                     std::memory_order_release);  // pairs with the acquire in Consumer::next()
-  Use::leave(*this);
+  Pin::leave(*this);
 }
 
 void Ring::commit(const Reservation& reservation) noexcept {
@@ -184,7 +181,7 @@ DeviceCommit Ring::hand_over(const Reservation& reservation) noexcept {
   if (!reservation || !guard_->here()) return {};
   Slot& slot = memory_->slots()[reservation.ticket & (config_.slots - 1)];
   fence_streaming_stores();
-  Use::leave(*this);
+  Pin::leave(*this);
   return {reinterpret_cast<std::uint64_t*>(&slot.commit), reservation.ticket + 1};
 }
 
@@ -209,8 +206,8 @@ bool Ring::has_room(std::uint64_t bytes) const noexcept {
 
 bool Ring::wait_for_room(std::uint64_t bytes) noexcept {
   if (config_.policy != FullPolicy::kBlock || bytes > max_record_bytes_) return false;
-  const Use use(*this);
-  if (!use) return false;
+  const Pin pin(*this);
+  if (!pin) return false;
   const ControlPage& control = memory_->control();
   // Relaxed: a hint. Two producers that time out at once store the same word.
   if (gave_up_at_.load(std::memory_order_relaxed) == control.head.load(std::memory_order_relaxed) ||
@@ -221,7 +218,7 @@ bool Ring::wait_for_room(std::uint64_t bytes) noexcept {
   nanoseconds pause = kFirstPause;
   for (;;) {
     if (closed_.load(std::memory_order_relaxed) || control.closing.load(std::memory_order_relaxed) != 0 ||
-        control.abandoned.load(std::memory_order_relaxed) != 0) {
+        control.marked_dead.load(std::memory_order_relaxed) != 0) {
       return false;
     }
     if (has_room(bytes)) return true;
@@ -236,8 +233,8 @@ bool Ring::wait_for_room(std::uint64_t bytes) noexcept {
 
 std::optional<std::uint32_t> Ring::intern(std::string_view name, std::uint32_t kind, std::string_view origin,
                                           std::string_view shard) noexcept {
-  const Use use(*this);
-  if (!use) return std::nullopt;
+  const Pin pin(*this);
+  if (!pin) return std::nullopt;
   return names_.intern(*memory_, name, kind, origin, shard);
 }
 
@@ -255,14 +252,14 @@ std::uint32_t Ring::next_seq(std::int64_t step, std::uint32_t entries) noexcept 
 }
 
 void Ring::count_drop(DropReason reason, std::uint64_t tensors, std::uint64_t bytes) noexcept {
-  const Use use(*this);
-  if (use) add_drop(memory_->control(), reason, tensors, bytes);
+  const Pin pin(*this);
+  if (pin) add_drop(memory_->control(), reason, tensors, bytes);
 }
 
 void Ring::count_capture(std::uint64_t tensors, std::uint64_t payload_bytes,
                          std::uint64_t nanoseconds) noexcept {
-  const Use use(*this);
-  if (!use) return;
+  const Pin pin(*this);
+  if (!pin) return;
   ControlPage& control = memory_->control();
   control.captures.fetch_add(1, std::memory_order_relaxed);
   control.tensors.fetch_add(tensors, std::memory_order_relaxed);
@@ -296,15 +293,15 @@ bool Ring::put_document(std::string_view key, std::string_view bytes) noexcept {
 }
 
 Counters Ring::counters() const noexcept {
-  const Use use(*this);
-  if (use) return read_counters(memory_->control());
+  const Pin pin(*this);
+  if (pin) return read_counters(memory_->control());
   // Acquire: pairs with the release in close().
   return guard_->here() && counters_final_.load(std::memory_order_acquire) ? final_counters_ : Counters{};
 }
 
 Progress Ring::progress() const {
-  const Use use(*this);
-  if (!use) return {};
+  const Pin pin(*this);
+  if (!pin) return {};
   Progress progress = read_progress(memory_->control());
   for (const std::shared_ptr<Ring>& lane : lanes_) {
     const Progress there = lane->progress();
@@ -315,8 +312,8 @@ Progress Ring::progress() const {
 }
 
 std::optional<std::string> Ring::stop_request() const {
-  const Use use(*this);
-  if (!use) return std::nullopt;
+  const Pin pin(*this);
+  if (!pin) return std::nullopt;
   const ControlPage& control = memory_->control();
   if (control.stop_bytes.load(std::memory_order_relaxed) == 0) return std::nullopt;
   // Acquire: pairs with the release in Consumer::request_stop().
@@ -325,8 +322,8 @@ std::optional<std::string> Ring::stop_request() const {
 }
 
 bool Ring::was_asked() const noexcept {
-  const Use use(*this);
-  if (!use) return false;
+  const Pin pin(*this);
+  if (!pin) return false;
   constexpr auto kRelaxed = std::memory_order_relaxed;  // a hint: stop_request() and take_request() decide
   const ControlPage& control = memory_->control();
   return control.stop_bytes.load(kRelaxed) != 0 ||
@@ -334,8 +331,8 @@ bool Ring::was_asked() const noexcept {
 }
 
 std::optional<std::string> Ring::take_request() const {
-  const Use use(*this);
-  if (!use) return std::nullopt;
+  const Pin pin(*this);
+  if (!pin) return std::nullopt;
   ControlPage& control = memory_->control();
   std::uint64_t taken = control.requests_taken.load(std::memory_order_relaxed);
   // Acquire: pairs with the release in Consumer::try_post_request().
@@ -353,32 +350,31 @@ std::optional<std::string> Ring::take_request() const {
 }
 
 void Ring::set_closing() noexcept {
-  const Use use(*this);
-  if (!use) return;
+  const Pin pin(*this);
+  if (!pin) return;
   for (const std::shared_ptr<Ring>& lane : lanes_) lane->set_closing();  // before ours: it speaks for all
   // Release: pairs with the acquire in Consumer::closing().
   memory_->control().closing.store(1, std::memory_order_release);
 }
 
 void Ring::start_prefault() noexcept {
-  const Use use(*this);
-  if (use) memory_->start_prefault();
+  const Pin pin(*this);
+  if (pin) memory_->start_prefault();
 }
 
 std::shared_ptr<RingMemory> Ring::memory() const noexcept {
-  const Use use(*this);
-  return use ? memory_ : nullptr;
+  const Pin pin(*this);
+  return pin ? memory_ : nullptr;
 }
 
 void Ring::close() noexcept {
-  if (devices_) devices_->close();  // first: devices write to the lanes
   if (!guard_->here() || closed_.exchange(true, std::memory_order_seq_cst)) return;
   {
     const std::lock_guard lock(ahead_mutex_);
     if (ahead_ && ahead_->joinable()) ahead_->join();
   }
   const Clock::time_point deadline = Clock::now() + kCloseTimeout;
-  while (users_.load(std::memory_order_seq_cst) != 0) {  // acquire side of Use::leave()
+  while (users_.load(std::memory_order_seq_cst) != 0) {  // acquire side of Pin::leave()
     if (Clock::now() >= deadline) return;
     pause_for(microseconds(100));
   }

@@ -59,7 +59,7 @@
 // 7. Killed producer process. Bytes survive. The consumer, told so by its caller (pidfd), reads committed
 //    slots between H and R as ever; of an uncommitted one it looks at nothing but the word, counts it as
 //    torn and goes on. By 1 a torn record overlaps no committed one. After that nothing may be written any
-//    more (control.abandoned).
+//    more (control.marked_dead).
 // 8. Killed consumer process. The consumer writes head_ticket (full count) and then H, nothing else that
 //    matters. A new one starts at H. head_ticket may be ahead of H by less than a lap (killed between the
 //    two stores); the largest number that is not above it and agrees with H in the low 24 bits is the true
@@ -95,6 +95,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/fork_guard.hpp"
 #include "ring/control_page.hpp"
 #include "ring/counters.hpp"
 #include "ring/names.hpp"
@@ -103,7 +104,6 @@
 
 namespace tdcore {
 
-class DeviceSet;
 class HelperPool;
 
 /// What a capture does when the ring has no room.
@@ -217,7 +217,6 @@ class Ring {
   HelperPool* helpers() const noexcept {
     return helpers_.get();
   }  // null when threads is 1; for calls in flight
-  DeviceSet* devices() const noexcept { return devices_.get(); }  // null without lanes
   int fd() const noexcept { return closed_.load(std::memory_order_relaxed) ? -1 : fd_; }  // -1 after close()
 
   Counters counters() const noexcept;               // after close(): as they were then
@@ -241,7 +240,8 @@ class Ring {
 
   void set_closing() noexcept;     // no record is taken any more; the consumer drains and leaves
   void start_prefault() noexcept;  // touches all pages from a thread of its own; once, errors ignored
-  /// Waits for calls in flight and unmaps; later calls do nothing. If a call does not end within 5 s the
+  /// Waits for calls in flight and unmaps; later calls do nothing. Whoever lets devices write to the lanes
+  /// closes those first (DeviceRing). If a call does not end within 5 s the
   /// memory stays mapped.
   void close() noexcept;
 
@@ -252,7 +252,7 @@ class Ring {
  private:
   Ring(const RingConfig& config, std::shared_ptr<RingMemory> memory, bool taken);
 
-  class Use;  // counts a call in flight, so that close() can wait for it
+  class Pin;  // counts a call in flight, so that close() can wait for it
 
   /// In units. Position p lies at unit (p + bias) modulo capacity.
   struct Size {
@@ -300,7 +300,6 @@ class Ring {
   std::chrono::steady_clock::time_point no_growth_until_{};
   std::string growth_refusal_;
   std::unique_ptr<HelperPool> helpers_;      // constant until close() has seen users_ == 0, null after
-  std::unique_ptr<DeviceSet> devices_;       // constant; of the lanes
   NameWriter names_;                         // own mutex
   Counters final_counters_;                  // close(), before counters_final_
   std::uint64_t final_early_commits_ = 0;    // likewise

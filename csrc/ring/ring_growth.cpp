@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <exception>
 
-#include "base/quiet_thread.hpp"
-#include "ring/ring_use.hpp"
+#include "base/signal_free_thread.hpp"
+#include "ring/ring_pin.hpp"
 
 namespace tdcore {
 namespace {
@@ -94,8 +94,8 @@ bool Ring::grow(std::uint64_t units) noexcept {
 
 /// The work of expect(). On its thread.
 void Ring::grow_ahead() noexcept {
-  const Use use(*this);
-  if (!use) return;
+  const Pin pin(*this);
+  if (!pin) return;
   const std::lock_guard lock(grow_mutex_);
   const std::uint64_t expected = expected_units_.load(std::memory_order_relaxed);
   const std::uint64_t most = config_.data_bytes / kUnitBytes;
@@ -107,19 +107,19 @@ void Ring::grow_ahead() noexcept {
 }
 
 void Ring::expect(std::uint64_t bytes) noexcept {
-  const Use use(*this);
-  if (!use) return;
+  const Pin pin(*this);
+  if (!pin) return;
   const std::uint64_t units = bytes / kUnitBytes + 1;
   const std::lock_guard lock(ahead_mutex_);
   if (units <= expected_units_.load(std::memory_order_relaxed)) return;
   expected_units_.store(units, std::memory_order_relaxed);
   if (ahead_ && ahead_->joinable()) ahead_->join();  // rare, and soon over
-  ahead_ = start_quiet_thread([this] { grow_ahead(); });
+  ahead_ = start_signal_free_thread([this] { grow_ahead(); });
 }
 
 std::uint64_t Ring::memory_bytes() const noexcept {
-  const Use use(*this);
-  if (!use) return 0;
+  const Pin pin(*this);
+  if (!pin) return 0;
   std::uint64_t bytes = memory_->taken_bytes();
   for (const std::shared_ptr<Ring>& lane : lanes_) bytes += lane->memory_bytes();
   return bytes;

@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-#include "ring/ring_use.hpp"
+#include "ring/ring_pin.hpp"
 
 namespace tdcore {
 namespace {
@@ -46,8 +46,8 @@ void Ring::make_lanes() {
 }
 
 bool Ring::take_memory(std::string* why) noexcept {
-  const Use use(*this);
-  if (!use) return false;
+  const Pin pin(*this);
+  if (!pin) return false;
   if (memory_taken_.load(std::memory_order_acquire)) return true;  // pairs with the release below
   try {
     const std::lock_guard lock(take_mutex_);
@@ -68,13 +68,13 @@ bool Ring::take_memory(std::string* why) noexcept {
 }
 
 Mapping Ring::mapping() const noexcept {
-  const Use use(*this);
-  return use ? Mapping{memory_->base(), memory_->total_bytes()} : Mapping{};
+  const Pin pin(*this);
+  return pin ? Mapping{memory_->base(), memory_->total_bytes()} : Mapping{};
 }
 
 std::uint64_t Ring::early_commits() const noexcept {
-  const Use use(*this);
-  if (use) return memory_->control().early_commits.load(std::memory_order_relaxed);
+  const Pin pin(*this);
+  if (pin) return memory_->control().early_commits.load(std::memory_order_relaxed);
   // Acquire: pairs with the release in close().
   return guard_->here() && counters_final_.load(std::memory_order_acquire) ? final_early_commits_ : 0;
 }

@@ -1,7 +1,6 @@
 #include "ring/ring_memory.hpp"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,7 +15,7 @@
 #include <system_error>
 
 #include "base/memory_limits.hpp"
-#include "base/quiet_thread.hpp"
+#include "base/signal_free_thread.hpp"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; older kernels answer EINVAL
@@ -82,29 +81,6 @@ void reserve_memory(int fd, std::uint64_t offset, std::uint64_t bytes, const std
 
 }  // namespace
 
-// ---- ForkGuard
-
-void ForkGuard::raise_generation() noexcept { fork_generation.fetch_add(1, std::memory_order_relaxed); }
-
-ForkGuard::ForkGuard() {
-  static std::once_flag registered;
-  std::call_once(registered, [] { (void)::pthread_atfork(nullptr, nullptr, raise_generation); });
-  void* const page = ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) throw_errno(errno, "mmap of one page (fork guard)");
-#ifdef MADV_WIPEONFORK
-  (void)::madvise(page, kPageBytes, MADV_WIPEONFORK);  // Linux 4.14; without it the generation number decides
-#endif
-  auto* const word = new (page) std::uint64_t{1};
-  alive_word_ = word;
-  generation_ = fork_generation.load(std::memory_order_relaxed);
-}
-
-ForkGuard::~ForkGuard() {
-  if (here()) ::munmap(const_cast<std::uint64_t*>(alive_word_), kPageBytes);
-}
-
-// ---- RingMemory
-
 std::shared_ptr<RingMemory> RingMemory::create(const Sizes& sizes, std::uint64_t first_data) {
   check_sizes(sizes);
   if (first_data != 0) check_power_of_two("first_data_bytes", first_data, kPageBytes, sizes.data_bytes);
@@ -162,7 +138,7 @@ void RingMemory::take_data(std::uint64_t bytes) {
   data_taken_.store(bytes, std::memory_order_relaxed);
   const std::lock_guard lock(prefault_mutex_);
   if (!prefault_started_) return;
-  prefault_threads_.push_back(start_quiet_thread(
+  prefault_threads_.push_back(start_signal_free_thread(
       [this, begin = data + before, end = data + bytes] { (void)prefault_range(begin, end); }));
 }
 
@@ -267,7 +243,7 @@ void RingMemory::start_prefault() noexcept {
     if (prefault_started_) return;
     prefault_started_ = true;
     // Without a thread pages are touched by the first lap instead.
-    prefault_threads_.push_back(start_quiet_thread([this] { prefault(); }));
+    prefault_threads_.push_back(start_signal_free_thread([this] { prefault(); }));
   } catch (...) {  // no memory for the list: as without a thread
     return;
   }

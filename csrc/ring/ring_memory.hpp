@@ -22,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/fork_guard.hpp"
 #include "ring/control_page.hpp"
 
 namespace tdcore {
@@ -32,31 +33,6 @@ constexpr std::uint64_t first_data_bytes(std::uint64_t data_bytes) noexcept {
   while (data_bytes / 4 >= kLeast) data_bytes /= 4;
   return data_bytes;
 }
-
-/// Tells a forked child from the process that made the guard, for the price of two loads. A private word is
-/// wiped by the kernel (MADV_WIPEONFORK) and a generation number is raised by a pthread_atfork handler;
-/// either is enough, so a kernel without the one or a raw clone() without the other is seen too.
-class ForkGuard {
- public:
-  ForkGuard();  // throws std::system_error
-  ~ForkGuard();
-  ForkGuard(const ForkGuard&) = delete;
-  ForkGuard& operator=(const ForkGuard&) = delete;
-  /// True in the process that made it. Any thread.
-  bool here() const noexcept {
-    return *alive_word_ == 1 && generation_ == fork_generation.load(std::memory_order_relaxed);
-  }
-
- private:
-  static void raise_generation() noexcept;
-
-  // Raised in every child made by fork(). Relaxed: the child has one thread, and that one raised it.
-  static inline std::atomic<std::uint64_t> fork_generation{0};
-
-  const volatile std::uint64_t* alive_word_ =
-      nullptr;                    // 1 here, 0 in a child; a page of its own, constant after construction
-  std::uint64_t generation_ = 0;  // constant after construction
-};
 
 class RingMemory {
  public:

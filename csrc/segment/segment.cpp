@@ -57,7 +57,7 @@ class HeaderWriter {
     text_.append("\"}");
   }
 
-  void add_row(const Row& row, std::span<const std::string> names, std::uint64_t begin) {
+  void add_row(const IndexRow& row, std::span<const std::string> names, std::uint64_t begin) {
     pad_to(begin);
     const std::uint64_t end = begin + row.entry.payload_bytes;
     const bool pairs = row.entry.dtype == Dtype::kC128;  // no such type in safetensors: pairs of F64
@@ -105,7 +105,7 @@ class HeaderWriter {
   }
 
  private:
-  std::string key_of(const Row& row, std::span<const std::string> names) {
+  std::string key_of(const IndexRow& row, std::span<const std::string> names) {
     const Entry& entry = row.entry;
     std::string key;
     if (entry.name < names.size() && !names[entry.name].empty()) {
@@ -159,11 +159,11 @@ class HeaderWriter {
   std::uint64_t pads_ = 0;
 };
 
-std::span<Row> rows_of(std::span<Row> rows, const Batch& batch) {
+std::span<IndexRow> rows_of(std::span<IndexRow> rows, const Batch& batch) {
   return rows.subspan(batch.first_row, batch.rows);
 }
 
-bool saved(const Row& row) noexcept { return row.location != kNoPayload; }
+bool saved(const IndexRow& row) noexcept { return row.location != kNoPayload; }
 
 }  // namespace
 
@@ -183,7 +183,7 @@ std::vector<SegmentPiece> Segment::pieces() const {
   return all;
 }
 
-Segment plan_segment(std::span<Row> rows, std::span<const Batch> batches,
+Segment plan_segment(std::span<IndexRow> rows, std::span<const Batch> batches,
                      std::span<const std::byte* const> lane_data, std::span<const std::string> names,
                      std::string_view run_id) {
   Segment segment;
@@ -194,7 +194,7 @@ Segment plan_segment(std::span<Row> rows, std::span<const Batch> batches,
 
   for (const Batch& batch : batches) {
     if (!batch.direct()) continue;
-    for (Row& row : rows_of(rows, batch)) {
+    for (IndexRow& row : rows_of(rows, batch)) {
       if (!saved(row)) continue;
       row.segment_offset = offset + row.entry.payload_offset;
       header.add_row(row, names, row.segment_offset);
@@ -208,7 +208,7 @@ Segment plan_segment(std::span<Row> rows, std::span<const Batch> batches,
   const std::uint64_t gathered_begin = offset;
   for (const Batch& batch : batches) {
     if (batch.direct()) continue;
-    for (Row& row : rows_of(rows, batch)) {
+    for (IndexRow& row : rows_of(rows, batch)) {
       if (!saved(row)) continue;
       offset = round_up(offset, kTensorAlignBytes);
       row.segment_offset = offset;
@@ -223,7 +223,7 @@ Segment plan_segment(std::span<Row> rows, std::span<const Batch> batches,
   segment.header = header.finish();
 
   for (const Batch& batch : batches) {
-    for (Row& row : rows_of(rows, batch)) {
+    for (IndexRow& row : rows_of(rows, batch)) {
       if (!saved(row)) continue;
       const std::byte* payload = lane_data[batch.lane] + row.location;
       if (row.segment_offset >= gathered_begin && row.entry.payload_bytes > 0) {

@@ -3,12 +3,12 @@
 //     u64 header bytes | JSON, padded with spaces to a page | payloads that lie on pages in the ring | small
 //     payloads
 //
-// Payloads of direct batches (drained.hpp) are not copied: the file takes them from the ring, page for page,
-// so O_DIRECT works. The others are gathered into one owned, page-aligned buffer. safetensors allows no gaps,
-// so every gap is declared as a U8 tensor "__pad__N". Every piece and the file itself are multiples of a
-// page. Keys: name@step, ":call" when call > 0, "+part" when the tensor came in parts, "~2", "~3"... for
-// repetitions. Threads: pure functions of their input. The ring's payloads must not be released before the
-// file is written.
+// Payloads of direct batches (drained_batches.hpp) are not copied: the file takes them from the ring, page
+// for page, so O_DIRECT works. The others are gathered into one owned, page-aligned buffer. safetensors
+// allows no gaps, so every gap is declared as a U8 tensor "__pad__N". Every piece and the file itself are
+// multiples of a page. Keys: name@step, ":call" when call > 0, "+part" when the tensor came in parts, "~2",
+// "~3"... for repetitions. Threads: pure functions of their input. The ring's payloads must not be released
+// before the file is written.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ring/consumer/drained.hpp"
+#include "ring/consumer/drained_batches.hpp"
 
 namespace tdcore {
 
@@ -58,7 +58,7 @@ struct Segment {
 /// id; a row whose id has no name there is called "?<id>". `run_id`: for the metadata, so that readers refuse
 /// a segment of another run; none when empty. Throws std::bad_alloc, or std::length_error above
 /// safetensors' header limit (100 MB).
-Segment plan_segment(std::span<Row> rows, std::span<const Batch> batches,
+Segment plan_segment(std::span<IndexRow> rows, std::span<const Batch> batches,
                      std::span<const std::byte* const> lane_data, std::span<const std::string> names,
                      std::string_view run_id = {});
 

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "ring/record.hpp"
+#include "base/dtype.hpp"
 #include "stats/stats.hpp"
 
 namespace tdcore {

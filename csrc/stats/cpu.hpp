@@ -21,8 +21,8 @@
 
 #include <cstdint>
 
+#include "base/dtype.hpp"
 #include "base/tensor_view.hpp"
-#include "ring/record.hpp"
 #include "stats/stats.hpp"
 
 namespace tdcore {

@@ -2,6 +2,8 @@
 // (SSE2 on x86-64, NEON on aarch64, plain code elsewhere). Works with GCC and Clang.
 #include "stats/table.hpp"
 
+#include <type_traits>
+
 #include "stats/kernels.hpp"
 
 #if defined(__x86_64__)

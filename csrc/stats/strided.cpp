@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "base/limits.hpp"
 #include "stats/chunk.hpp"
 #include "stats/cpu.hpp"
 

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "ring/record.hpp"
+#include "base/dtype.hpp"
 #include "stats/bytes.hpp"
 #include "stats/stats.hpp"
 

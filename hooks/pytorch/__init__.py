@@ -5,7 +5,7 @@ With TDCORE_DISABLED=1 the names are those of hooks/inert.py, and nothing else i
 
 from typing import TYPE_CHECKING
 
-from tdcore.settings import disabled
+from tdcore.config.settings import disabled
 
 if TYPE_CHECKING or not disabled():
     from tdcore.hooks.current import del_hook, set_hook

@@ -33,9 +33,11 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from tdcore.config import HookConfig, ReductionConfig, SaveConfig, SaveConfigMode
+from tdcore.config.hook_config import HookConfig
+from tdcore.config.hook_json import load_hook_config
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
-from tdcore.hook_json import load_hook_config
 from tdcore.hooks import current
 from tdcore.hooks.arguments import hook_config
 from tdcore.hooks.base import _ALL_HOOKS, BaseHook
@@ -139,7 +141,7 @@ class Hook(TrainingDriver):
     def create_from_json_file(
         cls, json_file_path: str | os.PathLike[str] | None = None, **options: Any
     ) -> Hook:
-        """A hook from the older library's JSON; tdcore.hook_json says where the file is looked for."""
+        """A hook from the older library's JSON; tdcore.config.hook_json says where the file is looked for."""
         return cls.from_config(load_hook_config(json_file_path), **options)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Hook:

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.bodies import Untraced
 from tdcore.hooks.pytorch.compiled import CompiledRoot, SecondVariant, Sites
@@ -29,7 +30,6 @@ from tdcore.hooks.pytorch.operator import is_compiling, skip_frames
 from tdcore.hooks.pytorch.tap import Fault, Tap, prefix_of
 from tdcore.hooks.pytorch.taps import Attached, Choice, may_take, put_on, take_off
 from tdcore.hooks.recorder import Recorder
-from tdcore.layout import TensorKind
 
 __all__ = ["LossHooks", "Router", "requires_grad"]
 

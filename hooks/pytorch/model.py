@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.pytorch.wrappers import (
     FLAT_KEY,
     class_name,
@@ -27,7 +28,6 @@ from tdcore.hooks.pytorch.wrappers import (
     kept_parameters,
     wrapped,
 )
-from tdcore.layout import TensorKind
 
 __all__ = ["ModelView", "Module", "Parameter", "cuda_devices"]
 

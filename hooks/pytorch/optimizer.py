@@ -17,10 +17,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.plan import Batch, Plan, Want
 from tdcore.hooks.pytorch.living import living
 from tdcore.hooks.pytorch.sharded import Part, part_of
-from tdcore.layout import TensorKind
 
 __all__ = ["Known", "Numbers", "Optimizers", "hyperparameter_values", "owned_by", "state_values", "unscaled"]
 

@@ -25,6 +25,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.clock import Stamp
 from tdcore.hooks.plan import Batch, Plan, Want
 from tdcore.hooks.pytorch.compiled import compile_in_use
@@ -33,7 +34,6 @@ from tdcore.hooks.pytorch.model import ModelView, Module
 from tdcore.hooks.pytorch.operator import is_compiling, never_trace, skip_frames
 from tdcore.hooks.pytorch.tap import Fault, InertInCopies, graph_task
 from tdcore.hooks.recorder import Recorder
-from tdcore.layout import TensorKind
 
 __all__ = ["OutputGradients"]
 

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from tdcore.collection import Collection, CollectionKeys
-from tdcore.config import ReductionConfig
+from tdcore.config.built_in_collections import CollectionKeys
+from tdcore.config.collection import Collection
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.pytorch.sharded import part_of
-from tdcore.layout import TensorKind
 
 __all__ = ["expected_bytes"]
 

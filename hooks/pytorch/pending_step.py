@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.clock import Stamp
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.model import ModelView
@@ -20,7 +21,6 @@ from tdcore.hooks.pytorch.optimizer import Known, owned_by
 from tdcore.hooks.pytorch.scaler import ScaleRecord
 from tdcore.hooks.pytorch.selection import Selection, select
 from tdcore.hooks.pytorch.series import asks
-from tdcore.layout import TensorKind
 
 __all__ = [
     "Absent",

@@ -27,10 +27,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.plan import Batch, Plan
 from tdcore.hooks.pytorch.living import living
 from tdcore.hooks.pytorch.optimizer import Known, owned_by
-from tdcore.layout import TensorKind
 
 __all__ = ["GRAD_SCALER", "Rows", "ScaleRecord", "Scalers"]
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from torch import nn
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.plan import Batch, Plan, Want
 from tdcore.hooks.pytorch.model import ModelView
-from tdcore.layout import TensorKind
 
 __all__ = ["Selection", "awaited", "in_order", "select"]
 

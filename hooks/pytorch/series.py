@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.plan import Plan, Want
 from tdcore.hooks.pytorch.model import ModelView
-from tdcore.layout import TensorKind
 
 __all__ = ["BACKWARD", "MICROBATCH", "RATIO", "UPDATE", "asks", "chosen", "noting"]
 

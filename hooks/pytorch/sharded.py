@@ -1,7 +1,7 @@
 """The part of a tensor that this rank holds, and where it lies in the whole.
 
 A DTensor (FSDP2, tensor and expert parallel) is captured as its local part, under an id of its name that
-says where the part lies (tdcore/shard.py). The parameters of a model under DistributedDataParallel, their
+says where the part lies (format/shard.py). The parameters of a model under DistributedDataParallel, their
 gradients and optimizer state are whole on every rank, and say so. Everything else is the rank's own.
 
 No operator of a DTensor is ever called here, since any may communicate: only attributes are read, and the
@@ -23,6 +23,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from tdcore.format.layout import TensorKind
+from tdcore.format.shard import NORM_OF, Shard
 from tdcore.hooks.plan import Batch, NameTable
 from tdcore.hooks.pytorch.loaded import is_a
 from tdcore.hooks.pytorch.model import ModelView
@@ -30,8 +32,6 @@ from tdcore.hooks.pytorch.series import BACKWARD, RATIO, UPDATE
 from tdcore.hooks.pytorch.unfinished import Unfinished
 from tdcore.hooks.pytorch.wrappers import active_ddp, ddp_ranks, ignored_by_ddp
 from tdcore.hooks.recorder import Recorder
-from tdcore.layout import TensorKind
-from tdcore.shard import NORM_OF, Shard
 
 __all__ = ["Part", "Parts", "box", "in_place", "part_of"]
 

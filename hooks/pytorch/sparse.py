@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.plan import Batch, Plan, Want
 from tdcore.hooks.pytorch.model import ModelView
-from tdcore.layout import TensorKind
 
 __all__ = ["sparse_rows"]
 

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.plan import Batch, Plan, Want
 from tdcore.hooks.pytorch.bodies import traceable, untraced
 from tdcore.hooks.pytorch.compiled import CompiledRoot, Site
@@ -32,7 +33,6 @@ from tdcore.hooks.pytorch.model import Module
 from tdcore.hooks.pytorch.operator import LEFT_OUT, is_compiling, number_of, observe, plain, skip_frames
 from tdcore.hooks.pytorch.tracing import dispatch_modes, is_traced, symbolic, tracing_state
 from tdcore.hooks.recorder import Recorder
-from tdcore.layout import TensorKind
 
 __all__ = ["EndTap", "InertInCopies", "OverriddenTap", "Override", "Tap", "graph_task", "prefix_of"]
 

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from tdcore.format.layout import TensorKind
 from tdcore.hooks.clock import Stamp
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.bodies import Untraced
@@ -31,7 +32,6 @@ from tdcore.hooks.pytorch.output_gradients import OutputGradients
 from tdcore.hooks.pytorch.recompute import Recompute
 from tdcore.hooks.pytorch.tap import EndTap, Fault, OverriddenTap, Override, Tap, prefix_of
 from tdcore.hooks.recorder import Recorder
-from tdcore.layout import TensorKind
 
 __all__ = ["Arguments", "Attached", "Choice", "Taps", "may_take", "put_on", "take_off"]
 

@@ -26,6 +26,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdcore import _core
+from tdcore.format.shard import Shard
 from tdcore.hooks.clock import Stamp
 from tdcore.hooks.plan import Batch, Plan, Want
 from tdcore.hooks.pytorch.model import ModelView
@@ -34,7 +35,6 @@ from tdcore.hooks.pytorch.series import RATIO, UPDATE, chosen
 from tdcore.hooks.pytorch.sharded import Part, part_of
 from tdcore.hooks.pytorch.tap import Fault
 from tdcore.hooks.recorder import Recorder
-from tdcore.shard import Shard
 from tdcore.stats import STATS_DTYPE
 
 __all__ = ["Updates"]

@@ -167,7 +167,7 @@ _TABLE = (
     Cause(
         name="exploding gradients",
         sign=signs_model.exploding_gradients,
-        explains=("logarithm or root of zero", "learning rate too high"),
+        explains=("logarithm or root of zero", "learning rate too high", "weights start too large"),
         change="Initialise recurrent weights orthogonally, and clip: "
         "`torch.nn.utils.clip_grad_norm_(parameters, 1.0)`.",
         check="The norm of the gradients stays within a factor of 100 of its median.",

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tdcore.collection import CollectionConfig
-from tdcore.config import SaveConfig
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.rules.diagnosis.causes import CAUSES, Cause
 from tdcore.rules.diagnosis.evidence import Evidence, confidence
 from tdcore.rules.diagnosis.facts import Facts

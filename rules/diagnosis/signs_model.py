@@ -26,6 +26,7 @@ __all__ = [
 # Root mean square of a weight times the root of its number of inputs: PyTorch's default gives 0.58, Kaiming's
 # normal distribution 1.41, a standard deviation of 0.02 with 768 inputs 0.55.
 _GAIN_LARGE, _GAIN_SMALL = 6.0, 0.03
+_MOSTLY_DEAD = 80.0  # percent of the units of a layer
 _DEAD = 0.99  # share of zeros in the outputs of an activation
 _VANISHED = 1e-4  # of the gradient of the last layer
 
@@ -126,7 +127,11 @@ def dead_units(facts: Facts) -> Iterator[Evidence]:
             step=min(step for _, step in dead),
         )
         return
-    found = facts.findings.get("DeadRelu", ())
+    found = [
+        one
+        for one in facts.findings.get("DeadRelu", ())
+        if float(one.numbers.get("dead_percent", 0.0)) >= _MOSTLY_DEAD
+    ]
     if found:
         names = list(dict.fromkeys(finding.tensor for finding in found))
         yield Evidence(
@@ -203,18 +208,18 @@ def exploding_gradients(facts: Facts) -> Iterator[Evidence]:
 
 
 def dropout_too_high(facts: Facts) -> Iterator[Evidence]:
-    """Dropout that leaves next to nothing."""
+    """Dropout that leaves next to nothing, from the first step on: later, units before it may have died."""
     for previous, output in pairwise((None, *facts.outputs)):
         if output is None:
             continue
-        if "Dropout" in output.origin and len(output) >= 2 and np.median(output.zeros) > 0.9:
+        if "Dropout" in output.origin and len(output) >= 2 and output.zeros[0] > 0.9:
             module = module_of(output.name)
             before = facts.get(f"{module}_input_0") or previous
-            if before is not None and np.median(before.zeros) > 0.8:
+            if before is not None and len(before) and before.zeros[0] > 0.8:
                 continue
             yield Evidence(
-                why=f"{np.median(output.zeros):.0%} of the outputs of {module} are zero",
-                strength=0.85,
+                why=f"{output.zeros[0]:.0%} of the outputs of {module} are zero at the first step",
+                strength=0.92,
                 tensors=(output.name,),
                 mode=output.mode,
                 step=int(output.steps[0]),

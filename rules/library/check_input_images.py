@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tdcore.collection import CollectionConfig
-from tdcore.config import SaveConfig
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.measures.reading import read_values
 from tdcore.rules.measures.series import groups

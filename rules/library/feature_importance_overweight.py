@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tdcore.config import SaveConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.measures.series import scalars
 from tdcore.rules.requirements import STATISTICS, Need, captures_of

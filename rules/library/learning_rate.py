@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tdcore.config import SaveConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.rates import StepRate, step_rates
 from tdcore.rules.measures.series import groups

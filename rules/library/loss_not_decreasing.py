@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tdcore.config import SaveConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.measures.format import rounded
@@ -47,8 +47,9 @@ class LossNotDecreasing:
         phase counts as one value, at its last step, so that batches of one phase are not compared with each
         other. Each loss tensor is judged alone; any of them fires. Several values of one step (a reused
         criterion) are averaged. Steps are those of the mode; global ones for GLOBAL. compat=True is the older
-        rule: no smoothing, one strike is enough, the baseline moves with every finding, and an increase up to
-        increase_threshold_percent is neither progress nor a strike.
+        rule: no smoothing, one strike is enough, the baseline moves with every finding, an increase up to
+        increase_threshold_percent is neither progress nor a strike, and of the modes only the first of EVAL,
+        TRAIN, GLOBAL that had a loss up to the step judged is judged.
 
     Parameters:
         collection_names: collections to judge besides `losses`; names, or one string with commas.
@@ -57,8 +58,8 @@ class LossNotDecreasing:
         num_steps: steps between two evaluations.
         diff_percent: how far the loss must fall to count as progress.
         increase_threshold_percent: above it a rise is called an increase.
-        mode: "EVAL", "TRAIN" or "GLOBAL" (all steps, global numbers). None: the first of EVAL, TRAIN, GLOBAL
-            that had a loss up to the step judged.
+        mode: "EVAL", "TRAIN" or "GLOBAL" (all steps, global numbers). None: TRAIN and EVAL, each by itself;
+            GLOBAL where no loss had a mode up to the step judged.
         patience: evaluations in a row without progress that make a finding. With the defaults a loss that
             stands still is found after 60 steps at the median; with 1, healthy trainings are reported too.
         smoothing_steps: None is the same as num_steps; 1 takes each value as it is.
@@ -163,8 +164,8 @@ class LossNotDecreasing:
             first.setdefault(mode, int(columns.ints("step")[group].min()))
 
     def _reported(self, window: Window, state: _Series, step: int) -> bool:
-        """Whether this series is the one to judge: the first of EVAL, TRAIN, GLOBAL seen up to this step."""
-        if self.mode is not None:
+        """Whether this series is judged at this step; see the parameter `mode`."""
+        if self.mode is not None or (state.mode != "GLOBAL" and not self.compat):
             return True
         first = window.memory[("first", state.attempt, state.worker)]
         before = _MODES[: _MODES.index(state.mode)]

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tdcore.config import SaveConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.measures.phases import PhaseCutter, as_points
 from tdcore.rules.measures.series import NO_POINTS, Points, scalars, series

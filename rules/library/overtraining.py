@@ -14,7 +14,7 @@ from tdcore.rules.measures.phases import PhaseCutter
 from tdcore.rules.measures.series import NO_POINTS, Points, mixed_series, scalars
 from tdcore.rules.requirements import Need
 from tdcore.rules.window import Window, compile_pattern
-from tdcore.step_text import step_text
+from tdcore.text.step_text import step_text
 
 __all__ = ["Overtraining"]
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tdcore.config import SaveConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.measures.early_steps import PROGRESS, EarlySteps
 from tdcore.rules.measures.format import rounded

@@ -9,14 +9,14 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tdcore.collection import CollectionConfig
-from tdcore.config import SaveConfig
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.series import groups
 from tdcore.rules.requirements import STATISTICS, Need
 from tdcore.rules.window import Columns, Window
-from tdcore.step_text import step_text
+from tdcore.text.step_text import step_text
 
 __all__ = ["StalledTrainingRule"]
 

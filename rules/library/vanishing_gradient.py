@@ -8,8 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tdcore.collection import CollectionConfig
-from tdcore.config import SaveConfig
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, require
 from tdcore.rules.requirements import STATISTICS, Need
 from tdcore.rules.window import Columns, Mask, Window

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from tdcore.config import SaveConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.streaks import streaks
 from tdcore.rules.measures.updates import Gradients, WeightChanges, trained_weights, updates

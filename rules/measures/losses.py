@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tdcore.collection import CollectionConfig
-from tdcore.config import SaveConfig, SaveConfigMode
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.modes import ModeKeys
 from tdcore.rules.requirements import STATISTICS, captures_of
 from tdcore.rules.window import Mask, Window

@@ -10,7 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from tdcore.config import ReductionConfig, SaveConfig
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import names_of
 from tdcore.rules.requirements import Need, captures_of
 from tdcore.rules.window import Mask, Window, compile_pattern

@@ -1,6 +1,6 @@
 """CaptureMore: has the training save more of the tensors concerned, for some steps, through control/.
 
-tdcore/control.py says what is written. Patterns are resolved here, against the names that the run has; the
+format/control.py has the document. Patterns are resolved here, against the names that the run has; the
 training gets exact names.
 """
 
@@ -13,10 +13,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tdcore.actions.base import NoticeKey, Once, finding_line
-from tdcore.config import patterns
-from tdcore.control import MAX_CAPTURE_REQUESTS, MAX_NAMES, CaptureRequest
+from tdcore.config.checks import patterns
 from tdcore.errors import ActionError, ConfigError, RunError, SinkError
-from tdcore.layout import capture_key
+from tdcore.format.control import MAX_CAPTURE_REQUESTS, MAX_NAMES, CaptureRequest
+from tdcore.format.layout import capture_key
 
 if TYPE_CHECKING:
     from tdcore.rules.base import Finding

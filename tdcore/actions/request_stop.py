@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tdcore.errors import ConfigError, SinkError
-from tdcore.layout import FORMAT_VERSION, stop_key
+from tdcore.format.layout import FORMAT_VERSION, stop_key
 
 if TYPE_CHECKING:
     from tdcore.rules.base import Finding

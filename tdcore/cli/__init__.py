@@ -1,4 +1,4 @@
-"""The command `tdcore`. Everything heavy is imported by the command that needs it."""
+"""The command `tdcore`. Each command imports what it needs when it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["main"]
 def main() -> None:
     """Entry point of the command line; ends the process with its exit code."""
     if sys.argv[1:2] == ["run"]:  # a script of the user's runs in this process: nothing else is loaded
-        from tdcore.run import main as run_script
+        from tdcore.launch.run import main as run_script
 
         run_script(sys.argv[2:])
         return

@@ -15,7 +15,7 @@ import typer
 
 from tdcore.cli import diagnose, doctor, ls, merge, rm, rules, run, show, sweep, upload
 from tdcore.cli.output import encode_anything
-from tdcore.quoting import quoted_lines
+from tdcore.text.quoting import quoted_lines
 
 __all__ = ["app", "main"]
 
@@ -59,7 +59,7 @@ def demo(
 
     Example: [bold]tdcore demo --out runs/demo[/]
     """
-    from tdcore.demo import run_demo
+    from tdcore.cli.demo import run_demo
 
     raise typer.Exit(run_demo(out, json_output))
 

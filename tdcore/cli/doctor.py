@@ -9,33 +9,18 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
+from tdcore.cli.doctor_check import Check
 from tdcore.cli.output import console, human_bytes, print_json
 
-__all__ = ["Check", "checks", "command"]
+__all__ = ["checks", "command"]
 
 FRAMEWORKS = ("torch", "tensorflow", "jax", "mxnet", "xgboost", "lightning", "transformers")
 S3_PACKAGES = ("aiobotocore", "obstore")
-
-State = Literal["ok", "missing", "failed"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One thing looked at.
-
-    needed: whether capture cannot work without it. advice: what to do unless it is ok.
-    """
-
-    name: str
-    state: State
-    detail: str
-    needed: bool = False
-    advice: str = ""
 
 
 def command(
@@ -70,7 +55,7 @@ def command(
 
 
 def checks(place: str) -> list[Check]:
-    """All checks. None of them raises, imports a framework, or leaves anything behind."""
+    """Run all checks. None of them raises, imports a framework, or leaves files."""
     each: list[Callable[[], Check | list[Check]]] = [
         _versions, _native, _memfd, _pidfd, _ring, lambda: _place(place), _cuda,
         lambda: [_package(name, "framework") for name in FRAMEWORKS],
@@ -113,7 +98,7 @@ def _native() -> Check:
 
 
 def _memfd() -> Check:
-    """memfd_create and seals, which the ring stands on."""
+    """memfd_create and seals, which the ring needs."""
     try:
         import fcntl
 
@@ -132,7 +117,7 @@ def _memfd() -> Check:
 
 
 def _pidfd() -> Check:
-    """pidfd_open, by which the flusher sees the trainer's death at once."""
+    """pidfd_open, with which the flusher detects the end of the trainer at once."""
     try:
         os.close(os.pidfd_open(os.getpid()))
         return Check(name="pidfd", state="ok", detail="pidfd_open works")
@@ -187,7 +172,7 @@ def _place(place: str) -> list[Check]:
 
 
 def _nearest(folder: str) -> str:
-    """The folder, or the nearest one above it that is there: a hook makes the folders between."""
+    """The folder, or its nearest existing parent: a hook creates the folders between."""
     folder = os.path.abspath(folder)
     while not os.path.lexists(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)

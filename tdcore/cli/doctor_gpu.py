@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tdcore.cli.doctor import Check
+from tdcore.cli.doctor_check import Check
 from tdcore.cli.output import human_bytes
 
 __all__ = ["checks", "checks_of"]
@@ -19,7 +19,7 @@ _KERNELS = {"fatbin": "compiled with tdcore", "nvrtc": "compiled by NVRTC on thi
 
 
 def checks() -> list[Check]:
-    """What of CUDA works here. Starts CUDA in this process; never raises, and is calm where there is none."""
+    """Check CUDA. Initializes CUDA in this process; never raises, and reports a missing driver as such."""
     try:
         import tdcore._core as _core
     except ImportError:  # the line about native code says it
@@ -58,7 +58,7 @@ def _driver(report: dict[str, Any]) -> Check:
 
 
 def _device(name: str, device: dict[str, Any]) -> list[Check]:
-    """One device: itself, its commit and its kernels; only itself when it cannot be used."""
+    """The lines of one device: name, commit and kernels; only the name if it cannot be used."""
     major, minor = divmod(int(device["architecture"]), 10)
     detail = f"{device['name']}, {human_bytes(device['memory_bytes'])}, compute capability {major}.{minor}"
     detail += ", a MIG slice" if device["mig"] else ""
@@ -87,7 +87,7 @@ def _device(name: str, device: dict[str, Any]) -> list[Check]:
 
 
 def _kernels(report: dict[str, Any]) -> Check:
-    """What this build carries, and the compiler for where that does not serve."""
+    """The compiled kernels of this build, and the compiler for other devices."""
     carried, compiler = str(report["fatbin"]), str(report["nvrtc_version"])
     parts = [f"built for {carried}" if carried else "built without nvcc"]
     parts.append(f"NVRTC {compiler} at {report['nvrtc_path']}" if compiler else "no NVRTC")

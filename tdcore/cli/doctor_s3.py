@@ -1,4 +1,4 @@
-"""The S3 lines of tdcore doctor: what a run at a place in S3 will meet there."""
+"""The S3 lines of tdcore doctor: checks of a location in a bucket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
-from tdcore.cli.doctor import Check
+from tdcore.cli.doctor_check import Check
 from tdcore.errors import ConfigError, SinkError
 from tdcore.sinks.s3.aws_chain import AwsChain
 from tdcore.sinks.s3.engine import S3Engine
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def checks(url: str) -> list[Check]:
-    """Checks of the place `url`. Nothing raises or shows a secret; the one object made is removed."""
+    """Check the location `url`. Never raises or shows a secret; the one object that it creates is deleted."""
     try:
         place = _hurried(parse_s3_url(url))
         sink = S3Sink(place.options.at(place.where), patience=_PATIENCE)
@@ -55,7 +55,7 @@ def _hurried(place: S3Place) -> S3Place:
 
 
 def _before(place: S3Place, sink: S3Sink) -> list[Check]:
-    """What is known before anything is sent."""
+    """Checks that send no request."""
     engine = sink.store.engine_name
     version = importlib.metadata.version(engine)
     client = Check(
@@ -89,7 +89,7 @@ class _Visit:
         self._seconds = (place.options.connect_timeout + place.options.read_timeout).total_seconds()
 
     def checks(self) -> list[Check]:
-        """All of them; those that need the object only when it could be written."""
+        """Run all checks. Those that read the object run only if it was written."""
         written = self._try("S3 write", self._write)
         if self._silent:  # the other questions would only take as long again
             return [self._end_point(), written]

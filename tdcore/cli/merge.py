@@ -10,7 +10,7 @@ import typer
 from tdcore.cli.output import console, print_json
 
 if TYPE_CHECKING:
-    from tdcore.merge_run import MergedFiles
+    from tdcore.maintenance.merge_run import MergedFiles
 
 __all__ = ["EXIT_CODES", "command"]
 
@@ -33,7 +33,7 @@ def command(
 
     Example: [bold]tdcore merge runs/demo[/]
     """
-    from tdcore.merge_run import merge_run
+    from tdcore.maintenance.merge_run import merge_run
 
     if json_output:
         results = merge_run(run, gone=gone)

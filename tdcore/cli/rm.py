@@ -35,7 +35,7 @@ def command(
     from rich.markup import escape
 
     from tdcore.errors import ConfigError
-    from tdcore.remove import remove_run, writers
+    from tdcore.maintenance.remove import remove_run, writers
 
     out = console()
     where = shown_place(run)

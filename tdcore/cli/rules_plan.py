@@ -12,7 +12,7 @@ from tdcore.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tdcore.collection import CollectionConfig
+    from tdcore.config.collection_config import CollectionConfig
 
 __all__ = ["plan_command"]
 
@@ -44,7 +44,7 @@ def plan_command(
 
       [bold]tdcore rules plan --config rules.yaml --json > hook.json[/]
     """
-    from tdcore.hook_json import hook_document
+    from tdcore.config.hook_json import hook_document
     from tdcore.rules.config_file import load_rules_config
     from tdcore.rules.loading import load_rules, text_of
     from tdcore.rules.planning import plan, plan_as_code

@@ -1,4 +1,4 @@
-"""tdcore run: its place in the list of commands. cli.main hands the command itself to tdcore/run.py."""
+"""tdcore run: its entry in the list of commands. cli.main calls launch/run.py for the command itself."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def command(context: typer.Context) -> None:
 
     Example: [bold]tdcore run --out runs/demo train.py --lr 0.1[/]
     """
-    from tdcore.run import main
+    from tdcore.launch.run import main
 
     main(context.args)

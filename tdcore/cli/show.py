@@ -13,9 +13,9 @@ from tdcore.cli.gaps import missing_lines
 from tdcore.cli.output import bar, console, number, print_json, shown, sparkline
 from tdcore.cli.sharding import sharding_texts
 from tdcore.errors import ConfigError, TensorUnavailable
-from tdcore.layout import TensorKind
+from tdcore.format.layout import TensorKind
 from tdcore.modes import ModeKeys
-from tdcore.step_text import step_text
+from tdcore.text.step_text import step_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

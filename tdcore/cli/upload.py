@@ -11,8 +11,8 @@ import typer
 from tdcore.cli.output import console, human_bytes, print_json, shown
 
 if TYPE_CHECKING:
+    from tdcore.maintenance.upload import Uploaded
     from tdcore.sinks.spool import SpoolEntry
-    from tdcore.upload import Uploaded
 
 __all__ = ["EXIT_CODES", "command"]
 
@@ -38,7 +38,7 @@ def command(
 
       [bold]tdcore upload ~/.local/state/tdcore/spool[/]     everything that waits on this machine
     """
-    from tdcore.upload import upload
+    from tdcore.maintenance.upload import upload
 
     if json_output:
         results = upload(spool, to=to)
@@ -50,7 +50,7 @@ def command(
 
 def _upload_shown(spool: Path, to: str | None) -> list[Uploaded]:
     """With a line that moves while it works, and one for each spool at the end."""
-    from tdcore.upload import upload
+    from tdcore.maintenance.upload import upload
 
     out = console()
     count = size = 0

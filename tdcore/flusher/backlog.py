@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tdcore.flusher.index_summary import IndexGap, IndexSummary, coalesce
-from tdcore.layout import FileRange
+from tdcore.format.layout import FileRange
 
 __all__ = ["Backlog", "IndexFile"]
 

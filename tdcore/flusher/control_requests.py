@@ -14,11 +14,11 @@ import json
 from concurrent.futures import Future
 from typing import Protocol
 
-from tdcore.control import MAX_CAPTURE_REQUESTS, MAX_REQUEST_BYTES
 from tdcore.errors import UnsafeFile
 from tdcore.flusher.messages import print_message
 from tdcore.flusher.options import FlusherOptions
-from tdcore.layout import capture_key, stop_key
+from tdcore.format.control import MAX_CAPTURE_REQUESTS, MAX_REQUEST_BYTES
+from tdcore.format.layout import capture_key, stop_key
 from tdcore.sinks.base import PipelinedSink, Sink, SinkError
 
 __all__ = ["ControlRequests"]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tdcore.flusher.messages import print_message
 from tdcore.flusher.options import FlusherOptions
 from tdcore.flusher.upload_journal import UploadJournal
+from tdcore.flusher.writer_lock import wait_for_writer_lock
 from tdcore.sinks import Sink, is_remote, local_path, open_sink
-from tdcore.writer_lock import wait_for_writer_lock
 
 if TYPE_CHECKING:
     from tdcore.sinks.spool import Spool

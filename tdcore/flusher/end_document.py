@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tdcore.flusher.ledger import Ledger
-from tdcore.layout import FORMAT_VERSION
+from tdcore.format.layout import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from tdcore._core import Consumer

@@ -13,7 +13,7 @@ from tdcore.flusher.backlog import IndexFile
 from tdcore.flusher.index_summary import IndexGap
 from tdcore.flusher.lost_tensors import LostTensors
 from tdcore.flusher.pipeline import Objects
-from tdcore.layout import FileRange, segment_name
+from tdcore.format.layout import FileRange, segment_name
 
 if TYPE_CHECKING:
     from tdcore._core import Consumer, Drained

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tdcore.layout import SUMMARY_KEY
+from tdcore.format.layout import SUMMARY_KEY
 
 __all__ = ["IndexGap", "IndexSummary", "coalesce"]
 

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 
 from tdcore import _core
 from tdcore.flusher.index_summary import IndexGap, IndexSummary
-from tdcore.layout import INDEX_SCHEMA, LOG2_MIN, STATUSES, TensorKind
+from tdcore.format.layout import INDEX_SCHEMA, LOG2_MIN, STATUSES, TensorKind
+from tdcore.format.shard import Shard
 from tdcore.modes import ModeKeys
-from tdcore.shard import Shard
 
 __all__ = [
     "IO_ERROR",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tdcore.flusher.index_summary import IndexGap, IndexSummary
 from tdcore.flusher.upload_journal import UploadJournal
-from tdcore.layout import (
+from tdcore.format.layout import (
     FileRange,
     data_prefix,
     index_prefix,

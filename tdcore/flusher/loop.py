@@ -29,7 +29,7 @@ from tdcore.flusher.options import FlusherOptions
 from tdcore.flusher.reporter import Reporter
 from tdcore.flusher.run_writer import RunWriter
 from tdcore.flusher.sink_health import SinkHealth
-from tdcore.layout import COLLECTIONS_KEY, RUN_KEY, FileRange, end_key
+from tdcore.format.layout import COLLECTIONS_KEY, RUN_KEY, FileRange, end_key
 from tdcore.sinks.base import Sink, SinkError, SinkKeyError
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from tdcore.flusher.index_summary import IndexSummary
 from tdcore.flusher.index_table import ROWS_PER_GROUP, IndexWriter
 from tdcore.flusher.ledger import IndexEntry
 from tdcore.flusher.options import FlusherOptions
-from tdcore.layout import INDEX_SCHEMA, PAD_PREFIX, FileRange, segment_key, segment_name
+from tdcore.format.layout import INDEX_SCHEMA, PAD_PREFIX, FileRange, segment_key, segment_name
 from tdcore.sinks.base import Buffer, Sink, announce, put_straight
 
 __all__ = [

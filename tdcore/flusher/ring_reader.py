@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from tdcore.layout import FileRange
+from tdcore.format.layout import FileRange
 
 if TYPE_CHECKING:
     from tdcore._core import Consumer

@@ -17,7 +17,7 @@ from tdcore.flusher.options import FlusherOptions
 from tdcore.flusher.pending_documents import PendingDocuments
 from tdcore.flusher.pipeline import Pipeline
 from tdcore.flusher.ring_reader import RingReader
-from tdcore.layout import FileRange
+from tdcore.format.layout import FileRange
 from tdcore.sinks.base import Sink, SinkError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Any
 
 from tdcore.flusher.index_summary import IndexGap, IndexSummary
 from tdcore.flusher.messages import print_message
-from tdcore.layout import FileRange
+from tdcore.format.layout import FileRange
 
 __all__ = ["JournalContent", "UploadJournal"]
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tdcore.layout import INDEX_PREFIX
+from tdcore.format.layout import INDEX_PREFIX
 from tdcore.sinks.base import Buffer, ReadAheadSink, Sink, check_key
 
 __all__ = ["CACHE_BYTES", "CachedSink", "DiskCache", "cache_folder"]

@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from tdcore.layout import size_limit
+from tdcore.format.layout import size_limit
 from tdcore.sinks.base import Buffer, SinkError, SinkErrorKind, SinkKeyError, check_key, check_prefix, is_key
 from tdcore.sinks.run_folder import RunFolder, folder_path, path_below, sync_folder
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tdcore.errors import RunCorrupt
-from tdcore.layout import DATA_PREFIX
+from tdcore.format.layout import DATA_PREFIX
 from tdcore.sinks.base import Buffer
 from tdcore.sinks.spool import Spool, SpoolEntry
 

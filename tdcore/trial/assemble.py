@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.errors import TensorUnavailableForStep
-from tdcore.shard import NORM_OF
+from tdcore.format.shard import NORM_OF
 from tdcore.trial.shard_boxes import Box, Shard, box_text, intersection, volume
 
 __all__ = ["assembled", "difference", "reduced"]

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tdcore import layout
+from tdcore.format import layout
 
 __all__ = ["Chunk", "gather", "load", "whole_column"]
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tdcore import checks
-from tdcore.layout import TensorKind
-from tdcore.patterns import RunPatterns
-from tdcore.short_repr import cut, how_many
+from tdcore.config import checks
+from tdcore.format.layout import TensorKind
+from tdcore.format.run_patterns import RunPatterns
+from tdcore.text.short_repr import cut, how_many
 
 if TYPE_CHECKING:
-    from tdcore.collection import Collection, Pattern
+    from tdcore.config.collection import Collection, Pattern
 
 __all__ = ["SavedCollection", "kind_of"]
 
@@ -80,8 +80,8 @@ class SavedCollection:
 
         The patterns of a built-in collection select only the kinds of tensors that it is made for.
         """
-        from tdcore.built_in_collections import BUILT_IN
-        from tdcore.collection import Collection
+        from tdcore.config.built_in_collections import BUILT_IN
+        from tdcore.config.collection import Collection
 
         if self.name in BUILT_IN:
             collection = Collection.built_in(self.name, self._compile)

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tdcore import layout
 from tdcore.errors import ConfigError
+from tdcore.format import layout
 from tdcore.trial.statistics import DERIVED
 from tdcore.trial.worker_order import worker_order
 

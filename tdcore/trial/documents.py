@@ -1,7 +1,7 @@
 """Documents: the small JSON files of a run, read and checked.
 
 run.json, collections.json, end/, findings/. Whatever is wrong with one becomes RunCorrupt or
-UnsupportedFormat with its key and the reason (tdcore/documents.py). Threads: functions without state.
+UnsupportedFormat with its key and the reason (tdcore/format/documents.py). Threads: functions without state.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tdcore import layout
-from tdcore.documents import (
+from tdcore.errors import RunCorrupt, SinkKeyError
+from tdcore.format import layout
+from tdcore.format.documents import (
     Attempt,
     Drop,
     Fields,
@@ -22,9 +23,8 @@ from tdcore.documents import (
     parse_json,
     parse_run,
 )
-from tdcore.errors import RunCorrupt, SinkKeyError
-from tdcore.short_repr import cut
 from tdcore.sinks.base import announce, is_key
+from tdcore.text.short_repr import cut
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink

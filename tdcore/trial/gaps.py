@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tdcore import layout
+from tdcore.format import layout
 
 if TYPE_CHECKING:
     from tdcore.trial.documents import RunEnd

@@ -28,9 +28,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tdcore import layout
-from tdcore.documents import clipped
 from tdcore.errors import RunCorrupt, SinkKeyError
+from tdcore.format import layout
+from tdcore.format.documents import clipped
 from tdcore.sinks.base import announce
 from tdcore.trial.chunk import Chunk, gather
 from tdcore.trial.columns import GrowingColumn

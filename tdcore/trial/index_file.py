@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tdcore import layout
-from tdcore.documents import clipped
 from tdcore.errors import RunCorrupt, SinkKeyError, UnsafeFile
+from tdcore.format import layout
+from tdcore.format.documents import clipped
 from tdcore.sinks.run_folder import RunFolder
 from tdcore.trial.chunk import Chunk, whole_column
 from tdcore.trial.dictionary import TextDictionaries

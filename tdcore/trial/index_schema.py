@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tdcore import layout
 from tdcore.errors import RunCorrupt
+from tdcore.format import layout
 
 __all__ = ["as_type", "check_schema"]
 

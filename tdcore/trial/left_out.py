@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tdcore.layout import LEFT_OUT_NOTE
+from tdcore.format.layout import LEFT_OUT_NOTE
 
 __all__ = ["LeftOut", "left_out_of", "left_out_text"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
-from tdcore import layout
+from tdcore.format import layout
 from tdcore.trial.fetch import fetch_all
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tdcore import layout
 from tdcore.errors import ConfigError
+from tdcore.format import layout
 from tdcore.trial.captures import Captures
 from tdcore.trial.index import Index
 from tdcore.trial.shard_boxes import Box, Shard, UncoveredCells, shard_of

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from tdcore.processes import process_is_gone
+from tdcore.liveness import process_is_gone
 from tdcore.trial.documents import claimed_process
 from tdcore.trial.gaps import Gap, all_gaps
 from tdcore.trial.left_out import LeftOut, left_out_of

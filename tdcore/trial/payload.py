@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tdcore import layout
-from tdcore.documents import clipped
 from tdcore.errors import ConfigError, RunCorrupt
+from tdcore.format import layout
+from tdcore.format.documents import clipped
 from tdcore.trial.segments import FetchedSegments, MappedSegments, SegmentRange, Segments
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from tdcore import layout
 from tdcore.errors import SinkKeyError
-from tdcore.processes import process_is_gone
+from tdcore.format import layout
+from tdcore.liveness import process_is_gone
 from tdcore.sinks.base import announce
 from tdcore.sinks.cache import CachedSink
 from tdcore.trial.columns import distinct

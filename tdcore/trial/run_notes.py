@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tdcore.layout import LEFT_OUT_NOTE
-from tdcore.quoting import quoted
+from tdcore.format.layout import LEFT_OUT_NOTE
+from tdcore.text.quoting import quoted
 
 __all__ = ["absent_text", "note_lines", "why_absent"]
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tdcore.errors import SinkKeyError
-from tdcore.layout import RUN_KEY
+from tdcore.format.layout import RUN_KEY
 from tdcore.sinks import is_remote, local_path, open_sink, place_text
 
 __all__ = ["runs_below"]

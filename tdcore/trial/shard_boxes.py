@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tdcore.documents import clipped
 from tdcore.errors import RunCorrupt
+from tdcore.format.documents import clipped
 
 __all__ = ["COPY_OF", "Box", "Shard", "UncoveredCells", "box_text", "intersection", "shard_of", "volume"]
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tdcore import layout
 from tdcore.errors import ConfigError
+from tdcore.format import layout
 from tdcore.trial.captures import Captures
 from tdcore.trial.index import Index
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tdcore.errors import TensorUnavailableForStep
 from tdcore.modes import ModeKeys
-from tdcore.short_repr import how_many
+from tdcore.text.short_repr import how_many
 from tdcore.trial.cupy_arrays import checked_device, to_cupy
 from tdcore.trial.global_tensor import GlobalTensor
 from tdcore.trial.index import Rows

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tdcore.errors import InvalidCollection
+from tdcore.format.run_patterns import RunPatterns
 from tdcore.modes import ModeKeys
-from tdcore.patterns import RunPatterns
-from tdcore.short_repr import how_many
 from tdcore.sinks import shown_place
+from tdcore.text.short_repr import how_many
 from tdcore.trial.absence import why_no_value
 from tdcore.trial.collections import SavedCollection
 from tdcore.trial.documents import (

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tdcore.actions import CaptureMore
-from tdcore.control import MAX_CAPTURE_REQUESTS, MAX_REQUEST_BYTES, CaptureRequest
 from tdcore.errors import ActionError, ConfigError, SinkError
-from tdcore.layout import COLLECTIONS_KEY, capture_key
+from tdcore.format.control import MAX_CAPTURE_REQUESTS, MAX_REQUEST_BYTES, CaptureRequest
+from tdcore.format.layout import COLLECTIONS_KEY, capture_key
 from tdcore.sinks import MemorySink
 from tests.actions.findings import Running, finding
 

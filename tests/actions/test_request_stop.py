@@ -24,7 +24,7 @@ def test_the_stop_request_names_rule_step_tensor_and_reason() -> None:
 
 
 def test_a_session_understands_the_stop_request() -> None:
-    from tdcore.session import _parse_stop
+    from tdcore.session.session import _parse_stop
 
     request = _parse_stop(json.dumps(RequestStop().request(finding())))
     assert (request.rule, request.step, request.reason) == ("VanishingGradient", 7, "gradient/w: too small")

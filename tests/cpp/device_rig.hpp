@@ -12,9 +12,9 @@
 #include "capture/capture.hpp"
 #include "check.hpp"
 #include "device/device_capture.hpp"
-#include "ring/consumer/drained.hpp"
+#include "ring/consumer/drained_batches.hpp"
 #include "rings.hpp"
-#include "sim/host_device.hpp"
+#include "sim/sim_device.hpp"
 #include "stats/cpu.hpp"
 
 namespace tdcore::testing {
@@ -44,16 +44,16 @@ inline RingConfig with_lane(const RingConfig& lane) {
 
 /// A main ring, a lane and one device.
 struct Rig {
-  explicit Rig(const HostDeviceOptions& options = {}, const RingConfig& lane_config = config(8 * kMiB, 256),
+  explicit Rig(const SimDeviceOptions& options = {}, const RingConfig& lane_config = config(8 * kMiB, 256),
                const DeviceCaptureConfig& memory = small_memory())
       : main(with_lane(lane_config)), lane(main.lanes()[0]) {
-    auto made = std::make_unique<HostDevice>(options);
+    auto made = std::make_unique<SimDevice>(options);
     device = made.get();
     captures = std::make_unique<DeviceCapture>(std::move(made), lane, main, memory);
     consumer = std::make_unique<Consumer>(main.memories());
   }
 
-  CaptureResult capture(const std::vector<Request>& requests, StreamHandle stream = kTraining,
+  CaptureResult capture(const std::vector<CaptureRequest>& requests, StreamHandle stream = kTraining,
                         std::int64_t step = 1) {
     return captures->capture(requests, {.step = step, .mode_step = step, .mode = 1, .call = 3}, stream);
   }
@@ -61,7 +61,7 @@ struct Rig {
   void settle() const {
     while (captures->busy()) std::this_thread::yield();
   }
-  Drained drain_all() const {
+  DrainedBatches drain_all() const {
     settle();
     return tdcore::drain(*consumer, ~std::uint64_t{0}, ~std::uint64_t{0}, false);
   }
@@ -74,7 +74,7 @@ struct Rig {
 
   Ring main;
   std::shared_ptr<Ring> lane;
-  HostDevice* device;  // until captures->close()
+  SimDevice* device;  // until captures->close()
   std::unique_ptr<DeviceCapture> captures;
   std::unique_ptr<Consumer> consumer;
 };
@@ -104,7 +104,7 @@ struct Tensor {
             .ndim = static_cast<int>(shape.size()),
             .dtype = dtype};
   }
-  Request request(std::uint8_t flags = kAll, std::uint32_t name = 0) const {
+  CaptureRequest request(std::uint8_t flags = kAll, std::uint32_t name = 0) const {
     return {.tensor = view(),
             .name = name,
             .flags = flags,
@@ -119,19 +119,19 @@ struct Tensor {
   std::uint64_t first = 0;  // element of the memory at which the view begins
 };
 
-inline Request without_value(EntryStatus status, DropReason reason, std::uint32_t name) {
+inline CaptureRequest without_value(EntryStatus status, DropReason reason, std::uint32_t name) {
   return {.tensor = {}, .name = name, .flags = kAll, .status = status, .reason = reason};
 }
 
 /// Of a ring without lanes, or of the last lane.
-inline std::vector<std::byte> payload_bytes_of(const Consumer& consumer, const Row& row) {
+inline std::vector<std::byte> payload_bytes_of(const Consumer& consumer, const IndexRow& row) {
   std::vector<std::byte> bytes(row.entry.payload_bytes);
   if (!bytes.empty()) std::memcpy(bytes.data(), consumer.data().back() + row.location, bytes.size());
   return bytes;
 }
 
 /// All of a row but where its payload lies.
-inline bool same_row(const Row& left, const Row& right) {
+inline bool same_row(const IndexRow& left, const IndexRow& right) {
   Entry a = left.entry;
   Entry b = right.entry;
   const bool saved = (a.payload_offset == kNoPayload) == (b.payload_offset == kNoPayload);
@@ -146,9 +146,9 @@ struct Whole {
   std::vector<std::byte> bytes;
   std::uint32_t rows = 0;
 };
-inline Whole whole_of(const Consumer& consumer, const Drained& drained, std::uint32_t name) {
+inline Whole whole_of(const Consumer& consumer, const DrainedBatches& drained, std::uint32_t name) {
   Whole whole;
-  for (const Row& row : drained.rows) {
+  for (const IndexRow& row : drained.rows) {
     if (row.entry.name != name) continue;
     if (row.entry.has_stats != 0) merge(whole.stats, row.entry.stats);
     const std::vector<std::byte> part = payload_bytes_of(consumer, row);

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "device_rig.hpp"
-#include "sim/host_pace.hpp"
+#include "sim/sim_pace.hpp"
 
 namespace {
 
@@ -43,7 +43,7 @@ struct Changing {
 
 /// The tensors of a thread, the same for whoever asks.
 std::vector<Changing> tensors_of(std::uint64_t seed, std::uint32_t thread) {
-  HostPace draw(seed * 100 + thread, 0);
+  SimPace draw(seed * 100 + thread, 0);
   constexpr Dtype kSome[] = {Dtype::kF32, Dtype::kBF16, Dtype::kU8, Dtype::kF64, Dtype::kF8E4M3, Dtype::kC64};
   std::vector<Changing> made;
   for (int i = 0; i < 4; ++i) {
@@ -54,7 +54,7 @@ std::vector<Changing> tensors_of(std::uint64_t seed, std::uint32_t thread) {
 }
 
 /// Memory that a device which was given up may read until the process ends.
-std::vector<Tensor>& keep_for_ever(std::uint64_t seed, std::uint32_t thread) {
+std::vector<Tensor>& leak_on_purpose(std::uint64_t seed, std::uint32_t thread) {
   auto* const tensors = new std::vector<Tensor>;
   for (const Changing& changing : tensors_of(seed, thread)) tensors->push_back(changing.make());
   static std::mutex mutex;
@@ -67,16 +67,17 @@ std::vector<Tensor>& keep_for_ever(std::uint64_t seed, std::uint32_t thread) {
 struct Job {
   std::uint64_t seed;
   std::unique_ptr<Ring> main;
-  std::vector<HostDevice*> devices;
+  std::vector<SimDevice*> devices;
   std::vector<std::unique_ptr<DeviceCapture>> captures;
   std::atomic<std::uint64_t> asked{0};  // tensors; relaxed sums, read after join
   std::atomic<std::uint64_t> kept{0};
   std::atomic<std::uint32_t> running{kThreads};  // release by each thread, acquire by the consumer
 };
 
-void make_rings(Job& job, HostPace& draw) {
+void make_rings(Job& job, SimPace& draw) {
   constexpr FullPolicy kPolicies[] = {FullPolicy::kBlock, FullPolicy::kDrop, FullPolicy::kDegrade};
-  constexpr CommitRung kRungs[] = {CommitRung::kStreamWrite, CommitRung::kCommitKernel, CommitRung::kPoll};
+  constexpr CommitMode kCommitModes[] = {CommitMode::kStreamWrite, CommitMode::kCommitKernel,
+                                         CommitMode::kPoll};
   RingConfig sizes = config(kMiB, 64, kPolicies[draw.draw(3)]);
   sizes.block_timeout = std::chrono::seconds(2);  // a device that was lost is waited for once
   sizes.device_lanes = kDevices;
@@ -84,12 +85,12 @@ void make_rings(Job& job, HostPace& draw) {
   sizes.device_lane_slots = 32 << draw.draw(4);
   job.main = std::make_unique<Ring>(sizes);
   for (std::uint32_t i = 0; i < kDevices; ++i) {
-    auto device = std::make_unique<HostDevice>(
-        HostDeviceOptions{.seed = draw.draw(1 << 30),
-                          .delay_us = static_cast<std::uint32_t>(draw.draw(100)),
-                          .best_rung = kRungs[draw.draw(3)],
-                          .fails_after = draw.draw(8) == 0 ? draw.draw(2000) : ~std::uint64_t{0},
-                          .failure_loses_work = draw.draw(2) == 0});
+    auto device = std::make_unique<SimDevice>(
+        SimDeviceOptions{.seed = draw.draw(1 << 30),
+                         .delay_us = static_cast<std::uint32_t>(draw.draw(100)),
+                         .best_commit_mode = kCommitModes[draw.draw(3)],
+                         .fails_after = draw.draw(8) == 0 ? draw.draw(2000) : ~std::uint64_t{0},
+                         .failure_loses_work = draw.draw(2) == 0});
     job.devices.push_back(device.get());
     DeviceCaptureConfig memory = small_memory((64 << 10) << draw.draw(4), (256 << 10) << draw.draw(2));
     memory.in_flight = 8 << draw.draw(5);
@@ -99,16 +100,16 @@ void make_rings(Job& job, HostPace& draw) {
 }
 
 void train(Job& job, std::uint32_t thread) {
-  HostPace draw(job.seed * 77 + thread, 30);
+  SimPace draw(job.seed * 77 + thread, 30);
   // Each stream of each device has tensors of its own: what is enqueued there is all that touches them.
   std::vector<std::vector<Tensor>*> sets;
-  for (std::uint32_t i = 0; i < kDevices * kStreams; ++i) sets.push_back(&keep_for_ever(job.seed, thread));
+  for (std::uint32_t i = 0; i < kDevices * kStreams; ++i) sets.push_back(&leak_on_purpose(job.seed, thread));
   for (std::uint32_t call = 0; call < kCalls; ++call) {
     const std::uint64_t device = draw.draw(kDevices);
     const std::uint64_t which = draw.draw(kStreams);
     const StreamHandle stream = thread * kStreams + which;
     std::vector<Tensor>& tensors = *sets[device * kStreams + which];
-    std::vector<Request> requests;
+    std::vector<CaptureRequest> requests;
     for (std::uint32_t i = 0; i < tensors.size(); ++i) {
       if (draw.draw(3) == 0) continue;
       const std::uint32_t name = thread * kNames + call * 8 + i;
@@ -142,7 +143,8 @@ struct Seen {
   std::uint64_t violations = 0;
 };
 
-void judge_row(const Job& job, const Consumer& consumer, std::uint32_t lane, const Row& row, Seen& seen) {
+void judge_row(const Job& job, const Consumer& consumer, std::uint32_t lane, const IndexRow& row,
+               Seen& seen) {
   if (row.entry.status != EntryStatus::kOk) return;
   const std::uint32_t thread = row.entry.name / kNames;
   Tensor expected = tensors_of(job.seed, thread)[row.entry.name % 8].make();
@@ -169,11 +171,11 @@ void consume(const Job& job, Consumer& consumer, Seen& seen) {
     // Acquire: pairs with the release of each thread.
     last = job.running.load(std::memory_order_acquire) == 0;
     if (last) {
-      for (HostDevice* const device : job.devices) seen.violations += device->violations();
+      for (SimDevice* const device : job.devices) seen.violations += device->violations();
       for (const auto& captures : job.captures) captures->close();
     }
     for (;;) {
-      const Drained drained = drain(consumer, ~std::uint64_t{0}, 16, false);
+      const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 16, false);
       for (const Batch& batch : drained.batches) {
         for (std::size_t i = 0; i < batch.rows; ++i)
           judge_row(job, consumer, batch.lane, drained.rows[batch.first_row + i], seen);
@@ -189,7 +191,7 @@ void consume(const Job& job, Consumer& consumer, Seen& seen) {
 bool round(std::uint64_t seed) {
   Job job;
   job.seed = seed;
-  HostPace draw(seed, 0);
+  SimPace draw(seed, 0);
   make_rings(job, draw);
   Consumer consumer(job.main->memories());
   Seen seen;

@@ -108,7 +108,7 @@ class CountingDevice final : public Device {
   }
 
  public:
-  explicit CountingDevice(const HostDeviceOptions& options) : device_(options) {}
+  explicit CountingDevice(const SimDeviceOptions& options) : device_(options) {}
 
   const DeviceInfo& info() const noexcept override { return device_.info(); }
   void* allocate(std::uint64_t bytes) noexcept override {
@@ -147,8 +147,8 @@ class CountingDevice final : public Device {
     return inside([&] { return device_.launch_pack(stream, launch); });
   }
   bool write_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value,
-                  CommitRung rung) noexcept override {
-    return inside([&] { return device_.write_word(stream, word, value, rung); });
+                  CommitMode commit_mode) noexcept override {
+    return inside([&] { return device_.write_word(stream, word, value, commit_mode); });
   }
   bool record_event(EventHandle event, StreamHandle stream) noexcept override {
     return inside([&] { return device_.record_event(event, stream); });
@@ -164,16 +164,16 @@ class CountingDevice final : public Device {
   std::atomic<std::uint64_t> set_ups{0};  // relaxed: read by the thread that captured
 
  private:
-  HostDevice device_;
+  SimDevice device_;
 };
 
 /// Three equal calls, each after the one before has arrived; the third one allocates nothing, here or there.
-void a_warm_call_on_a_device_allocates_nothing(const char* name, const std::vector<Request>& requests,
-                                               CommitRung rung, FullPolicy policy = FullPolicy::kBlock,
+void a_warm_call_on_a_device_allocates_nothing(const char* name, const std::vector<CaptureRequest>& requests,
+                                               CommitMode commit_mode, FullPolicy policy = FullPolicy::kBlock,
                                                bool all_kept = true) {
   it(name, [&] {
     Ring main(with_lane(config(8 * kMiB, 256, policy)));
-    auto made = std::make_unique<CountingDevice>(HostDeviceOptions{.best_rung = rung});
+    auto made = std::make_unique<CountingDevice>(SimDeviceOptions{.best_commit_mode = commit_mode});
     const CountingDevice& device = *made;
     DeviceCapture captures(std::move(made), main.lanes()[0], main, small_memory());
     Consumer consumer(main.memories());
@@ -200,23 +200,25 @@ void warm_calls_on_a_device() {
   const Tensor small(Dtype::kF32, {40});
   const Tensor strided(Dtype::kBF16, {50, 60}, {1, 50});
   const Tensor large(Dtype::kF32, {700'000});  // more than the arena and the scratch take at once
-  std::vector<Request> mixed;
+  std::vector<CaptureRequest> mixed;
   for (std::uint32_t name = 0; name < 300; ++name)
     mixed.push_back((name % 2 ? small : strided).request(kAll, name));
-  for (const CommitRung rung : {CommitRung::kStreamWrite, CommitRung::kCommitKernel, CommitRung::kPoll}) {
-    a_warm_call_on_a_device_allocates_nothing("many small tensors on a device allocate nothing", mixed, rung);
+  for (const CommitMode commit_mode :
+       {CommitMode::kStreamWrite, CommitMode::kCommitKernel, CommitMode::kPoll}) {
+    a_warm_call_on_a_device_allocates_nothing("many small tensors on a device allocate nothing", mixed,
+                                              commit_mode);
     a_warm_call_on_a_device_allocates_nothing("statistics on a device allocate nothing",
                                               {small.request(kWantStats), large.request(kWantStats, 1)},
-                                              rung);
+                                              commit_mode);
     a_warm_call_on_a_device_allocates_nothing("a tensor in parts on a device allocates nothing",
-                                              {large.request(kAll)}, rung);
+                                              {large.request(kAll)}, commit_mode);
   }
   a_warm_call_on_a_device_allocates_nothing("what finds no room in the arena allocates nothing",
                                             {large.request(kAll), small.request(kAll, 1)},
-                                            CommitRung::kStreamWrite, FullPolicy::kDrop, false);
+                                            CommitMode::kStreamWrite, FullPolicy::kDrop, false);
   a_warm_call_on_a_device_allocates_nothing("what is degraded on a device allocates nothing",
                                             {large.request(kAll), small.request(kAll, 1)},
-                                            CommitRung::kStreamWrite, FullPolicy::kDegrade, false);
+                                            CommitMode::kStreamWrite, FullPolicy::kDegrade, false);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "capture/capture.hpp"
-#include "ring/consumer/drained.hpp"
+#include "ring/consumer/drained_batches.hpp"
 #include "stats/cpu.hpp"
 
 namespace {
@@ -59,7 +59,7 @@ struct Floats {
   std::vector<float> values;
 };
 
-Request request(const TensorView& view, std::uint8_t flags = kBoth, std::uint32_t name = 0) {
+CaptureRequest request(const TensorView& view, std::uint8_t flags = kBoth, std::uint32_t name = 0) {
   return {
       .tensor = view, .name = name, .flags = flags, .status = EntryStatus::kOk, .reason = DropReason::kNone};
 }
@@ -71,7 +71,7 @@ std::uint64_t dropped_bytes(const Ring& ring, DropReason reason) {
   return ring.counters().drops[static_cast<std::size_t>(reason)].bytes;
 }
 
-std::vector<float> payload_of(const Consumer& consumer, const Row& row) {
+std::vector<float> payload_of(const Consumer& consumer, const IndexRow& row) {
   std::vector<float> values(row.entry.payload_bytes / sizeof(float));
   if (!values.empty())
     std::memcpy(values.data(), consumer.memory()->data() + row.location, row.entry.payload_bytes);
@@ -84,26 +84,26 @@ void tensors_of_a_call_share_one_record_in_order() {
   const Floats a({3, 4});
   const Floats b({5});
   const Floats empty({0, 7});
-  const Request requests[] = {request(a.view(), kBoth, 1),
-                              request(b.view(), kWantStats, 2),
-                              {.tensor = {},
-                               .name = 3,
-                               .flags = kBoth,
-                               .status = EntryStatus::kAbsent,
-                               .absent = AbsentReason::kNotStepped},
-                              {.tensor = {},
-                               .name = 4,
-                               .flags = kBoth,
-                               .status = EntryStatus::kSkipped,
-                               .reason = DropReason::kSparse},
-                              request(empty.view(), kBoth, 5),
-                              request(b.view(), kWantPayload, 6),
-                              request(a.view(), 0, 7)};
+  const CaptureRequest requests[] = {request(a.view(), kBoth, 1),
+                                     request(b.view(), kWantStats, 2),
+                                     {.tensor = {},
+                                      .name = 3,
+                                      .flags = kBoth,
+                                      .status = EntryStatus::kAbsent,
+                                      .absent = AbsentReason::kNotStepped},
+                                     {.tensor = {},
+                                      .name = 4,
+                                      .flags = kBoth,
+                                      .status = EntryStatus::kSkipped,
+                                      .reason = DropReason::kSparse},
+                                     request(empty.view(), kBoth, 5),
+                                     request(b.view(), kWantPayload, 6),
+                                     request(a.view(), 0, 7)};
   const CaptureResult result = capture(ring, requests, {.step = 9, .mode_step = 8, .mode = 2, .call = 4});
   check(result.kept == 5 && result.not_kept == 1 && result.payload_bytes == 12 * 4 + 5 * 4,
         "result of a mixed call");
   check(dropped(ring, DropReason::kSparse) == 1, "the skipped tensor is counted with its reason");
-  const Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
+  const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 100, false);
   check(drained.records == 1 && drained.torn == 0 && drained.rows.size() == 7,
         "one sound record of seven rows");
   if (drained.rows.size() != 7) return;
@@ -140,10 +140,10 @@ void calls_that_do_not_fit_are_split_between_tensors() {
   Ring ring(config(FullPolicy::kDrop, kMiB));  // records of at most 128 KiB
   Consumer consumer(ring.memory());
   const Floats tensor({10'000});
-  const std::vector<Request> requests(10, request(tensor.view()));
+  const std::vector<CaptureRequest> requests(10, request(tensor.view()));
   const CaptureResult result = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0});
   check(result.kept == 10 && result.not_kept == 0, "all ten are kept");
-  const Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
+  const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 100, false);
   check(drained.records == 4 && drained.rows.size() == 10, "three tensors of 40 kB to a record");
   for (std::uint32_t i = 0; i < drained.rows.size(); ++i) {
     check(drained.rows[i].entry.seq == i && payload_of(consumer, drained.rows[i]) == tensor.values,
@@ -169,16 +169,16 @@ void a_tensor_larger_than_a_record_goes_in_parts(std::uint64_t data_bytes, bool 
     }
   }
   const Floats small({2});
-  const Request requests[] = {request(small.view(), kBoth, 1), request(view, kBoth, 2),
-                              request(small.view(), kBoth, 3)};
+  const CaptureRequest requests[] = {request(small.view(), kBoth, 1), request(view, kBoth, 2),
+                                     request(small.view(), kBoth, 3)};
   const CaptureResult result = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0});
   check(result.kept == 3 && result.not_kept == 0, "whole and split tensors are kept");
-  const Drained drained = drain(consumer, ~std::uint64_t{0}, 1000, false);
+  const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 1000, false);
   check(drained.torn == 0 && drained.rows.size() >= 2 + 3, "the large tensor came in parts");
   std::vector<float> values;
   TensorStats merged{};
   std::uint64_t count = 0;
-  for (const Row& row : drained.rows) {
+  for (const IndexRow& row : drained.rows) {
     if (row.entry.name != 2) continue;
     check(row.entry.element_offset == values.size(), "parts follow each other");
     check(row.entry.shape[0] == 301 && row.entry.shape[1] == columns, "every part says the whole shape");
@@ -201,9 +201,9 @@ void statistics_of_a_large_tensor_take_one_row() {
   Ring ring(config(FullPolicy::kDrop, 64 * 1024));
   Consumer consumer(ring.memory());
   const Floats tensor({1000, 100});
-  const Request requests[] = {request(tensor.view(), kWantStats)};
+  const CaptureRequest requests[] = {request(tensor.view(), kWantStats)};
   (void)capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0});
-  const Drained drained = drain(consumer, ~std::uint64_t{0}, 10, false);
+  const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 10, false);
   check(drained.rows.size() == 1 && drained.rows[0].entry.parts == 1 &&
             drained.rows[0].entry.stats.count == 100'000,
         "one row");
@@ -213,7 +213,7 @@ void a_full_ring_drops_and_counts_each_tensor_once() {
   Ring ring(config(FullPolicy::kDrop, 64 * 1024, 16));
   Consumer consumer(ring.memory());
   const Floats tensor({1024});
-  const std::vector<Request> one(1, request(tensor.view()));
+  const std::vector<CaptureRequest> one(1, request(tensor.view()));
   std::uint64_t kept = 0;
   std::uint64_t lost = 0;
   for (int i = 0; i < 40; ++i) {
@@ -233,11 +233,11 @@ void a_split_tensor_that_loses_a_part_is_counted_once_with_all_its_missing_bytes
   Consumer consumer(ring.memory());
   const Floats tensor({64 * 1024});  // 256 KiB into 64 KiB
   const Floats small({2});
-  const Request requests[] = {request(tensor.view(), kBoth, 1), request(small.view(), kBoth, 2)};
+  const CaptureRequest requests[] = {request(tensor.view(), kBoth, 1), request(small.view(), kBoth, 2)};
   const CaptureResult result = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0});
-  const Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
+  const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 100, false);
   std::uint64_t there = 0;
-  for (const Row& row : drained.rows) there += row.entry.name == 1 ? row.entry.payload_bytes : 0;
+  for (const IndexRow& row : drained.rows) there += row.entry.name == 1 ? row.entry.payload_bytes : 0;
   check(there > 0 && there < 256 * 1024, "some parts fitted");
   const std::uint64_t small_lost = drained.rows.back().entry.name == 2 ? 0 : 1;
   check(result.not_kept == 1 + small_lost && result.kept == 1 - small_lost,
@@ -254,14 +254,15 @@ void policy_degrade_keeps_the_statistics_and_says_so() {
   const Floats empty({0});
   std::uint64_t not_kept = 0;
   for (int i = 0; i < 16; ++i) {
-    const Request requests[] = {request(tensor.view(), kWantPayload, 1), request(empty.view(), kBoth, 2),
-                                request(tensor.view(), kWantStats, 3)};
+    const CaptureRequest requests[] = {request(tensor.view(), kWantPayload, 1),
+                                       request(empty.view(), kBoth, 2),
+                                       request(tensor.view(), kWantStats, 3)};
     not_kept += capture(ring, requests, {.step = i, .mode_step = i, .mode = 1, .call = 0}).not_kept;
   }
-  const Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
+  const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 100, false);
   check(drained.torn == 0, "degraded records are sound");
   std::uint64_t degraded = 0;
-  for (const Row& row : drained.rows) {
+  for (const IndexRow& row : drained.rows) {
     if (row.entry.reason != DropReason::kDegraded) continue;
     ++degraded;
     check(row.entry.name == 1 && row.entry.status == EntryStatus::kOk && row.entry.has_stats == 1 &&
@@ -279,15 +280,15 @@ void policy_block_waits_for_the_consumer() {
   blocking.block_timeout = std::chrono::seconds(60);
   Ring ring(blocking);
   const Floats tensor({1500});
-  const std::vector<Request> requests(200, request(tensor.view()));
+  const std::vector<CaptureRequest> requests(200, request(tensor.view()));
   CaptureResult result;
   std::thread producer(
       [&] { result = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0}); });
   Consumer consumer(ring.memory());
   std::size_t rows = 0;
   while (rows < requests.size()) {
-    const Drained drained = drain(consumer, ~std::uint64_t{0}, 4, false);
-    for (const Row& row : drained.rows)
+    const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 4, false);
+    for (const IndexRow& row : drained.rows)
       check(payload_of(consumer, row) == tensor.values, "values survive a full ring");
     rows += drained.rows.size();
     release(consumer, drained);
@@ -300,7 +301,7 @@ void policy_block_waits_for_the_consumer() {
 void a_blocking_capture_gives_up_after_its_timeout() {
   Ring ring(config(FullPolicy::kBlock, 64 * 1024, 16));
   const Floats tensor({1500});
-  const std::vector<Request> requests(200, request(tensor.view()));
+  const std::vector<CaptureRequest> requests(200, request(tensor.view()));
   const CaptureResult result = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0});
   check(result.kept + result.not_kept == 200 && result.not_kept == dropped(ring, DropReason::kRingFull) &&
             result.not_kept > 100,
@@ -314,14 +315,14 @@ void a_tensor_without_name_or_statistics_is_counted() {
   const std::int64_t shape[] = {2};
   const TensorView complex{
       .data = values, .shape = shape, .strides = nullptr, .ndim = 1, .dtype = Dtype::kC128};
-  const Request requests[] = {request(complex, kWantStats, 1), request(complex, kBoth, 2),
-                              request(complex, kBoth, kNoName)};
+  const CaptureRequest requests[] = {request(complex, kWantStats, 1), request(complex, kBoth, 2),
+                                     request(complex, kBoth, kNoName)};
   const CaptureResult result = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0});
   check(result.kept == 1 && result.not_kept == 2, "one of three is kept");
   check(dropped(ring, DropReason::kNamesFull) == 1 && dropped_bytes(ring, DropReason::kNamesFull) == 32,
         "no name, no row");
   check(dropped(ring, DropReason::kUnsupportedDtype) == 1, "no statistics of complex numbers");
-  const Drained drained = drain(consumer, ~std::uint64_t{0}, 10, false);
+  const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 10, false);
   check(drained.rows.size() == 2 && drained.rows[0].entry.status == EntryStatus::kSkipped &&
             drained.rows[0].entry.dtype == Dtype::kC128 && drained.rows[1].entry.payload_bytes == 32 &&
             drained.rows[1].entry.has_stats == 0,
@@ -359,7 +360,7 @@ void seq_starts_again_with_every_step_and_is_shared_by_threads() {
   Ring ring(config(FullPolicy::kDrop, 4 * kMiB, 4096));
   Consumer consumer(ring.memory());
   const Floats tensor({4});
-  const std::vector<Request> requests(3, request(tensor.view()));
+  const std::vector<CaptureRequest> requests(3, request(tensor.view()));
   for (std::int64_t step = 5; step < 7; ++step) {
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t) {
@@ -370,10 +371,10 @@ void seq_starts_again_with_every_step_and_is_shared_by_threads() {
     }
     for (std::thread& thread : threads) thread.join();
   }
-  const Drained drained = drain(consumer, ~std::uint64_t{0}, 10'000, false);
+  const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 10'000, false);
   for (std::int64_t step = 5; step < 7; ++step) {
     std::vector<std::uint32_t> seen;
-    for (const Row& row : drained.rows) {
+    for (const IndexRow& row : drained.rows) {
       if (row.step == step) seen.push_back(row.entry.seq);
     }
     std::sort(seen.begin(), seen.end());

@@ -64,8 +64,8 @@ void a_device_says_what_it_is_and_gives_everything_back() {
   REQUIRE(info.name == "Fake H100 MIG 1g.10gb");
   REQUIRE(info.multiprocessors == 4);
   REQUIRE(info.memory_bytes == std::uint64_t{8} << 30);
-  REQUIRE(info.best_rung == CommitRung::kStreamWrite);
-  REQUIRE(info.rung_reason.empty());
+  REQUIRE(info.best_commit_mode == CommitMode::kStreamWrite);
+  REQUIRE(info.commit_mode_reason.empty());
   REQUIRE(bench.device->architecture() == 90);
   REQUIRE(bench.device->first_error().empty());
   REQUIRE(bench.device->allocate(100) != nullptr);
@@ -178,9 +178,9 @@ void copies_and_words_go_where_they_are_told() {
   REQUIRE(device.copy_to_host(2, host, memory, 8));
   REQUIRE(host[0] == 7);
   REQUIRE(device.fill_zero(0, memory, 8) && device.copy_to_host(0, host, memory, 8) && host[0] == 0);
-  REQUIRE(device.write_word(1, host, 11, CommitRung::kStreamWrite) && host[0] == 11);
-  REQUIRE(device.write_word(1, host, 12, CommitRung::kCommitKernel) && host[0] == 12);
-  REQUIRE(!device.write_word(1, host, 13, CommitRung::kPoll) && host[0] == 12);
+  REQUIRE(device.write_word(1, host, 11, CommitMode::kStreamWrite) && host[0] == 11);
+  REQUIRE(device.write_word(1, host, 12, CommitMode::kCommitKernel) && host[0] == 12);
+  REQUIRE(!device.write_word(1, host, 13, CommitMode::kPoll) && host[0] == 12);
 }
 
 void a_launch_has_no_more_blocks_than_tiles_nor_than_run_at_once() {
@@ -254,44 +254,44 @@ void a_device_that_cannot_write_words_commits_by_kernel() {
   Bench bench;
   bench.fake.stream_writes = false;
   const DeviceInfo& info = bench.open().info();
-  REQUIRE(info.best_rung == CommitRung::kCommitKernel);
-  REQUIRE(info.rung_reason == "the device cannot write 64-bit words in stream order");
+  REQUIRE(info.best_commit_mode == CommitMode::kCommitKernel);
+  REQUIRE(info.commit_mode_reason == "the device cannot write 64-bit words in stream order");
   REQUIRE(!bench.device->write_word(0, static_cast<std::uint64_t*>(bench.device->allocate_host(8)), 1,
-                                    CommitRung::kStreamWrite));
+                                    CommitMode::kStreamWrite));
 }
 
-void a_word_that_does_not_arrive_takes_the_next_rung() {
+void a_word_that_does_not_arrive_takes_the_next_commit_mode() {
   Bench bench;
   bench.fake.drop_stream_writes = true;
-  REQUIRE(bench.open().info().best_rung == CommitRung::kCommitKernel);
-  REQUIRE(bench.device->info().rung_reason == "a write in stream order is not seen by the host");
+  REQUIRE(bench.open().info().best_commit_mode == CommitMode::kCommitKernel);
+  REQUIRE(bench.device->info().commit_mode_reason == "a write in stream order is not seen by the host");
   bench.device.reset();
   bench.fake.drop_commit_kernel = true;
-  REQUIRE(bench.open().info().best_rung == CommitRung::kPoll);
-  REQUIRE(bench.device->info().rung_reason ==
+  REQUIRE(bench.open().info().best_commit_mode == CommitMode::kPoll);
+  REQUIRE(bench.device->info().commit_mode_reason ==
           "a write in stream order is not seen by the host; a commit kernel is not seen by the host");
 }
 
-void a_word_that_arrives_before_its_bytes_takes_the_next_rung() {
+void a_word_that_arrives_before_its_bytes_takes_the_next_commit_mode() {
   Bench bench;
   bench.fake.late_copies = true;
-  REQUIRE(bench.open().info().best_rung == CommitRung::kPoll);
-  REQUIRE(
-      bench.device->info().rung_reason.starts_with("a write in stream order is seen before what was copied"));
+  REQUIRE(bench.open().info().best_commit_mode == CommitMode::kPoll);
+  REQUIRE(bench.device->info().commit_mode_reason.starts_with(
+      "a write in stream order is seen before what was copied"));
 }
 
-void a_refused_write_takes_the_next_rung() {
+void a_refused_write_takes_the_next_commit_mode() {
   Bench bench;
   bench.fake.failing["cuStreamWriteValue64"] = 801;
-  REQUIRE(bench.open().info().best_rung == CommitRung::kCommitKernel);
-  REQUIRE(bench.device->info().rung_reason == "a write in stream order is refused by the device");
+  REQUIRE(bench.open().info().best_commit_mode == CommitMode::kCommitKernel);
+  REQUIRE(bench.device->info().commit_mode_reason == "a write in stream order is refused by the device");
 }
 
 void a_busy_device_polls() {
   Bench bench;
   bench.fake.drop_stream_writes = bench.fake.drop_commit_kernel = bench.fake.events_pending = true;
-  REQUIRE(bench.open().info().best_rung == CommitRung::kPoll);
-  REQUIRE(bench.device->info().rung_reason.find("the device is busy") != std::string::npos);
+  REQUIRE(bench.open().info().best_commit_mode == CommitMode::kPoll);
+  REQUIRE(bench.device->info().commit_mode_reason.find("the device is busy") != std::string::npos);
 }
 
 void what_cannot_be_opened_says_why_and_leaves_nothing() {
@@ -348,9 +348,9 @@ int main() {
   CASE(a_lost_context_turns_the_device_off);
   CASE(an_error_that_passes_leaves_the_device_on);
   CASE(a_device_that_cannot_write_words_commits_by_kernel);
-  CASE(a_word_that_does_not_arrive_takes_the_next_rung);
-  CASE(a_word_that_arrives_before_its_bytes_takes_the_next_rung);
-  CASE(a_refused_write_takes_the_next_rung);
+  CASE(a_word_that_does_not_arrive_takes_the_next_commit_mode);
+  CASE(a_word_that_arrives_before_its_bytes_takes_the_next_commit_mode);
+  CASE(a_refused_write_takes_the_next_commit_mode);
   CASE(a_busy_device_polls);
   CASE(what_cannot_be_opened_says_why_and_leaves_nothing);
   CASE(a_child_gives_nothing_back);

@@ -6,7 +6,7 @@
 
 #include "device/device_table.hpp"
 #include "device_rig.hpp"
-#include "sim/host_kernels.hpp"
+#include "sim/sim_kernels.hpp"
 
 namespace {
 
@@ -14,14 +14,14 @@ using namespace tdcore;
 using namespace tdcore::testing;
 
 /// Captures with both paths; true when all rows and payloads are the same, bit for bit.
-bool agrees_with_the_cpu(const std::vector<Request>& requests, const HostDeviceOptions& options = {}) {
+bool agrees_with_the_cpu(const std::vector<CaptureRequest>& requests, const SimDeviceOptions& options = {}) {
   Rig rig(options);
   Ring ring(config(8 * kMiB, 256));
   Consumer host(ring.memory());
   const CaptureResult expected = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 3});
   const CaptureResult result = rig.capture(requests);
-  const Drained want = drain(host, ~std::uint64_t{0}, 1000, false);
-  const Drained got = rig.drain_all();
+  const DrainedBatches want = drain(host, ~std::uint64_t{0}, 1000, false);
+  const DrainedBatches got = rig.drain_all();
   bool same = result.kept == expected.kept && result.not_kept == expected.not_kept &&
               result.payload_bytes == expected.payload_bytes && got.rows.size() == want.rows.size() &&
               got.torn == 0 && rig.device->violations() == 0;
@@ -43,18 +43,19 @@ constexpr Dtype kEvery[] = {Dtype::kBool, Dtype::kU8,  Dtype::kI8,  Dtype::kU16,
                             Dtype::kC64,  Dtype::kC128};
 
 void values_and_rows() {
-  for (const CommitRung rung : {CommitRung::kStreamWrite, CommitRung::kCommitKernel, CommitRung::kPoll}) {
+  for (const CommitMode commit_mode :
+       {CommitMode::kStreamWrite, CommitMode::kCommitKernel, CommitMode::kPoll}) {
     it("every dtype has the CPU path's rows and values, on every rung", [&] {
       std::vector<Tensor> tensors;
       for (const Dtype dtype : kEvery) tensors.emplace_back(dtype, std::vector<std::int64_t>{7, 33});
-      std::vector<Request> requests;
+      std::vector<CaptureRequest> requests;
       for (const Tensor& tensor : tensors) {
         const auto name = static_cast<std::uint32_t>(requests.size());
         requests.push_back(tensor.request(kAll, name));
         requests.push_back(tensor.request(kWantPayload, name + 1));
         requests.push_back(tensor.request(kWantStats, name + 2));
       }
-      REQUIRE(agrees_with_the_cpu(requests, {.best_rung = rung}));
+      REQUIRE(agrees_with_the_cpu(requests, {.best_commit_mode = commit_mode}));
     });
   }
   it("a mixed call keeps its order, its absent and its skipped rows", [] {
@@ -69,11 +70,11 @@ void values_and_rows() {
   });
   it("an absent row of a device has its reason", [] {
     const Tensor a(Dtype::kF32, {3, 4});
-    Request absent = without_value(EntryStatus::kAbsent, DropReason::kNone, 2);
+    CaptureRequest absent = without_value(EntryStatus::kAbsent, DropReason::kNone, 2);
     absent.absent = AbsentReason::kCleared;
     Rig rig;
     (void)rig.capture({a.request(kAll, 1), absent});
-    const Drained drained = rig.drain_all();
+    const DrainedBatches drained = rig.drain_all();
     REQUIRE(drained.rows.size() == 2 && drained.rows[1].entry.absent == AbsentReason::kCleared);
   });
   it("a call without any work for the device is a record all the same", [] {
@@ -92,11 +93,11 @@ void values_and_rows() {
     const Tensor b(Dtype::kU8, {13});
     Rig rig({}, config(8 * kMiB, 256), small_memory(8 * kMiB));
     (void)rig.capture({b.request(kAll, 1), a.request(kAll, 2)});
-    const Drained drained = rig.drain_all();
+    const DrainedBatches drained = rig.drain_all();
     REQUIRE(drained.batches.size() == 1 && drained.rows.size() == 2);
     for (const Batch& batch : drained.batches) {
       REQUIRE(batch.payload_bytes >= kDirectPayloadBytes && batch.direct());
-      const Row& row = drained.rows[1];
+      const IndexRow& row = drained.rows[1];
       const std::byte* const payload = rig.consumer->data()[batch.lane] + batch.location;
       REQUIRE(std::all_of(payload + row.entry.payload_offset + row.entry.payload_bytes,
                           payload + batch.payload_bytes,
@@ -109,13 +110,13 @@ void values_and_rows() {
     Rig rig({}, config(8 * kMiB, 256), small_memory());
     for (int round = 0; round < 20; ++round) {
       (void)rig.capture({b.request(kWantPayload, 1), a.request(kWantPayload, 2), a.request(kWantPayload, 3)});
-      const Drained drained = rig.drain_all();
+      const DrainedBatches drained = rig.drain_all();
       REQUIRE(drained.batches.size() == 1 && drained.rows.size() == 3);
       const Batch& batch = drained.batches[0];
       const std::byte* const payload = rig.consumer->data()[batch.lane] + batch.location;
       std::uint64_t sum = 0;
       for (std::uint64_t i = 0; i < batch.payload_bytes; ++i) sum += static_cast<std::uint64_t>(payload[i]);
-      for (const Row& row : drained.rows) {
+      for (const IndexRow& row : drained.rows) {
         for (const std::byte byte : payload_bytes_of(*rig.consumer, row))
           sum -= static_cast<std::uint64_t>(byte);
       }
@@ -167,7 +168,7 @@ void parts() {
       Rig rig({}, config(16 * kMiB, 256), small_memory(kMiB));
       const CaptureResult result =
           rig.capture({small.request(kAll, 1), large.request(kAll, 2), small.request(kAll, 3)});
-      const Drained drained = rig.drain_all();
+      const DrainedBatches drained = rig.drain_all();
       const Whole whole = whole_of(*rig.consumer, drained, 2);
       const TensorStats expected = reduce(values_of(large.view()).data(), 700 * 301, Dtype::kF32);
       REQUIRE(whole.rows >= 4 || rig.dropped(DropReason::kArenaFull) == 1);
@@ -201,7 +202,7 @@ void the_training_goes_on() {
       const std::vector<std::byte> before = tensor.bytes;
       (void)rig.capture({tensor.request()});
       rig.device->enqueue(kTraining, [&] { tensor.fill(99); });
-      const Drained drained = rig.drain_all();
+      const DrainedBatches drained = rig.drain_all();
       REQUIRE(drained.rows.size() == 1 && payload_bytes_of(*rig.consumer, drained.rows[0]) == before);
       const TensorStats expected = reduce(before.data(), 5000, Dtype::kF32);
       REQUIRE(std::memcmp(&drained.rows[0].entry.stats, &expected, sizeof expected) == 0);
@@ -214,13 +215,13 @@ void the_training_goes_on() {
     const auto memory = std::make_unique<Tensor>(Dtype::kF32, std::vector<std::int64_t>{10, 10});
     {
       Tensor view(Dtype::kF32, {10, 10}, {1, 10}, 1);
-      Request request = view.request();
+      CaptureRequest request = view.request();
       request.tensor.data = memory->bytes.data();
       (void)rig.capture({request});
       std::fill(view.shape.begin(), view.shape.end(), 0);
     }
     rig.device->resume();
-    const Drained drained = rig.drain_all();
+    const DrainedBatches drained = rig.drain_all();
     REQUIRE(drained.rows.size() == 1 && drained.rows[0].entry.stats.count == 100);
   });
   it("a stream that is captured into a graph is left alone", [] {
@@ -241,7 +242,7 @@ void the_training_goes_on() {
     const std::vector<std::byte> before = tensor.bytes;
     (void)rig.capture({tensor.request()});
     tensor.fill(5);
-    const Drained drained = rig.drain_all();
+    const DrainedBatches drained = rig.drain_all();
     REQUIRE(drained.rows.size() == 1 && payload_bytes_of(*rig.consumer, drained.rows[0]) == before);
   });
 }
@@ -257,17 +258,17 @@ void several_streams_and_devices() {
         Tensor tensor(Dtype::kF32, {257 + static_cast<std::int64_t>(t)});
         for (std::uint32_t i = 0; i < 40; ++i) {
           rig.device->enqueue(t, [&tensor, i, t] { tensor.fill(i * 10 + t); });
-          (void)rig.captures->capture(std::vector<Request>{tensor.request(kAll, t * 100 + i)},
+          (void)rig.captures->capture(std::vector<CaptureRequest>{tensor.request(kAll, t * 100 + i)},
                                       {.step = 1, .mode_step = 1, .mode = 1, .call = 0}, t);
         }
         (void)rig.device->synchronize(t);
       });
     }
     for (std::thread& thread : threads) thread.join();
-    const Drained drained = rig.drain_all();
+    const DrainedBatches drained = rig.drain_all();
     REQUIRE(drained.rows.size() == 160 && drained.torn == 0);
     std::vector<bool> seen(160, false);
-    for (const Row& row : drained.rows) {
+    for (const IndexRow& row : drained.rows) {
       const std::uint32_t t = row.entry.name / 100;
       Tensor expected(Dtype::kF32, {257 + static_cast<std::int64_t>(t)});
       expected.fill(row.entry.name % 100 * 10 + t);
@@ -277,10 +278,10 @@ void several_streams_and_devices() {
     }
     REQUIRE(rig.device->violations() == 0);
   });
-  for (const CommitRung rung : {CommitRung::kStreamWrite, CommitRung::kPoll}) {
+  for (const CommitMode commit_mode : {CommitMode::kStreamWrite, CommitMode::kPoll}) {
     it("a step's mark is committed after all that was captured before, on every stream", [&] {
       for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-        Rig rig({.seed = seed, .delay_us = 200, .best_rung = rung});
+        Rig rig({.seed = seed, .delay_us = 200, .best_commit_mode = commit_mode});
         const Tensor tensor(Dtype::kF32, {300});
         (void)rig.capture({tensor.request(kWantStats)}, 1);
         (void)rig.capture({tensor.request(kAll)}, 2);

@@ -22,8 +22,8 @@ RingConfig lane_for_all(std::uint64_t slots = 1024) { return config(8 * kMiB, sl
 
 std::uint64_t committed_with_values(const Rig& rig, const Tensor& tensor) {
   std::uint64_t count = 0;
-  const Drained drained = drain(*rig.consumer, ~std::uint64_t{0}, ~std::uint64_t{0}, false);
-  for (const Row& row : drained.rows) {
+  const DrainedBatches drained = drain(*rig.consumer, ~std::uint64_t{0}, ~std::uint64_t{0}, false);
+  for (const IndexRow& row : drained.rows) {
     const bool saved = row.entry.payload_offset != kNoPayload;
     REQUIRE(!saved || payload_bytes_of(*rig.consumer, row) == tensor.bytes);
     REQUIRE(row.entry.has_stats == 0 || row.entry.stats.count == row.entry.elements);
@@ -37,13 +37,13 @@ std::uint64_t committed_with_values(const Rig& rig, const Tensor& tensor) {
 
 void failures_of_the_device() {
   for (const bool loses : {true, false}) {
-    for (const CommitRung rung : {CommitRung::kStreamWrite, CommitRung::kPoll}) {
+    for (const CommitMode commit_mode : {CommitMode::kStreamWrite, CommitMode::kPoll}) {
       it("a device that fails in the middle keeps or counts every tensor, and nobody waits for it", [&] {
         const Tensor tensor(Dtype::kF32, {1000});
         for (std::uint64_t n = 0; n < 45; ++n) {
           Rig rig({.seed = n + 1,
                    .delay_us = 20,
-                   .best_rung = rung,
+                   .best_commit_mode = commit_mode,
                    .fails_after = n,
                    .failure_loses_work = loses},
                   lane_for_all());
@@ -67,7 +67,7 @@ void failures_of_the_device() {
         rig.capture({tensor.request(kAll, 2), without_value(EntryStatus::kAbsent, DropReason::kNone, 3)});
     REQUIRE(later.kept == 0 && later.not_kept == 1 && rig.dropped(DropReason::kDeviceError) == 2);
     REQUIRE(rig.dropped_bytes(DropReason::kDeviceError) == 80);
-    const Drained drained = rig.drain_all();
+    const DrainedBatches drained = rig.drain_all();
     REQUIRE(drained.rows.size() == 2 && drained.rows[0].entry.reason == DropReason::kDeviceError &&
             drained.rows[1].entry.status == EntryStatus::kAbsent);
     REQUIRE(rig.captures->report().error.find("simulated failure") != std::string::npos);
@@ -84,7 +84,7 @@ void failures_of_the_device() {
     DeviceCapture captures(nullptr, nullptr, main, {});
     REQUIRE(!captures.mark_step_end(0, {}));
     const Tensor tensor(Dtype::kF32, {10});
-    REQUIRE(captures.capture(std::vector<Request>{tensor.request()}, {}, 0).not_kept == 1);
+    REQUIRE(captures.capture(std::vector<CaptureRequest>{tensor.request()}, {}, 0).not_kept == 1);
     REQUIRE(!captures.report().error.empty() && !captures.busy());
   });
 }
@@ -102,7 +102,7 @@ void closing() {
   });
   it("what does not end in time keeps its memory, after the rings are gone", [] {
     static const Tensor kTensor(Dtype::kF32, {5000});  // the device reads it after this case
-    HostDevice* device = nullptr;
+    SimDevice* device = nullptr;
     std::vector<std::shared_ptr<RingMemory>> memories;
     {
       Rig rig({}, lane_for_all());
@@ -115,12 +115,12 @@ void closing() {
     REQUIRE(device->synchronize(kTraining));
     while (memories[1]->slots()[0].commit.load(std::memory_order_acquire) == 0) std::this_thread::yield();
     Consumer consumer(memories);
-    const Drained drained = drain(consumer, ~std::uint64_t{0}, 10, false);
+    const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 10, false);
     REQUIRE(drained.rows.size() == 1 && payload_bytes_of(consumer, drained.rows[0]) == kTensor.bytes);
   });
   it("a forked child captures nothing and disturbs nothing", [] {
     const Tensor tensor(Dtype::kF32, {100});
-    auto rig = std::make_unique<Rig>(HostDeviceOptions{.delay_us = 2000}, lane_for_all());
+    auto rig = std::make_unique<Rig>(SimDeviceOptions{.delay_us = 2000}, lane_for_all());
     (void)rig->capture({tensor.request()});
     const pid_t child = ::fork();
     if (child == 0) {
@@ -149,8 +149,8 @@ void early_words() {
       }
       std::uint64_t rows = 0;
       while (rows < 8) {
-        const Drained drained = drain(*rig.consumer, ~std::uint64_t{0}, ~std::uint64_t{0}, false);
-        for (const Row& row : drained.rows) {
+        const DrainedBatches drained = drain(*rig.consumer, ~std::uint64_t{0}, ~std::uint64_t{0}, false);
+        for (const IndexRow& row : drained.rows) {
           REQUIRE(row.entry.payload_offset == kNoPayload ||
                   payload_bytes_of(*rig.consumer, row) == tensor.bytes);
           REQUIRE(row.entry.stats.count == 5000);
@@ -166,9 +166,9 @@ void early_words() {
     const Tensor tensor(Dtype::kF32, {5000});
     Rig rig({}, lane_for_all());
     std::atomic<std::uint64_t>& early = rig.main.memory()->control().early_commits;
-    for (const CommitRung rung :
-         {CommitRung::kStreamWrite, CommitRung::kCommitKernel, CommitRung::kPoll, CommitRung::kPoll}) {
-      REQUIRE(rig.capture({tensor.request()}).kept == 1 && rig.captures->report().rung == rung);
+    for (const CommitMode commit_mode :
+         {CommitMode::kStreamWrite, CommitMode::kCommitKernel, CommitMode::kPoll, CommitMode::kPoll}) {
+      REQUIRE(rig.capture({tensor.request()}).kept == 1 && rig.captures->report().commit_mode == commit_mode);
       early.fetch_add(3, std::memory_order_relaxed);  // as the consumer counts them
     }
     REQUIRE(rig.captures->report().early_commits == 12);
@@ -179,8 +179,8 @@ void early_words() {
 // ---- a producer that is killed
 
 /// The child captures until it is killed; it says where its lane is, then how many records it has asked for.
-[[noreturn]] void produce_until_killed(int to_parent, std::uint64_t seed, CommitRung rung) {
-  Rig rig({.seed = seed, .delay_us = 100, .best_rung = rung}, lane_for_all(64));
+[[noreturn]] void produce_until_killed(int to_parent, std::uint64_t seed, CommitMode commit_mode) {
+  Rig rig({.seed = seed, .delay_us = 100, .best_commit_mode = commit_mode}, lane_for_all(64));
   Tensor tensor(Dtype::kF32, {3000});
   const std::vector<int> fds = rig.main.fds();  // of the main ring and its lane
   const auto bytes = static_cast<ssize_t>(2 * sizeof(int));
@@ -192,7 +192,7 @@ void early_words() {
 }
 
 /// Whether the row has the values that its number says.
-bool row_is_right(const Consumer& consumer, const Row& row) {
+bool row_is_right(const Consumer& consumer, const IndexRow& row) {
   Tensor expected(Dtype::kF32, {3000});
   expected.fill(row.entry.name);
   const TensorStats stats = reduce(expected.view());
@@ -201,14 +201,14 @@ bool row_is_right(const Consumer& consumer, const Row& row) {
 }
 
 void killed_producers() {
-  for (const CommitRung rung : {CommitRung::kStreamWrite, CommitRung::kPoll}) {
+  for (const CommitMode commit_mode : {CommitMode::kStreamWrite, CommitMode::kPoll}) {
     it("of a producer that was killed in flight records are whole or torn, never wrong", [&] {
       std::uint64_t rows = 0;
       for (std::uint64_t seed = 1; seed <= 15; ++seed) {
         int ends[2] = {-1, -1};
         REQUIRE(::pipe(ends) == 0);
         const pid_t child = ::fork();
-        if (child == 0) produce_until_killed(ends[1], seed, rung);
+        if (child == 0) produce_until_killed(ends[1], seed, commit_mode);
         int fds[2] = {-1, -1};
         REQUIRE(::read(ends[0], fds, sizeof fds) == sizeof fds);
         std::vector<std::shared_ptr<RingMemory>> memories;
@@ -220,8 +220,8 @@ void killed_producers() {
         Consumer consumer(memories);
         std::uint64_t taken = 0;
         const auto take = [&](bool dead) {
-          const Drained drained = drain(consumer, ~std::uint64_t{0}, ~std::uint64_t{0}, dead);
-          for (const Row& row : drained.rows)
+          const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, ~std::uint64_t{0}, dead);
+          for (const IndexRow& row : drained.rows)
             REQUIRE(row.entry.status != EntryStatus::kOk || row_is_right(consumer, row));
           taken += drained.rows.size();
           release(consumer, drained);

@@ -4,9 +4,9 @@
 #include <thread>
 #include <vector>
 
-#include "device/device_pieces.hpp"
+#include "device/device_allocations.hpp"
 #include "device_rig.hpp"
-#include "sim/host_pace.hpp"
+#include "sim/sim_pace.hpp"
 
 namespace {
 
@@ -15,14 +15,14 @@ using namespace tdcore::testing;
 
 constexpr std::uint64_t kTensorBytes = 50'000 * sizeof(float);  // five of them fill an arena of 1 MiB
 
-Drained drain_now(const Rig& rig) {
+DrainedBatches drain_now(const Rig& rig) {
   return drain(*rig.consumer, ~std::uint64_t{0}, ~std::uint64_t{0}, false);
 }
 
 /// Rows with that reason.
-std::uint64_t rows_with(const Drained& drained, DropReason reason, EntryStatus status) {
+std::uint64_t rows_with(const DrainedBatches& drained, DropReason reason, EntryStatus status) {
   std::uint64_t count = 0;
-  for (const Row& row : drained.rows)
+  for (const IndexRow& row : drained.rows)
     count += row.entry.reason == reason && row.entry.status == status ? 1 : 0;
   return count;
 }
@@ -37,18 +37,18 @@ void fifo_space() {
   it("stretches in use never overlap, also after places that were asked for and not taken", [] {
     constexpr std::uint64_t kSize = 100;
     FifoSpace space(kSize);
-    std::deque<Stretch> used;
-    HostPace draw(7, 0);
+    std::deque<Extent> used;
+    SimPace draw(7, 0);
     std::uint64_t taken = 0;
     for (int i = 0; i < 20'000; ++i) {
-      const Stretch stretch = space.place(1 + draw.draw(i % 2 == 0 ? kSize : kSize / 8));
-      const bool fits = space.fits(stretch);
+      const Extent extent = space.place(1 + draw.draw(i % 2 == 0 ? kSize : kSize / 8));
+      const bool fits = space.fits(extent);
       if (fits && draw.draw(2) == 0) {
-        space.take(stretch);
-        used.push_back(stretch);
+        space.take(extent);
+        used.push_back(extent);
         ++taken;
         std::uint64_t owners[kSize] = {};
-        for (const Stretch& each : used) {
+        for (const Extent& each : used) {
           REQUIRE(space.at(each) + (each.end - each.begin) <= kSize);
           for (std::uint64_t at = each.begin; at < each.end; ++at) REQUIRE(++owners[at % kSize] == 1);
         }
@@ -61,34 +61,34 @@ void fifo_space() {
   });
 }
 
-/// Two pieces on one stream, each half of a memory, neither done; whoever takes the first half.
+/// Two allocations on one stream, each half of a memory, neither done; whoever takes the first half.
 void taking_what_is_in_use() {
   constexpr std::uint64_t kHalf = 100;
   struct Half {
     explicit Half(StreamHandle stream) {
-      REQUIRE(pieces.make(device, 4));
+      REQUIRE(allocations.make(device, 4));
       device.pause();
       for (int i = 0; i < 2; ++i) {
-        Piece& piece = pieces.next();
-        piece.start(stream);
-        piece.memory = space.place(kHalf);
-        space.take(piece.memory);
-        REQUIRE(device.record_event(piece.event, stream));
-        pieces.push();
+        Allocation& allocation = allocations.next();
+        allocation.start(stream);
+        allocation.memory = space.place(kHalf);
+        space.take(allocation.memory);
+        REQUIRE(device.record_event(allocation.event, stream));
+        allocations.push();
       }
     }
     ~Half() { device.resume(); }
     bool take(StreamHandle stream, Reuse reuse) {
       bool refused = false;
-      const bool taken = make_room(device, pieces, space, space.place(kHalf), stream, reuse, refused);
+      const bool taken = make_room(device, allocations, space, space.place(kHalf), stream, reuse, refused);
       REQUIRE(!refused);
       return taken;
     }
     std::uint64_t waits() const { return device.operations() - 2; }
 
-    HostDevice device;
+    SimDevice device;
     FifoSpace space{2 * kHalf};
-    PieceList pieces;
+    AllocationList allocations;
   };
   it("work under a known handle waits for what it overwrites: another stream may have had the handle", [] {
     for (const Reuse reuse : {Reuse::kBehindSameStream, Reuse::kStreamWaits}) {
@@ -114,7 +114,7 @@ void full_arenas() {
     for (int i = 0; i < 8; ++i)
       kept += rig.capture({tensor.request(kAll), small.request(kWantStats, 1)}).kept;
     rig.device->resume();
-    const Drained drained = rig.drain_all();
+    const DrainedBatches drained = rig.drain_all();
     REQUIRE(kept == 5 + 8 && drained.rows.size() == 16);
     REQUIRE(rows_with(drained, DropReason::kArenaFull, EntryStatus::kSkipped) == 3);
     REQUIRE(rig.dropped(DropReason::kArenaFull) == 3 &&
@@ -128,10 +128,10 @@ void full_arenas() {
     rig.device->pause();
     for (int i = 0; i < 8; ++i) (void)rig.capture({tensor.request(kWantPayload)});
     rig.device->resume();
-    const Drained drained = rig.drain_all();
+    const DrainedBatches drained = rig.drain_all();
     REQUIRE(rows_with(drained, DropReason::kDegraded, EntryStatus::kOk) == 3);
     REQUIRE(rig.dropped(DropReason::kDegraded) == 3 && drained.torn == 0);
-    for (const Row& row : drained.rows) {
+    for (const IndexRow& row : drained.rows) {
       if (row.entry.reason != DropReason::kDegraded) continue;
       REQUIRE(row.entry.has_stats == 1 && row.entry.stats.count == 50'000 && row.entry.payload_bytes == 0);
     }
@@ -145,9 +145,9 @@ void full_arenas() {
       REQUIRE(rig.capture({tensor.request(kAll, static_cast<std::uint32_t>(i))}).kept == 1);
     }
     rig.device->resume();
-    const Drained drained = rig.drain_all();
+    const DrainedBatches drained = rig.drain_all();
     REQUIRE(drained.rows.size() == 20);
-    for (const Row& row : drained.rows) {
+    for (const IndexRow& row : drained.rows) {
       Tensor expected(Dtype::kF32, {50'000});
       expected.fill(row.entry.name);
       REQUIRE(payload_bytes_of(*rig.consumer, row) == expected.bytes);
@@ -175,7 +175,7 @@ void full_arenas() {
     std::uint64_t kept = 0;
     for (int i = 0; i < 300; ++i) kept += rig.capture({tensor.request(kAll)}).kept;
     rig.device->resume();
-    const Drained drained = rig.drain_all();
+    const DrainedBatches drained = rig.drain_all();
     REQUIRE(kept == 256 && rig.dropped(DropReason::kArenaFull) == 44 && drained.rows.size() == 300);
   });
   it("statistics reuse scratch behind the same stream, whatever is under way", [] {
@@ -186,7 +186,7 @@ void full_arenas() {
     for (int i = 0; i < 10; ++i) kept += rig.capture({tensor.request(kWantStats)}).kept;
     rig.device->resume();
     REQUIRE(kept == 10);
-    for (const Row& row : rig.drain_all().rows) REQUIRE(row.entry.stats.count == 10'000'000);
+    for (const IndexRow& row : rig.drain_all().rows) REQUIRE(row.entry.stats.count == 10'000'000);
     REQUIRE(rig.device->violations() == 0);
   });
   it("statistics of another stream find no scratch then, and say so", [] {
@@ -208,8 +208,8 @@ void full_arenas() {
       rig.device->enqueue(kTraining, [&tensor, i] { tensor.fill(i); });
       REQUIRE(rig.capture({tensor.request(kAll, static_cast<std::uint32_t>(i))}).not_kept == 0 || i == 0);
       if (i % 50 != 49) continue;
-      const Drained drained = rig.drain_all();
-      for (const Row& row : drained.rows) {
+      const DrainedBatches drained = rig.drain_all();
+      for (const IndexRow& row : drained.rows) {
         Tensor expected(Dtype::kBF16, {1501});
         expected.fill(row.entry.name);
         REQUIRE(payload_bytes_of(*rig.consumer, row) == expected.bytes);
@@ -225,35 +225,35 @@ void full_rings() {
   it("a full ring in the middle of a call drops under policy drop, and counts each tensor once", [] {
     Rig rig({}, lane_with(FullPolicy::kDrop, kMiB));
     const Tensor tensor(Dtype::kF32, {20'000});
-    std::vector<Request> requests(40, tensor.request());
+    std::vector<CaptureRequest> requests(40, tensor.request());
     const CaptureResult result = rig.capture(requests);
-    const Drained drained = rig.drain_all();
+    const DrainedBatches drained = rig.drain_all();
     REQUIRE(result.kept + result.not_kept == 40 && result.not_kept > 20);
     REQUIRE(rig.dropped(DropReason::kRingFull) + rig.dropped(DropReason::kArenaFull) == result.not_kept);
     std::uint64_t with_values = 0;
-    for (const Row& row : drained.rows) with_values += row.entry.status == EntryStatus::kOk ? 1 : 0;
+    for (const IndexRow& row : drained.rows) with_values += row.entry.status == EntryStatus::kOk ? 1 : 0;
     REQUIRE(with_values == result.kept && rig.dropped(DropReason::kRingFull) > 0);
   });
   it("a full ring keeps the statistics under policy degrade", [] {
     Rig rig({}, lane_with(FullPolicy::kDegrade, kMiB));
     const Tensor tensor(Dtype::kF32, {20'000});
-    const CaptureResult result = rig.capture(std::vector<Request>(40, tensor.request()));
-    const Drained drained = rig.drain_all();
+    const CaptureResult result = rig.capture(std::vector<CaptureRequest>(40, tensor.request()));
+    const DrainedBatches drained = rig.drain_all();
     REQUIRE(result.kept + rig.dropped(DropReason::kRingFull) == 40 && drained.rows.size() == result.kept);
     REQUIRE(rows_with(drained, DropReason::kDegraded, EntryStatus::kOk) ==
             rig.dropped(DropReason::kDegraded));
     REQUIRE(rig.dropped(DropReason::kDegraded) > 10);
-    for (const Row& row : drained.rows) REQUIRE(row.entry.stats.count == 20'000);
+    for (const IndexRow& row : drained.rows) REQUIRE(row.entry.stats.count == 20'000);
   });
   it("a full ring is waited for under policy block", [] {
     Rig rig({.seed = 2, .delay_us = 20}, lane_with(FullPolicy::kBlock, kMiB));
     const Tensor tensor(Dtype::kF32, {20'000});
     CaptureResult result;
-    std::thread producer([&] { result = rig.capture(std::vector<Request>(60, tensor.request())); });
+    std::thread producer([&] { result = rig.capture(std::vector<CaptureRequest>(60, tensor.request())); });
     std::size_t rows = 0;
     while (rows < 60) {
-      const Drained drained = drain_now(rig);
-      for (const Row& row : drained.rows) REQUIRE(payload_bytes_of(*rig.consumer, row) == tensor.bytes);
+      const DrainedBatches drained = drain_now(rig);
+      for (const IndexRow& row : drained.rows) REQUIRE(payload_bytes_of(*rig.consumer, row) == tensor.bytes);
       rows += drained.rows.size();
       release(*rig.consumer, drained);
       std::this_thread::yield();
@@ -266,7 +266,7 @@ void full_rings() {
     lane.block_timeout = std::chrono::milliseconds(1);
     Rig rig({}, lane);
     const Tensor tensor(Dtype::kF32, {20'000});
-    const CaptureResult result = rig.capture(std::vector<Request>(60, tensor.request()));
+    const CaptureResult result = rig.capture(std::vector<CaptureRequest>(60, tensor.request()));
     REQUIRE(result.kept < 20 && result.kept + rig.dropped(DropReason::kRingFull) == 60);
     rig.settle();
   });

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "capture/helper_pool.hpp"
+#include "base/helper_pool.hpp"
 #include "captured.hpp"
 #include "check.hpp"
 

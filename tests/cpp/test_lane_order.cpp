@@ -17,7 +17,7 @@
 #include "check.hpp"
 #include "lanes.hpp"
 #include "ring/consumer/consumer.hpp"
-#include "ring/consumer/drained.hpp"
+#include "ring/consumer/drained_batches.hpp"
 
 namespace {
 
@@ -72,15 +72,16 @@ void turns() {
     Ring ring(laned(2, 64));
     take_all(ring);
     Consumer consumer(ring.memories());
-    std::vector<Drained> drains;
+    std::vector<DrainedBatches> drains;
     for (std::uint32_t i = 0; i < 30; ++i) DeviceRecord(lane_of(ring, i % 3), 640, i, kGuard, i).finish();
     std::uint64_t ticket = 0;
     for (std::uint64_t size = 1; ticket < 30; size = size % 5 + 1) {
       drains.push_back(drain(consumer, 2'100 * size, 3 * size, false));
       REQUIRE(drains.back().first.ticket == ticket && drains.back().end.ticket > ticket);
-      for (const Row& row : drains.back().rows) REQUIRE(row.ticket == ticket++ && row.step == row.entry.name);
+      for (const IndexRow& row : drains.back().rows)
+        REQUIRE(row.ticket == ticket++ && row.step == row.entry.name);
     }
-    for (const Drained& each : drains) release(consumer, each);
+    for (const DrainedBatches& each : drains) release(consumer, each);
     REQUIRE(consumer.pending_records() == 0 && consumer.released().ticket == 30);
   });
 }
@@ -297,9 +298,9 @@ void death() {
       records.emplace_back(lane_of(ring, i % 3), 64, i, kGuard);
       if (i % 2 == 0) records.back().finish();
     }
-    const Drained drained = drain(consumer, kAll, 100, true);
+    const DrainedBatches drained = drain(consumer, kAll, 100, true);
     REQUIRE(drained.torn == 4 && drained.rows.size() == 5 && drained.end.ticket == 9);
-    for (const Row& row : drained.rows) REQUIRE(row.step % 2 == 0);
+    for (const IndexRow& row : drained.rows) REQUIRE(row.step % 2 == 0);
     release(consumer, drained);
     REQUIRE(torn_is(consumer, 4) && consumer.pending_bytes() == 0);
     for (std::size_t lane = 0; lane < 3; ++lane) REQUIRE(!put(lane_of(ring, lane), 64, 1));
@@ -323,7 +324,7 @@ void death() {
       late.finish();
     }
     Consumer last(ring.memories());
-    const Drained drained = drain(last, kAll, 100, true);
+    const DrainedBatches drained = drain(last, kAll, 100, true);
     release(last, drained);
     REQUIRE(drained.torn == 1 && torn_is(last, 1) && last.pending_bytes() == 0);
   });
@@ -366,9 +367,9 @@ void crowd() {
     std::uint64_t new_from = 0;
     unsigned turn = 0;
     while (new_from < kCrowd * kEach) {
-      const Drained drained = drain(*consumer, kAll, 100, false);
+      const DrainedBatches drained = drain(*consumer, kAll, 100, false);
       bad += drained.torn;
-      for (const Row& row : drained.rows) {
+      for (const IndexRow& row : drained.rows) {
         if (row.ticket < new_from) continue;  // read before, by one that was dropped
         const Batch& batch = drained.batches[static_cast<std::size_t>(&row - drained.rows.data())];
         bad += row.ticket != new_from++ || row.step != expected[batch.lane]++ ? 1 : 0;

@@ -17,7 +17,7 @@
 #include "check.hpp"
 #include "lanes.hpp"
 #include "ring/consumer/consumer.hpp"
-#include "ring/consumer/drained.hpp"
+#include "ring/consumer/drained_batches.hpp"
 #include "segment/segment.hpp"
 
 namespace {
@@ -193,7 +193,7 @@ void device_records() {
       REQUIRE(ring.early_commits() == 1 && consumer.early_commits() == 1);
       early.write_values();
       REQUIRE(put(ring, 64, 1));
-      const Drained drained = drain(consumer, kAll, 100, false);
+      const DrainedBatches drained = drain(consumer, kAll, 100, false);
       REQUIRE(drained.records == 2 && drained.torn == 1);  // the main ring's is no batch
       REQUIRE(drained.rows.size() == 2 && drained.payload_bytes == 1280);
       REQUIRE(ring.early_commits() == 1);
@@ -209,7 +209,7 @@ void device_records() {
     early.write_word();
     REQUIRE(!consumer.next(false) && ring.early_commits() == 1);
     early.write_values();
-    const Drained drained = drain(consumer, kAll, 100, false);
+    const DrainedBatches drained = drain(consumer, kAll, 100, false);
     REQUIRE(drained.rows.size() == 1 && drained.rows[0].entry.stats.count == 12);
   });
   it("what is early when the trainer dies is torn", [] {
@@ -220,7 +220,7 @@ void device_records() {
     early.write_word();
     const DeviceRecord whole(*ring.lanes()[0], 640, 6, kGuard);
     whole.finish();
-    const Drained drained = drain(consumer, kAll, 100, true);
+    const DrainedBatches drained = drain(consumer, kAll, 100, true);
     REQUIRE(drained.torn == 1 && drained.rows.size() == 1 && drained.rows[0].step == 6);
     release(consumer, drained);
     REQUIRE(torn_of(ring) == 1 && consumer.pending_bytes() == 0);
@@ -237,7 +237,7 @@ void device_records() {
       if (fault == 2) header.payload_offset += 4;
       bad.rewrite_header();
       bad.finish();
-      const Drained drained = drain(consumer, kAll, 100, false);
+      const DrainedBatches drained = drain(consumer, kAll, 100, false);
       REQUIRE(drained.torn == 1 && drained.rows.empty());
     }
   });
@@ -249,7 +249,7 @@ void device_records() {
       const std::uint64_t bytes = i % 2 == 0 ? 640 : kDirectPayloadBytes;
       DeviceRecord(i % 4 == 0 ? ring : *ring.lanes()[i % 4 - 1], bytes, 100 + i, kGuard + i, i).finish();
     }
-    Drained drained = drain(consumer, kAll, 100, false);
+    DrainedBatches drained = drain(consumer, kAll, 100, false);
     REQUIRE(drained.rows.size() == 12 && drained.payload_bytes == 6 * (640 + kDirectPayloadBytes));
     const std::vector<std::string> names(12, "t");
     const Segment segment = plan_segment(drained.rows, drained.batches, consumer.data(), names);
@@ -258,7 +258,7 @@ void device_records() {
     for (const SegmentPiece& piece : segment.pieces())
       file.append(reinterpret_cast<const char*>(piece.data), piece.bytes);
     REQUIRE(file.size() == segment.file_bytes);
-    for (const Row& row : drained.rows) {
+    for (const IndexRow& row : drained.rows) {
       const char value = static_cast<char>(100 + row.entry.name);
       REQUIRE(file.substr(row.segment_offset, row.entry.payload_bytes) ==
               std::string(row.entry.payload_bytes, value));

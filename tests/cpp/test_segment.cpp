@@ -16,7 +16,7 @@
 
 #include "base/crc32c.hpp"
 #include "check.hpp"
-#include "ring/consumer/drained.hpp"
+#include "ring/consumer/drained_batches.hpp"
 #include "ring/ring.hpp"
 #include "segment/file_writer.hpp"
 #include "segment/segment.hpp"
@@ -121,10 +121,10 @@ void draining() {
     put(ring, {.entries = {floats(1, 4, 0), without_payload()}, .payload_bytes = 64});
     REQUIRE(ring.put_document("collections.json", "{}"));
     put(ring, {.entries = {floats(2, 1, 0)}, .payload_bytes = 64, .step = 8});
-    const Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
+    const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 100, false);
     REQUIRE(drained.records == 3 && drained.torn == 0 && drained.rows.size() == 3 &&
             drained.payload_bytes == 20);
-    const Row& first = drained.rows.at(0);
+    const IndexRow& first = drained.rows.at(0);
     REQUIRE(first.step == 7 && first.mode == 2 && first.mode_step == 3 && first.time_ns == 99 &&
             first.ticket == 0);
     REQUIRE(first.entry.name == 1 && first.location != kNoPayload);
@@ -141,7 +141,7 @@ void draining() {
     REQUIRE(drain(consumer, 1, 100, false).records == 1);
     REQUIRE(drain(consumer, ~std::uint64_t{0}, 0, false).records == 1);
     REQUIRE(drain(consumer, ~std::uint64_t{0}, 2, false).records == 2);
-    const Drained last = drain(consumer, ~std::uint64_t{0}, 100, false);
+    const DrainedBatches last = drain(consumer, ~std::uint64_t{0}, 100, false);
     REQUIRE(last.records == 1 && last.first.ticket == 4 && last.end.ticket == 5);
     REQUIRE(drain(consumer, 1, 1, false).records == 0);
   });
@@ -184,7 +184,7 @@ void draining() {
                    std::memcpy(record + sizeof(BatchHeader) + sizeof(Entry), &entry, sizeof(Entry));
                  }});
       put(ring, {.entries = {floats(3, 4, 0)}, .payload_bytes = 64});
-      const Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
+      const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 100, false);
       REQUIRE(drained.records == 2 && drained.torn == 1 && drained.rows.size() == 2 &&
               drained.payload_bytes == 32);
       REQUIRE(drained.rows.back().entry.name == 3);
@@ -213,7 +213,7 @@ void draining() {
     Ring ring(config());
     Consumer consumer(ring.memory());
     ring.abort(ring.try_reserve(RecordKind::kBatch, 64, 64));
-    const Drained drained = drain(consumer, 1, 1, false);
+    const DrainedBatches drained = drain(consumer, 1, 1, false);
     REQUIRE(drained.records == 0 && drained.torn == 0 && drained.end.ticket == 1);
   });
 }
@@ -228,7 +228,7 @@ void planning() {
     put(ring, {.entries = {floats(0, 3, 0), without_payload(), floats(1, 5, 64)}, .payload_bytes = 128}, 1);
     put(ring, {.entries = {floats(2, 1000, 0), floats(3, 100'000, 4032)}, .payload_bytes = kLarge}, 2);
     put(ring, {.entries = {floats(0, 16, 0)}, .payload_bytes = 64, .step = 8}, 3);
-    Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
+    DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 100, false);
     const std::vector<std::string> names = {"a", "b\"\\\n", "c", "d\xc3\xbc"};
     const Segment segment = plan_segment(drained.rows, drained.batches, consumer.data(), names);
     const std::vector<SegmentPiece> pieces = segment.pieces();
@@ -242,7 +242,7 @@ void planning() {
       REQUIRE(reinterpret_cast<std::uintptr_t>(piece.data) % kPageBytes == 0 &&
               piece.bytes % kPageBytes == 0);
     }
-    for (const Row& row : drained.rows) {
+    for (const IndexRow& row : drained.rows) {
       if (row.location == kNoPayload) {
         REQUIRE(row.segment_offset == kNoPayload && row.crc32c == 0);
         continue;
@@ -277,7 +277,7 @@ void planning() {
                .payload_bytes = 384,
                .step = -1});
     put(ring, {.entries = {floats(0, 1, 0), floats(1, 1, 64)}, .payload_bytes = 128, .step = -1});
-    Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
+    DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 100, false);
     const std::vector<std::string> names = {"w", "w@-1~3"};
     const std::string json =
         json_of(joined(plan_segment(drained.rows, drained.batches, consumer.data(), names).pieces()));
@@ -292,7 +292,7 @@ void planning() {
     Ring ring(config());
     Consumer consumer(ring.memory());
     put(ring, {.entries = {without_payload()}});
-    Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
+    DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 100, false);
     const Segment segment = plan_segment(drained.rows, drained.batches, consumer.data(), {});
     REQUIRE(drained.rows.size() == 1 && segment.file_bytes == 0 && segment.pieces().empty());
   });
@@ -300,7 +300,7 @@ void planning() {
     Ring ring(config());
     Consumer consumer(ring.memory());
     put(ring, {.entries = {floats(0, 0, 0)}});
-    Drained drained = drain(consumer, ~std::uint64_t{0}, 100, false);
+    DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 100, false);
     const std::vector<std::string> names = {"empty"};
     const Segment segment = plan_segment(drained.rows, drained.batches, consumer.data(), names);
     REQUIRE(segment.file_bytes == kPageBytes && drained.rows.at(0).segment_offset == kPageBytes);

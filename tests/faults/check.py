@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tdcore import _core, layout
+from tdcore import _core
+from tdcore.format import layout
 from tdcore.trial import create_trial
 from tests.faults.outcome import Outcome
 from tests.faults.values import Spec, value

@@ -20,9 +20,9 @@ from unittest import mock
 from urllib.parse import quote
 
 from tdcore.errors import RunNotFound
-from tdcore.layout import end_key
+from tdcore.format.layout import end_key
+from tdcore.maintenance.upload import upload
 from tdcore.sinks.spool import find_spools
-from tdcore.upload import upload
 from tests.faults.check import check_bucket, check_trial
 from tests.faults.outcome import Outcome, Result
 from tests.faults.processes import ProcessJob, storage_of

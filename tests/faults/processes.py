@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from tdcore.flusher import FlusherOptions
-from tdcore.layout import end_key
+from tdcore.format.layout import end_key
 from tests.faults.outcome import Outcome
 from tests.faults.scenario import Scenario
 from tests.faults.weather import Weather

@@ -20,10 +20,10 @@ from pathlib import Path
 from unittest import mock
 
 from tdcore import _core
-from tdcore.attempts import claim_attempt
 from tdcore.flusher import Flusher, FlusherOptions
 from tdcore.flusher.messages import print_message
 from tdcore.flusher.upload_journal import UploadJournal
+from tdcore.session.attempts import claim_attempt
 from tdcore.sinks.base import Buffer
 from tdcore.sinks.s3 import S3Sink
 from tdcore.sinks.spool import Spool

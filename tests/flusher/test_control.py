@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tdcore import _core
-from tdcore.control import MAX_CAPTURE_REQUESTS
 from tdcore.flusher import control_requests
 from tdcore.flusher.control_requests import ControlRequests
-from tdcore.layout import capture_key, stop_key
+from tdcore.format.control import MAX_CAPTURE_REQUESTS
+from tdcore.format.layout import capture_key, stop_key
 from tdcore.sinks import MemorySink, SinkError
 from tests.flushing import QUICK, FlusherThread, Trainer
 from tests.waiting import wait_until

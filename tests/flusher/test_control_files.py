@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tdcore.layout import capture_key, stop_key
+from tdcore.format.layout import capture_key, stop_key
 from tdcore.sinks import LocalSink
 from tests.flushing import MIB, Trainer, payloads, read_end, read_index, spawn_flusher, weights
 from tests.waiting import wait_until

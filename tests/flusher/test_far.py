@@ -20,11 +20,11 @@ from tdcore import _core
 from tdcore.flusher import Flusher, FlusherOptions
 from tdcore.flusher.destination import open_destination
 from tdcore.flusher.ledger import IndexEntry, Ledger
-from tdcore.layout import index_prefix
+from tdcore.format.layout import index_prefix
+from tdcore.maintenance.upload import upload
 from tdcore.sinks import Sink
 from tdcore.sinks.s3 import S3Sink
 from tdcore.sinks.spooled import SpooledSink
-from tdcore.upload import upload
 from tests.flushing import (
     MIB,
     QUICK,

@@ -21,7 +21,7 @@ from tdcore.flusher.compactor import Compactor
 from tdcore.flusher.index_summary import IndexSummary
 from tdcore.flusher.ledger import IndexEntry, Ledger
 from tdcore.flusher.merge import next_group
-from tdcore.layout import FileRange, data_prefix, index_prefix
+from tdcore.format.layout import FileRange, data_prefix, index_prefix
 from tdcore.session import RingConfig, Session
 from tdcore.sinks import MemorySink
 from tests.flushing import Trainer, read_index

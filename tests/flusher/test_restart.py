@@ -10,7 +10,7 @@ import pytest
 
 from tdcore import _core
 from tdcore.flusher import Flusher, FlusherOptions
-from tdcore.layout import data_prefix, index_prefix
+from tdcore.format.layout import data_prefix, index_prefix
 from tdcore.sinks import MemorySink
 from tests.flushing import (
     FlusherThread,

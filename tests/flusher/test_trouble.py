@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tdcore.flusher import FlusherOptions
-from tdcore.layout import COLLECTIONS_KEY, RUN_KEY, data_prefix
+from tdcore.format.layout import COLLECTIONS_KEY, RUN_KEY, data_prefix
 from tdcore.sinks import LocalSink, MemorySink, SinkError
 from tdcore.trial import create_trial
 from tests.flushing import (

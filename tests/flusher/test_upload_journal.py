@@ -10,7 +10,7 @@ import pytest
 from tdcore.flusher.index_summary import IndexGap, IndexSummary
 from tdcore.flusher.ledger import IndexEntry, Ledger
 from tdcore.flusher.upload_journal import UploadJournal
-from tdcore.layout import FileRange
+from tdcore.format.layout import FileRange
 from tdcore.sinks import MemorySink
 from tests.flushing import Trainer, flush_all, weights
 

@@ -13,7 +13,7 @@ import pytest
 
 from tdcore import _core
 from tdcore.flusher import Flusher, FlusherOptions
-from tdcore.layout import COLLECTIONS_KEY, INDEX_SCHEMA, data_prefix, index_prefix, stop_key
+from tdcore.format.layout import COLLECTIONS_KEY, INDEX_SCHEMA, data_prefix, index_prefix, stop_key
 from tdcore.sinks import MemorySink
 from tests.flushing import (
     MIB,

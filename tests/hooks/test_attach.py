@@ -358,7 +358,7 @@ def test_nothing_of_ours_stands_in_the_tracebacks_of_the_script(watch: Watch) ->
 
 @pytest.mark.supports("tdcore run, plain loop", "cost")
 def test_a_step_that_is_not_saved_costs_one_look_at_its_loss(watch: Watch) -> None:
-    from tdcore.config import SaveConfig
+    from tdcore.config.save_config import SaveConfig
 
     watched = watch(save_config=SaveConfig(save_interval=1000))
     model = Net()

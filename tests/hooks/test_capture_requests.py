@@ -15,10 +15,10 @@ from torch import nn
 
 import tdcore as td
 from tdcore.actions import CaptureMore
-from tdcore.collection import Collection
-from tdcore.control import CaptureRequest
+from tdcore.config.collection import Collection
+from tdcore.format.control import CaptureRequest
+from tdcore.format.layout import TensorKind, capture_key, stop_key
 from tdcore.hooks.pytorch import Hook
-from tdcore.layout import TensorKind, capture_key, stop_key
 from tdcore.rules import VanishingGradient, run
 from tdcore.sinks import LocalSink
 from tests.waiting import PATIENCE_SECONDS, wait_until

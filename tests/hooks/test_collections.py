@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 import tdcore as td
-from tdcore.collection import OLDER_REGEX, CollectionConfig
-from tdcore.config import SaveConfig, SaveConfigMode
+from tdcore.config.built_in_collections import OLDER_REGEX
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.hooks.pytorch import Hook
 from tdcore.modes import ModeKeys
 

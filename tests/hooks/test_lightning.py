@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import tdcore as td
-from tdcore.layout import stop_key
+from tdcore.format.layout import stop_key
 
 pytest.importorskip("lightning")
 import lightning.pytorch as pl

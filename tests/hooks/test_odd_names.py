@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import tdcore as td
 from tdcore import _core
+from tdcore.format.layout import MAX_NAME_CHARS, TensorKind
 from tdcore.hooks.pytorch import Hook
-from tdcore.layout import MAX_NAME_CHARS, TensorKind
 from tdcore.session import Session
 from tests.hooks.conftest import MakeHook, ReadRun
 

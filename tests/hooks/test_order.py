@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tdcore.config import SaveConfig
+from tdcore.config.save_config import SaveConfig
 
 from .conftest import Captured, MakeHook, ReadRun
 from .models import Net, train
@@ -78,7 +78,7 @@ def test_the_value_of_a_gradient_is_its_own_whatever_its_place(
 
 
 def test_products_go_with_their_tensors(make_hook: MakeHook, read_run: ReadRun) -> None:
-    from tdcore.config import ReductionConfig
+    from tdcore.config.reduction_config import ReductionConfig
 
     reductions = ReductionConfig(reductions=["prod"])
     hook = make_hook(include_collections=["gradients", "biases"], reduction_config=reductions)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tdcore.config import SaveConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.rules.library.first_non_finite import FirstNonFinite
 from tests.rules.trainings import judge_run
 

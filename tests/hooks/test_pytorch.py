@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from tdcore import modes
-from tdcore.collection import Collection, CollectionConfig
-from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode
+from tdcore.config.collection import Collection
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
 
 from .conftest import MakeHook, ReadRun

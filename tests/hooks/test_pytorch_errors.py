@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from tdcore.errors import StopTraining
+from tdcore.format.layout import stop_key
 from tdcore.hooks.pytorch import Hook
-from tdcore.layout import stop_key
 from tdcore.session import StopRequest
 from tests.waiting import wait_until
 

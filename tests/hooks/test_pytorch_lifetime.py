@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import optimizer as optimizer_module
 
 import tdcore as td
-from tdcore.config import SaveConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.hooks.pytorch import Hook
 
 from .conftest import MakeHook, ReadRun

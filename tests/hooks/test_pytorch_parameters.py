@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from tdcore import modes
-from tdcore.config import ReductionConfig, SaveConfig
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.hooks.pytorch import Hook
 
 from .conftest import MakeHook, ReadRun

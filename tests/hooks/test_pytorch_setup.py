@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import tdcore as td
-from tdcore.config import SaveConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.errors import ConfigError, UnsupportedFeature
 from tdcore.hooks.pytorch import Hook, create_from_json_file
 

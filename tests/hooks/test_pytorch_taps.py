@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tdcore.config import SaveConfig
+from tdcore.config.save_config import SaveConfig
 
 from .conftest import MakeHook, ReadRun
 from .models import Net, train

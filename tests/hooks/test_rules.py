@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import tdcore as td
-from tdcore.config import HookConfig
+from tdcore.config.hook_config import HookConfig
 from tdcore.errors import ConfigError
 from tdcore.hooks.pytorch import Hook
 from tdcore.hooks.rules import with_rules

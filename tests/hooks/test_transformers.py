@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tdcore as td
-from tdcore.layout import stop_key
+from tdcore.format.layout import stop_key
 
 pytest.importorskip("transformers")
 import transformers

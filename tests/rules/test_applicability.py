@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from tdcore.config import SaveConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.rules import DeadRelu, NLPSequenceRatio, OutlierRank, RuleProtocol, Status, TreeDepth, run
 from tdcore.rules.applicability import TrainingInfo, why_not_applicable
 from tdcore.rules.requirements import VALUES, Need, captures_of

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from tdcore.config import ReductionConfig
+from tdcore.config.reduction_config import ReductionConfig
 from tdcore.errors import ConfigError
 from tdcore.rules import CheckInputImages, Engine, Status
 from tdcore.rules.loading import load_rule

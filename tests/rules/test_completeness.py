@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tdcore import layout
+from tdcore.format import layout
 from tdcore.rules.run_source import RunSource
 from tests.trial.writer import RunWriter
 

@@ -129,9 +129,18 @@ def test_in_eval_mode_a_whole_phase_is_one_value() -> None:
     assert verdict.judged == 2
 
 
-def test_the_mode_is_the_first_of_eval_train_global_with_data_up_to_the_step() -> None:
-    # TRAIN stands still; once EVAL is there and falls, TRAIN is no longer judged.
+def test_a_flat_training_is_found_though_a_validation_loss_falls() -> None:
     found, _ = judge(rule(num_steps=5), phases([1.0, 1.0, 1.0], [3.0, 2.0, 1.0]))
+    assert [finding.mode for finding in found] == ["TRAIN"] * 5
+
+
+def test_a_flat_validation_is_found_though_the_training_loss_falls() -> None:
+    found, _ = judge(rule(num_steps=1), phases([3.0, 2.0, 1.0], [1.0, 1.0, 1.0]))
+    assert "EVAL" in {finding.mode for finding in found}
+
+
+def test_the_older_rule_judges_the_first_of_eval_train_global_with_data_up_to_the_step() -> None:
+    found, _ = judge(LossNotDecreasing(num_steps=5, compat=True), phases([1.0, 1.0, 1.0], [3.0, 2.0, 1.0]))
     assert [(finding.mode, finding.step) for finding in found] == [("TRAIN", 5)]
 
 

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tdcore
-from tdcore.collection import CollectionConfig
-from tdcore.config import ReductionConfig, SaveConfig, SaveConfigMode
-from tdcore.hook_json import hook_document, parse_hook_config
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.hook_json import hook_document, parse_hook_config
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.modes import ModeKeys
 from tdcore.rules import (
     RULES,

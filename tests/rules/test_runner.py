@@ -261,7 +261,7 @@ def test_a_hook_says_that_a_saved_step_is_over_when_the_next_begins(tmp_path: Pa
     import torch
     from torch import nn
 
-    from tdcore.config import SaveConfig
+    from tdcore.config.save_config import SaveConfig
     from tdcore.hooks.pytorch import Hook
     from tdcore.trial.index import Index
 

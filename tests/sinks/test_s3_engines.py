@@ -15,7 +15,8 @@ import pytest
 
 from tdcore import _core
 from tdcore.sinks.s3 import parse_s3_url
-from tdcore.sinks.s3.engine import S3Engine, open_engine
+from tdcore.sinks.s3.engine import S3Engine
+from tdcore.sinks.s3.engine_choice import open_engine
 from tdcore.sinks.s3.errors import S3Error
 from tests.s3.fixtures import Place
 from tests.s3.servers import StubServer

@@ -12,7 +12,7 @@ import pytest
 from tdcore.errors import ConfigError, UnsupportedFeature
 from tdcore.sinks.s3 import S3Options, S3Place, parse_s3_url
 from tdcore.sinks.s3.aws_chain import AwsChain
-from tdcore.sinks.s3.engine import choose_engine
+from tdcore.sinks.s3.engine_choice import choose_engine
 
 EVERYTHING = S3Options(
     endpoint_url="https://minio.lab:9000/s3", region="eu-west-1", profile="lab one", addressing="path",
@@ -136,7 +136,7 @@ def test_an_engine_asked_for_by_name_must_be_able(options: S3Options) -> None:
 
 def test_a_client_that_is_too_old_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"obstore": "0.9.5", "aiobotocore": "3.1.0"}
-    monkeypatch.setattr("tdcore.sinks.s3.engine.importlib.metadata.version", versions.__getitem__)
+    monkeypatch.setattr("tdcore.sinks.s3.engine_choice.importlib.metadata.version", versions.__getitem__)
     name, reason = choose_engine(S3Options())
     assert name == "aiobotocore"
     assert "obstore 0.9.5 is older than 0.11" in reason
@@ -151,7 +151,7 @@ def test_dual_stack_end_points_need_the_other_engine(monkeypatch: pytest.MonkeyP
 
 
 def test_without_a_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tdcore.sinks.s3.engine.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("tdcore.sinks.s3.engine_choice.importlib.util.find_spec", lambda name: None)
     with pytest.raises(UnsupportedFeature, match=r'pip install "tdcore-capture\[s3\]"'):
         choose_engine(S3Options())
     with pytest.raises(UnsupportedFeature, match="obstore is not installed"):

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import tdcore
-from tdcore import _core, layout
+from tdcore import _core
+from tdcore.format import layout
 from tests.signals import default_signals
 from tests.trainers import quadratic
 from tests.waiting import PATIENCE_SECONDS, wait_until

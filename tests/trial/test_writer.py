@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors import safe_open
 
-from tdcore import layout
+from tdcore.format import layout
 from tests.trial import writer
 
 

@@ -114,9 +114,9 @@ RecordView Consumer::take(std::uint32_t lane, const Found& found) noexcept {
 }
 
 /// A guard against a wrong verdict; relaxed, it orders nothing.
-void Consumer::abandon() noexcept {
+void Consumer::mark_dead() noexcept {
   for (const std::shared_ptr<RingMemory>& lane : lanes_)
-    lane->control().abandoned.store(1, std::memory_order_relaxed);
+    lane->control().marked_dead.store(1, std::memory_order_relaxed);
 }
 
 void Consumer::count_early(std::uint32_t lane) noexcept {
@@ -134,7 +134,7 @@ std::optional<RecordView> Consumer::next_of_one(bool producer_dead) noexcept {
   const Found found = look(*lanes_[0], cursor_.lanes[0], producer_dead);
   if (found.what == Found::What::kEarly) count_early(0);
   if (found.what == Found::What::kNothing || found.what == Found::What::kEarly) return std::nullopt;
-  if (found.left_behind) abandon();
+  if (found.left_behind) mark_dead();
   return take(0, found);
 }
 
@@ -144,7 +144,7 @@ std::optional<RecordView> Consumer::next_of_all(bool producer_dead) noexcept {
     const auto early = [this](std::uint32_t lane) { count_early(lane); };
     const std::optional<LaneChooser::Choice> choice = chooser_.choose(cursor_, producer_dead, early);
     if (!choice) return std::nullopt;
-    if (choice->found.left_behind) abandon();
+    if (choice->found.left_behind) mark_dead();
     const bool torn = choice->found.what == Found::What::kTorn;
     if (order_.append(cursor_.ticket, {choice->lane, torn})) return take(choice->lane, choice->found);
     word = order_.at(cursor_.ticket);  // another consumer has attached, and was first

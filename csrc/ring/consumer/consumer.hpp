@@ -11,7 +11,7 @@
 // Torn records. A slot whose commit word is not its ticket is *pending* while the producers' process lives:
 // the consumer stops there. Once the caller knows that it is gone (producer_dead), every such slot below the
 // reservation word is torn: counted, skipped, and nothing but its commit word is looked at. The first one
-// skipped also sets control.abandoned, in all lanes: should a producer be alive after all, it takes no more
+// skipped also sets control.marked_dead, in all lanes: should a producer be alive after all, it takes no more
 // room. A committed slot whose place or size cannot be true is corrupt and treated as torn, alive or not.
 // A committed batch whose values are not there yet (lane_reader.hpp) is pending too, and is counted in
 // control.early_commits, once per consumer.
@@ -101,7 +101,7 @@ class Consumer {
   std::optional<RecordView> next_of_one(bool producer_dead) noexcept;
   std::optional<RecordView> next_of_all(bool producer_dead) noexcept;
   RecordView take(std::uint32_t lane, const Found& found) noexcept;
-  void abandon() noexcept;
+  void mark_dead() noexcept;
   void count_early(std::uint32_t lane) noexcept;
   bool release_one(const Mark& end, std::uint64_t torn) noexcept;
   void finish_torn_count() noexcept;

@@ -16,7 +16,8 @@ from tdcore import _core
 from tdcore.errors import ConfigError, SinkError
 from tdcore.sinks.base import Buffer, check_key, check_prefix
 from tdcore.sinks.s3.aws_chain import AwsChain
-from tdcore.sinks.s3.engine import S3Engine, choose_engine, open_engine
+from tdcore.sinks.s3.engine import S3Engine
+from tdcore.sinks.s3.engine_choice import choose_engine, open_engine
 from tdcore.sinks.s3.errors import S3Action, S3Error
 from tdcore.sinks.s3.options import OTHERS_PER_UPLOAD, S3Place
 from tdcore.sinks.s3.ranges import cut, join

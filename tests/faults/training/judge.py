@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from tdcore.config import HookConfig
+from tdcore.config.hook_config import HookConfig
 from tdcore.hooks.pytorch import Hook
 from tdcore.rules import RULES, Finding, run
 from tdcore.rules.diagnosis import DIAGNOSIS_CAPTURES, Diagnosed, diagnose

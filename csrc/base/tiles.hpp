@@ -1,0 +1,16 @@
+// tiles.hpp: how the kernels of a device cut a tensor. Whoever plans a batch for a device counts tiles as
+// well. Plain code without host-only headers: the same lines compile for a device. Threads: constants.
+#pragma once
+
+#include "base/fixed_types.hpp"
+
+namespace tdcore::device {
+
+inline constexpr std::uint32_t kTileElements = 16384;
+
+/// Tiles of a range of elements; an empty one has one tile, so that its result is written too.
+TDCORE_HD constexpr std::uint64_t tiles_of(std::uint64_t elements) noexcept {
+  return elements == 0 ? 1 : (elements - 1) / kTileElements + 1;
+}
+
+}  // namespace tdcore::device

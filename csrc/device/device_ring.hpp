@@ -1,0 +1,40 @@
+// device_ring.hpp: a trainer's ring together with the devices that write to its lanes.
+//
+// Ring has no knowledge of devices; DeviceSet needs the ring. This class owns both and ends them in the right
+// order: devices first, since they write to the lanes. Threads: as Ring and DeviceSet.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "device/device_set.hpp"
+#include "ring/ring.hpp"
+
+namespace tdcore {
+
+class DeviceRing {
+ public:
+  /// `open` opens a device at its first use. Throws what Ring's constructor throws.
+  DeviceRing(const RingConfig& config, DeviceFactory open)
+      : ring_(config),
+        devices_(config.device_lanes > 0 ? std::make_unique<DeviceSet>(ring_, std::move(open)) : nullptr) {}
+  ~DeviceRing() { close(); }
+  DeviceRing(const DeviceRing&) = delete;
+  DeviceRing& operator=(const DeviceRing&) = delete;
+
+  Ring& ring() noexcept { return ring_; }
+  const Ring& ring() const noexcept { return ring_; }
+  DeviceSet* devices() const noexcept { return devices_.get(); }  // null without lanes
+
+  /// DeviceSet::close(), then Ring::close().
+  void close() noexcept {
+    if (devices_) devices_->close();
+    ring_.close();
+  }
+
+ private:
+  Ring ring_;
+  const std::unique_ptr<DeviceSet> devices_;  // destroyed before the ring
+};
+
+}  // namespace tdcore

@@ -1,0 +1,71 @@
+// drained_batches.hpp: records that one drain of the ring returned: rows, places of payloads, documents.
+//
+// drain() takes committed records up to its limits and copies every entry into one array of IndexRow,
+// checked: a batch whose sizes, offsets, shapes or types cannot be true is counted as torn and nothing in it
+// is followed. Payloads stay in the ring until release(), so they can be hashed and written from there.
+// Threads: as Consumer. A DrainedBatches is plain data; its payload places are valid until its release.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "ring/consumer/consumer.hpp"
+#include "ring/record.hpp"
+
+namespace tdcore {
+
+/// One entry with what its batch says, as Python sees it (ROW_DTYPE).
+struct IndexRow {
+  Entry entry;
+  std::int64_t step;
+  std::int64_t mode_step;
+  std::int64_t time_ns;
+  std::uint64_t ticket;          // of the record it came in, full count
+  std::uint64_t segment_offset;  // byte in the segment file once planned; kNoPayload without payload
+  std::uint64_t location;  // byte of its payload in the data of its batch's lane; kNoPayload without payload
+  std::uint32_t mode;
+  std::uint32_t crc32c;  // of its payload once planned; 0 without payload
+};
+static_assert(std::is_trivially_copyable_v<IndexRow> && sizeof(IndexRow) % 8 == 0);
+
+/// One batch: its rows and its stretch of payload in the data of a lane.
+struct Batch {
+  std::size_t first_row = 0;
+  std::size_t rows = 0;
+  std::uint32_t lane = 0;      // as in Consumer::data()
+  std::uint64_t location = 0;  // byte in its data
+  std::uint64_t payload_bytes = 0;
+
+  /// Long enough and on a page, so that the file can take it from the ring as it lies.
+  bool direct() const noexcept {
+    return payload_bytes >= kDirectPayloadBytes && location % kPageBytes == 0 &&
+           payload_bytes % kPageBytes == 0;
+  }
+};
+
+struct DrainedBatches {
+  Mark first;
+  Mark end;
+  std::uint64_t records = 0;               // batches and documents
+  std::uint64_t torn = 0;                  // uncommitted at the producer's death, or corrupt
+  std::uint64_t payload_bytes = 0;         // sum over rows
+  std::optional<std::int64_t> whole_step;  // the highest that a marker says is over
+  std::vector<IndexRow> rows;
+  std::vector<Batch> batches;
+  std::vector<std::pair<std::string, std::string>> documents;  // key, bytes
+};
+
+/// Takes up to max_records records (at least one, if there is one) of together at most max_bytes.
+/// Stops where no lane has a record that is committed; see consumer.hpp for producer_dead.
+/// Throws std::bad_alloc, and then has taken nothing.
+DrainedBatches drain(Consumer& consumer, std::uint64_t max_bytes, std::uint64_t max_records,
+                     bool producer_dead);
+
+/// Gives the space back and counts the torn records. Throws as Consumer::release().
+void release(Consumer& consumer, const DrainedBatches& drained);
+
+}  // namespace tdcore

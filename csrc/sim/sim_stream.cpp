@@ -1,0 +1,175 @@
+#include "sim/sim_stream.hpp"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstring>
+#include <new>
+
+#include "base/signal_free_thread.hpp"
+#include "sim/sim_kernels.hpp"
+
+namespace tdcore {
+namespace {
+
+constexpr long kLookNs = 2'000'000;  // how late a worker sees that it should stop
+
+/// Sleeps while the word holds `value`, at most kLookNs. Orders nothing: a system call that ThreadSanitizer
+/// does not take for synchronisation.
+void sleep_while(const std::atomic<std::uint32_t>& word, std::uint32_t value) noexcept {
+  const timespec limit{.tv_sec = 0, .tv_nsec = kLookNs};
+  (void)::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &limit, nullptr, 0);
+}
+
+void wake_all(const std::atomic<std::uint32_t>& word) noexcept {
+  (void)::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void store_word(void* to, std::uint64_t value) noexcept {
+  // Release: pairs with the acquire of the consumer, as a commit of the host would.
+  std::atomic_ref<std::uint64_t>(*static_cast<std::uint64_t*>(to)).store(value, std::memory_order_release);
+}
+
+void add_violation(SimControl& control) noexcept {
+  control.violations.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+struct SimStream::Node {
+  SimWork work;
+  std::atomic<Node*> next{nullptr};  // release in push(); pairs with the acquire of the worker
+};
+
+SimStream::SimStream(SimControl& control, std::uint64_t number, bool now)
+    : control_(control),
+      pace_(control.seed * 1000 + number, now ? 0 : control.delay_us),
+      now_(now),
+      last_(new Node),
+      first_(last_) {
+  if (!now) worker_ = start_signal_free_thread([this] { run(); });
+}
+
+SimStream::~SimStream() {
+  if (worker_) worker_->join();  // the device has set `stopping`
+  while (first_ != nullptr) {
+    Node* const next = first_->next.load(std::memory_order_relaxed);
+    delete first_;
+    first_ = next;
+  }
+}
+
+bool SimStream::push(SimWork& work) noexcept {
+  const std::scoped_lock lock(mutex_);
+  if (now_) {
+    if (control_.lost.load(std::memory_order_relaxed)) return true;
+    Node alone;
+    perform(work, alone);
+    return true;
+  }
+  Node* const node = new (std::nothrow) Node;
+  if (node == nullptr || !worker_) {
+    delete node;
+    return false;
+  }
+  node->work = std::move(work);
+  Node* const before = last_;
+  last_ = node;
+  before->next.store(node, std::memory_order_release);  // from here on `before` is the worker's
+  pushed_.fetch_add(1, std::memory_order_release);
+  wake_all(pushed_);
+  return true;
+}
+
+bool SimStream::leaving() const noexcept { return control_.stopping.load(std::memory_order_relaxed); }
+
+/// The next piece of work is there and may run; false when the worker should leave.
+bool SimStream::take_turn() noexcept {
+  for (;;) {
+    if (leaving()) return false;
+    const std::uint32_t pushed = pushed_.load(std::memory_order_relaxed);
+    const bool there = first_->next.load(std::memory_order_relaxed) != nullptr;
+    if (there && !control_.paused.load(std::memory_order_relaxed)) return true;
+    sleep_while(pushed_, pushed);
+  }
+}
+
+void SimStream::run() noexcept {
+  while (take_turn()) {
+    // Acquire: pairs with the release in push().
+    Node* const node = first_->next.load(std::memory_order_acquire);
+    delete first_;
+    first_ = node;
+    pace_.pause();
+    if (!control_.lost.load(std::memory_order_relaxed)) perform(node->work, *node);
+    node->work.call = nullptr;
+    node->work.event = nullptr;
+  }
+}
+
+/// False when that will not happen.
+bool SimStream::wait_for(const SimEvent& event, std::uint32_t generation) noexcept {
+  for (;;) {
+    // Acquire: pairs with the release in perform() of the other stream.
+    const std::uint32_t done = event.done.load(std::memory_order_acquire);
+    if (static_cast<std::int32_t>(done - generation) >= 0) return true;
+    if (leaving() || control_.lost.load(std::memory_order_relaxed) ||
+        event.abandoned.load(std::memory_order_relaxed))
+      return false;
+    sleep_while(event.done, done);
+  }
+}
+
+void SimStream::perform_launch(const SimWork& work) noexcept {
+  const bool commits = work.kind == SimWork::Kind::kStats && work.launch.commit_word != nullptr;
+  const bool early = commits && control_.early_words && pace_.draw(2) == 0;
+  if (early) {
+    store_word(work.launch.commit_word, work.launch.commit_value);
+    pace_.pause();
+  }
+  const bool sound =
+      work.kind == SimWork::Kind::kStats ? run_stats(pace_, work.launch) : run_pack(pace_, work.launch);
+  if (!sound) add_violation(control_);
+  if (commits && !early) store_word(work.launch.commit_word, work.launch.commit_value);
+}
+
+void SimStream::perform(SimWork& work, const Node& node) noexcept {
+  using Kind = SimWork::Kind;
+  switch (work.kind) {
+    case Kind::kCopyOut: {
+      Node* const next = control_.early_words ? node.next.load(std::memory_order_acquire) : nullptr;
+      if (next != nullptr && next->work.kind == Kind::kWord && pace_.draw(2) == 0) {
+        store_word(next->work.to, next->work.bytes);
+        next->work.to = nullptr;
+        pace_.pause();
+      }
+      return copy_out(pace_, work.to, work.from, work.bytes);
+    }
+    case Kind::kCopy:
+      return copy_in_pieces(pace_, work.to, work.from, work.bytes);
+    case Kind::kFill:
+      std::memset(work.to, 0, work.bytes);
+      return;
+    case Kind::kStats:
+    case Kind::kPack:
+      return perform_launch(work);
+    case Kind::kWord:
+      if (work.to != nullptr) store_word(work.to, work.bytes);  // null: came early
+      return;
+    case Kind::kRecord:
+      // Release: pairs with the acquires in wait_for() and SimDevice::query_event().
+      work.event->done.store(work.generation, std::memory_order_release);
+      wake_all(work.event->done);
+      return;
+    case Kind::kWait:
+      (void)wait_for(*work.event, work.generation);
+      return;
+    case Kind::kCall:
+      work.call();
+      return;
+  }
+}
+
+}  // namespace tdcore

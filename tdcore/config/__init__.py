@@ -1,0 +1,58 @@
+"""What a hook captures, and when: its settings as frozen values, and the files and variables that hold them.
+
+save_config, reduction_config, collection_config, hook_config   the values
+collection, built_in_collections, pattern_list                  collections, which a training may change
+defaults                                                        those of td.watch() and `tdcore run`
+hook_file, hook_json, config_text                               readers of configuration files
+settings                                                        environment variables
+workers, checks                                                 which workers capture; checks of values
+
+The names below load on first use: `import tdcore` needs the environment variables only. Imports nothing of
+tdcore but text, errors, modes and format.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tdcore.config.built_in_collections import OLDER_REGEX, CollectionKeys
+    from tdcore.config.collection import Collection, CollectionManager
+    from tdcore.config.collection_config import CollectionConfig
+    from tdcore.config.hook_config import HookConfig
+    from tdcore.config.reduction_config import ReductionConfig
+    from tdcore.config.save_config import SaveConfig, SaveConfigMode
+
+__all__ = [
+    "OLDER_REGEX",
+    "Collection",
+    "CollectionConfig",
+    "CollectionKeys",
+    "CollectionManager",
+    "HookConfig",
+    "ReductionConfig",
+    "SaveConfig",
+    "SaveConfigMode",
+]
+
+_HOME = {
+    "OLDER_REGEX": "built_in_collections",
+    "Collection": "collection",
+    "CollectionConfig": "collection_config",
+    "CollectionKeys": "built_in_collections",
+    "CollectionManager": "collection",
+    "HookConfig": "hook_config",
+    "ReductionConfig": "reduction_config",
+    "SaveConfig": "save_config",
+    "SaveConfigMode": "save_config",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'tdcore.config' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"tdcore.config.{home}"), name)
+    globals()[name] = value
+    return value

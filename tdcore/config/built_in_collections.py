@@ -1,0 +1,77 @@
+"""The built-in collections of every hook: their names, and the tensors that belong to them.
+
+Constants, any thread.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TypeAlias
+
+from tdcore.format.layout import TensorKind
+
+__all__ = ["BUILT_IN", "OLDER_REGEX", "ON_REQUEST", "CollectionKeys", "Kinds"]
+
+Kinds: TypeAlias = frozenset[TensorKind]
+
+
+class CollectionKeys:
+    """Names of the built-in collections, and of those that other frameworks fill."""
+
+    ALL = "all"
+    DEFAULT = "default"
+    WEIGHTS = "weights"
+    BIASES = "biases"
+    GRADIENTS = "gradients"
+    LOSSES = "losses"
+    INPUTS = "inputs"
+    OUTPUTS = "outputs"
+    OUTPUT_GRADIENTS = "output_gradients"
+    SCALARS = "scalars"
+    CUSTOM = "custom"
+    OPTIMIZER_VARIABLES = "optimizer_variables"
+    HYPERPARAMETERS = "hyperparameters"
+    BACKWARD_GRADIENTS = "backward_gradients"
+    MICROBATCH_GRADIENTS = "microbatch_gradients"
+    WEIGHT_UPDATES = "weight_updates"
+    UPDATE_RATIOS = "update_ratios"
+    METRICS = "metrics"
+    PREDICTIONS = "predictions"
+    LABELS = "labels"
+    FEATURE_IMPORTANCE = "feature_importance"
+    AVERAGE_SHAP = "average_shap"
+    FULL_SHAP = "full_shap"
+    TREES = "trees"
+
+
+# The older library's patterns of these collections, which select parameters by name:
+# hook.get_collection("weights").include_regex = OLDER_REGEX["weights"]
+OLDER_REGEX = MappingProxyType({"weights": "^(?!gradient).*weight", "biases": "^(?!gradient).*bias"})
+
+PARAMETERS: Kinds = frozenset({TensorKind.WEIGHT, TensorKind.BIAS})
+_RESULTS = frozenset({TensorKind.OUTPUT, TensorKind.LOSS, TensorKind.CUSTOM})
+_NO_KINDS: Kinds = frozenset()
+_EXTRA = frozenset({TensorKind.CUSTOM})
+_OF_MODULES = frozenset({TensorKind.INPUT, TensorKind.OUTPUT})
+ON_REQUEST = TensorKind.OUTPUT_GRADIENT  # "all" leaves it out; patterns of the user must say its word
+# name -> patterns, kinds that belong by nature, kinds that a pattern may select (None: all). Without the
+# last, "weights" would contain all tensors.
+BUILT_IN: dict[str, tuple[tuple[str, ...], Kinds, Kinds | None]] = {
+    CollectionKeys.ALL: ((".*",), _NO_KINDS, frozenset(TensorKind) - {ON_REQUEST}),
+    CollectionKeys.DEFAULT: ((), _NO_KINDS, None),
+    CollectionKeys.WEIGHTS: ((".*",), _NO_KINDS, frozenset({TensorKind.WEIGHT})),
+    CollectionKeys.BIASES: ((".*",), _NO_KINDS, frozenset({TensorKind.BIAS})),
+    CollectionKeys.GRADIENTS: (("^gradient",), _NO_KINDS, frozenset({TensorKind.GRADIENT})),
+    CollectionKeys.LOSSES: (("[Ll]oss_(?!input).*output",), frozenset({TensorKind.LOSS}), _RESULTS),
+    CollectionKeys.INPUTS: (("_input_",), _NO_KINDS, frozenset({TensorKind.INPUT})),
+    CollectionKeys.OUTPUTS: (("_output_",), _NO_KINDS, frozenset({TensorKind.OUTPUT})),
+    CollectionKeys.OUTPUT_GRADIENTS: (("^output_gradient/",), _NO_KINDS, frozenset({ON_REQUEST})),
+    CollectionKeys.SCALARS: ((), frozenset({TensorKind.SCALAR}), None),
+    CollectionKeys.CUSTOM: ((), _NO_KINDS, None),
+    CollectionKeys.OPTIMIZER_VARIABLES: ((), frozenset({TensorKind.OPTIMIZER_STATE}), None),
+    CollectionKeys.HYPERPARAMETERS: ((), frozenset({TensorKind.HYPERPARAMETER}), None),
+    CollectionKeys.BACKWARD_GRADIENTS: (("^backward_gradient/",), _NO_KINDS, _EXTRA),
+    CollectionKeys.MICROBATCH_GRADIENTS: (("^microbatch_gradient/",), _NO_KINDS, _EXTRA),
+    CollectionKeys.WEIGHT_UPDATES: (("^weight_update/",), _NO_KINDS, _EXTRA),
+    CollectionKeys.UPDATE_RATIOS: (("^update_ratio/",), _NO_KINDS, _EXTRA),
+}

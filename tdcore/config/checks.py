@@ -1,0 +1,107 @@
+"""Checks of values of a configuration. Each raises ConfigError with the valid values.
+
+Pure functions, any thread. The first argument names the setting in messages.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tdcore.errors import ConfigError
+
+__all__ = ["allowed", "flag", "json_object", "known_names", "names", "patterns", "plain", "steps", "whole"]
+
+
+def patterns(name: str, value: str | Iterable[str] | None, *, check: bool = True) -> tuple[str, ...]:
+    """Regular expressions from one string or several. `name` is for messages.
+
+    check: also compile each with `re`. Not for patterns from a run: compiling alone can take long.
+    """
+    found = names(name, value)
+    for pattern in found if check else ():
+        _check_pattern(name, pattern)
+    return found
+
+
+def _check_pattern(name: str, pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ConfigError(f"{name}: {pattern[:200]!r} is not a regular expression: {error}") from error
+
+
+def names(name: str, value: str | Iterable[str] | None) -> tuple[str, ...]:
+    """One text or several, each not empty, without repetitions. Raises ConfigError."""
+    if value is None:
+        return ()
+    found = (value,) if isinstance(value, str) else tuple(value)
+    for item in found:
+        if not isinstance(item, str) or not item:
+            raise ConfigError(f"{name} must be strings that are not empty, got {item!r}")
+    return tuple(dict.fromkeys(found))
+
+
+def plain(value: str | Iterable[int | str]) -> str | list[int | str]:
+    """A text as it is, several as a list: for JSON."""
+    return value if isinstance(value, str) else list(value)
+
+
+def whole(name: str, value: object, least: int = 0) -> int:
+    """A whole number, also from text ("10"). Raises ConfigError when it is none or below `least`."""
+    if isinstance(value, bool):
+        raise ConfigError(f"{name} must be a whole number, got {value!r}")
+    try:
+        number = int(value) if isinstance(value, str) else operator.index(value)  # type: ignore[arg-type]  # whatever it is: this is the check
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name} must be a whole number, got {value!r}") from None
+    if number < least:
+        raise ConfigError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
+def steps(value: object) -> tuple[int, ...]:
+    """Sorted steps from any iterable of whole numbers; None is none. Raises ConfigError."""
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ConfigError(f"save_steps must be a list of steps, such as [0, 100], got {value!r}")
+    return tuple(sorted({whole("save_steps", step) for step in value}))
+
+
+def known_names(what: str, given: object, allowed: Sequence[object]) -> None:
+    """Raise ConfigError unless `given` is a mapping with keys among `allowed`. what: for messages."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{what} is made from a dict, got {type(given).__name__}")
+    unknown = [key for key in given if key not in allowed]
+    if unknown:
+        texts = [key for key in allowed if isinstance(key, str)]
+        raise ConfigError(f"{what} has no setting {unknown[0]!r}; it has {', '.join(texts)}")
+
+
+def json_object(what: str, text: str) -> dict[str, Any]:
+    """The dict that a JSON text holds. what: for messages. Raises ConfigError."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{what}: the text is not JSON: {error}") from error
+    known_names(what, found, tuple(found) if isinstance(found, dict) else ())
+    return dict(found)
+
+
+def allowed(name: str, value: object, choices: tuple[str, ...]) -> tuple[str, ...]:
+    """One text or several, all among `choices`. Raises ConfigError."""
+    found = names(name, value)  # type: ignore[arg-type]  # whatever it is: this is the check
+    unknown = [item for item in found if item not in choices]
+    if unknown:
+        raise ConfigError(f"{name} can be {', '.join(choices)}; got {', '.join(map(repr, unknown))}")
+    return found
+
+
+def flag(name: str, value: object) -> None:
+    """Raise ConfigError unless the value is True or False."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False, got {value!r}")

@@ -1,0 +1,427 @@
+"""Collections: named groups of tensors, each with its own patterns, save interval and reductions.
+
+A tensor belongs to a collection if its name matches one of the patterns (`re.search`) or is listed, if it is
+an input or output of a module that the collection selects by itself or by its class, or if the collection
+contains all tensors of its kind (a loss with any name is in "losses"). Collections are set up before the
+training and may be changed while it runs: the hook applies a change at its next step. Not thread-safe: change
+them from the training thread.
+
+Built in: all, default (include_regex of the hook), weights (all parameters that are not biases), biases,
+gradients, losses, inputs, outputs, output_gradients, scalars, custom (empty until filled),
+optimizer_variables, hyperparameters, and four that cost extra work and are captured only when they are named:
+backward_gradients, microbatch_gradients, weight_updates, update_ratios. Gradients of outputs are also
+captured on request only: "all" does not contain them, and a pattern selects them if it contains
+"output_gradient". OLDER_REGEX has the older library's patterns of weights and biases, which select by name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tdcore.config.built_in_collections import (
+    BUILT_IN,
+    OLDER_REGEX,
+    ON_REQUEST,
+    PARAMETERS,
+    Kinds,
+)
+from tdcore.config.checks import patterns
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.pattern_list import PatternList
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig, SaveConfigMode
+from tdcore.errors import InvalidCollectionConfiguration
+from tdcore.format.layout import TensorKind
+from tdcore.modes import ModeKeys
+from tdcore.text.short_repr import cut, how_many
+
+__all__ = ["Collection", "CollectionManager", "ModuleTensors"]
+
+_OF_MODULES = frozenset({TensorKind.INPUT, TensorKind.OUTPUT})
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleTensors:
+    """A module whose inputs or outputs belong to a collection. Holds a weak reference to the module."""
+
+    module: weakref.ref[Any]
+    inputs: bool
+    outputs: bool
+
+
+class Version:
+    """A counter of changes, shared by all collections of one manager."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+class Pattern(Protocol):
+    """The members of a compiled regular expression that are used here."""
+
+    @property
+    def pattern(self) -> str:
+        """Its text."""
+        ...
+
+    def search(self, string: str, /) -> object:
+        """A true value if the pattern matches anywhere in the text."""
+        ...
+
+
+class Collection:
+    """A named group of tensors that may be changed. The docstring of the module has the rules of membership.
+
+    compile_pattern: compiles a pattern; RunPatterns.compile for patterns that come from a run.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        include_regex: str | Iterable[str] | None = None,
+        tensor_names: Iterable[str] | None = None,
+        reduction_config: ReductionConfig | None = None,
+        save_config: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode] | None = None,
+        save_histogram: bool = True,
+        *,
+        compile_pattern: Callable[[str], Pattern] = re.compile,
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise InvalidCollectionConfiguration(f"a collection needs a name, got {name!r}")
+        self.name = name
+        self.save_histogram = save_histogram  # of the older library's TensorBoard export; not used here
+        self._compile = compile_pattern
+        self.version = Version()  # the manager's, once it belongs to one
+        self.seen: set[str] = set()  # names of captured tensors that belong here; filled by the hook
+        self._own: Mapping[str, Kinds | None] = {}  # patterns with a meaning here: the kinds that they select
+        self._built_in: dict[Pattern, Kinds | None] = {}  # those of _own that are in use
+        self._by_nature: Kinds = frozenset()
+        self._patterns: list[Pattern] = []  # the user's, select any kind
+        self._module_patterns: list[Pattern] = []
+        self._names: set[str] = set()
+        self._modules: list[ModuleTensors] = []
+        self._reduction_config: ReductionConfig | None = None
+        self._save_config: SaveConfig | None = None
+        self.include(include_regex or ())
+        self.tensor_names = set(tensor_names or ())
+        self.reduction_config = reduction_config
+        self.save_config = save_config
+
+    @classmethod
+    def built_in(cls, name: str, compile_pattern: Callable[[str], Pattern] = re.compile) -> Collection:
+        """The built-in collection of that name."""
+        regexes, by_nature, kinds = BUILT_IN[name]
+        collection = cls(name, compile_pattern=compile_pattern)
+        collection._own = dict.fromkeys(regexes, kinds)
+        if name in OLDER_REGEX:
+            collection._own[OLDER_REGEX[name]] = PARAMETERS
+        collection.include(regexes)
+        collection._by_nature = by_nature
+        return collection
+
+    @property
+    def include_regex(self) -> list[str]:
+        """The patterns, in a list whose changes take effect here. include() adds, setting replaces.
+
+        A pattern that a built-in collection came with selects the kinds of this collection only, also when it
+        is set again: ".*" in "weights" selects weights.
+        """
+        texts = [pattern.pattern for pattern in (*self._built_in, *self._patterns)]
+        return PatternList(texts, self._replace_regex)
+
+    @include_regex.setter
+    def include_regex(self, regexes: str | Iterable[str]) -> None:
+        self._replace_regex(regexes)
+
+    def _replace_regex(self, regexes: str | Iterable[str]) -> None:
+        checked = self._texts("include_regex", regexes)
+        self._built_in, self._patterns = {}, []
+        self.include(checked)
+
+    def include(self, regexes: str | Iterable[str]) -> None:
+        """Adds patterns, matched with re.search against tensor names."""
+        for text in self._texts("include_regex", regexes):
+            if text in self._own:
+                self._built_in[re.compile(text)] = self._own[text]
+            else:
+                self._patterns.append(self._compile(text))
+        self.version.value += 1
+
+    def _texts(self, name: str, regexes: str | Iterable[str]) -> tuple[str, ...]:
+        return patterns(name, regexes, check=self._compile is re.compile)
+
+    @property
+    def tensor_names(self) -> set[str]:
+        """Listed names, and names of captured tensors that a pattern or their kind selects."""
+        return self._names | self.seen
+
+    @tensor_names.setter
+    def tensor_names(self, names: Iterable[str]) -> None:
+        self._names = {names} if isinstance(names, str) else set(names)
+        self.version.value += 1
+
+    def add_tensor_name(self, name: str) -> None:
+        """Add a name; the tensor belongs to the collection from the next step on."""
+        if name not in self._names:
+            self._names.add(name)
+            self.version.value += 1
+
+    def has_tensor_name(self, name: str) -> bool:
+        """Whether the tensor was listed, or was captured and belongs here."""
+        return name in self.tensor_names
+
+    def remove_tensor_name(self, name: str) -> None:
+        """Remove a name that was added; a pattern may still select the tensor."""
+        self._names.discard(name)
+        self.version.value += 1
+
+    @property
+    def module_regex(self) -> list[str]:
+        """Patterns for inputs and outputs by the class of their module; see CollectionConfig."""
+        return [pattern.pattern for pattern in self._module_patterns]
+
+    @module_regex.setter
+    def module_regex(self, regexes: str | Iterable[str]) -> None:
+        self._module_patterns = [self._compile(pattern) for pattern in self._texts("module_regex", regexes)]
+        self.version.value += 1
+
+    def add_module_tensors(self, module: object, inputs: bool = False, outputs: bool = True) -> None:
+        """Add a module's inputs and outputs, with any names. Holds a weak reference to the module."""
+        self._modules.append(ModuleTensors(weakref.ref(module), inputs, outputs))
+        self.version.value += 1
+
+    def resolve_modules(self, name_of: Callable[[object], str | None]) -> None:
+        """Turn the modules of add_module_tensors() into patterns, except those without a name so far."""
+        waiting: list[ModuleTensors] = []
+        for tensors in self._modules:
+            name = name_of(tensors.module())
+            if name is None:
+                waiting.append(tensors)
+                continue
+            wanted = "|".join(["input"] * tensors.inputs + ["output"] * tensors.outputs)
+            self.include(f"^{re.escape(name)}_({wanted})_")
+        self._modules = waiting
+
+    @property
+    def save_config(self) -> SaveConfig | None:
+        """At which steps the tensors are saved; None: at those of the hook."""
+        return self._save_config
+
+    @save_config.setter
+    def save_config(
+        self, value: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode] | None
+    ) -> None:
+        self._save_config = None if value is None else SaveConfig.parse(value)
+        self.version.value += 1
+
+    @property
+    def reduction_config(self) -> ReductionConfig | None:
+        """Which reductions are saved; None: those of the hook."""
+        return self._reduction_config
+
+    @reduction_config.setter
+    def reduction_config(self, value: ReductionConfig | None) -> None:
+        if value is not None and not isinstance(value, ReductionConfig):
+            raise InvalidCollectionConfiguration(
+                f"collection {self.name!r}: reduction_config must be a ReductionConfig, "
+                f"got {type(value).__name__}"
+            )
+        self._reduction_config = value
+        self.version.value += 1
+
+    @property
+    def selection(self) -> tuple[object, ...]:
+        """All values that belongs() depends on; equal as long as they have not changed."""
+        patterns = (*self._built_in, None, *self._patterns, None, *self._module_patterns)
+        return (*patterns, frozenset(self._names))
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the user has set patterns, names or modules."""
+        return bool(self._patterns or self._names or self._modules or self._module_patterns)
+
+    @property
+    def selects(self) -> bool:
+        """Whether any tensor can belong to the collection."""
+        return self.is_filled or bool(self._built_in or self._by_nature)
+
+    def waits_for_names(self, known: Iterable[str]) -> bool:
+        """Whether a pattern of the user matches none of the known names; later names may match."""
+        names = list(known)
+        return any(not any(pattern.search(name) for name in names) for pattern in self._patterns)
+
+    def unmatched_patterns(self, names: Iterable[str]) -> list[str]:
+        """The user's patterns for names that match none of these names."""
+        known = list(names)
+        return [each.pattern for each in self._patterns if not any(map(each.search, known))]
+
+    def unmatched_module_patterns(self, classes: Iterable[str]) -> list[str]:
+        """Patterns for modules that match none of these: "<class>_output", "<class>_input"."""
+        known = list(classes)
+        return [each.pattern for each in self._module_patterns if not any(map(each.search, known))]
+
+    @property
+    def unseen_names(self) -> set[str]:
+        """Listed names of tensors that were not captured so far."""
+        return self._names - self.seen
+
+    def speaks_of(self, word: str) -> bool:
+        """Whether a pattern or a listed name contains the word."""
+        return any(word in text for text in (*self.include_regex, *self._names))
+
+    def belongs(self, name: str, kind: TensorKind, origin: str = "") -> bool:
+        """Whether a tensor of that name and kind, of a module of class `origin`, belongs here."""
+        if kind in self._by_nature or name in self._names:
+            return True
+        if any(pattern.search(name) for pattern in self._patterns_for(kind)):
+            return True
+        if kind in _OF_MODULES and any(p.search(f"{origin}_{kind.label}") for p in self._module_patterns):
+            return True
+        return any(
+            (kinds is None or kind in kinds) and pattern.search(name)
+            for pattern, kinds in self._built_in.items()
+        )
+
+    def expect(self, names: Sequence[str]) -> None:
+        """Search all these names at once, before belongs() is called for each: RE2 is faster with many."""
+        for pattern in (*self._built_in, *self._patterns):
+            expect = getattr(pattern, "expect", None)
+            if expect is not None:
+                expect(names)
+
+    def may_take(self, kind: TensorKind) -> bool:
+        """False if no tensor of the kind can belong to the collection."""
+        filled = self._patterns_for(kind) or self._names if kind is ON_REQUEST else self.is_filled
+        if filled or kind in self._by_nature:
+            return True
+        return any(kinds is None or kind in kinds for kinds in self._built_in.values())
+
+    def _patterns_for(self, kind: TensorKind) -> list[Pattern]:
+        """The user's patterns that may select the kind."""
+        if kind is not ON_REQUEST:
+            return self._patterns
+        return [pattern for pattern in self._patterns if ON_REQUEST.label in pattern.pattern]
+
+    def configure(self, config: CollectionConfig) -> None:
+        """Apply settings; patterns and names are added to the present ones."""
+        self.include(config.include_regex)
+        self.module_regex = [*self.module_regex, *config.module_regex]
+        for name in config.tensor_names:
+            self.add_tensor_name(name)
+        if config.save_config is not None:
+            self.save_config = config.save_config
+        if config.reduction_config is not None:
+            self.reduction_config = config.reduction_config
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Collection) and self.to_json_dict() == other.to_json_dict()
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Name, patterns, listed names and settings as JSON values."""
+        return {
+            "name": self.name,
+            "include_regex": list(self.include_regex),
+            "tensor_names": sorted(self._names),
+            "save_config": self.save_config.to_json_dict() if self.save_config else None,
+            "reduction_config": self.reduction_config.to_json_dict() if self.reduction_config else None,
+            "save_histogram": self.save_histogram,
+        }
+
+    def to_json(self) -> str:
+        """to_json_dict() as text."""
+        return json.dumps(self.to_json_dict())
+
+    @classmethod
+    def from_dict(cls, params: Mapping[str, Any]) -> Collection:
+        """A collection from what to_json_dict() gives. Raises ConfigError."""
+        found = dict(params)
+        for key, kind in (("save_config", SaveConfig), ("reduction_config", ReductionConfig)):
+            if found.get(key) is not None:
+                found[key] = kind.from_dict(found[key])
+        try:
+            return cls(**found)
+        except TypeError as error:
+            raise InvalidCollectionConfiguration(
+                f"a collection cannot be made from {params}: {error}"
+            ) from None
+
+    @classmethod
+    def from_json(cls, json_str: str) -> Collection:
+        """A collection from the text of to_json(). Raises ConfigError."""
+        try:
+            found = json.loads(json_str)
+        except ValueError as error:
+            raise InvalidCollectionConfiguration(f"a collection: the text is not JSON: {error}") from error
+        return cls.from_dict(found)
+
+    def __repr__(self) -> str:
+        seen = how_many(len(self.seen), "tensor")
+        return cut(f"<Collection {self.name!r}: {seen} so far, include_regex={self.include_regex!r}>")
+
+
+class CollectionManager:
+    """The collections of one hook, by name, with the built-in ones."""
+
+    def __init__(self) -> None:
+        self.version = Version()
+        self._collections: dict[str, Collection] = {}
+        for name in BUILT_IN:
+            self._adopt(Collection.built_in(name))
+
+    def __iter__(self) -> Iterator[Collection]:
+        return iter(self._collections.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._collections
+
+    def get(self, name: str, create: bool = True) -> Collection:
+        """The collection of that name; created empty if it does not exist, unless create is False."""
+        if name not in self._collections:
+            if not create:
+                known = ", ".join(sorted(self._collections))
+                raise InvalidCollectionConfiguration(f"no collection {name!r}; there are {known}")
+            self._adopt(Collection(name))
+        return self._collections[name]
+
+    def get_collections(self) -> dict[str, Collection]:
+        """All of them, by name."""
+        return dict(self._collections)
+
+    @property
+    def collections(self) -> dict[str, Collection]:
+        """As get_collections()."""
+        return self.get_collections()
+
+    def create_collection(self, name: str) -> Collection:
+        """The collection of that name; created empty if it does not exist."""
+        return self.get(name)
+
+    def add(self, collection: Collection | CollectionConfig | str) -> Collection:
+        """Add a collection, or apply settings to the one of that name. Returns the resulting collection."""
+        if isinstance(collection, str):
+            return self.get(collection)
+        if isinstance(collection, CollectionConfig):
+            found = self.get(collection.name)
+            found.configure(collection)
+            return found
+        if not isinstance(collection, Collection):
+            raise InvalidCollectionConfiguration(
+                f"a Collection, a CollectionConfig or a name is needed, got {type(collection).__name__}"
+            )
+        self._adopt(collection)
+        return collection
+
+    def _adopt(self, collection: Collection) -> None:
+        collection.version = self.version
+        self.version.value += 1
+        self._collections[collection.name] = collection

@@ -1,0 +1,77 @@
+"""HookConfig: all settings of a hook. A frozen value, safe in any thread.
+
+hook_file.py reads it from YAML or JSON, hook_json.py from the JSON of the older library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tdcore.config import checks
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig
+from tdcore.config.workers import parse_workers
+from tdcore.errors import ConfigError
+from tdcore.text.short_repr import settings_repr
+
+__all__ = ["HookConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookConfig:
+    """All settings of a hook, whether they come from arguments, a file or the environment.
+
+    out_dir: local folder or URL of the run. include_workers: "one" (rank 0 only), "all", or a list of
+    ranks or worker names; a tuple of names once checked.
+    collections: collections with settings of their own; they are saved without being named again.
+    dry_run: count what would be saved, write nothing. rules: as text, by which the run is meant to be judged;
+    only kept in run.json, for `tdcore rules run` (hooks/rules.py turns them into collections).
+    """
+
+    out_dir: str
+    dry_run: bool = False
+    save_config: SaveConfig = field(default_factory=lambda: SaveConfig())
+    reduction_config: ReductionConfig | None = None
+    include_regex: Sequence[str] = ()
+    include_collections: Sequence[str] = ()
+    save_all: bool = False
+    include_workers: str | Iterable[int | str] = "one"
+    collections: Sequence[CollectionConfig] = ()
+    rules: Sequence[str] = ()
+
+    __repr__ = settings_repr
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.out_dir, str) or not self.out_dir:
+            raise ConfigError(f"out_dir must be a folder or URL, such as 'runs/demo'; got {self.out_dir!r}")
+        checks.flag("dry_run", self.dry_run)
+        checks.flag("save_all", self.save_all)
+        if self.reduction_config is not None and not isinstance(self.reduction_config, ReductionConfig):
+            raise ConfigError(
+                f"reduction_config must be a ReductionConfig, got {type(self.reduction_config).__name__}"
+            )
+        when = SaveConfig.parse(self.save_config).completed(SaveConfig())
+        object.__setattr__(self, "save_config", when)
+        object.__setattr__(self, "include_workers", parse_workers(self.include_workers))
+        object.__setattr__(self, "include_regex", checks.patterns("include_regex", self.include_regex))
+        object.__setattr__(
+            self, "include_collections", checks.names("include_collections", self.include_collections)
+        )
+        object.__setattr__(self, "collections", tuple(self.collections))
+        object.__setattr__(self, "rules", checks.names("rules", self.rules))
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """As JSON values, for run.json."""
+        return {
+            "save_config": self.save_config.to_json_dict(),
+            "reduction_config": self.reduction_config.to_json_dict() if self.reduction_config else None,
+            "include_regex": list(self.include_regex),
+            "include_collections": list(self.include_collections),
+            "save_all": self.save_all,
+            "include_workers": checks.plain(self.include_workers),
+            "collections": [collection.to_json_dict() for collection in self.collections],
+            "rules": list(self.rules),
+        }

@@ -1,0 +1,105 @@
+"""ReductionConfig: which statistics of a tensor are saved, and whether its values are saved, too.
+
+Frozen values without side effects, safe in any thread. Names and meanings are those of the older library's
+configuration. Arguments are validated: one that cannot work raises ConfigError with what to write instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tdcore.config import checks
+from tdcore.errors import ConfigError
+from tdcore.text.short_repr import settings_repr
+
+__all__ = ["ALLOWED_NORMS", "ALLOWED_REDUCTIONS", "ReductionConfig", "reduction_lists"]
+
+ALLOWED_REDUCTIONS = ("min", "max", "mean", "std", "variance", "sum", "prod")
+ALLOWED_NORMS = ("l1", "l2")
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionConfig:
+    """Save statistics instead of the whole tensor (save_raw_tensor=False), or beside it (True).
+
+    The reductions come from the statistics that are recorded with every captured tensor, so naming few of
+    them saves nothing. Only "prod" is extra work: without the raw tensor it is computed by the framework
+    and stored as a row of its own, named "<tensor>/prod" or "<tensor>/abs_prod". abs_: of the absolute
+    values. save_shape: shapes are part of every row and cannot be left out, so only True is accepted.
+    """
+
+    reductions: Sequence[str] = ()
+    abs_reductions: Sequence[str] = ()
+    norms: Sequence[str] = ()
+    abs_norms: Sequence[str] = ()
+    save_raw_tensor: bool = False
+    save_shape: bool = True
+
+    __repr__ = settings_repr
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("reductions", ALLOWED_REDUCTIONS),
+            ("abs_reductions", ALLOWED_REDUCTIONS),
+            ("norms", ALLOWED_NORMS),
+            ("abs_norms", ALLOWED_NORMS),
+        ):
+            object.__setattr__(self, name, checks.allowed(name, getattr(self, name), allowed))
+        checks.flag("save_raw_tensor", self.save_raw_tensor)
+        if self.save_shape is not True:
+            raise ConfigError("save_shape=False cannot be kept: shapes are part of every row; leave it out")
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "reductions": list(self.reductions),
+            "abs_reductions": list(self.abs_reductions),
+            "norms": list(self.norms),
+            "abs_norms": list(self.abs_norms),
+            "save_raw_tensor": self.save_raw_tensor,
+        }
+
+    def to_json(self) -> str:
+        """to_json_dict() as text."""
+        return json.dumps(self.to_json_dict())
+
+    @classmethod
+    def from_dict(cls, params: Mapping[str, Any]) -> ReductionConfig:
+        """From what to_json_dict() gives, here or in the older library. Raises ConfigError.
+
+        reductions: a list, or names with commas between them; "abs_mean", "l2_norm" and "abs_l2_norm" there
+        stand for the other three lists.
+        """
+        lists = ("reductions", "abs_reductions", "norms", "abs_norms")
+        checks.known_names("ReductionConfig", params, (*lists, "save_raw_tensor", "save_shape"))
+        found = reduction_lists(params.get("reductions"))
+        for name in lists[1:]:
+            found[name] = [*found[name], *checks.names(name, params.get(name))]
+        return cls(save_raw_tensor=params.get("save_raw_tensor", False), **found)
+
+    @classmethod
+    def from_json(cls, json_str: str) -> ReductionConfig:
+        """From the text of to_json(). Raises ConfigError."""
+        return cls.from_dict(checks.json_object("ReductionConfig", json_str))
+
+
+def reduction_lists(names: str | Iterable[str] | None) -> dict[str, Any]:
+    """Names such as "mean", "abs_max", "l2_norm" and "abs_l1_norm", as the four lists of ReductionConfig.
+
+    names: a list, or text with commas between them. Raises ConfigError.
+    """
+    groups: dict[str, list[str]] = {"reductions": [], "abs_reductions": [], "norms": [], "abs_norms": []}
+    listed = names.split(",") if isinstance(names, str) else names or ()
+    for name in filter(None, (str(each).strip() for each in listed)):
+        prefix, plain = ("abs_", name[4:]) if name.startswith("abs_") else ("", name)
+        if plain.endswith("_norm") and plain[:-5] in ALLOWED_NORMS:
+            groups[f"{prefix}norms"].append(plain[:-5])
+        elif plain in ALLOWED_REDUCTIONS:
+            groups[f"{prefix}reductions"].append(plain)
+        else:
+            allowed = ", ".join((*ALLOWED_REDUCTIONS, *(f"{norm}_norm" for norm in ALLOWED_NORMS)))
+            raise ConfigError(f"reductions can be {allowed}, each also with abs_ in front; got {name!r}")
+    return groups

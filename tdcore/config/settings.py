@@ -1,0 +1,87 @@
+"""Environment variables of tdcore: a table of all, and readers of TDCORE_DISABLED and the log level.
+
+Other modules read the other variables; a test compares the table with docs/operate.md. Functions over a
+mapping of variables; any thread. Imports only tdcore.errors, so that a disabled tdcore loads nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tdcore.errors import ConfigError
+
+__all__ = ["VARIABLES", "Variable", "apply_log_level", "disabled", "log_level"]
+
+_ON = ("1", "true", "yes", "on")
+_OFF = ("", "0", "false", "no", "off")
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One environment variable. values: the valid ones. default: the value if it is not set."""
+
+    name: str
+    values: str
+    default: str
+    effect: str
+
+
+VARIABLES = (
+    Variable("TDCORE_DISABLED", "`1`, `true`, `yes`, `on`; `0`, `false`, `no`, `off`", "`0`",
+             "recording is off: nothing of tdcore is loaded, the script runs as without it"),
+    Variable("TDCORE_LOG_LEVEL", "`DEBUG`, `INFO`, `WARNING`, `ERROR`, `CRITICAL`", "as the program sets it",
+             "level of the loggers `tdcore` and `tdcore.*`"),
+    Variable("TDCORE_CONFIG", "a file", "none", "what `tdcore run` and the hook from a JSON file capture"),
+    Variable("TDCORE_SPOOL", "a folder", "`$XDG_STATE_HOME/tdcore/spool`, else `~/.local/state/tdcore/spool`",
+             "where data waits that a bucket does not take"),
+    Variable("TDCORE_CACHE", "a folder", "`$XDG_CACHE_HOME/tdcore`, else `~/.cache/tdcore`",
+             "copies of index files of buckets, compiled GPU kernels"),
+    Variable("TDCORE_SIMD", "`portable`, `avx2`, `avx512`", "what the CPU has",
+             "the highest instruction set that statistics use"),
+    Variable("TDCORE_CUDA_KERNELS", "`fatbin`, `nvrtc`", "the one that fits",
+             "where the GPU kernels come from"),
+    Variable("TDCORE_LIBCUDA", "a file", "`libcuda.so.1`", "the library of the CUDA driver"),
+)  # fmt: skip
+
+
+def disabled(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether TDCORE_DISABLED disables recording. Raises ConfigError for an invalid value."""
+    value = environment.get("TDCORE_DISABLED", "").strip().lower()
+    if value not in _ON and value not in _OFF:
+        raise ConfigError(f"TDCORE_DISABLED must be 1 (nothing is recorded) or 0, got {value!r}")
+    return value in _ON
+
+
+def log_level(environment: Mapping[str, str] = os.environ) -> str | None:
+    """The level in TDCORE_LOG_LEVEL; None if it is not set. Raises ConfigError for an invalid level."""
+    value = environment.get("TDCORE_LOG_LEVEL", "").strip().upper()
+    if value and value not in _LEVELS:
+        raise ConfigError(f"TDCORE_LOG_LEVEL must be one of {', '.join(_LEVELS)}, got {value!r}")
+    return value or None
+
+
+def apply_log_level(environment: Mapping[str, str] = os.environ) -> None:
+    """Set the level of tdcore's loggers to TDCORE_LOG_LEVEL, if it is set.
+
+    A level that is lower than WARNING needs a handler: one on stderr is added where neither the program nor a
+    library has configured any.
+    """
+    if not environment.get("TDCORE_LOG_LEVEL"):
+        return
+    import logging
+
+    logger = logging.getLogger("tdcore")
+    try:
+        level = log_level(environment)
+    except ConfigError as error:
+        logger.warning("tdcore: %s; the level stays as it is", error)
+        return
+    assert level is not None
+    logger.setLevel(level)
+    if logger.isEnabledFor(logging.INFO) and not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(handler)

@@ -1,0 +1,125 @@
+"""Requests to a running training, in the control folder of its run, as values and as documents.
+
+    control/stop-<attempt>.json               stop (tdcore.session.StopRequest reads it)
+    control/capture-<attempt>-<number>.json   capture more for some steps: CaptureRequest
+
+Capture requests are numbered from 0 without gaps, and each is created exclusively (Sink.put_new). So several
+processes can send requests without overwriting each other's, and the flusher reads one key only: that of the
+next number. Requests hold exact names of tensors: the training never runs a pattern from a file.
+Threads: plain values.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from tdcore.errors import ConfigError
+from tdcore.format.layout import FORMAT_VERSION
+from tdcore.modes import ModeKeys
+
+__all__ = [
+    "LEVELS",
+    "MAX_CAPTURE_REQUESTS",
+    "MAX_NAMES",
+    "MAX_NAME_BYTES",
+    "MAX_REQUEST_BYTES",
+    "MAX_STEPS",
+    "CaptureRequest",
+]
+
+LEVELS = ("values", "statistics")
+MAX_CAPTURE_REQUESTS = 100  # per attempt; the flusher looks for no more
+MAX_NAMES = 64  # per request
+MAX_NAME_BYTES = 1024
+MAX_STEPS = 1000
+MAX_REQUEST_BYTES = 8192  # what the control page holds
+_MAX_TEXT = 200  # of what is only for people
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureRequest:
+    """Capture these tensors at each of the next `steps` steps.
+
+    tensors: names as saved. steps: counted in each mode from the step at which a worker sees the request.
+    level: "values" saves whole tensors, "statistics" their statistics; a tensor that is saved anyway keeps
+    the higher one. modes: names of ModeKeys; empty: all. by, reason: for people. Raises ConfigError for an
+    invalid value.
+    """
+
+    tensors: tuple[str, ...]
+    steps: int
+    level: str = "values"
+    modes: tuple[str, ...] = ()
+    by: str = ""
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.tensors) <= MAX_NAMES:
+            raise ConfigError(f"a request names 1 to {MAX_NAMES} tensors, got {len(self.tensors)}")
+        for name in self.tensors:
+            if not isinstance(name, str) or not 1 <= len(name.encode(errors="replace")) <= MAX_NAME_BYTES:
+                raise ConfigError(f"a tensor's name has 1 to {MAX_NAME_BYTES} bytes, got {name!r:.80}")
+        if (
+            isinstance(self.steps, bool)
+            or not isinstance(self.steps, int)
+            or not 1 <= self.steps <= MAX_STEPS
+        ):
+            raise ConfigError(f"steps must be 1 to {MAX_STEPS}, got {self.steps!r:.80}")
+        if self.level not in LEVELS:
+            raise ConfigError(f"level must be {' or '.join(map(repr, LEVELS))}, got {self.level!r:.80}")
+        unknown = [mode for mode in self.modes if mode not in ModeKeys.__members__]
+        if unknown:
+            raise ConfigError(f"modes are {', '.join(ModeKeys.__members__)}, got {unknown[0]!r:.80}")
+
+    def document(self, *, attempt: int) -> bytes:
+        """Content of the file. Raises ConfigError if it is larger than a training accepts."""
+        data = json.dumps(
+            {
+                "format": FORMAT_VERSION,
+                "attempt": attempt,
+                "tensors": list(self.tensors),
+                "steps": self.steps,
+                "level": self.level,
+                "modes": list(self.modes),
+                "by": self.by[:_MAX_TEXT],
+                "reason": self.reason[:_MAX_TEXT],
+            }
+        ).encode()
+        if len(data) > MAX_REQUEST_BYTES:
+            raise ConfigError(
+                f"the request is {len(data)} bytes, a training takes at most {MAX_REQUEST_BYTES}; "
+                "name fewer tensors"
+            )
+        return data
+
+    @classmethod
+    def parse(cls, text: str) -> CaptureRequest:
+        """Parse the text of a file from an untrusted writer. Raises ConfigError."""
+        try:
+            raw = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"it is not JSON: {error!s:.80}") from error
+        if not isinstance(raw, dict):
+            raise ConfigError(f"it is a JSON {type(raw).__name__}, expected an object")
+        if "too_large" in raw:
+            raise ConfigError(f"it has {raw['too_large']!r:.80} bytes, expected 1 to {MAX_REQUEST_BYTES}")
+        if "unreadable" in raw:
+            raise ConfigError(f"it is not a file that may be read: {raw['unreadable']!s:.400}")
+        if raw.get("format") != FORMAT_VERSION:
+            raise ConfigError(f"its format is {raw.get('format')!r:.80}, expected {FORMAT_VERSION}")
+        return cls(
+            tensors=_texts(raw, "tensors"),
+            steps=raw.get("steps", 0),
+            level=raw.get("level", LEVELS[0]),
+            modes=_texts(raw, "modes"),
+            by=str(raw.get("by") or "")[:_MAX_TEXT],
+            reason=str(raw.get("reason") or "")[:_MAX_TEXT],
+        )
+
+
+def _texts(raw: dict[str, object], name: str) -> tuple[str, ...]:
+    value = raw.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ConfigError(f"{name} must be a list of strings, got {value!r:.80}")
+    return tuple(dict.fromkeys(value))

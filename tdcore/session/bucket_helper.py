@@ -1,0 +1,118 @@
+"""Bucket helper: a short-lived process that does the requests of a training process to a bucket.
+
+The training process therefore never loads a client of S3, with its threads, sockets and memory: a fork of a
+process in which obstore has run, such as a DataLoader's worker, hangs when it uses obstore itself. A request
+takes about 0.5 s, in which the calling thread sleeps. Where the run is a folder, no process is started and
+the calling thread does the work.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from tdcore import errors
+from tdcore.errors import SinkError, TdcoreError
+from tdcore.session.attempts import ClaimedAttempt, check_configuration, claim_attempt
+from tdcore.session.spawning import command, environment
+from tdcore.sinks import Sink, is_remote, open_sink, shown_place
+
+__all__ = ["claim", "main", "put"]
+
+_SECONDS = 120.0  # more than the sink's own patience
+_PATIENCE = timedelta(seconds=30)
+
+
+def claim(out: str, *, here: bool, **entry: Any) -> ClaimedAttempt:
+    """Claim an attempt of the run at `out` (attempts.claim_attempt).
+
+    here: do it in this process, also for a bucket.
+    """
+    check_configuration(entry["configuration"])  # it has to be JSON on its way, too
+    job = {"task": "claim", "out": out, "entry": entry}
+    return ClaimedAttempt(**(_do(job) if here or not is_remote(out) else _send(job)))
+
+
+def put(out: str, key: str, data: bytes, *, here: bool, seconds: float = _SECONDS) -> None:
+    """Store `data` under `key` in the run at `out` (Sink.put). Raises SinkError after so many seconds.
+
+    here: do it in this process, also for a bucket.
+    """
+    job = {"task": "put", "out": out, "key": key, "data": base64.b64encode(data).decode()}
+    if here or not is_remote(out):
+        _do(job)
+    else:
+        _send(job, seconds)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Entry point of the process: do the task on stdin, print its result as JSON."""
+    try:
+        answer: dict[str, Any] = {"value": _do(json.load(sys.stdin))}
+    except TdcoreError as error:
+        details = {name: getattr(error, name) for name in ("kind", "errno") if hasattr(error, name)}
+        answer = {"error": type(error).__name__, "message": str(error), "details": details}
+    print(json.dumps(answer))
+    return 0
+
+
+def _do(job: Mapping[str, Any]) -> Any:
+    with contextlib.closing(_open(job["out"])) as sink:
+        if job["task"] == "claim":
+            return asdict(claim_attempt(sink, where=shown_place(job["out"]), **job["entry"]))
+        sink.put(job["key"], [base64.b64decode(job["data"])])
+        return None
+
+
+def _open(out: str) -> Sink:
+    if not is_remote(out):
+        return open_sink(out)
+    from tdcore.sinks.s3 import S3Sink
+
+    return S3Sink(out, patience=_PATIENCE)
+
+
+def _send(job: Mapping[str, Any], seconds: float = _SECONDS) -> Any:
+    where = shown_place(job["out"])
+    if not sys.executable or not os.access(sys.executable, os.X_OK):
+        raise SinkError(f"no Python to reach {where} with: sys.executable is {sys.executable!r}")
+    try:
+        done = subprocess.run(
+            command("tdcore.session.bucket_helper", {}),
+            input=json.dumps(job).encode(),  # not an argument: those are short, and everybody can read them
+            capture_output=True,
+            cwd="/",
+            env=environment(),
+            start_new_session=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SinkError(f"{where} did not answer within {seconds:.0f} s") from error
+    except OSError as error:
+        raise SinkError(f"cannot start a process to reach {where}: {error}", errno=error.errno) from error
+    return _answer(done, where)
+
+
+def _answer(done: subprocess.CompletedProcess[bytes], where: str) -> Any:
+    try:
+        answer = json.loads(done.stdout)
+    except ValueError:
+        last = done.stderr.decode(errors="replace").strip()[-2000:]
+        raise SinkError(
+            f"the process that was to reach {where} ended with status {done.returncode}: {last}"
+        ) from None
+    if "error" not in answer:
+        return answer["value"]
+    kind = getattr(errors, answer["error"], TdcoreError)
+    raise kind(answer["message"], **answer["details"])

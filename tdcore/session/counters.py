@@ -1,0 +1,177 @@
+"""Counters of the capture: stored tensors, time, and dropped tensors by reason.
+
+Frozen values, read from the ring's shared control page; safe to read from any thread at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
+
+from tdcore.text.short_repr import cut, how_many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """Tensors that were not stored as requested for one reason, and their bytes."""
+
+    tensors: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """Totals of one worker and attempt since the capture began.
+
+    captures: native capture calls. tensors: stored as requested. payload_bytes: bytes copied into the ring.
+    capture_ns: time that training threads spent inside capture calls, summed over threads.
+    drops: dropped tensors by reason. Every tensor is counted once.
+    """
+
+    captures: int = 0
+    tensors: int = 0
+    payload_bytes: int = 0
+    capture_ns: int = 0
+    drops: Mapping[str, Drop] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __repr__(self) -> str:
+        dropped = how_many(self.dropped_tensors, "tensor") + " not kept" if self.drops else "no drops"
+        time = f"{self.capture_ns / 1e6:,.1f} ms"
+        return (
+            f"<Counters: {how_many(self.tensors, 'tensor')} in {how_many(self.captures, 'capture')}, "
+            f"{self.payload_bytes:,} bytes, {time}; {dropped}>"
+        )
+
+    @property
+    def capture_time(self) -> timedelta:
+        """Time of the training threads inside capture calls."""
+        return timedelta(microseconds=self.capture_ns / 1000)
+
+    @property
+    def dropped_tensors(self) -> int:
+        """Tensors not stored as requested, over all reasons."""
+        return sum(drop.tensors for drop in self.drops.values())
+
+    @property
+    def dropped_bytes(self) -> int:
+        """Bytes not stored as requested, over all reasons."""
+        return sum(drop.bytes for drop in self.drops.values())
+
+    @classmethod
+    def from_ring(cls, raw: Mapping[str, Any]) -> Counters:
+        """From what ``_core.Ring.counters()`` returns; reasons that never happened are left out."""
+        drops = {
+            reason: Drop(tensors=int(drop["tensors"]), bytes=int(drop["bytes"]))
+            for reason, drop in raw["drops"].items()
+            if drop["tensors"] or drop["bytes"]
+        }
+        return cls(
+            captures=int(raw["captures"]),
+            tensors=int(raw["tensors"]),
+            payload_bytes=int(raw["payload_bytes"]),
+            capture_ns=int(raw["capture_ns"]),
+            drops=MappingProxyType(drops),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Progress of the flusher.
+
+    flusher_epoch: how often a flusher attached to the ring. records, bytes, rows: made durable so far.
+    last_step: the newest step among them, -1 before the first. pending_records, pending_bytes: still in the
+    ring. errors: failed calls of the sink. error: message of the last one, or "".
+    """
+
+    flusher_epoch: int = 0
+    records: int = 0
+    bytes: int = 0
+    rows: int = 0
+    last_step: int = -1
+    pending_records: int = 0
+    pending_bytes: int = 0
+    errors: int = 0
+    error: str = ""
+
+    @classmethod
+    def from_ring(cls, raw: Mapping[str, Any]) -> Progress:
+        """From what ``_core.Ring.progress()`` returns."""
+        return cls(
+            flusher_epoch=int(raw["epoch"]),
+            records=int(raw["records"]),
+            bytes=int(raw["bytes"]),
+            rows=int(raw["rows"]),
+            last_step=int(raw["last_step"]),
+            pending_records=int(raw["pending_records"]),
+            pending_bytes=int(raw["pending_bytes"]),
+            errors=int(raw["errors"]),
+            error=raw["error"] or "",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReport:
+    """An accelerator whose tensors were captured.
+
+    device: as its framework counts. kernels: where they come from ("fatbin", "nvrtc"). rung: how records are
+    committed, "stream_write", "commit_kernel" or "poll"; rung_reason: why not better. arena_bytes: of the
+    device's memory. early_commits: records whose commit overtook their values, each found and read later.
+    in_flight: records that the device has yet to write. error: why the device is not used, "" when it is.
+    """
+
+    device: int
+    name: str
+    kernels: str
+    rung: str
+    rung_reason: str
+    arena_bytes: int
+    early_commits: int
+    in_flight: int
+    error: str
+
+    @classmethod
+    def from_ring(cls, raw: Mapping[str, Any]) -> DeviceReport:
+        """From an element of what ``_core.Ring.device_reports()`` returns."""
+        return cls(**raw)
+
+    def as_note(self) -> dict[str, str | int]:
+        """The values for the run's documents, without counts of the moment and empty values."""
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name != "in_flight" and value not in ("", 0)
+        } | {"device": self.device}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseReport:
+    """Result of closing a session.
+
+    drained: everything captured is durable and the flusher has ended by itself. Otherwise records_left and
+    bytes_left are still in the ring: a flusher process goes on with them after this, a flusher thread cannot.
+    Where the flusher has failed for good, as on a disk that stays full, they are lost, and counted in
+    counters.drops.
+    reason: why it is not drained, "" when it is. waited: how long close() took.
+    restarts: how often the flusher died and was started again. devices: accelerators with captured tensors.
+    """
+
+    drained: bool
+    records_left: int
+    bytes_left: int
+    reason: str
+    waited: timedelta
+    restarts: int
+    counters: Counters
+    progress: Progress
+    devices: tuple[DeviceReport, ...] = ()
+
+    def __repr__(self) -> str:
+        state = "all is written"
+        if not self.drained:
+            left = how_many(self.records_left, "record")
+            state = f"{left} ({self.bytes_left:,} bytes) not written yet: {self.reason}"
+        waited = f"{self.waited.total_seconds():.1f} s"
+        return cut(f"<CloseReport: {state}; {how_many(self.progress.rows, 'row')}, waited {waited}>")

@@ -1,0 +1,112 @@
+"""RingConfig: sizes of the shared memory between training and flusher, and the ring made from them.
+
+Frozen values, safe in any thread. An invalid argument raises ConfigError with the valid values.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+from tdcore.errors import CaptureError, ConfigError
+from tdcore.session.devices import visible_nvidia_devices
+from tdcore.text.short_repr import settings_repr
+
+if TYPE_CHECKING:
+    from tdcore import _core
+
+__all__ = ["RingConfig", "make_ring"]
+
+_MIB = 1024 * 1024
+_MOST_LANES = 8
+_LEAST_RING = 64 * 1024
+_MOST_RING = 64 * 1024 * _MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingConfig:
+    """The memory between the training and its flusher.
+
+    ring_bytes: the most that payloads and statistics in flight may take; a power of two. A ring begins with
+    1 to 4 MiB and takes more when a record finds no room; without memory it is full as it is. slots:
+    records in flight; a power of two. names_bytes: the most that the table of tensor names, which grows as
+    names come, may take; a power of two.
+    when_full: "block" waits for the flusher, at most block_timeout, then drops; "drop" drops at once;
+    "degrade" keeps the statistics and drops the payload. Each drop is counted with its reason. threads: that
+    copy and reduce large tensors, the training's included; None takes a quarter of the CPUs, from 2 to 4 (1
+    where there is one CPU).
+    device_lanes: accelerators whose tensors are captured, 0 to 8; None counts the NVIDIA devices that this
+    process may see, without a call to CUDA. device_ring_bytes: as ring_bytes, of host memory for each of
+    them, taken and pinned when the device is first used; a power of two. device_arena_bytes: of each device's
+    own memory, for payloads on their way to the host.
+    """
+
+    ring_bytes: int = 256 * _MIB
+    slots: int = 16384
+    names_bytes: int = 256 * _MIB
+    when_full: Literal["block", "drop", "degrade"] = "block"
+    block_timeout: timedelta = timedelta(seconds=30)
+    threads: int | None = None
+    device_lanes: int | None = None
+    device_ring_bytes: int = 256 * _MIB
+    device_arena_bytes: int = 64 * _MIB
+
+    __repr__ = settings_repr
+
+    def __post_init__(self) -> None:
+        if self.when_full not in ("block", "drop", "degrade"):
+            raise ConfigError(f"when_full must be 'block', 'drop' or 'degrade', got {self.when_full!r}")
+        if self.block_timeout < timedelta():
+            raise ConfigError(f"block_timeout must not be negative, got {self.block_timeout}")
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"threads must be at least 1 (or None), got {self.threads}")
+        if self.device_lanes is not None and not 0 <= self.device_lanes <= _MOST_LANES:
+            raise ConfigError(
+                f"device_lanes must be from 0 to {_MOST_LANES} (or None), got {self.device_lanes}"
+            )
+        size = self.device_ring_bytes
+        if not _LEAST_RING <= size <= _MOST_RING or size & (size - 1):
+            raise ConfigError(
+                f"device_ring_bytes must be a power of two from {_LEAST_RING} to {_MOST_RING}, got {size}"
+            )
+        if self.device_arena_bytes < _MIB:
+            raise ConfigError(f"device_arena_bytes must be at least {_MIB}, got {self.device_arena_bytes}")
+
+    def resolved_threads(self) -> int:
+        """The number of threads to use on this machine."""
+        cpus = len(os.sched_getaffinity(0))
+        return self.threads or min(cpus, max(2, min(4, cpus // 4)))
+
+    def resolved_device_lanes(self) -> int:
+        """The number of accelerators to be ready for on this machine."""
+        if self.device_lanes is not None:
+            return self.device_lanes
+        return min(visible_nvidia_devices(), _MOST_LANES)
+
+
+def make_ring(config: RingConfig) -> _core.Ring:
+    """The ring, with its memory. Raises ConfigError, or CaptureError without shared memory."""
+    from tdcore import _core  # not at the top: RingConfig also exists where tdcore is disabled
+
+    try:
+        return _core.Ring(
+            data_bytes=config.ring_bytes,
+            slots=config.slots,
+            names_bytes=config.names_bytes,
+            policy=config.when_full,
+            block_timeout_seconds=config.block_timeout.total_seconds(),
+            threads=config.resolved_threads(),
+            device_lanes=config.resolved_device_lanes(),
+            device_lane_bytes=config.device_ring_bytes,
+            device_lane_slots=config.slots,
+            device_arena_bytes=config.device_arena_bytes,
+        )
+    except ValueError as error:
+        raise ConfigError(f"RingConfig: {error}") from error
+    except (OSError, MemoryError) as error:
+        raise CaptureError(
+            f"cannot set up {config.ring_bytes / _MIB:.0f} MiB of shared memory for capture: {error}; "
+            "lower RingConfig.ring_bytes, or allow memfd_create() in this container"
+        ) from error

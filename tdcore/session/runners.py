@@ -1,0 +1,228 @@
+"""Runners of the flusher: as another process (the default), or as a thread of this process.
+
+A runner starts one flusher at a time and waits for its end; supervisor.py decides about the next start.
+Threads: one thread at a time calls start() and wait(). wait() blocks in the kernel without the GIL and never
+polls. Runners do not read the ring's records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from tdcore.errors import FlusherError
+from tdcore.session.spawning import command, environment
+
+if TYPE_CHECKING:
+    from tdcore._core import Consumer, Ring
+
+_log = logging.getLogger("tdcore")
+_THREAD_INSTEAD = 'use flusher="thread" where another process cannot be started'
+_MAX_LAST_WORDS = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlusherEnd:
+    """How a flusher ended.
+
+    "done": it ended normally, and no other is needed. "unknown": the training script has collected its exit
+    status. "died": it crashed; `why` is the cause.
+    """
+
+    kind: Literal["done", "unknown", "died"]
+    why: str = ""
+
+
+class Runner(Protocol):
+    """Runs one flusher at a time."""
+
+    def start(self) -> None:
+        """Starts the flusher; returns at once. Raises FlusherError when it cannot start."""
+
+    def wait(self) -> FlusherEnd:
+        """Waits for the end of the flusher that start() started."""
+        ...
+
+    def forget(self) -> None:
+        """Drop the flusher silently, in a forked child or at exit while the flusher goes on alone."""
+
+
+class ProcessRunner:
+    """The flusher as a process: spawned, never forked, out of reach of Ctrl-C and of the trainer's GIL."""
+
+    def __init__(self, ring: Ring, job: Mapping[str, Any]) -> None:
+        self._ring = ring
+        self._job = dict(job)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._words = -1  # what the flusher says: the reading end of a pipe that is its stderr
+
+    def start(self) -> None:
+        """About 0.5 ms: the flusher's own start-up runs beside the training."""
+        executable = sys.executable
+        if not executable or not os.access(executable, os.X_OK):
+            raise FlusherError(
+                f"no Python to start the flusher with: sys.executable is {executable!r}; {_THREAD_INSTEAD}"
+            )
+        self._words = mouth = pidfd = -1
+        try:
+            # Neither side ever waits for the other.
+            self._words, mouth = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            pidfd = _pidfd_open(os.getpid())
+            rings = self._ring.fds
+            job = {**self._job, "fds": rings, "pidfd": pidfd, "trainer_pid": os.getpid()}
+            self._process = subprocess.Popen(
+                command("tdcore.flusher.main", job),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=mouth,  # not the trainer's: whoever reads that would wait for the flusher's end
+                cwd="/",  # holds no folder of the user's busy
+                env=environment(),
+                pass_fds=[fd for fd in (*rings, pidfd) if fd >= 0],
+                start_new_session=True,  # Ctrl-C and signals to the trainer's group do not reach it
+            )
+        except OSError as error:
+            _close(self._words)
+            message = f"cannot start the flusher with {executable!r}: {error}; {_THREAD_INSTEAD}"
+            raise FlusherError(message) from error
+        finally:
+            _close(mouth)
+            _close(pidfd)
+
+    def wait(self) -> FlusherEnd:
+        """Passes on what the flusher has to say to the user, meanwhile. Exit status 0 is "done"."""
+        process = self._process
+        assert process is not None, "wait() comes after start()"
+        last_words = _listen(process.pid, self._words)
+        _close(self._words)
+        self._words = -1
+        try:
+            _, status = os.waitpid(process.pid, 0)
+        except ChildProcessError:  # SIGCHLD is ignored, or the script collects all children
+            process.returncode = 0
+            why = f"flusher process {process.pid} ended: {last_words}".rstrip(": ")
+            return FlusherEnd(kind="unknown", why=why)
+        process.returncode = code = os.waitstatus_to_exitcode(status)
+        if code == 0:
+            return FlusherEnd(kind="done")
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+        return FlusherEnd(kind="died", why=f"flusher process {process.pid} {how}: {last_words}".rstrip(": "))
+
+    def forget(self) -> None:
+        """Keeps Popen from complaining about, or reaping, a process that is not this one's child any more."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.returncode = 0
+
+
+class ThreadRunner:
+    """The flusher on the supervisor's thread, for places that forbid processes. Dies with the trainer."""
+
+    def __init__(self, ring: Ring, job: Mapping[str, Any]) -> None:
+        self._ring = ring
+        self._job = job
+        self._consumer: Consumer | None = None
+
+    def start(self) -> None:
+        """Maps the ring a second time, as the process would.
+
+        Takes the flusher's slow imports along, up to a second: the thread may get its first data while the
+        interpreter exits, and then they cannot be imported any more.
+        """
+        import pyarrow
+
+        from tdcore import _core
+        from tdcore.flusher import compactor, flush_batch  # noqa: F401
+
+        pyarrow.array(["this imports what pyarrow imports on first use"])
+        try:
+            self._consumer = _core.Consumer(self._ring.fds)
+        except (OSError, ValueError) as error:
+            raise FlusherError(f"cannot map the ring for the flusher thread: {error}") from error
+
+    def wait(self) -> FlusherEnd:
+        """Runs the flusher right here until the ring is closed and drained."""
+        from tdcore.flusher import Flusher, FlusherOptions
+        from tdcore.flusher.destination import open_destination
+
+        assert self._consumer is not None, "wait() comes after start()"
+        try:
+            with open_destination(self._job) as (sink, journal):
+                Flusher(
+                    self._consumer,
+                    sink,
+                    worker=self._job["worker"],
+                    attempt=self._job["attempt"],
+                    options=FlusherOptions.from_json(self._job["options"]),
+                    journal=journal,
+                    run_id=self._job.get("run_id", ""),
+                ).run()
+        except Exception as error:
+            return FlusherEnd(kind="died", why=f"flusher thread failed: {type(error).__name__}: {error}")
+        finally:
+            self._consumer = None
+        return FlusherEnd(kind="done")
+
+    def forget(self) -> None:
+        """Nothing to let go of: a forked child has no such thread."""
+
+
+def _pidfd_open(pid: int) -> int:
+    """A descriptor that tells of the end of `pid`; -1 where the kernel or a sandbox has no such thing."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return -1
+
+
+def _listen(pid: int, words: int) -> str:
+    """Blocks until `pid` has ended, without collecting its status; returns the end of what it said.
+
+    Lines that begin with "tdcore" are meant for the user and go to the logger as they come; the rest (a
+    traceback) is what it dies of.
+    """
+    pidfd = _pidfd_open(pid)
+    poller = select.poll()
+    poller.register(words, select.POLLIN)
+    if pidfd >= 0:
+        poller.register(pidfd, select.POLLIN)
+    last_words = line = b""
+    try:
+        while True:
+            ready = dict(poller.poll())
+            heard = _read(words)
+            last_words = (last_words + heard)[-_MAX_LAST_WORDS:]
+            *lines, line = (line + heard).split(b"\n")
+            line = line[:_MAX_LAST_WORDS]
+            for each in lines:
+                if each.startswith(b"tdcore"):
+                    _log.warning("%s", each.decode(errors="replace"))
+            if pidfd in ready:
+                break
+            if not heard and ready.get(words, 0) & select.POLLHUP:  # it closed its stderr, or is gone
+                poller.unregister(words)
+                if pidfd < 0:
+                    break  # the caller's waitpid() waits for the rest
+    finally:
+        _close(pidfd)
+    return last_words.decode(errors="replace").strip()
+
+
+def _close(fd: int) -> None:
+    """Closes a descriptor; -1 is none."""
+    if fd >= 0:
+        os.close(fd)
+
+
+def _read(fd: int) -> bytes:
+    """All that can be had without waiting."""
+    pieces = []
+    with contextlib.suppress(BlockingIOError):
+        while piece := os.read(fd, 65536):
+            pieces.append(piece)
+    return b"".join(pieces)

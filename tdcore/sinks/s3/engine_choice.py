@@ -1,0 +1,97 @@
+"""The choice between the two engines, by what is installed and what the options need. Any thread."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+
+from tdcore.errors import ConfigError, UnsupportedFeature
+from tdcore.sinks.s3.engine import S3Engine
+from tdcore.sinks.s3.options import S3Options, S3Place, environment_profile
+
+__all__ = ["choose_engine", "open_engine"]
+
+_MISSING_EXTRA = 'an S3 client is not installed: pip install "tdcore-capture[s3]"'
+
+# Older ones lack settings that we need: a read time-out; If-None-Match and the choice of checksums.
+_OLDEST = {"obstore": (0, 11), "aiobotocore": (2, 18)}
+_OF_OBSTORE = ("auto", "crc64nvme", "sha256", "none")
+_OF_AIOBOTOCORE = ("auto", "crc32c", "sha256", "none")
+
+
+def choose_engine(options: S3Options) -> tuple[str, str]:
+    """Name of the engine for `options`, and the reason as a sentence.
+
+    Raises ConfigError when the one asked for cannot do what the options say, UnsupportedFeature when none is
+    installed.
+    """
+    installed = {name for name in ("obstore", "aiobotocore") if importlib.util.find_spec(name) is not None}
+    cannot = {"obstore": _why_not_obstore(options), "aiobotocore": _why_not_aiobotocore(options)}
+    if options.engine != "auto":
+        if options.engine not in installed:
+            raise UnsupportedFeature(
+                f"S3 option engine is {options.engine!r}, but {options.engine} is not installed"
+            )
+        if why := cannot[options.engine]:
+            raise ConfigError(f"S3 option engine is {options.engine!r}, but {why}")
+        return options.engine, "The options ask for it."
+    if not installed:
+        raise UnsupportedFeature(_MISSING_EXTRA)
+    able = [name for name in ("obstore", "aiobotocore") if name in installed and not cannot[name]]
+    if not able:
+        raise ConfigError("; ".join(f"engine {name}: {cannot[name]}" for name in sorted(installed)))
+    if able[0] == "obstore":
+        return "obstore", "It costs the least CPU time per byte and can do all that the options ask for."
+    if cannot["obstore"]:
+        return "aiobotocore", f"The other engine is ruled out: {cannot['obstore']}."
+    return "aiobotocore", "It is installed; obstore, which costs less CPU time per byte, is not."
+
+
+async def open_engine(place: S3Place, *, region: str | None = None) -> S3Engine:
+    """The engine for `place`, in the running loop; sends nothing but what finding credentials takes.
+
+    region: where the bucket was found to be; None takes that of the options or the AWS chain.
+    """
+    name, _ = choose_engine(place.options)
+    if name == "obstore":
+        from tdcore.sinks.s3.obstore_engine import ObstoreEngine
+
+        return await ObstoreEngine.open(place, region=region)
+    from tdcore.sinks.s3.aiobotocore_engine import AiobotocoreEngine
+
+    return await AiobotocoreEngine.open(place, region=region)
+
+
+def _why_not_obstore(options: S3Options) -> str:
+    from tdcore.sinks.s3.aws_chain import has_botocore, required_endpoint_kind
+
+    if why := _too_old("obstore"):
+        return why
+    if options.checksum not in _OF_OBSTORE:
+        return f"obstore cannot send checksum {options.checksum!r} (it can: {', '.join(_OF_OBSTORE)})"
+    if not has_botocore() and (profile := options.profile or environment_profile()):
+        return f"obstore reads profiles ({profile!r}) through botocore, which is not installed"
+    if not options.endpoint_url and (kind := required_endpoint_kind()):
+        return f"obstore does not know {kind} endpoints"
+    return ""
+
+
+def _why_not_aiobotocore(options: S3Options) -> str:
+    if why := _too_old("aiobotocore"):
+        return why
+    if options.checksum not in _OF_AIOBOTOCORE:
+        return f"aiobotocore cannot send checksum {options.checksum!r} (it can: {', '.join(_OF_AIOBOTOCORE)})"
+    return ""
+
+
+def _too_old(name: str) -> str:
+    """Why the installed version of a client will not do; "" when it will, or is not installed."""
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    oldest = _OLDEST[name]
+    numbers = tuple(int(part) for part in version.split(".")[: len(oldest)] if part.isdigit())
+    if numbers >= oldest:
+        return ""
+    return f"{name} {version} is older than {'.'.join(map(str, oldest))}"
