@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tdcore.collection import Collection, CollectionConfig
-from tdcore.config import ReductionConfig, SaveConfig
 from tdcore.config.built_in_collections import BUILT_IN
+from tdcore.config.collection import Collection
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.reduction_config import ReductionConfig
+from tdcore.config.save_config import SaveConfig
 from tdcore.errors import ConfigError
 from tdcore.format.layout import TensorKind
 from tdcore.format.run_patterns import RunPatterns

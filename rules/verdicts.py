@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 
 import numpy as np
 
-from tdcore.collection import CollectionConfig
+from tdcore.config.collection_config import CollectionConfig
 from tdcore.format import layout
 from tdcore.rules.applicability import why_not_applicable
 from tdcore.rules.base import Rule, Status, Verdict

@@ -55,7 +55,7 @@ _HOME = {
     "LocalTrial": "tdcore.trial.older_trials",
     "MissingCollectionFiles": "tdcore.errors",
     "NoMoreData": "tdcore.errors",
-    "ReductionConfig": "tdcore.config",
+    "ReductionConfig": "tdcore.config.reduction_config",
     "RequiredTensors": "tdcore.rules.required_tensors",
     "Rule": "tdcore.rules.legacy",
     "RuleEvaluationConditionMet": "tdcore.errors",

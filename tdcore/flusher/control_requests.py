@@ -1,7 +1,7 @@
 """Reads requests from the run's control folder and passes them to the training. Threads: the flusher's only.
 
 Two keys are polled: the request to stop, until it exists, and the next request to capture more. The hook
-checks their contents (tdcore/control.py has the format).
+checks their contents (tdcore/format/control.py has the format).
 
 Other programs write that folder. A request that is a link, a FIFO or a device, or is too large, is never
 opened. The flusher prints a message once, passes a request to capture more on as unreadable, and polls the

@@ -1,4 +1,4 @@
-"""The flusher as a separate process. The argument of `main` is JSON, made by tdcore.runners.ProcessRunner:
+"""The flusher as a separate process. The argument of `main` is JSON, made by session/runners.py:
 
     {"fds": [memfds of the ring and its lanes], "pidfd": pidfd of the trainer or -1, "trainer_pid": 123,
      "out": "runs/demo", "worker": "worker_0", "attempt": 0, "spool": "/state/...",

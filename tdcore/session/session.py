@@ -282,7 +282,7 @@ def _claim(out_dir: str, **entry: Any) -> ClaimedAttempt:
 
 
 def _start_journal(spool: Path, worker: str, attempt: int) -> None:
-    """Before the first flusher: one that is killed at once leaves a next one that need not ask the bucket."""
+    """Start the journal before the first flusher, so that the next one needs no request to the bucket."""
     from tdcore.flusher.upload_journal import UploadJournal
 
     UploadJournal(journal_path(spool), worker=worker, attempt=attempt).start()
