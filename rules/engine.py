@@ -45,7 +45,7 @@ class Engine:
         max_findings: How many findings are kept per rule; all are counted.
         clock_ns: Time of day, for rules about elapsed time.
         rules_of_run: The run names the rules, not the user, so that their patterns are run with the limits
-            for patterns of a run (tdcore/patterns.py).
+            for patterns of a run (tdcore/format/run_patterns.py).
     """
 
     def __init__(
