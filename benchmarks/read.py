@@ -182,7 +182,7 @@ def _imports() -> None:
 
     import tdcore.rules.runner
     import tdcore.trial.captures
-    import tdcore.trial.opening  # noqa: F401
+    import tdcore.trial.trial_factory  # noqa: F401
 
     pyarrow.scalar(0)
 

@@ -42,7 +42,8 @@ from benchmarks.read import TENSORS, make_run
 def speed(folder: Path, repeats: int) -> dict[str, Any]:
     """Seconds of one read, of each rule alone, and of all together with their read."""
     from tdcore.rules import Engine
-    from tdcore.rules.source import COLUMNS, RunSource
+    from tdcore.rules.run_source import RunSource
+    from tdcore.rules.source import COLUMNS
 
     instances, left_out = _library()
     columns = list(dict.fromkeys([*COLUMNS, *(c for r in instances for c in getattr(r, "columns", ()))]))
@@ -133,7 +134,7 @@ def looks(folder: Path, rows: int, number: int) -> dict[str, Any]:
     from tdcore.flusher.options import FlusherOptions
     from tdcore.format.layout import TensorKind
     from tdcore.rules import Engine
-    from tdcore.rules.source import RunSource
+    from tdcore.rules.run_source import RunSource
     from tdcore.session import RingConfig, Session
 
     soon = FlusherOptions(visible_delay=timedelta(milliseconds=20))
@@ -238,8 +239,8 @@ class Delay:
 def delay(folder: Path, training: dict[str, float], seconds: float) -> dict[str, Any]:
     """Percentiles of the delay over the steps of one training; its last step, which its end judges, apart."""
     from tdcore.rules import Engine
+    from tdcore.rules.run_source import RunSource
     from tdcore.rules.runner import follow
-    from tdcore.rules.source import RunSource
 
     arguments = [str(training[name]) for name in ("interval", "forward_s", "backward_s")]
     command = [sys.executable, "-m", "benchmarks.rules", "--train", str(folder), *arguments, str(seconds)]

@@ -20,9 +20,9 @@ from tdcore.rules.base import Finding, RuleProtocol, Status, Verdict
 from tdcore.rules.engine import Engine
 from tdcore.rules.legacy import Rule, invoke_rule
 from tdcore.rules.library import *  # noqa: F403 -- the rules, each by its name
-from tdcore.rules.need import Need
 from tdcore.rules.planning import plan
-from tdcore.rules.required import RequiredTensors
+from tdcore.rules.required_tensors import RequiredTensors
+from tdcore.rules.requirements import Need
 from tdcore.rules.runner import Report, run
 from tdcore.rules.sweep import SweepReport, sweep
 from tdcore.rules.window import Window

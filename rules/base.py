@@ -1,8 +1,8 @@
-"""What rules are made of: findings and verdicts as values, RuleProtocol, and what a rule asks for.
+"""Base types of rules: Finding, Verdict and RuleProtocol.
 
-A rule is a small frozen dataclass. Its `check` looks at a `Window` (rules/window.py) of complete steps and
-yields `Finding` values. It never acts, prints, writes or waits; the engine (rules/engine.py) feeds it, live
-or offline, with the same code. Threads: everything here is a plain value; a Window belongs to one thread.
+A rule is a small frozen dataclass. Its `check` gets a `Window` (rules/window.py) of complete steps and yields
+`Finding` values. It never acts, prints, writes or waits. The engine (rules/engine.py) calls it with the same
+code in live and offline runs. Threads: all types here are plain values; a Window belongs to one thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.errors import ConfigError
-from tdcore.rules.need import Need
+from tdcore.rules.requirements import Need
 from tdcore.text.short_repr import cut
 from tdcore.text.step_text import step_text
 
@@ -40,7 +40,7 @@ SEPARATOR = re.compile(r"(?<!\\),(?!\d*\})")  # see names_of
 
 
 class Status(Enum):
-    """How the judgement of one rule over one run stands."""
+    """Result of one rule on one run."""
 
     NO_ISSUE = "no issue"
     ISSUE = "issue"
@@ -52,11 +52,18 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that one rule found at one step.
+    """A fault that a rule found at one step.
 
-    rule: name of the rule's class. code: its code in the table. step: global step. mode_step: step within
-    `mode`. tensor: name as saved; "" when it concerns the whole step. numbers: what was measured and the
-    limits it was held against, by name. why: one sentence with the numbers in it. do: what to try, in words.
+    Attributes:
+        rule: Name of the rule's class.
+        code: Code of the rule in the table.
+        step: Global step.
+        mode, mode_step: Mode, and step within the mode.
+        worker, attempt: Where it was found.
+        tensor: Name as saved; "" if the finding is about the whole step.
+        numbers: Measured values and their limits, by name.
+        why: One sentence with the numbers.
+        do: Advice, as text.
     """
 
     rule: str
@@ -73,7 +80,7 @@ class Finding:
 
     @property
     def at(self) -> str:
-        """The step in words, that of the mode first: "TRAIN step 40 (global 55)"."""
+        """The step as text, with the step of the mode first: "TRAIN step 40 (global 55)"."""
         return step_text(self.step, self.mode, self.mode_step)
 
     def __repr__(self) -> str:
@@ -81,7 +88,7 @@ class Finding:
 
     @property
     def key(self) -> tuple[str, int, str, int, str, str]:
-        """What makes two findings the same one: rule, attempt, worker, step, tensor and kind."""
+        """Identity of a finding: rule, attempt, worker, step, tensor and kind."""
         kind = self.numbers.get("kind", "")
         return (self.rule, self.attempt, self.worker, self.step, self.tensor, str(kind))
 
@@ -104,15 +111,23 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What one rule says about one run so far.
+    """Result of one rule on one run so far.
 
-    rule: the name the rule runs under, that of its class; "-2" and so on when it runs more than once.
-    findings: the first ones, in order of steps, at most the engine's limit; finding_count: all of them.
-    judged: rows the rule could decide on. missing: why rows that it wanted could not be judged, with how
-    many. reason: why it is NOT_EVALUABLE, NOT_APPLICABLE or an ERROR. fix: for NOT_EVALUABLE, what
-    would give the rule what it needs, as Python text. captures: the same as values. last_step: the newest
-    global step that was judged; last_mode, last_mode_step: the same as its mode counts. asked: the user or
-    the run's hook has named the rule; False where it runs because all rules do.
+    Attributes:
+        rule: Name under which the rule runs: that of its class, with "-2" and so on for further instances.
+        code: Code of the rule in the table.
+        status: The result.
+        parameters: Parameters that differ from their defaults, as text.
+        findings: The first findings, in order of steps, at most the engine's limit.
+        finding_count: Number of all findings.
+        judged: Number of rows that the rule could judge.
+        last_step: Newest global step that was judged.
+        last_mode, last_mode_step: Mode and mode step of last_step.
+        missing: Reasons why needed rows could not be judged, with the number of rows.
+        reason: Why the status is NOT_EVALUABLE, NOT_APPLICABLE or ERROR.
+        fix: For NOT_EVALUABLE, the captures that the rule needs, as Python code.
+        captures: The same as values.
+        asked: Whether the user or the hook named the rule; False if it runs because all rules run.
     """
 
     rule: str

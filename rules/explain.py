@@ -12,13 +12,13 @@ from typing import Any
 
 from tdcore.rules.base import Rule
 
-__all__ = ["SECTIONS", "Explanation", "Parameter", "explain", "page"]
+__all__ = ["SECTIONS", "Explanation", "RuleParameter", "explain", "page"]
 
 SECTIONS = ("What it does", "Why it matters", "Decides by", "Parameters", "False alarms", "Do", "Source")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class RuleParameter:
     """A parameter of a rule. default: as Python text."""
 
     name: str
@@ -32,7 +32,7 @@ class Explanation:
 
     summary: str
     sections: dict[str, str]
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[RuleParameter, ...]
 
 
 def explain(rule: type[Rule]) -> Explanation:
@@ -63,7 +63,7 @@ def _joined(lines: list[str]) -> str:
     return " ".join(line.strip() for line in lines if line.strip())
 
 
-def _parameters(rule: type[Any], lines: list[str]) -> tuple[Parameter, ...]:
+def _parameters(rule: type[Any], lines: list[str]) -> tuple[RuleParameter, ...]:
     """One for each field, in order. Raises ValueError when the text and the fields differ."""
     texts: dict[str, list[str]] = {}
     name = ""
@@ -82,7 +82,8 @@ def _parameters(rule: type[Any], lines: list[str]) -> tuple[Parameter, ...]:
     if list(texts) != list(defaults):
         raise ValueError(f"{rule.__name__} documents parameters {list(texts)} and has {list(defaults)}")
     return tuple(
-        Parameter(name=name, default=default, text=_joined(texts[name])) for name, default in defaults.items()
+        RuleParameter(name=name, default=default, text=_joined(texts[name]))
+        for name, default in defaults.items()
     )
 
 

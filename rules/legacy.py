@@ -35,8 +35,8 @@ from tdcore.errors import (
 )
 from tdcore.rules.base import Finding
 from tdcore.rules.measures.series import groups
-from tdcore.rules.need import Need
-from tdcore.rules.required import RequiredTensors
+from tdcore.rules.required_tensors import RequiredTensors
+from tdcore.rules.requirements import Need
 
 if TYPE_CHECKING:
     from tdcore.rules.source import Source
@@ -82,7 +82,10 @@ class Rule:
         }
 
     def set_required_tensors(self, step: int) -> None:
-        """Adds to `req_tensors` what invoke_at_step needs: for subclasses to override (rules/required.py)."""
+        """Add the tensors that invoke_at_step needs to `req_tensors` (rules/required_tensors.py).
+
+        Subclasses override it.
+        """
 
     def invoke_at_step(self, step: int) -> bool:
         """Whether the rule's condition is met at `step` (global): for subclasses to override.

@@ -2,7 +2,7 @@
 
     vanishing_gradient                     a rule of the table: a name (any case, with or without "_") or code
     vanishing_gradient:threshold=1e-6      with parameters; lists with commas: tensor_regex=relu,gelu
-    vanishing_gradient:start_step=500      any rule takes start_step and end_step (rules/bounds.py)
+    vanishing_gradient:start_step=500      any rule takes start_step and end_step (rules/step_range.py)
     my_rules.py::SpikyLoss:factor=3        a class in a file
     my_rules.py                            all rules of a file
     my_package.rules:SpikyLoss             a class in an importable module
@@ -110,15 +110,15 @@ def table_rule(spec: str) -> Rule | None:
 
 def text_of(rule: Rule) -> str:
     """Text from which load_rule makes the rule again."""
-    from tdcore.rules.bounds import bounds_of, unbounded
     from tdcore.rules.legacy import LegacyRule
+    from tdcore.rules.step_range import step_range_of, without_step_range
 
-    inner = unbounded(rule)
+    inner = without_step_range(rule)
     kind: type[Any] = inner.kind if isinstance(inner, LegacyRule) else type(inner)
     known = find_rule(kind.__name__) is kind
     name = _snake(kind.__name__) if known else _place_of(kind)
     given = dict(inner.parameters) if isinstance(inner, LegacyRule) else _changed(inner)
-    given |= bounds_of(rule)
+    given |= step_range_of(rule)
     return name + (":" if given else "") + ",".join(f"{name}={value}" for name, value in given.items())
 
 
@@ -169,7 +169,7 @@ def rule_from_strings(rule: type[Any], parameters: Mapping[str, str]) -> Rule:
     Raises ConfigError for any that do not fit.
     """
     from tdcore.rules import legacy
-    from tdcore.rules.bounds import bounded
+    from tdcore.rules.step_range import with_step_range
 
     is_older = legacy.is_older_rule(rule)
     if not is_older and not _is_rule(rule):
@@ -179,7 +179,7 @@ def rule_from_strings(rule: type[Any], parameters: Mapping[str, str]) -> Rule:
         )
     parameters, bounds = _without_bounds(rule, parameters)
     if is_older:
-        return bounded(legacy.LegacyRule(rule, parameters), **bounds)
+        return with_step_range(legacy.LegacyRule(rule, parameters), **bounds)
     make: Callable[..., Rule] = rule
     hints = typing.get_type_hints(rule)
     known = [field.name for field in fields(rule) if field.init]
@@ -190,7 +190,7 @@ def rule_from_strings(rule: type[Any], parameters: Mapping[str, str]) -> Rule:
                 f"{rule.__name__} has no parameter {name!r}; it has {', '.join(known) or 'none'}"
             )
         values[name] = _converted(text, hints[name], f"{rule.__name__}.{name}")
-    return bounded(make(**values), **bounds)
+    return with_step_range(make(**values), **bounds)
 
 
 def _without_bounds(rule: type[Any], given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:

@@ -19,7 +19,7 @@ from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.modes import ModeKeys
 from tdcore.rules.base import Rule
-from tdcore.rules.need import arguments, as_code
+from tdcore.rules.requirements import arguments, as_code
 
 __all__ = ["joined", "merged", "plan", "plan_as_code", "united"]
 

@@ -4,7 +4,7 @@
     run("runs/demo", ["vanishing_gradient:threshold=1e-6"])         the same, with a rule as text
     run("runs/demo")                      by the rules that its hook was given, or else all that apply
     run("runs/demo", "all")               by all rules that apply
-    run("runs/demo", rules, live=True, actions=[StopTraining()])    until the first issue or the run's end
+    run("runs/demo", rules, live=True, actions=[RequestStop()])     until the first issue or the run's end
     run("runs/demo", rules, live=True, until_end=True)              until the run's end
 
 A run that has not begun is waited for. Each poll reads only what is new.
@@ -22,14 +22,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tdcore.actions.outbox import CLOSE_TIMEOUT
+from tdcore.actions.dispatcher import CLOSE_TIMEOUT
 from tdcore.errors import RunNotFound, SinkError
 from tdcore.rules.base import Finding, Rule, Status, Verdict
-from tdcore.rules.bounds import bounded
-from tdcore.rules.chosen import choose
 from tdcore.rules.engine import MAX_FINDINGS, Engine
-from tdcore.rules.source import RunSource, Source
-from tdcore.rules.state import Keeper, alone
+from tdcore.rules.run_rules import choose_rules
+from tdcore.rules.run_source import RunSource
+from tdcore.rules.source import Source
+from tdcore.rules.state import StateFile, locked_state
+from tdcore.rules.step_range import with_step_range
 from tdcore.text.short_repr import cut, how_many
 
 if TYPE_CHECKING:
@@ -132,15 +133,15 @@ def run(
     on_lacking: Callable[[Verdict], None] | None = None,
     state: str | Path | None = None,
 ) -> Report:
-    """Judges a run by rules and returns their verdicts.
+    """Check a run with rules and return their verdicts.
 
     trial: folder, URL or open Trial. rules: instances, classes (with their defaults) or text such as
     "vanishing_gradient:threshold=1e-6"; None: those of the table that the run's hook was given, and where it
     was given none, all that apply; "all": all that apply, besides others that are named. live: follow
     the run while it is written, until the first issue or until it has ended. until_end: follow it to its end
     whatever is found. attempt: None for the newest and those that follow, a number for that one, "all".
-    start_step, end_step: global steps that are judged, the end excluded (rules/bounds.py). ended: judge the
-    newest step too although nothing says that the run has ended (its host died). write_findings: keep
+    start_step, end_step: global steps that are judged, the end excluded (rules/step_range.py). ended: judge
+    the newest step too although no file records that the run has ended (its host died). write_findings: keep
     findings/ in the run. poll_interval: between two looks; None: 0.3 s in a folder, a second in a bucket.
     start_timeout: how long a run that has not begun is waited for when following; None: without limit.
     timeout: how long to follow at all. on_findings: called with what
@@ -156,11 +157,11 @@ def run(
     sink = source.sink
     pause = source.pause if poll_interval is None else poll_interval
     following = live or until_end
-    with closing(sink), alone(state):
+    with closing(sink), locked_state(state):
         if rules is None and not source.begun():
-            _await(source, following, pause, start_timeout)
-        chosen = choose(rules, sink)
-        instances = [bounded(rule, start_step, end_step) for rule in chosen.rules]
+            _wait_for_run(source, following, pause, start_timeout)
+        chosen = choose_rules(rules, sink)
+        instances = [with_step_range(rule, start_step, end_step) for rule in chosen.rules]
         engine = Engine(
             source,
             instances,
@@ -175,16 +176,16 @@ def run(
             attach = getattr(rule, "attach", None)
             if attach is not None:
                 attach(source)
-        keeper = None if state is None else Keeper(state, engine, source, attempt=attempt)
-        if keeper is not None:
-            keeper.resume()
-        with _acting_to_the_end(engine):
+        state_file = None if state is None else StateFile(state, engine, source, attempt=attempt)
+        if state_file is not None:
+            state_file.resume()
+        with _finishing_actions(engine):
             if not following:
                 _check_there(source, attempt)
-                found = _look(engine, keeper, everything=ended)
+                found = _poll(engine, state_file, everything=ended)
                 if on_findings is not None and found:
                     on_findings(found)
-                return _report(engine, source, keeper, finished=ended or source.finished())
+                return _report(engine, source, state_file, finished=ended or source.finished())
             return follow(
                 engine,
                 source,
@@ -194,7 +195,7 @@ def run(
                 timeout=timeout,
                 on_findings=on_findings,
                 on_lacking=on_lacking,
-                keeper=keeper,
+                state_file=state_file,
             )
 
 
@@ -208,41 +209,41 @@ def follow(
     timeout: timedelta | None = None,
     on_findings: Callable[[list[Finding]], None] | None = None,
     on_lacking: Callable[[Verdict], None] | None = None,
-    keeper: Keeper | None = None,
+    state_file: StateFile | None = None,
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> Report:
-    """Steps the engine until the run has ended, or until the first issue unless `until_end`. See `run`.
+    """Step the engine until the run has ended, or until the first issue unless `until_end`. See `run`.
 
-    What was found in an earlier start counts. clock, wait: seconds; tests put functions of their own here.
+    Findings of an earlier start count too. clock, wait: seconds; for tests.
     """
     start = clock()
     begun = False
-    said: set[str] = set()
+    reported: set[str] = set()
     try:
         while True:
-            found = _step(engine, keeper, begun)
+            found = _poll_reachable(engine, state_file, begun)
             if on_findings is not None and found:
                 on_findings(found)
             if source.finished():
-                return _report(engine, source, keeper, finished=True)
+                return _report(engine, source, state_file, finished=True)
             if on_lacking is not None and engine.changed:
-                _tell(engine, said, on_lacking)
+                _report_not_evaluable(engine, reported, on_lacking)
             elapsed = clock() - start
             enough = engine.has_findings and not until_end
             if enough or (timeout is not None and elapsed >= timeout.total_seconds()):
-                return _report(engine, source, keeper, finished=False)
+                return _report(engine, source, state_file, finished=False)
             begun = begun or source.begun()
             if not begun and start_timeout is not None and elapsed >= start_timeout.total_seconds():
                 raise _not_begun(source, start_timeout)
             wait(poll_interval.total_seconds())
     except KeyboardInterrupt:
-        return _report(engine, source, keeper, finished=False, interrupted=True)
+        return _report(engine, source, state_file, finished=False, interrupted=True)
 
 
 @contextmanager
-def _acting_to_the_end(engine: Engine) -> Iterator[None]:
-    """When judging fails, what was found before is told all the same; what goes wrong then is logged."""
+def _finishing_actions(engine: Engine) -> Iterator[None]:
+    """After an exception in the block, actions still get earlier findings; their failures are logged."""
     try:
         yield
     except BaseException as error:
@@ -253,7 +254,7 @@ def _acting_to_the_end(engine: Engine) -> Iterator[None]:
         raise
 
 
-def _await(
+def _wait_for_run(
     source: Source,
     following: bool,
     poll_interval: timedelta,
@@ -261,7 +262,7 @@ def _await(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Until there is a run. Raises RunNotFound: at once when not following it."""
+    """Wait until the run exists. Raises RunNotFound; immediately if `following` is False."""
     start = clock()
     while not source.begun():
         if not following:
@@ -272,7 +273,7 @@ def _await(
 
 
 def _check_there(source: RunSource, attempt: int | str | None) -> None:
-    """Raises RunNotFound when there is no run, or it has no such attempt."""
+    """Raise RunNotFound if there is no run, or it has no such attempt."""
     if not source.begun():
         raise _no_run(source)
     if isinstance(attempt, int) and attempt not in source.attempts:
@@ -290,27 +291,27 @@ def _not_begun(source: Source, start_timeout: timedelta) -> RunNotFound:
     return RunNotFound(f"no run has begun at {source.where} within {start_timeout.total_seconds():g} s")
 
 
-def _tell(engine: Engine, said: set[str], on_lacking: Callable[[Verdict], None]) -> None:
-    """Tells of each rule that cannot be evaluated as the run is configured, once."""
+def _report_not_evaluable(engine: Engine, reported: set[str], on_lacking: Callable[[Verdict], None]) -> None:
+    """Call `on_lacking` once for each rule that cannot be evaluated as the run is configured."""
     for verdict in engine.verdicts(finished=False):
-        if verdict.status in _FOLDED and verdict.asked and verdict.rule not in said:
-            said.add(verdict.rule)
+        if verdict.status in _FOLDED and verdict.asked and verdict.rule not in reported:
+            reported.add(verdict.rule)
             on_lacking(verdict)
 
 
-def _look(engine: Engine, keeper: Keeper | None, *, everything: bool = False) -> list[Finding]:
-    if keeper is not None:
-        keeper.looks()
+def _poll(engine: Engine, state_file: StateFile | None, *, everything: bool = False) -> list[Finding]:
+    if state_file is not None:
+        state_file.before_poll()
     found = engine.step(everything=everything)
-    if keeper is not None:
-        keeper.looked(engine.changed)
+    if state_file is not None:
+        state_file.after_poll(engine.changed)
     return found
 
 
-def _step(engine: Engine, keeper: Keeper | None, begun: bool) -> list[Finding]:
-    """One look. A run that was seen before may be out of reach for a while: a problem, not the end."""
+def _poll_reachable(engine: Engine, state_file: StateFile | None, begun: bool) -> list[Finding]:
+    """Poll the run once. If a run that had begun is temporarily unreachable, this is only a problem."""
     try:
-        return _look(engine, keeper)
+        return _poll(engine, state_file)
     except SinkError as error:
         if error.kind != "transient" or not begun:
             raise
@@ -320,13 +321,13 @@ def _step(engine: Engine, keeper: Keeper | None, begun: bool) -> list[Finding]:
 
 
 def _report(
-    engine: Engine, source: Source, keeper: Keeper | None, *, finished: bool, interrupted: bool = False
+    engine: Engine, source: Source, state_file: StateFile | None, *, finished: bool, interrupted: bool = False
 ) -> Report:
-    if keeper is not None:
-        keeper.close()
+    if state_file is not None:
+        state_file.close()
     engine.close()
-    if keeper is not None and engine.has_actions:
-        keeper.acted()
+    if state_file is not None and engine.has_actions:
+        state_file.acted()
     return Report(
         run=source.where,
         verdicts=engine.verdicts(finished=finished),

@@ -1,44 +1,31 @@
-"""Where the engine gets its rows: a run, in a folder or a bucket (RunSource), or a table (table_source.py).
+"""Source: the interface through which the engine reads rows, of a run (run_source.py) or of a table.
 
-A source hands out each captured tensor once, and only when its step is complete for its worker
-(rules/completeness.py). So a rule does not judge half a step, and live and offline runs judge the same rows.
-The column `step` holds common steps (tdcore/trial/common_steps.py), as far as they are known by then: the
-number of a step can be too low when the first worker is behind and still evaluates. The mode step is final.
-Threads: a source belongs to one engine.
+A source returns each captured tensor once, after its step is complete for its worker (rules/completeness.py).
+So a rule never judges half a step, and live and offline runs judge the same rows. The column `step` has
+common steps (tdcore/trial/common_steps.py) as known at that time: the number of a step can be too low while
+the first worker is behind and still evaluates. The mode step is final. Threads: a source belongs to one
+engine.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tdcore.errors import ConfigError, RunError, SinkError, SinkKeyError, TensorUnavailableForStep
-from tdcore.format.run_patterns import RunPatterns
-from tdcore.rules.applies import Training
-from tdcore.rules.completeness import Completeness
-from tdcore.rules.evaluable import Capture, capture_of
+from tdcore.rules.applicability import TrainingInfo
+from tdcore.rules.requirements import RunCapture
 from tdcore.rules.window import Members
-from tdcore.text.step_text import step_text
 
 if TYPE_CHECKING:
-    from tdcore.sinks import Sink
-    from tdcore.trial import Trial
-    from tdcore.trial.captures import Captures
     from tdcore.trial.left_out import LeftOut
-    from tdcore.trial.payload import Payloads
-    from tdcore.trial.progress import Progress
 
-__all__ = ["COLUMNS", "Batch", "RunSource", "Source"]
+__all__ = ["COLUMNS", "Ended", "RowBatch", "Source"]
 
-# What every window holds; rules that need more name it in a class variable `columns`.
+# The columns of every window; a rule names additional ones in a class variable `columns`.
 COLUMNS = (
     "attempt", "worker", "mode", "mode_step", "step", "seq", "name", "kind", "origin", "call", "dtype",
     "status", "reason", "nbytes", "time_ns", "count", "nan_count", "pos_inf_count", "neg_inf_count",
@@ -47,15 +34,17 @@ COLUMNS = (
 )  # fmt: skip
 
 Ended = frozenset[tuple[int, str]]
-_NO_ROWS: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Captured tensors of steps that are complete, one row each, in order of steps within each worker.
+class RowBatch:
+    """Captured tensors of complete steps, one row each, in order of steps within each worker.
 
-    table: has a column `own_step`, too, where workers count their steps differently (Columns.own_steps).
-    payload: reads the values of one row. ended: (attempt, worker) pairs that get no more rows after these.
+    Attributes:
+        table: The rows. It has a column `own_step` if workers number their steps differently
+            (Columns.own_steps).
+        payload: Reads the values of one row.
+        ended: (attempt, worker) pairs that have no rows after these.
     """
 
     table: pa.Table
@@ -64,39 +53,39 @@ class Batch:
 
 
 class Source(Protocol):
-    """What the engine needs of a run."""
+    """The interface of a run to the engine."""
 
     where: str
 
-    def next(self, columns: Sequence[str], *, everything: bool = False) -> Batch:
-        """What became complete since the last call, maybe nothing.
+    def next(self, columns: Sequence[str], *, everything: bool = False) -> RowBatch:
+        """The rows that became complete since the last call, possibly none.
 
-        everything: also the newest, unfinished steps.
+        everything: also the newest, incomplete steps.
         """
         ...
 
     def members(self, collection: str) -> Members | None:
-        """Which tensors belong to a collection; None when the run has none of that name."""
+        """The tensors of a collection; None if the run has no collection of that name."""
         ...
 
-    def capture(self) -> Capture | None:
-        """What the newest attempt is configured to save; None when it does not say."""
+    def capture(self) -> RunCapture | None:
+        """The collections that the newest attempt saves; None if unknown."""
         ...
 
     def left_out(self) -> LeftOut | None:
-        """Names that the newest attempt could not record; None when there are none."""
+        """Names that the newest attempt could not record; None if there are none."""
         ...
 
     def not_recorded(self) -> tuple[str, ...]:
-        """What the hook was asked for and has not recorded, as it noted at its end; empty without a note."""
+        """Requested tensors that the hook did not record, from its note at the end; empty without a note."""
         ...
 
-    def training(self) -> Training | None:
-        """What the newest attempt says of its training; None when it does not say."""
+    def training(self) -> TrainingInfo | None:
+        """Framework and world size of the newest attempt; None if unknown."""
         ...
 
     def begun(self) -> bool:
-        """Whether there is a run at all: a trainer has started, or there are rows."""
+        """Whether the run exists: a trainer has started, or there are rows."""
         ...
 
     def finished(self) -> bool:
@@ -106,299 +95,3 @@ class Source(Protocol):
     def attempt_ended(self, attempt: int) -> bool:
         """Whether this attempt has ended on all its workers, as of the last call of `next`."""
         ...
-
-
-class RunSource:
-    """A run in a folder or a bucket, read while it is written: its index, its small documents and, on demand,
-    payloads.
-
-    place: folder, URL or open Trial. attempt: None for the newest at the first look and all that follow; a
-    number for that one alone; "all" for all of them. settle: a step to which nothing was added for this long
-    may count as complete too. sink, clock (monotonic
-    seconds): for tests.
-    """
-
-    def __init__(
-        self,
-        place: str | Path | Trial,
-        *,
-        attempt: int | str | None = None,
-        settle: timedelta = timedelta(seconds=2),
-        sink: Sink | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        from tdcore.trial.index import Index
-        from tdcore.trial.place import open_place, pause
-
-        if not (attempt is None or attempt == "all" or (isinstance(attempt, int) and attempt >= 0)):
-            raise ConfigError(f'attempt must be a number, "all" or None, got {attempt!r}')
-        self.where = _where(place)
-        self._root: Path | None = None
-        if sink is None:
-            opened = open_place(self.where)
-            sink, self._root = opened.sink, opened.root
-        self.sink = sink
-        self.pause = pause(self._root, near=0.3)  # between two looks
-        self._index = Index(self.sink, self._root)
-        self._payloads: Payloads | None = None  # made when the first payload is read
-        self._progress: Progress | None = None  # made when there is a run.json
-        self._attempt = attempt
-        self._run_id: str | None = None  # of what was handed out
-        self._first_attempt: int | None = None  # fixed at the first look that finds one
-        self._settle = settle
-        self._clock = clock
-        self._seen = 0  # rows of the index looked at
-        self._waiting = _NO_ROWS  # rows of steps that are not complete
-        self._completeness = Completeness(settle.total_seconds(), clock)
-        self._over = False  # the newest attempt has ended, or died
-        self._collections: dict[int, dict[str, Mapping[str, Any]]] = {}  # by attempt, as last read
-        self._members: dict[str, Members] = {}
-        self.patterns = RunPatterns()  # those of collections.json
-        self._left_out: LeftOut | None = None
-
-    @property
-    def attempts(self) -> list[int]:
-        """Numbers of all attempts so far, ascending."""
-        return sorted(self._progress.attempts) if self.begun() and self._progress is not None else []
-
-    def position(self) -> dict[str, Any]:
-        """Which run this is, and which rows were handed out: ranges of tickets by worker and attempt.
-
-        Plain values. Rows of steps that are not complete yet are not among them.
-        """
-        from tdcore.trial.intervals import Intervals
-
-        index, waiting = self._index, self._waiting
-        workers, attempts, tickets = (index.column(each)[waiting] for each in ("worker", "attempt", "ticket"))
-        texts = index.texts("worker")
-        done: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        for home in index.homes:
-            mine = (attempts == home[1]) & (workers == (texts.index(home[0]) if home[0] in texts else -1))
-            open_tickets = Intervals()
-            for ticket in np.unique(tickets[mine]).tolist():
-                open_tickets.add(ticket, ticket)
-            read = index.tickets(*home)
-            done[home] = [part for first, last in read for part in open_tickets.missing(first, last)]
-        whole = self._completeness.position()
-        return {
-            "run_id": self._run_id, "tickets": done, "first_attempt": self._first_attempt, "whole": whole,
-            "numbering": index.common.saved(),
-        }  # fmt: skip
-
-    def resume(self, position: Mapping[str, Any]) -> None:
-        """Hands out only what `position` of another source of this run did not. Before the first `next`.
-
-        What it did is not read again either.
-        """
-        self._run_id = position["run_id"]
-        self._first_attempt = position["first_attempt"]
-        for (worker, attempt), ranges in position["tickets"].items():
-            self._index.skip(worker, attempt, ranges)
-        self._index.common.restore(position.get("numbering", {}))
-        self._completeness.resume(position["whole"])
-
-    def next(self, columns: Sequence[str], *, everything: bool = False) -> Batch:
-        """See Source.next.
-
-        Raises RunCorrupt for a damaged index, SinkError when the place does not answer, ConfigError when
-        another run is there now.
-        """
-        from tdcore.trial.captures import resolve
-        from tdcore.trial.statistics import stats_table
-
-        self._look()  # before the rows: what has ended by now has all its rows there
-        index = self._index
-        index.advance()
-        if self._progress is not None:
-            self._progress.read_rows()
-        fresh = np.arange(self._seen, len(index), dtype=np.int64)
-        fresh = fresh[self._wanted(fresh)]
-        rows = np.concatenate([self._waiting, fresh])
-        complete = np.ones(len(rows), dtype=np.bool_) if everything else self._complete(fresh)
-        captures = resolve(index, rows[complete])
-        if self._progress is not None and (len(fresh) or len(captures)):
-            self._collections = _collections(self.sink)
-            self._members = _members(self._collections, self.patterns)
-            self._left_out = _left_out(self.sink, self._newest())
-        table = stats_table(index, captures, columns)
-        if index.common.differs:
-            own = index.own_steps[captures.first_rows]
-            table = table.append_column("own_step", pa.array(own))
-        self._seen, self._waiting = len(index), rows[~complete]  # last: what raises leaves them for later
-        return Batch(table=table, payload=lambda row: self._payload(captures, row), ended=self._ended())
-
-    def members(self, collection: str) -> Members | None:
-        """See Source.members."""
-        return self._members.get(collection)
-
-    def remarks(self) -> list[str]:
-        """What could not be taken as the run has it, in sentences."""
-        return self.patterns.remarks()
-
-    def capture(self) -> Capture | None:
-        """See Source.capture. As of the last rows."""
-        return capture_of(self._collections.get(self._newest(), {}))
-
-    def _newest(self) -> int:
-        """The attempt that is judged; the newest of several."""
-        if isinstance(self._attempt, int):
-            return self._attempt
-        return -1 if self._progress is None else self._progress.latest_attempt
-
-    def left_out(self) -> LeftOut | None:
-        """See Source.left_out. As of the last rows."""
-        return self._left_out
-
-    def training(self) -> Training | None:
-        """See Source.training. As of the last rows."""
-        attempts = () if self._progress is None else self._progress.run.attempts
-        if not attempts:
-            return None
-        framework = attempts[-1].document.get("framework")
-        return Training(
-            framework=framework if isinstance(framework, str) else "", world_size=attempts[-1].world_size
-        )
-
-    def not_recorded(self) -> tuple[str, ...]:
-        """See Source.not_recorded."""
-        from tdcore.trial.documents import read_notes
-
-        try:
-            notes = read_notes(self.sink)
-        except (RunError, SinkError):  # the verdicts stand without it
-            return ()
-        attempt = self._attempt if isinstance(self._attempt, int) else max(notes, default=-1)
-        said = notes.get(attempt, {}).get("not_recorded")
-        return tuple(map(str, said)) if isinstance(said, list) else ()
-
-    def begun(self) -> bool:
-        """See Source.begun."""
-        if self._progress is None:
-            self._look()
-        return self._progress is not None
-
-    def finished(self) -> bool:
-        """See Source.finished. A run whose process is gone without an end counts as finished too."""
-        return self._over
-
-    def attempt_ended(self, attempt: int) -> bool:
-        """See Source.attempt_ended."""
-        if self._progress is None:
-            return False
-        newest = self._progress.latest_attempt
-        return attempt < newest or (attempt == newest and self._over)
-
-    def _look(self) -> None:
-        """Takes in who has started and who has ended."""
-        from tdcore.trial.progress import Progress
-
-        if self._progress is None:
-            try:
-                self._progress = Progress(self.sink, self._index, self._settle, self._clock)
-            except SinkKeyError:
-                return  # not begun
-        self._progress.read_documents()
-        run_id = self._progress.run.run_id
-        if self._run_id not in (None, run_id):
-            raise ConfigError(
-                f"what was judged so far is of run {self._run_id}, and {self.where} is run {run_id}; begin "
-                "anew for that one, with another state file or without the old one"
-            )
-        self._run_id = run_id
-        self._over = self._progress.status != "running"
-
-    def _ended(self) -> Ended:
-        progress = self._progress
-        if progress is None:
-            return frozenset()
-        newest = progress.latest_attempt
-        pairs = {
-            (attempt, worker)
-            for worker, attempt in progress.homes
-            if attempt < newest or (attempt == newest and self._over)
-        }
-        return frozenset(pairs | {(attempt, worker) for worker, attempt in progress.ends})
-
-    def _wanted(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        attempts = self._index.column("attempt")[rows]
-        if self._attempt == "all":
-            return np.ones(len(rows), dtype=np.bool_)
-        if isinstance(self._attempt, int):
-            return np.asarray(attempts == self._attempt)
-        if self._first_attempt is None and self._progress is not None and self._progress.latest_attempt >= 0:
-            self._first_attempt = self._progress.latest_attempt
-        return np.asarray(attempts >= (self._first_attempt or 0))
-
-    def _complete(self, fresh: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        return self._completeness.of(self._index, self._waiting, fresh, self._ended())
-
-    def _payload(self, captures: Captures, at: int) -> npt.NDArray[Any]:
-        """The values of one captured tensor, read-only.
-
-        Raises RunCorrupt, SinkError, or TensorUnavailableForStep without values.
-        """
-        from tdcore.trial.payload import Payloads
-        from tdcore.trial.values import expect_values, read_values
-
-        if self._payloads is None:
-            self._payloads = Payloads(self.sink, self._root, run_id=lambda: self._index.run_id)
-        parts = captures.parts(at)
-        index, row = self._index, int(parts[0])
-        step, mode_step = (int(index.column(name)[row]) for name in ("step", "mode_step"))
-        what = f"{index.text('name', row)!r} at {step_text(step, index.text('mode', row) or '', mode_step)}"
-        if np.any(index.column("segment")[parts] < 0):
-            raise TensorUnavailableForStep(f"{what} was saved without its values", reason="stats_only")
-        expect_values(index, self._payloads, row, captures.rows[captures.starts[at] :])
-        try:
-            return read_values(index, self._payloads, parts, what)
-        except SinkKeyError as error:
-            raise TensorUnavailableForStep(f"values of {what} are lost: {error}", reason="lost") from error
-
-
-def _where(place: Any) -> str:
-    if isinstance(place, (str, Path)):
-        return str(place)
-    path = getattr(place, "path", None)
-    if path is None:
-        raise TypeError(f"expected a run's folder, URL or Trial, got {type(place).__name__}")
-    return str(path)
-
-
-def _collections(sink: Sink) -> dict[int, dict[str, Mapping[str, Any]]]:
-    """Entries of collections by attempt and name.
-
-    When they cannot be read: none; kinds still say what most tensors are.
-    """
-    from tdcore.trial.documents import read_collections
-
-    try:
-        return read_collections(sink)
-    except RunError:
-        return {}
-
-
-def _left_out(sink: Sink, attempt: int) -> LeftOut | None:
-    """The names that an attempt could not record; None also when that cannot be read."""
-    from tdcore.trial.documents import read_notes
-    from tdcore.trial.left_out import left_out_of
-
-    try:
-        return left_out_of(read_notes(sink).get(attempt, {}))
-    except RunError:
-        return None
-
-
-def _members(
-    attempts: Mapping[int, Mapping[str, Mapping[str, Any]]], patterns: RunPatterns
-) -> dict[str, Members]:
-    """Collections of all attempts joined."""
-    from tdcore.trial.documents import texts
-
-    found: dict[str, Members] = {}
-    for collections in attempts.values():
-        for name, entry in collections.items():
-            before = found.get(name, Members())
-            regexes = dict.fromkeys([*before.include_regex, *texts(entry, "include_regex")])
-            names = before.tensor_names | frozenset(texts(entry, "tensor_names"))
-            found[name] = Members(tensor_names=names, include_regex=tuple(regexes), patterns=patterns)
-    return found

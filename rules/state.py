@@ -1,19 +1,21 @@
-"""State: what a runner knows, kept in a file, so that one that was killed goes on where it was.
+"""StateFile: saves the state of a runner to a file, so that a killed runner can continue.
 
     run("runs/demo", rules, live=True, until_end=True, state="demo.state")
 
-The file holds which rows were judged, what each rule found and remembers, and which findings were handed to
-actions. It is saved after looks that changed something, at most about once a second, at once when there is
-something for actions, and at the end; each time whole or not at all. Started again with it, a runner judges
-the rows that came since (those of the last second maybe once more, from the state before them), so that
-verdicts and findings are those of one uninterrupted run. Findings are saved before actions see them and once
-more after, and with them which action has yet to tell what: a message that was under way when the runner was
-killed is repeated, one that failed is tried again, and none is left out. What was found when no action was
-given stays so. A rule of the older kind keeps its place; what it holds in
-attributes of its own begins anew. One runner at a time has the file; another is refused.
+The file has the rows that were judged, the findings and the memory of each rule, and which findings were
+passed to actions. It is saved atomically: after polls that changed something, at most about once a second;
+immediately before and after actions get findings; and at the end. A restarted runner judges the rows that
+came since (those of the last second possibly once more, from the state before them), so that verdicts and
+findings are those of one uninterrupted run.
 
-The file is the user's own, but it may come from somebody else: reading it makes numbers, texts, containers,
-arrays and dataclasses of rules, and calls nothing but what builds these. Threads: belongs to one engine.
+Findings are saved before actions get them, and afterwards with the findings that each action has not handled:
+a message that was being sent when the runner was killed is repeated, a failed one is retried, and none is
+lost. Findings from a time without actions are not passed on later. A rule of the older kind continues at its
+step, but its own attributes start from their initial values. A lock keeps a second runner from using the
+file.
+
+The file may come from somebody else. Reading it creates only numbers, texts, containers, arrays and
+dataclasses of rules, and runs no other code. Threads: belongs to one engine.
 """
 
 from __future__ import annotations
@@ -32,37 +34,38 @@ from tdcore._version import __version__
 from tdcore.errors import ConfigError
 from tdcore.format.documents import clipped
 from tdcore.rules.base import Rule
-from tdcore.rules.bounds import bounds_of, unbounded
 from tdcore.rules.legacy import LegacyRule
-from tdcore.rules.plain_pickle import UnreadableError, UnsaveableError, dump, load
+from tdcore.rules.safe_pickle import UnreadableError, UnsaveableError, dump, load
+from tdcore.rules.step_range import step_range_of, without_step_range
 from tdcore.text.quoting import quoted
 
-__all__ = ["Keeper", "Resumable", "alone"]
+__all__ = ["ResumableSource", "StateFile", "locked_state"]
 
-_MAGIC = b"tdcore rules state 2\n"
+_MAGIC = b"tdcore rules state 3\n"
 _DIGEST_BYTES = 32
 _SAVE_EVERY_SECONDS = 1.0
-_SHOWN, _MAX_CHARS = 20, 600  # rules, and characters, of what a message says of a state
-_COST = 20  # times as long as it takes to save, at least, until it is saved again
+_SHOWN, _MAX_CHARS = 20, 600  # rules and characters of a state in a message
+_COST = 20  # the pause after a save is at least this multiple of its duration
 
 
-class Resumable(Protocol):
-    """A source that can say where it is and go on from there (rules/source.py:RunSource)."""
+class ResumableSource(Protocol):
+    """A source whose position can be saved and resumed (rules/run_source.py)."""
 
     def position(self) -> dict[str, Any]:
-        """Which run this is and which of its rows were handed out, in plain values."""
+        """The run and the rows that were returned, in plain values."""
         ...
 
     def resume(self, position: dict[str, Any]) -> None:
-        """Hands out only the others. Before the first `next`, which refuses another run."""
+        """Skip these rows. Before the first `next`, which raises ConfigError for another run."""
         ...
 
 
 @contextmanager
-def alone(path: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Keeps other runners from the state meanwhile: two would both act, and save over each other's work.
+def locked_state(path: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Lock the state file within the block: two runners would run actions twice and overwrite the file.
 
-    None: there is no state. Raises ConfigError when another has it, or there is no folder for it.
+    path: None if there is no state file. Raises ConfigError if another runner has the lock, or if the folder
+    does not exist.
     """
     if path is None:
         yield
@@ -70,7 +73,7 @@ def alone(path: str | os.PathLike[str] | None) -> Iterator[None]:
     place = Path(path)
     if not place.parent.is_dir():
         raise ConfigError(f"state {place}: there is no folder {place.parent}; make it first")
-    name = place.with_name(f".{place.name}.lock")  # stays there: a lock on a name must not move
+    name = place.with_name(f".{place.name}.lock")  # never removed: a lock on a removed file locks nothing
     try:
         lock = name.open("ab")
     except OSError as error:
@@ -87,38 +90,37 @@ def alone(path: str | os.PathLike[str] | None) -> Iterator[None]:
         yield
 
 
-class Saved(Protocol):
-    """What is kept beside the source's position: the engine."""
+class ResumableEngine(Protocol):
+    """An engine whose state can be saved and restored."""
 
     problems: list[str]
     before_acting: Callable[[], None]
 
     @property
     def labels(self) -> list[tuple[str, Rule]]:
-        """The rules by the names they run under."""
+        """Label and rule of each rule."""
         ...
 
     def state(self) -> dict[str, Any]:
-        """What was found and remembered so far, in plain values and dataclasses of rules."""
+        """Findings and memory so far, in plain values and dataclasses of rules."""
         ...
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes such a state over."""
+        """Take over a state."""
         ...
 
 
-class Keeper:
-    """Saves an engine and its source to `path`, and restores them.
+class StateFile:
+    """Saves an engine and its source to `path`, and restores them. Use it within `locked_state`.
 
-    A state of other rules than the engine's is refused. attempt: as given to the source. Within `alone`.
-    clock: monotonic seconds.
+    A state of other rules raises ConfigError. attempt: as given to the source. clock: monotonic seconds.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
-        engine: Saved,
-        source: Resumable,
+        engine: ResumableEngine,
+        source: ResumableSource,
         *,
         attempt: int | str | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -136,15 +138,16 @@ class Keeper:
         self._pause = _SAVE_EVERY_SECONDS
         self._saved_at = -self._pause
         self._changed = False  # since it was saved
-        self._at_rest = True  # not in the middle of a look
+        self._between_polls = True
         self._urgent = False
         engine.before_acting = self._before_acting
 
     def resume(self) -> None:
-        """Reads the file, if there is one, and takes it over. Before the first look.
+        """Read the file, if it exists, and take over its state. Before the first poll.
 
-        A damaged file, or one of another version of tdcore, is a problem, and the run is judged anew. Raises
-        ConfigError when the file is no state, is of other rules or of another attempt, or cannot be read.
+        A damaged file, or a file of another version of tdcore, is reported as a problem, and the run is
+        judged from its beginning. Raises ConfigError if the file is no state, is of other rules or another
+        attempt, or cannot be read.
         """
         try:
             data = self.path.read_bytes()
@@ -166,19 +169,19 @@ class Keeper:
             self._engine.restore(state["engine"])
         except ConfigError:
             raise
-        except Exception as error:  # somebody else's file, with a right checksum: anything may be in it
+        except Exception as error:  # the checksum is right, but the file may have any contents
             raise ConfigError(
                 f"state {self.path} cannot be taken over ({type(error).__name__}: {clipped(str(error))}); "
                 "give another file, or delete it to judge the run anew"
             ) from error
 
-    def looks(self) -> None:
-        """Before each look; `looked` comes after it."""
-        self._at_rest = False
+    def before_poll(self) -> None:
+        """Called before each poll of the run."""
+        self._between_polls = False
 
-    def looked(self, changed: bool) -> None:
-        """After a look: saves when something changed and the last time was a while ago, or actions ran."""
-        self._at_rest = True
+    def after_poll(self, changed: bool) -> None:
+        """Called after each poll. Saves if something changed and a save is due, or if actions ran."""
+        self._between_polls = True
         self._changed = self._changed or changed
         due = self._urgent or self._clock() - self._saved_at >= self._pause
         if self._changed and due:
@@ -186,12 +189,12 @@ class Keeper:
             self._urgent = False
 
     def _before_acting(self) -> None:
-        """All rows of the look are judged; its findings are saved as not delivered."""
+        """Save the findings of this poll as not delivered."""
         self.save()
         self._urgent = True
 
     def save(self) -> None:
-        """Saves now. What stands in the way is a problem of the engine's; judging goes on."""
+        """Save now. A failure is added to the engine's problems; the rules go on."""
         start = self._clock()
         content = {
             "version": __version__,
@@ -209,37 +212,37 @@ class Keeper:
         self._pause = max(_SAVE_EVERY_SECONDS, _COST * (self._saved_at - start))
 
     def acted(self) -> None:
-        """After actions had time to tell all: saves what they have not told, for the next start."""
-        if self._at_rest:
+        """Called after actions have ended: save the findings that they have not handled."""
+        if self._between_polls:
             self.save()
 
     def close(self) -> None:
-        """Saves what is not saved. A look that was broken off is not: it is made again the next time."""
-        if self._changed and self._at_rest:
+        """Save changes. An interrupted poll is not saved; the next start repeats it."""
+        if self._changed and self._between_polls:
             self.save()
 
     def _decoded(self, data: bytes) -> dict[str, Any] | None:
-        """What the file says; None, and a problem, when it is damaged or of another version."""
+        """The contents of the file; None, with a problem, if it is damaged or of another version."""
         if not data.startswith(_MAGIC[:19]):
             raise ConfigError(f"{self.path} is no state of tdcore's rules; give another file")
         head = len(_MAGIC) + _DIGEST_BYTES
         body = data[head:]
         if not data.startswith(_MAGIC):
-            return self._nothing("is of another format")
+            return self._unusable("is of another format")
         if hashlib.sha256(body).digest() != data[len(_MAGIC) : head]:
-            return self._nothing("is damaged (its checksum does not match)")
+            return self._unusable("is damaged (its checksum does not match)")
         try:
             state = load(body, self._modules)
             version = state["version"]
             if not {"identity", "position", "engine"} <= set(state):
                 raise UnreadableError("it lacks a part")
         except (UnreadableError, KeyError, TypeError) as error:
-            return self._nothing(f"cannot be taken over ({quoted(error, _MAX_CHARS)})")
+            return self._unusable(f"cannot be taken over ({quoted(error, _MAX_CHARS)})")
         if version != __version__:
-            return self._nothing(f"is of tdcore {_version(version)}, this is {__version__}")
+            return self._unusable(f"is of tdcore {_version(version)}, this is {__version__}")
         return dict(state)
 
-    def _nothing(self, why: str) -> dict[str, Any] | None:
+    def _unusable(self, why: str) -> dict[str, Any] | None:
         self._problem(f"state {self.path} {why}: the run is judged anew, and actions may be repeated")
         return None
 
@@ -249,7 +252,7 @@ class Keeper:
 
 
 def _write(path: Path, parts: list[bytes]) -> None:
-    """The file is replaced whole, and durable on return."""
+    """Replace the file atomically; durable on return."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -269,15 +272,15 @@ def _write(path: Path, parts: list[bytes]) -> None:
 
 
 def _class_of(rule: Any) -> type[Any]:
-    """The class that decides: the user's, for a rule of the older kind."""
-    rule = unbounded(rule)
+    """The class of a rule; for a rule of the older kind, the user's class."""
+    rule = without_step_range(rule)
     return rule.kind if isinstance(rule, LegacyRule) else type(rule)
 
 
 def _parameters(rule: Any) -> list[list[str]]:
     """All parameters as text."""
-    if bounds_of(rule):
-        return [*_parameters(unbounded(rule)), *map(list, bounds_of(rule).items())]
+    if step_range_of(rule):
+        return [*_parameters(without_step_range(rule)), *map(list, step_range_of(rule).items())]
     if isinstance(rule, LegacyRule):
         return [[name, value] for name, value in sorted(rule.parameters.items())]
     if not is_dataclass(rule):
@@ -290,7 +293,7 @@ def _version(version: Any) -> str:
 
 
 def _text(identity: Any) -> str:
-    """What a state says that it is of, in a few words: it may be anybody's. Raises what odd types raise."""
+    """The rules and attempt of a state, as text. Raises various errors for unexpected types."""
     attempt, rules = identity["attempt"], identity["rules"]
     texts = [
         label + (f" ({', '.join(f'{name}={value}' for name, value in given)})" if given else "")

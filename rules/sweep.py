@@ -28,7 +28,7 @@ from tdcore.rules.runner import EXIT_CODES, Report
 from tdcore.rules.sweep_engines import ENGINES
 from tdcore.rules.sweep_task import Entry, Task
 from tdcore.sinks import is_remote, place_text
-from tdcore.trial.below import runs_below
+from tdcore.trial.run_search import runs_below
 
 __all__ = ["Entry", "Place", "SweepReport", "find_runs", "sweep"]
 

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tdcore.errors import TensorUnavailableForStep
-from tdcore.rules.source import Batch
+from tdcore.rules.source import RowBatch
 
 if TYPE_CHECKING:
-    from tdcore.rules.applies import Training
-    from tdcore.rules.evaluable import Capture
+    from tdcore.rules.applicability import TrainingInfo
+    from tdcore.rules.requirements import RunCapture
     from tdcore.rules.window import Members
     from tdcore.trial.left_out import LeftOut
 
@@ -42,19 +42,19 @@ class TableSource:
         self._payloads = dict(payloads or {})
         self._collections = dict(collections or {})
 
-    def next(self, columns: Sequence[str], *, everything: bool = False) -> Batch:
+    def next(self, columns: Sequence[str], *, everything: bool = False) -> RowBatch:
         """See Source.next. All rows at the first call, none later."""
         table, self._table = self._table, self._table.slice(0, 0)
         pairs = table.select(["attempt", "worker"]).unify_dictionaries()
         pairs = pairs.group_by(["attempt", "worker"]).aggregate([])
         ended = zip(pairs.column("attempt").to_pylist(), pairs.column("worker").to_pylist(), strict=True)
-        return Batch(table=table.select(columns), payload=self._payload, ended=frozenset(ended))
+        return RowBatch(table=table.select(columns), payload=self._payload, ended=frozenset(ended))
 
     def members(self, collection: str) -> Members | None:
         """See Source.members."""
         return self._collections.get(collection)
 
-    def capture(self) -> Capture | None:
+    def capture(self) -> RunCapture | None:
         """See Source.capture."""
         return None
 
@@ -65,7 +65,7 @@ class TableSource:
         """See Source.not_recorded."""
         return ()
 
-    def training(self) -> Training | None:
+    def training(self) -> TrainingInfo | None:
         """See Source.training."""
         return None
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tdcore.errors import TensorUnavailableForStep as ShapeUnavailableForStep
     from tdcore.hooks.pytorch import Hook, del_hook, get_hook, set_hook
     from tdcore.rules.legacy import Rule, invoke_rule
-    from tdcore.rules.required import RequiredTensors
+    from tdcore.rules.required_tensors import RequiredTensors
     from tdcore.trial import StepState, Tensor, Trial, no_refresh, refresh
     from tdcore.trial.older_trials import LocalTrial, S3Trial, create_trial
 
@@ -56,7 +56,7 @@ _HOME = {
     "MissingCollectionFiles": "tdcore.errors",
     "NoMoreData": "tdcore.errors",
     "ReductionConfig": "tdcore.config.reduction_config",
-    "RequiredTensors": "tdcore.rules.required",
+    "RequiredTensors": "tdcore.rules.required_tensors",
     "Rule": "tdcore.rules.legacy",
     "RuleEvaluationConditionMet": "tdcore.errors",
     "S3Trial": "tdcore.trial.older_trials",

@@ -22,7 +22,7 @@ import safetensors.numpy
 
 from tdcore import _core
 from tdcore.flusher import Flusher, FlusherOptions
-from tdcore.flusher.journal import Journal
+from tdcore.flusher.upload_journal import UploadJournal
 from tdcore.format.layout import data_prefix, end_key, index_prefix, live_ranges, parse_index_key, segment_key
 from tdcore.sinks import Sink, SinkError
 from tests.signals import default_signals
@@ -76,7 +76,7 @@ class FlusherThread:
         options: FlusherOptions = QUICK,
         producer_dead: Callable[[], bool] = lambda: False,
         attempt: int = 0,
-        journal: Journal | None = None,
+        journal: UploadJournal | None = None,
     ) -> None:
         self.consumer = _core.Consumer(trainer.ring.fds)
         self.flusher = Flusher(

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tdcore.layout import FORMAT_VERSION
 from torch import nn
 
 import tdcore as td
-from tdcore.actions import StopTraining
+from tdcore.actions import RequestStop
 from tdcore.format.layout import FORMAT_VERSION
 from tdcore.hooks.pytorch import Hook
 from tdcore.rules import VanishingGradient, run
@@ -48,7 +47,7 @@ def main() -> int:
         with torch.no_grad():
             criterion(model.eval()(torch.randn(2, 2)), torch.tensor([0, 1]))
         hook.flush(timedelta(seconds=30))
-        run(place, [VanishingGradient(threshold=1.0)], actions=[StopTraining()])
+        run(place, [VanishingGradient(threshold=1.0)], actions=[RequestStop()])
     trial = td.create_trial(place)
     rows = trial.stats().select(["name", "step", "count", "l2"]).to_pylist()
     values = {name: np.asarray(trial.tensor(name).value(0)).tolist() for name in ("Sequential_0.weight",)}

@@ -22,7 +22,7 @@ import tdcore as td
 from tdcore import _core
 from tdcore.errors import ConfigError, SinkError
 from tdcore.flusher import Flusher, FlusherOptions
-from tdcore.flusher.place import open_place
+from tdcore.flusher.destination import open_destination
 from tdcore.maintenance.upload import upload
 from tdcore.session import RingConfig, Session
 from tdcore.session.attempts import claim_attempt
@@ -452,7 +452,7 @@ def test_64_workers_that_start_at_once_share_one_attempt(
             ring.capture([value], ids, np.array([3], dtype=np.uint8), step, 1, step)
         ring.set_closing()
         job = {"out": url, "worker": worker, "attempt": attempt, "spool": str(tmp_path / worker / "0000")}
-        with open_place(job) as (far, journal):
+        with open_destination(job) as (far, journal):
             consumer = _core.Consumer(ring.fd)
             assert Flusher(consumer, far, worker=worker, attempt=attempt, journal=journal).run()
         ring.close()

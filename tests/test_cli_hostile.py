@@ -14,7 +14,7 @@ import pytest
 
 from tdcore.cli.output import sparkline
 from tdcore.text.quoting import quoted, quoted_lines
-from tdcore.trial.progress import Progress
+from tdcore.trial.progress import RunProgress
 from tdcore.trial.reader import Reader
 from tests.test_cli import Command, write
 from tests.trial.writer import RunWriter
@@ -174,13 +174,13 @@ def test_judging_a_run_of_many_attempts_asks_for_the_newest_a_few_times(
     document["attempts"] = [{**document["attempts"][0], "attempt": number} for number in range(9_999)]
     (tmp_path / "run.json").write_text(json.dumps(document))
     asked: list[None] = []
-    newest: Any = vars(Progress)["latest_attempt"]
+    newest: Any = vars(RunProgress)["latest_attempt"]
 
-    def counted(progress: Progress) -> int:
+    def counted(progress: RunProgress) -> int:
         asked.append(None)
         return int(newest.fget(progress))
 
-    monkeypatch.setattr(Progress, "latest_attempt", property(counted))
+    monkeypatch.setattr(RunProgress, "latest_attempt", property(counted))
     assert tdcore("rules", "run", tmp_path, "-r", "all_zero", "--attempt", "all").code == 4
     assert len(asked) < 100
 

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tdcore.control import CaptureRequest
 from typer.testing import CliRunner
 
 import tdcore as td

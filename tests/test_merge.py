@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from tdcore import _core
 from tdcore.flusher import Flusher, FlusherOptions
 from tdcore.flusher.compactor import Compactor
+from tdcore.flusher.index_summary import IndexGap, IndexSummary, coalesce
+from tdcore.flusher.index_table import read_footer
 from tdcore.flusher.ledger import IndexEntry, Ledger
 from tdcore.flusher.merge import final_groups, join_segments, merge_files, next_group
-from tdcore.flusher.summary import Gap, IndexSummary, coalesce
-from tdcore.flusher.table import read_footer
 from tdcore.format.layout import FileRange, data_prefix, index_prefix, parse_data_key
 from tdcore.sinks import LocalSink, MemorySink, SinkError
 from tests.flushing import Trainer, flush_all, index_ranges, payloads, read_end, read_index, segment_tensors
@@ -196,7 +196,7 @@ def test_merged_files_merge_again() -> None:
 
 def test_gaps_are_kept_by_a_merge() -> None:
     sink, ledger = many_files(3)
-    gap = Gap(first_step=1, last_step=1, tensors=2, bytes=3, reason="io_error")
+    gap = IndexGap(first_step=1, last_step=1, tensors=2, bytes=3, reason="io_error")
     first = ledger.entries[0]
     assert first.summary is not None
     with_gap = replace(first, summary=replace(first.summary, gaps=(gap,)))
@@ -418,8 +418,8 @@ def test_a_merge_cut_off_anywhere_leaves_a_right_run(stop_at: int, after: bool) 
 
 
 def test_gaps_that_touch_are_joined_and_others_are_not() -> None:
-    def gap(first: int, last: int, reason: str = "io_error") -> Gap:
-        return Gap(first_step=first, last_step=last, tensors=1, bytes=10, reason=reason)
+    def gap(first: int, last: int, reason: str = "io_error") -> IndexGap:
+        return IndexGap(first_step=first, last_step=last, tensors=1, bytes=10, reason=reason)
 
     joined = coalesce([gap(0, 1), gap(1, 3), gap(4, 4), gap(6, 7), gap(8, 8, "gone")])
     assert [(each.first_step, each.last_step, each.tensors, each.bytes) for each in joined] == [
@@ -429,7 +429,7 @@ def test_gaps_that_touch_are_joined_and_others_are_not() -> None:
     ]
     many = coalesce([gap(at * 10, at * 10) for at in range(1000)])
     assert [(each.first_step, each.last_step, each.tensors) for each in many] == [(0, 9990, 1000)]
-    unknown = Gap(first_step=None, last_step=None, tensors=None, bytes=None, reason="io_error")
+    unknown = IndexGap(first_step=None, last_step=None, tensors=None, bytes=None, reason="io_error")
     assert coalesce([unknown, gap(1, 1)]) == [unknown, gap(1, 1)]
 
 
@@ -447,7 +447,9 @@ def test_a_summary_survives_its_file_and_a_bad_one_is_refused() -> None:
         payload_bytes=9,
         last_step=7,
         last_mode_steps={"TRAIN": 7},
-        gaps=(Gap(first_step=1, last_step=2, tensors=None, bytes=4, reason="gone", statistics_kept=True),),
+        gaps=(
+            IndexGap(first_step=1, last_step=2, tensors=None, bytes=4, reason="gone", statistics_kept=True),
+        ),
         segments={"x": 9},
         level=2,
         whole_step=6,

@@ -15,7 +15,7 @@ from tdcore.cli import main
 from tdcore.errors import ConfigError, RunNotFound
 from tdcore.maintenance.upload import Uploaded, upload
 from tdcore.sinks.spool import Spool, find_spools
-from tdcore.sinks.spool_place import journal_of
+from tdcore.sinks.spool_folders import journal_path
 from tests.s3.fixtures import Place
 from tests.s3.servers import StubServer
 
@@ -216,7 +216,7 @@ def test_a_wrong_place_is_an_error_at_once(place: Place, spools: Path) -> None:
 
 
 def journal(folder: Path) -> Path:
-    path = journal_of(folder)
+    path = journal_path(folder)
     path.write_bytes(b'{"start": 0}\n')
     return path
 
@@ -264,7 +264,7 @@ def test_the_journal_stays_while_objects_wait(place: Place, stub: StubServer, sp
     journal(folder)
     stub.set(deny=["PutObject"])
     upload(spools)
-    assert journal_of(folder).exists()
+    assert journal_path(folder).exists()
 
 
 # The command. ----------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from tdcore.config.save_config import SaveConfig
 from tdcore.rules.diagnosis.causes import CAUSES, Cause
 from tdcore.rules.diagnosis.evidence import Evidence, confidence
 from tdcore.rules.diagnosis.facts import Facts
-from tdcore.rules.need import STATISTICS
+from tdcore.rules.requirements import STATISTICS
 
 if TYPE_CHECKING:
     from tdcore.rules.runner import Report

@@ -8,7 +8,7 @@ import numpy as np
 
 from tdcore.rules.diagnosis.evidence import CERTAIN, LIKELY, POSSIBLE, Evidence
 from tdcore.rules.diagnosis.facts import Facts, History
-from tdcore.rules.measures.wording import readable
+from tdcore.rules.measures.format import rounded
 
 __all__ = [
     "corrupted_batches",
@@ -50,7 +50,7 @@ def inputs_are_constant(facts: Facts) -> Iterator[Evidence]:
         same = (history.least == history.most) & (history.count > 1) & (history.bad == 0)
         if len(history) >= 3 and same.all() and len(set(history.least.tolist())) == 1:
             yield Evidence(
-                why=f"all of {history.name} is {readable(history.least[0])} at all {len(history)} steps",
+                why=f"all of {history.name} is {rounded(history.least[0])} at all {len(history)} steps",
                 strength=CERTAIN,
                 tensors=(history.name,),
                 mode=history.mode,
@@ -69,8 +69,8 @@ def inputs_not_normalised(facts: Facts) -> Iterator[Evidence]:
             continue
         at = int(np.flatnonzero(large | far)[0])
         yield Evidence(
-            why=f"{history.name} has mean {readable(history.mean[at])} and standard deviation "
-            f"{readable(history.std[at])}; networks are made for values around 0 with a deviation around 1",
+            why=f"{history.name} has mean {rounded(history.mean[at])} and standard deviation "
+            f"{rounded(history.std[at])}; networks are made for values around 0 with a deviation around 1",
             strength=0.85,
             tensors=(history.name,),
             mode=history.mode,
@@ -88,8 +88,8 @@ def corrupted_batches(facts: Facts) -> Iterator[Evidence]:
         if 0 < np.mean(outlying) < 0.4:
             at = int(np.flatnonzero(outlying)[0])
             yield Evidence(
-                why=f"{history.name} has a root mean square of {readable(history.rms[at])} at "
-                f"{int(outlying.sum())} of {len(history)} steps, and {readable(usual)} otherwise",
+                why=f"{history.name} has a root mean square of {rounded(history.rms[at])} at "
+                f"{int(outlying.sum())} of {len(history)} steps, and {rounded(usual)} otherwise",
                 strength=0.9,
                 tensors=(history.name,),
                 mode=history.mode,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tdcore.rules.diagnosis.evidence import CERTAIN, LIKELY, POSSIBLE, Evidence
 from tdcore.rules.diagnosis.facts import Facts, History, module_of
-from tdcore.rules.measures.wording import readable
+from tdcore.rules.measures.format import rounded
 
 __all__ = [
     "cleared_before_step",
@@ -153,7 +153,7 @@ def never_cleared(facts: Facts) -> Iterator[Evidence]:
         names = [one.name for one, _ in growing]
         yield Evidence(
             why=f"the gradients of {len(growing)} of {judged} weights grow up to "
-            f"{readable(max(growth for _, growth in growing))} times and change by a few percent "
+            f"{rounded(max(growth for _, growth in growing))} times and change by a few percent "
             "from step to step, as sums over many steps do",
             strength=0.88,
             tensors=tuple(names),

@@ -9,7 +9,7 @@ import numpy as np
 from tdcore.rules.diagnosis.evidence import CERTAIN, LIKELY, POSSIBLE, Evidence
 from tdcore.rules.diagnosis.facts import Facts, History
 from tdcore.rules.diagnosis.signs_steps import update_ratios
-from tdcore.rules.measures.wording import readable
+from tdcore.rules.measures.format import rounded
 
 __all__ = [
     "broadcast",
@@ -31,8 +31,8 @@ def softmax_before_loss(facts: Facts) -> Iterator[Evidence]:
         classes = outputs.shape[1]
         if classes >= 2 and len(outputs) >= 2 and _are_probabilities(outputs, classes):
             yield Evidence(
-                why=f"{outputs.name} is between {readable(outputs.least.min())} and "
-                f"{readable(outputs.most.max())} and has the mean 1/{classes}: these are probabilities, and "
+                why=f"{outputs.name} is between {rounded(outputs.least.min())} and "
+                f"{rounded(outputs.most.max())} and has the mean 1/{classes}: these are probabilities, and "
                 "the loss takes a softmax of them again",
                 strength=0.97,
                 tensors=(outputs.name,),
@@ -52,8 +52,8 @@ def sigmoid_before_loss(facts: Facts) -> Iterator[Evidence]:
         inside = bool(np.all(outputs.least >= 0) and np.all(outputs.most <= 1))
         if "Logits" in outputs.name and len(outputs) >= 3 and inside and np.any(outputs.std > 0):
             yield Evidence(
-                why=f"{outputs.name} stays between {readable(outputs.least.min())} and "
-                f"{readable(outputs.most.max())}: a sigmoid was applied, and the loss applies another one",
+                why=f"{outputs.name} stays between {rounded(outputs.least.min())} and "
+                f"{rounded(outputs.most.max())}: a sigmoid was applied, and the loss applies another one",
                 strength=0.93,
                 tensors=(outputs.name,),
                 mode=outputs.mode,
@@ -99,7 +99,7 @@ def log_of_zero(facts: Facts) -> Iterator[Evidence]:
     what = "the loss" if bad_loss == first else "a gradient"
     yield Evidence(
         why=f"{what} is not finite at step {first}, while inputs, weights and outputs are finite and at "
-        f"most {readable(max(seen, default=0.0))}: the loss takes a logarithm or a root of zero",
+        f"most {rounded(max(seen, default=0.0))}: the loss takes a logarithm or a root of zero",
         strength=0.9,
         tensors=(where,),
         mode=facts.training,
@@ -128,7 +128,7 @@ def loss_is_maximised(facts: Facts) -> Iterator[Evidence]:
         if first < 0 and late < 0 and middle < first and late < 3 * first and late < 1.2 * middle:
             below = np.flatnonzero(loss.mean < 2 * first)
             yield Evidence(
-                why=f"the loss starts at {readable(first)} and falls to {readable(late)} without an end: "
+                why=f"the loss starts at {rounded(first)} and falls to {rounded(late)} without an end: "
                 "errors are below zero only where their sign is wrong",
                 strength=0.88,
                 tensors=(loss.name,),
@@ -151,7 +151,7 @@ def loss_is_scaled_down(facts: Facts) -> Iterator[Evidence]:
             and (adaptive or np.median(ratios) < 1e-4)
         ):
             yield Evidence(
-                why=f"the loss starts at {readable(start)} and gradients are at most {readable(largest)}: "
+                why=f"the loss starts at {rounded(start)} and gradients are at most {rounded(largest)}: "
                 "both are scaled down",
                 strength=0.9,
                 tensors=(loss.name,),
@@ -172,8 +172,8 @@ def overfitting(facts: Facts) -> Iterator[Evidence]:
         if late < 0.3 * float(np.mean(loss.mean[:5])) and last > 1.4 * best and last > 3 * late:
             at = int(np.argmin(held_out.mean))
             yield Evidence(
-                why=f"the training loss falls to {readable(late)} while the validation loss rises from "
-                f"{readable(best)} to {readable(last)}",
+                why=f"the training loss falls to {rounded(late)} while the validation loss rises from "
+                f"{rounded(best)} to {rounded(last)}",
                 strength=0.85,
                 tensors=(held_out.name,),
                 mode="EVAL",
@@ -213,12 +213,10 @@ def targets_unrelated(facts: Facts) -> Iterator[Evidence]:
         chance = _chance(facts, loss)
         flat = last > first - max(0.08 * abs(first), 0.5 * noise)
         if flat or last > 0.97 * chance:
-            stays = (
-                f"ends at {readable(last)}, which is chance," if not flat else f"stays at {readable(last)}"
-            )
+            stays = f"ends at {rounded(last)}, which is chance," if not flat else f"stays at {rounded(last)}"
             yield Evidence(
                 why=f"the loss {stays} though weights change by "
-                f"{readable(float(np.median(ratios)))} of their size at each step",
+                f"{rounded(float(np.median(ratios)))} of their size at each step",
                 strength=POSSIBLE + 0.1,
                 tensors=(loss.name,),
                 mode=loss.mode,

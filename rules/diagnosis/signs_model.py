@@ -9,7 +9,7 @@ import numpy as np
 
 from tdcore.rules.diagnosis.evidence import CERTAIN, LIKELY, POSSIBLE, Evidence
 from tdcore.rules.diagnosis.facts import Facts, History, module_of
-from tdcore.rules.measures.wording import readable
+from tdcore.rules.measures.format import rounded
 
 __all__ = [
     "capacity",
@@ -60,7 +60,7 @@ def weights_start_too_large(facts: Facts) -> Iterator[Evidence]:
         yield _about_start(
             large,
             len(gains),
-            f"weights start with up to {readable(largest)} times the deviation 1/sqrt(inputs)",
+            f"weights start with up to {rounded(largest)} times the deviation 1/sqrt(inputs)",
             0.9 if largest > 2 * _GAIN_LARGE else LIKELY,
         )
 
@@ -73,7 +73,7 @@ def weights_start_too_small(facts: Facts) -> Iterator[Evidence]:
         yield _about_start(
             small,
             len(gains),
-            f"weights start with {readable(min(gain for _, gain in small))} times the usual 1/sqrt(inputs)",
+            f"weights start with {rounded(min(gain for _, gain in small))} times the usual 1/sqrt(inputs)",
             0.9,
         )
 
@@ -168,7 +168,7 @@ def vanishing_gradients(facts: Facts) -> Iterator[Evidence]:
     if sizes[0] < _VANISHED * last and np.corrcoef(np.arange(sizes.size), np.log(sizes))[0, 1] > 0.8:
         small = [one.name for one, size in zip(chain, sizes, strict=True) if size < 1e-2 * last]
         yield Evidence(
-            why=f"gradients fade from {readable(last)} in {chain[-1].name} to {readable(sizes[0])} in "
+            why=f"gradients fade from {rounded(last)} in {chain[-1].name} to {rounded(sizes[0])} in "
             f"{chain[0].name}",
             strength=0.85,
             tensors=tuple(small),
@@ -184,7 +184,7 @@ def exploding_gradients(facts: Facts) -> Iterator[Evidence]:
     ]
     for weight, gain in recurrent:
         yield Evidence(
-            why=f"{weight.name} enlarges {readable(gain)} times at each position of a sequence",
+            why=f"{weight.name} enlarges {rounded(gain)} times at each position of a sequence",
             strength=CERTAIN,
             tensors=(weight.name, f"gradient/{weight.name}"),
             mode=weight.mode,
@@ -198,7 +198,7 @@ def exploding_gradients(facts: Facts) -> Iterator[Evidence]:
         if large.size:
             at = int(large[0])
             yield Evidence(
-                why=f"{gradient.name} grows from {readable(usual)} to {readable(gradient.rms[at])}",
+                why=f"{gradient.name} grows from {rounded(usual)} to {rounded(gradient.rms[at])}",
                 strength=POSSIBLE,
                 tensors=(gradient.name,),
                 mode=gradient.mode,

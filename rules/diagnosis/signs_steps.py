@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tdcore.rules.diagnosis.evidence import CERTAIN, LIKELY, POSSIBLE, Evidence
 from tdcore.rules.diagnosis.facts import Facts, History
-from tdcore.rules.measures.wording import readable
+from tdcore.rules.measures.format import rounded
 
 __all__ = [
     "clipping_too_tight",
@@ -68,13 +68,13 @@ def rate_too_high(facts: Facts) -> Iterator[Evidence]:
     if large and len(large) >= 0.5 * len(early):
         names += [one.name for one, _ in large]
         signs.append(
-            f"an update is {readable(_middle(ratio for _, ratio in large))} times as large as its weight"
+            f"an update is {rounded(_middle(ratio for _, ratio in large))} times as large as its weight"
         )
     grown = [one for one in facts.matrices if _growth(one) > 3]
     if grown and len(grown) >= 0.5 * len(facts.matrices):
         names += [one.name for one in grown]
         signs.append(
-            f"weights grow up to {readable(max(_growth(one) for one in grown))} times in {_EARLY} steps"
+            f"weights grow up to {rounded(max(_growth(one) for one in grown))} times in {_EARLY} steps"
         )
     leap = _leap(facts)
     if leap:
@@ -105,7 +105,7 @@ def _leap(facts: Facts) -> str:
         early = loss.mean[loss.until(2 * _EARLY)]
         finite = early[np.isfinite(early)]
         if finite.size >= 5 and finite.max() > 5 * abs(finite[0]) + 1e-9:
-            return f"the loss leaps from {readable(finite[0])} to {readable(finite.max())}"
+            return f"the loss leaps from {rounded(finite[0])} to {rounded(finite.max())}"
     return ""
 
 
@@ -120,8 +120,8 @@ def rate_too_low(facts: Facts) -> Iterator[Evidence]:
     low = [(one, ratio) for one, ratio in ratios if ratio < _TOO_LOW]
     if len(low) >= 0.8 * len(ratios):
         yield Evidence(
-            why=f"an update changes a weight by {readable(_middle(ratio for _, ratio in low))} of its size "
-            f"with the learning rate {readable(float(np.median(rate.mean)))}",
+            why=f"an update changes a weight by {rounded(_middle(ratio for _, ratio in low))} of its size "
+            f"with the learning rate {rounded(float(np.median(rate.mean)))}",
             strength=0.9,
             tensors=tuple(one.name for one, _ in low),
             mode=facts.training,
@@ -153,8 +153,8 @@ def clipping_too_tight(facts: Facts) -> Iterator[Evidence]:
     ratios = [float(np.median(ratio)) for _, ratio in update_ratios(facts)]
     if clipped > 0.8 and ratios and (np.median(ratios) < 1e-4 or usual < 1e-3):
         yield Evidence(
-            why=f"the norm of all gradients is {readable(usual)} at {clipped:.0%} of the steps: it is "
-            f"clipped, and an update changes a weight by {readable(_middle(ratios))} of its size",
+            why=f"the norm of all gradients is {rounded(usual)} at {clipped:.0%} of the steps: it is "
+            f"clipped, and an update changes a weight by {rounded(_middle(ratios))} of its size",
             strength=0.93,
             tensors=tuple(one.name for one in facts.gradients),
             mode=facts.training,
@@ -176,7 +176,7 @@ def decay_too_high(facts: Facts) -> Iterator[Evidence]:
     if shrinking > 2e-3 and len(shrunk) >= 0.5 * len(facts.matrices):
         smallest = min(float(np.min(one.rms[one.until(150)]) / one.rms[0]) for one in shrunk)
         yield Evidence(
-            why=f"weights shrink to {smallest:.1%} of their size; weight decay {readable(decay.mean[0])} "
+            why=f"weights shrink to {smallest:.1%} of their size; weight decay {rounded(decay.mean[0])} "
             f"times the learning rate takes {shrinking:.1%} of each weight at every step",
             strength=0.92,
             tensors=tuple(one.name for one in shrunk),

@@ -15,7 +15,7 @@ from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.measures.reading import read_values
 from tdcore.rules.measures.series import groups
-from tdcore.rules.need import VALUES, Need
+from tdcore.rules.requirements import VALUES, Need
 from tdcore.rules.window import Columns, Mask, Window, compile_pattern
 
 __all__ = ["CheckInputImages"]

@@ -13,9 +13,9 @@ from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.save_config import SaveConfig
 from tdcore.errors import RunError
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.pairs import PairTable, classes_of, label_classes, paired
-from tdcore.rules.measures.wording import readable
-from tdcore.rules.need import VALUES, Need
+from tdcore.rules.requirements import VALUES, Need
 from tdcore.rules.window import Mask, Window, compile_pattern
 
 __all__ = ["ClassImbalance"]
@@ -192,7 +192,7 @@ class ClassImbalance:
                 "labels": int(counts.sum()),
             },
             why=f"of {counts.sum()} labels {counts[most]} are of class {classes[most]} and {counts[least]} "
-            f"of class {classes[least]}: {readable(ratio)} to 1, {self.threshold_imbalance:g} to 1 is "
+            f"of class {classes[least]}: {rounded(ratio)} to 1, {self.threshold_imbalance:g} to 1 is "
             "tolerated",
             do="weight the loss by class, sample classes evenly, or gather more of the rare class",
         )

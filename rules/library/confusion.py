@@ -14,7 +14,7 @@ from tdcore.config.save_config import SaveConfig
 from tdcore.errors import RunError
 from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.pairs import Ints, PairTable, classes_of, paired
-from tdcore.rules.need import VALUES, Need
+from tdcore.rules.requirements import VALUES, Need
 from tdcore.rules.window import Mask, Window
 
 __all__ = ["Confusion"]

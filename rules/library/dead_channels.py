@@ -13,7 +13,7 @@ from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.measures.reading import read_values, readable
 from tdcore.rules.measures.units import channels
-from tdcore.rules.need import VALUES, Need, captures_of
+from tdcore.rules.requirements import VALUES, Need, captures_of
 from tdcore.rules.window import Floats, Mask, Window, compile_pattern
 
 __all__ = ["DeadChannels"]

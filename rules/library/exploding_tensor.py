@@ -10,7 +10,7 @@ import numpy as np
 
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of
-from tdcore.rules.need import STATISTICS, Need, captures_of
+from tdcore.rules.requirements import STATISTICS, Need, captures_of
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["ExplodingTensor"]

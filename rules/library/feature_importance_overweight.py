@@ -11,7 +11,7 @@ import numpy as np
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.measures.series import scalars
-from tdcore.rules.need import STATISTICS, Need, captures_of
+from tdcore.rules.requirements import STATISTICS, Need, captures_of
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["FeatureImportanceOverweight"]

@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from tdcore.rules.base import Finding, require
+from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.scope import checked, need_of, with_statistics
 from tdcore.rules.measures.series import groups
-from tdcore.rules.measures.wording import readable
-from tdcore.rules.need import STATISTICS, Need
+from tdcore.rules.requirements import STATISTICS, Need
 from tdcore.rules.window import Ints, Mask, Window
 
 __all__ = ["FirstNonFinite"]
@@ -107,7 +107,7 @@ class FirstNonFinite:
         if not self.only_nan:
             bad &= ~window.additive_masks
         for attempt, worker, group in groups(window.columns, np.flatnonzero(judged), "attempt", "worker"):
-            story = window.memory.setdefault((attempt, worker), Story())
+            story = window.memory.setdefault((attempt, worker), WorkerHistory())
             if not story.told:
                 rows = _as_made(window, group)
                 yield from self._follow(window, story, rows, bad[rows])
@@ -117,7 +117,7 @@ class FirstNonFinite:
                 if story.held is not None:
                     yield story.tell()
 
-    def _follow(self, window: Window, story: Story, rows: Ints, bad: Mask) -> Iterator[Finding]:
+    def _follow(self, window: Window, story: WorkerHistory, rows: Ints, bad: Mask) -> Iterator[Finding]:
         """The saved steps of one worker, up to the first that is reported."""
         if bad.any() or story.held is not None:
             steps = window.columns.own_steps[rows]
@@ -135,12 +135,12 @@ class FirstNonFinite:
                     return
         story.remember(window, rows[~bad], self.history)
 
-    def _finding(self, window: Window, story: Story, rows: Ints, bad: Mask, at: Ints) -> Finding:
+    def _finding(self, window: Window, story: WorkerHistory, rows: Ints, bad: Mask, at: Ints) -> Finding:
         """About the first of the bad rows of a step. at: their positions in rows, in order."""
         columns = window.columns
         steps = columns.own_steps[rows]
         row, step = int(rows[at[0]]), int(steps[at[0]])
-        before = Story(sizes=dict(story.sizes))
+        before = WorkerHistory(sizes=dict(story.sizes))
         before.remember(window, rows[~bad & (steps < step)], self.history)
         counts = {each: int(columns.ints(f"{each}_count")[row]) for each in ("nan", "pos_inf", "neg_inf")}
         where = _WHERE.get(columns.text("kind", row), "elsewhere")
@@ -156,7 +156,7 @@ class FirstNonFinite:
             numbers |= {"abs_max_before": own[-1], "growth": growth, "saved_steps_before": len(own)}
             led_up = f"at the saved step before, its largest magnitude was {own[-1]:.3g}"
             if len(own) > 1:
-                led_up += f", {readable(growth)} times that of {len(own) - 1} saved steps earlier"
+                led_up += f", {rounded(growth)} times that of {len(own) - 1} saved steps earlier"
         numbers |= _grown(window, rows[(steps == step) & (np.arange(rows.size) < at[0])], before)
         what = ", ".join(f"{count} {_LABEL[name]}" for name, count in counts.items() if count)
         return window.finding(
@@ -170,7 +170,7 @@ class FirstNonFinite:
 
 
 @dataclass(slots=True, kw_only=True)
-class Story:
+class WorkerHistory:
     """What is remembered of one worker.
 
     sizes: abs_max of each tensor at its last saved steps. held: a finding that waits for the next saved step.
@@ -207,7 +207,7 @@ def _as_made(window: Window, rows: Ints) -> Ints:
     return rows[np.lexsort((columns.ints("seq")[rows], -older.astype(np.int8), columns.own_steps[rows]))]
 
 
-def _grown(window: Window, rows: Ints, before: Story) -> dict[str, float | int | str]:
+def _grown(window: Window, rows: Ints, before: WorkerHistory) -> dict[str, float | int | str]:
     """Of the sound tensors before it in the same step, the one that has grown most over the history."""
     largest = window.columns.floats("abs_max")
     names = [window.columns.text("name", row) for row in rows.tolist()]

@@ -13,7 +13,7 @@ from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.rates import StepRate, step_rates
 from tdcore.rules.measures.series import groups
-from tdcore.rules.need import STATISTICS, VALUES, Need, captures_of
+from tdcore.rules.requirements import STATISTICS, VALUES, Need, captures_of
 from tdcore.rules.window import Window
 
 __all__ = ["LearningRate"]
@@ -100,12 +100,12 @@ class LearningRate:
         """One finding per kind, attempt, worker and stretch of steps."""
         self._take_losses(window)
         for rate in step_rates(window):
-            state = window.memory.setdefault((rate.attempt, rate.worker), Course())
+            state = window.memory.setdefault((rate.attempt, rate.worker), LearningRateHistory())
             finding = self._judge(window, state, rate)
             if finding is not None:
                 yield finding
         for state in window.memory.values():
-            if isinstance(state, Course):
+            if isinstance(state, LearningRateHistory):
                 state.trim()
 
     def _take_losses(self, window: Window) -> None:
@@ -115,11 +115,11 @@ class LearningRate:
         rows = np.flatnonzero(window.in_collections(["losses"]) & window.ok & trained & scalar)
         finite = np.where(window.finite == 1, columns.floats("mean"), np.inf)
         for attempt, worker, group in groups(columns, rows, "attempt", "worker"):
-            state = window.memory.setdefault((attempt, worker), Course())
+            state = window.memory.setdefault((attempt, worker), LearningRateHistory())
             state.steps += columns.ints("step")[group].tolist()
             state.losses += finite[group].tolist()
 
-    def _judge(self, window: Window, state: Course, rate: StepRate) -> Finding | None:
+    def _judge(self, window: Window, state: LearningRateHistory, rate: StepRate) -> Finding | None:
         high, low = rate.low > self.too_high, rate.high < self.too_low
         fine = rate.high <= self.too_high and rate.low >= self.too_low
         if high or low or fine:
@@ -167,7 +167,7 @@ class LearningRate:
 
 
 @dataclass(slots=True, kw_only=True)
-class Course:
+class LearningRateHistory:
     """What is remembered of one attempt and worker.
 
     steps, losses: of the last saved losses, in order. high: comparisons in a row that were too high; before:

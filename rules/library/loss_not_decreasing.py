@@ -13,10 +13,10 @@ import numpy.typing as npt
 from tdcore.config.save_config import SaveConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.phases import PhaseCutter, as_points
 from tdcore.rules.measures.series import NO_POINTS, Points, groups, scalars, series
-from tdcore.rules.measures.wording import readable
-from tdcore.rules.need import STATISTICS, Need, captures_of
+from tdcore.rules.requirements import STATISTICS, Need, captures_of
 from tdcore.rules.window import Mask, Window, compile_pattern
 
 __all__ = ["LossNotDecreasing"]
@@ -224,7 +224,7 @@ class LossNotDecreasing:
         if not fires:
             return None
         kind = "increase" if rises else "plateau"
-        moved = f"rose by {readable(-change)} %" if change < 0 else f"fell by only {readable(change)} %"
+        moved = f"rose by {rounded(-change)} %" if change < 0 else f"fell by only {rounded(change)} %"
         return Finding(
             rule=type(self).__name__,
             code=self.code,

@@ -14,7 +14,7 @@ from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.save_config import SaveConfig
 from tdcore.errors import ConfigError, RunError
 from tdcore.rules.base import Finding, names_of, require
-from tdcore.rules.need import STATISTICS, VALUES, Need
+from tdcore.rules.requirements import STATISTICS, VALUES, Need
 from tdcore.rules.window import Mask, Window, compile_pattern
 
 __all__ = ["NLPSequenceRatio"]

@@ -10,10 +10,10 @@ import numpy as np
 
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, require
+from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.parts import part_rows
-from tdcore.rules.measures.ranks import Meeting, Ranks, side_by_side
-from tdcore.rules.measures.wording import readable
-from tdcore.rules.need import STATISTICS, Need, captures_of
+from tdcore.rules.measures.ranks import ComparedStep, RankHistory, side_by_side
+from tdcore.rules.requirements import STATISTICS, Need, captures_of
 from tdcore.rules.window import Window
 
 __all__ = ["OutlierRank"]
@@ -103,7 +103,7 @@ class OutlierRank:
             if meeting.names:
                 yield from self._judge(window.memory[meeting.attempt, meeting.mode], meeting)
 
-    def _judge(self, ranks: Ranks, meeting: Meeting) -> Iterator[Finding]:
+    def _judge(self, ranks: RankHistory, meeting: ComparedStep) -> Iterator[Finding]:
         deviation = meeting.logs - np.median(meeting.logs, axis=0)
         own = np.median(deviation, axis=1)
         spread = _SPREAD * float(np.median(np.abs(own - np.median(own))))
@@ -117,7 +117,11 @@ class OutlierRank:
                 yield self._finding(meeting, at, own, int(np.argmax(np.abs(deviation[at]))))
 
     def _finding(
-        self, meeting: Meeting, at: int, own: np.ndarray[tuple[int, ...], np.dtype[np.float64]], worst: int
+        self,
+        meeting: ComparedStep,
+        at: int,
+        own: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+        worst: int,
     ) -> Finding:
         part, deviation = meeting.parts[at], float(own[at])
         times = float(np.exp(min(abs(deviation), 700.0)))
@@ -141,7 +145,7 @@ class OutlierRank:
                 "gradients": len(meeting.names),
                 "steps": self.patience,
             },
-            why=f"the gradients of {meeting.workers[at]} are {readable(times)} times "
+            why=f"the gradients of {meeting.workers[at]} are {rounded(times)} times "
             f"{'larger' if kind == 'large' else 'smaller'} than the median of {len(meeting.workers)} ranks, "
             f"for {self.patience} judged steps in a row",
             do="compare its data and weights with those of another rank, or exchange the device",

@@ -10,11 +10,11 @@ from typing import ClassVar
 import numpy as np
 
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.losses import in_both_modes, loss_captures
 from tdcore.rules.measures.phases import Phase, PhaseCutter
 from tdcore.rules.measures.series import mixed_series, scalars
-from tdcore.rules.measures.wording import readable
-from tdcore.rules.need import Need
+from tdcore.rules.requirements import Need
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["Overfit"]
@@ -100,7 +100,7 @@ class Overfit:
         wanted = in_both_modes(window, patterns)
         wanted = wanted & (window.columns.ints("step") >= self.start_step)
         for key, points, is_eval in mixed_series(window, np.flatnonzero(scalars(window, wanted))):
-            state = window.memory.setdefault(key, _Losses())
+            state = window.memory.setdefault(key, _OverfitMemory())
             for phase in state.phases.take(points, is_eval):
                 yield from self._take(window, key, state, phase)
         for key, state in window.memory.items():
@@ -115,7 +115,7 @@ class Overfit:
         return self.patience
 
     def _take(
-        self, window: Window, key: tuple[int, str, str], state: _Losses, phase: Phase
+        self, window: Window, key: tuple[int, str, str], state: _OverfitMemory, phase: Phase
     ) -> Iterator[Finding]:
         """Takes in a phase that has ended."""
         if not phase.is_eval:
@@ -140,7 +140,9 @@ class Overfit:
             if state.strikes == self._patience or again:
                 yield self._finding(key, state, phase, train)
 
-    def _finding(self, key: tuple[int, str, str], state: _Losses, phase: Phase, train: Phase) -> Finding:
+    def _finding(
+        self, key: tuple[int, str, str], state: _OverfitMemory, phase: Phase, train: Phase
+    ) -> Finding:
         attempt, worker, name = key
         ratio = (phase.mean - train.mean) / train.mean
         return Finding(
@@ -160,7 +162,7 @@ class Overfit:
                 "best_validation_loss": state.best,
                 "phases": state.strikes,
             },
-            why=f"the mean validation loss {phase.mean:.4g} is {readable(100 * ratio)} % above the mean "
+            why=f"the mean validation loss {phase.mean:.4g} is {rounded(100 * ratio)} % above the mean "
             f"training loss {train.mean:.4g} ({100 * self.ratio_threshold:g} % is tolerated), "
             f"{state.strikes} phases in a row; its lowest mean was {state.best:.4g}",
             do="go back to the weights of the lowest validation loss; add data, augmentation, weight decay "
@@ -169,7 +171,7 @@ class Overfit:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Losses:
+class _OverfitMemory:
     """What the rule remembers of one loss between windows."""
 
     phases: PhaseCutter = field(default_factory=PhaseCutter)

@@ -12,7 +12,7 @@ from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.measures.losses import in_both_modes, loss_captures
 from tdcore.rules.measures.phases import PhaseCutter
 from tdcore.rules.measures.series import NO_POINTS, Points, mixed_series, scalars
-from tdcore.rules.need import Need
+from tdcore.rules.requirements import Need
 from tdcore.rules.window import Window, compile_pattern
 from tdcore.text.step_text import step_text
 
@@ -98,7 +98,7 @@ class Overtraining:
         patterns = names_of(self.tensor_regex)
         wanted = in_both_modes(window, patterns)
         for key, points, is_eval in mixed_series(window, np.flatnonzero(scalars(window, wanted))):
-            state = window.memory.setdefault(key, _Losses())
+            state = window.memory.setdefault(key, _OvertrainingMemory())
             for is_validation, step, mode_step, mean in self._means(state, points, is_eval):
                 yield from self._take(window, key, state, is_validation, step, mode_step, mean)
         for key, state in window.memory.items():
@@ -109,7 +109,7 @@ class Overtraining:
                         yield from self._take(window, key, state, True, *place)
 
     def _means(
-        self, state: _Losses, points: Points, is_eval: np.ndarray[tuple[int], np.dtype[np.bool_]]
+        self, state: _OvertrainingMemory, points: Points, is_eval: np.ndarray[tuple[int], np.dtype[np.bool_]]
     ) -> list[tuple[bool, int, int, float]]:
         """(is validation, step, mode step, mean) of what these points complete, in order of steps."""
         late = int(np.searchsorted(points.step, state.phases.newest, side="right"))
@@ -148,7 +148,7 @@ class Overtraining:
         self,
         window: Window,
         key: tuple[int, str, str],
-        state: _Losses,
+        state: _OvertrainingMemory,
         is_validation: bool,
         step: int,
         mode_step: int,
@@ -181,7 +181,12 @@ class Overtraining:
         return self.delta if self.compat else self.delta * min(1.0, which.first)
 
     def _finding(
-        self, key: tuple[int, str, str], state: _Losses, is_validation: bool, step: int, mode_step: int
+        self,
+        key: tuple[int, str, str],
+        state: _OvertrainingMemory,
+        is_validation: bool,
+        step: int,
+        mode_step: int,
     ) -> Finding:
         attempt, worker, name = key
         train, validation = state.train, state.validation
@@ -237,7 +242,7 @@ class _Counter:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Losses:
+class _OvertrainingMemory:
     """What the rule remembers of one loss between windows."""
 
     phases: PhaseCutter = field(default_factory=PhaseCutter)

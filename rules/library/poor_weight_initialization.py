@@ -10,11 +10,11 @@ import numpy as np
 
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.early_steps import PROGRESS, EarlySteps
+from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.initial import equal_weights, gradient_ranges, variances
-from tdcore.rules.measures.opening import PROGRESS, Opening
 from tdcore.rules.measures.series import groups
-from tdcore.rules.measures.wording import readable
-from tdcore.rules.need import STATISTICS, VALUES, Need, captures_of
+from tdcore.rules.requirements import STATISTICS, VALUES, Need, captures_of
 from tdcore.rules.window import Floats, Ints, Mask, Window, compile_pattern
 
 __all__ = ["PoorWeightInitialization"]
@@ -123,7 +123,7 @@ class PoorWeightInitialization:
         gradients, weights = window.kind("gradient"), window.kind("weight")
         wanted &= inputs | losses | gradients | weights
         for attempt, worker, group in groups(columns, np.flatnonzero(wanted), "attempt", "worker"):
-            opening = window.memory.setdefault((attempt, worker), Opening())
+            opening = window.memory.setdefault((attempt, worker), EarlySteps())
             if opening.over:
                 continue
             unit = columns.ints("mode_step")[group]
@@ -138,7 +138,7 @@ class PoorWeightInitialization:
                 yield from self._close(window, opening)
 
     def _step(
-        self, window: Window, opening: Opening, step: int, rows: Ints, which: tuple[Mask, Mask, Mask, Mask]
+        self, window: Window, opening: EarlySteps, step: int, rows: Ints, which: tuple[Mask, Mask, Mask, Mask]
     ) -> Iterator[Finding]:
         counted = rows[window.counted[rows]]
         inputs, gradients, weights, losses = (counted[mask[counted]] for mask in which)
@@ -151,7 +151,7 @@ class PoorWeightInitialization:
         for kind, (judged, finding) in evidence.items():
             window.judged(judged)
             if judged:
-                opening.looked(kind, finding)
+                opening.record_check(kind, finding)
             if self.compat and finding is not None:
                 yield finding
         if self.compat:
@@ -163,7 +163,7 @@ class PoorWeightInitialization:
                 yield self._equal(window, row, alike)
             window.judged(weights.size)
 
-    def _close(self, window: Window, opening: Opening) -> Iterator[Finding]:
+    def _close(self, window: Window, opening: EarlySteps) -> Iterator[Finding]:
         """The first steps are over: evidence is reported when the loss did not fall."""
         opening.over = True
         found = [] if self.compat else opening.found()
@@ -172,7 +172,7 @@ class PoorWeightInitialization:
             window.missing("no losses saved that would say whether the training learns", len(found))
         elif progress is not None and progress < PROGRESS:
             for finding in found:
-                how = f"{'fell' if progress >= 0 else 'rose'} by {readable(100 * abs(progress))} %"
+                how = f"{'fell' if progress >= 0 else 'rose'} by {rounded(100 * abs(progress))} %"
                 fell = how if progress > -np.inf else "is not finite"
                 numbers = {**finding.numbers, "loss_progress": progress, "saved_steps": len(opening.steps)}
                 why = f"{finding.why}, and the loss {fell} in the first {len(opening.steps)} saved steps"

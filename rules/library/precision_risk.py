@@ -11,7 +11,7 @@ import numpy as np
 from tdcore.rules.base import Finding, names_of, require
 from tdcore.rules.measures.scope import checked, need_of, with_statistics
 from tdcore.rules.measures.streaks import streaks
-from tdcore.rules.need import STATISTICS, Need
+from tdcore.rules.requirements import STATISTICS, Need
 from tdcore.rules.window import Floats, Mask, Window
 
 __all__ = ["PrecisionRisk"]

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from tdcore.config.save_config import SaveConfig
 from tdcore.errors import RunError
 from tdcore.rules.base import Finding, names_of, require
-from tdcore.rules.measures.other_run import Look, OtherRun, opened
-from tdcore.rules.need import STATISTICS, Need, captures_of
+from tdcore.rules.measures.other_run import OpenedRuns, OtherRun, opened
+from tdcore.rules.requirements import STATISTICS, Need, captures_of
 from tdcore.rules.trace import Trace
 from tdcore.rules.window import Mask, Window, compile_pattern
 
@@ -107,7 +107,7 @@ class SimilarAcrossRuns:
             window.missing("no other run to compare with was given (other_trials)", int(rows.size))
         if not rows.size or not others:
             return
-        look = window.memory.setdefault("look", Look())
+        look = window.memory.setdefault("look", OpenedRuns())
         for number, place in enumerate(others):
             other = opened(place, look) if isinstance(place, str) else OtherRun(place.source())
             yield from self._compare(window, rows, other, number, _name(place))

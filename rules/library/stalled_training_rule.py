@@ -14,7 +14,7 @@ from tdcore.config.save_config import SaveConfig
 from tdcore.errors import ConfigError
 from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.series import groups
-from tdcore.rules.need import STATISTICS, Need
+from tdcore.rules.requirements import STATISTICS, Need
 from tdcore.rules.window import Columns, Window
 from tdcore.text.step_text import step_text
 
@@ -44,7 +44,7 @@ class StalledTrainingRule:
     Parameters:
         threshold: seconds. The save interval must take well under it; a scalar saved now and then
             (save_scalar) serves as a heartbeat.
-        stop_training_on_fire: accepted as False only; use the action StopTraining.
+        stop_training_on_fire: accepted as False only; use the action RequestStop.
         training_job_name_prefix: accepted as None only; the action knows the job.
 
     False alarms:
@@ -73,7 +73,7 @@ class StalledTrainingRule:
         if self.stop_training_on_fire or self.training_job_name_prefix:
             raise ConfigError(
                 "StalledTrainingRule does not stop a training itself: leave stop_training_on_fire and "
-                "training_job_name_prefix out, and give the action StopTraining beside the rule"
+                "training_job_name_prefix out, and give the action RequestStop beside the rule"
             )
 
     def needs(self) -> Need:

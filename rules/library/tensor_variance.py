@@ -10,7 +10,7 @@ import numpy as np
 
 from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.scope import checked, need_of, with_statistics
-from tdcore.rules.need import STATISTICS, Need
+from tdcore.rules.requirements import STATISTICS, Need
 from tdcore.rules.window import Window
 
 __all__ = ["TensorVariance"]

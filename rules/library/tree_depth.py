@@ -14,7 +14,7 @@ from tdcore.config.save_config import SaveConfig
 from tdcore.errors import RunError
 from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.series import groups
-from tdcore.rules.need import VALUES, Need
+from tdcore.rules.requirements import VALUES, Need
 from tdcore.rules.window import Window
 
 __all__ = ["TreeDepth", "depths"]

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.rules.base import Finding, require
-from tdcore.rules.measures.previous import Pairs, forget, pairs
+from tdcore.rules.measures.previous_step import StepPairs, forget, step_pairs
 from tdcore.rules.measures.reading import read_values
 from tdcore.rules.measures.scope import checked, need_of, with_statistics
 from tdcore.rules.measures.streaks import streaks
-from tdcore.rules.need import STATISTICS, Need
+from tdcore.rules.requirements import STATISTICS, Need
 from tdcore.rules.window import Mask, Window
 
 __all__ = ["UnchangedTensor"]
@@ -104,7 +104,7 @@ class UnchangedTensor:
     def check(self, window: Window) -> Iterator[Finding]:
         """One finding per tensor and stretch of steps without a change."""
         wanted = with_statistics(self, window, _DEFAULT) & (window.columns.ints("count") > 0)
-        found = pairs(window, wanted, _COLUMNS, "before")
+        found = step_pairs(window, wanted, _COLUMNS, "before")
         same, maybe = self._by_statistics(window, found)
         by_values = self._by_values(window, found, same, maybe)
         close = np.zeros(len(window), dtype=np.bool_)
@@ -129,7 +129,7 @@ class UnchangedTensor:
                 do="check the learning rate, what the optimizer holds, and that the data moves on",
             )
 
-    def _by_statistics(self, window: Window, found: Pairs) -> tuple[Mask, Mask]:
+    def _by_statistics(self, window: Window, found: StepPairs) -> tuple[Mask, Mask]:
         """(pairs that are the same, pairs that may be close), by statistics alone."""
         now, before = found.now, found.before
         with np.errstate(invalid="ignore", over="ignore"):
@@ -162,7 +162,7 @@ class UnchangedTensor:
         close &= ~(np.abs(norm - norm_before) > limit)
         return close
 
-    def _by_values(self, window: Window, found: Pairs, same: Mask, maybe: Mask) -> Mask:
+    def _by_values(self, window: Window, found: StepPairs, same: Mask, maybe: Mask) -> Mask:
         """Where reading shows that a pair is close. Counts what was judged on the way."""
         close = np.zeros(found.rows.size, dtype=np.bool_)
         anchors: dict[tuple[object, ...], npt.NDArray[Any]] = window.memory.setdefault("values", {})

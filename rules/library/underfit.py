@@ -10,11 +10,11 @@ from typing import ClassVar
 import numpy as np
 
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.losses import in_both_modes, loss_captures
 from tdcore.rules.measures.phases import PhaseCutter
 from tdcore.rules.measures.series import NO_POINTS, Points, mixed_series, scalars
-from tdcore.rules.measures.wording import readable
-from tdcore.rules.need import Need
+from tdcore.rules.requirements import Need
 from tdcore.rules.window import Mask, Window, compile_pattern
 
 __all__ = ["Underfit"]
@@ -113,11 +113,11 @@ class Underfit:
         patterns = names_of(self.tensor_regex)
         wanted = in_both_modes(window, patterns)
         for key, points, is_eval in mixed_series(window, np.flatnonzero(scalars(window, wanted))):
-            state = window.memory.setdefault(key, _Losses())
+            state = window.memory.setdefault(key, _UnderfitMemory())
             for block in self._blocks(state, points, is_eval):
                 yield from self._judge(window, key, state, block)
 
-    def _blocks(self, state: _Losses, points: Points, is_eval: Mask) -> Iterator[_Block]:
+    def _blocks(self, state: _UnderfitMemory, points: Points, is_eval: Mask) -> Iterator[_Block]:
         """The blocks of training losses that these points fill.
 
         Each comes after the validation phases that ended before its last step were taken in.
@@ -145,7 +145,7 @@ class Underfit:
         state.kept = kept.at(np.arange(filled * size, kept.step.size))
 
     def _judge(
-        self, window: Window, key: tuple[int, str, str], state: _Losses, block: _Block
+        self, window: Window, key: tuple[int, str, str], state: _UnderfitMemory, block: _Block
     ) -> Iterator[Finding]:
         fell = block.mean < state.baseline * (1 - self.min_fall_percent / 100)
         if fell:
@@ -173,7 +173,7 @@ class Underfit:
     def _finding(
         self,
         key: tuple[int, str, str],
-        state: _Losses,
+        state: _UnderfitMemory,
         start: float,
         block: _Block,
         kind: str,
@@ -188,7 +188,7 @@ class Underfit:
             "limit": fraction,
             "blocks_without_fall": state.strikes,
         }
-        why = f"the training loss is {block.mean:.4g}, {readable(100 * block.mean / start)} % of the "
+        why = f"the training loss is {block.mean:.4g}, {rounded(100 * block.mean / start)} % of the "
         why += f"{start:.4g} that it began with (above {100 * fraction:g} % is too high)"
         if state.validation is None:
             why += "; there is no validation loss, so the training loss decided alone"
@@ -224,7 +224,7 @@ class _Block:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Losses:
+class _UnderfitMemory:
     """What the rule remembers of one loss between windows."""
 
     phases: PhaseCutter = field(default_factory=PhaseCutter)

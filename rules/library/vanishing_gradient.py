@@ -11,7 +11,7 @@ import numpy as np
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, require
-from tdcore.rules.need import STATISTICS, Need
+from tdcore.rules.requirements import STATISTICS, Need
 from tdcore.rules.window import Columns, Mask, Window
 
 __all__ = ["VanishingGradient"]

@@ -11,8 +11,8 @@ import numpy as np
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.streaks import streaks
-from tdcore.rules.measures.updates import Gradients, Updates, trained_weights, updates
-from tdcore.rules.need import STATISTICS, VALUES, Need, captures_of
+from tdcore.rules.measures.updates import Gradients, WeightChanges, trained_weights, updates
+from tdcore.rules.requirements import STATISTICS, VALUES, Need, captures_of
 from tdcore.rules.window import Mask, Window
 
 __all__ = ["WeightUpdateRatio"]
@@ -121,7 +121,7 @@ class WeightUpdateRatio:
             yield self._finding(window, found, at, bool(large[at]), (float(low[at]), float(high[at])))
 
     def _finding(
-        self, window: Window, found: Updates, at: int, large: bool, ratio: tuple[float, float]
+        self, window: Window, found: WeightChanges, at: int, large: bool, ratio: tuple[float, float]
     ) -> Finding:
         value = ratio[0] if large else ratio[1]
         limit = self.large_threshold if large else self.small_threshold
@@ -144,7 +144,7 @@ class WeightUpdateRatio:
             else "raise the learning rate, and check that the optimizer holds this weight",
         )
 
-    def _stuck(self, window: Window, found: Updates, still: Mask, moved: Mask) -> Iterator[Finding]:
+    def _stuck(self, window: Window, found: WeightChanges, still: Mask, moved: Mask) -> Iterator[Finding]:
         """Weights that did not change although their gradients asked for it, `still_steps` times in a row."""
         gradients = Gradients(window)
         asked, judged = (np.zeros(len(window), dtype=np.bool_) for _ in range(2))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tdcore.rules.measures.opening import Opening
+from tdcore.rules.measures.early_steps import EarlySteps
 from tdcore.rules.measures.reading import read_values
 from tdcore.rules.window import Floats, Ints, Window
 
@@ -49,7 +49,7 @@ def gradient_ranges(window: Window, rows: Ints) -> tuple[Ints, Floats]:
     return rows, ranges
 
 
-def equal_weights(window: Window, rows: Ints, opening: Opening) -> Iterator[tuple[int, str]]:
+def equal_weights(window: Window, rows: Ints, opening: EarlySteps) -> Iterator[tuple[int, str]]:
     """(row, what of it is alike) for weights with two axes or more that start alike.
 
     Looks at the first saved step, and at the second for those that were zero at the first.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.modes import ModeKeys
-from tdcore.rules.need import STATISTICS, captures_of
+from tdcore.rules.requirements import STATISTICS, captures_of
 from tdcore.rules.window import Mask, Window
 
 __all__ = ["in_both_modes", "loss_captures"]

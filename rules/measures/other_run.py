@@ -1,6 +1,6 @@
-"""OtherRun: a finished run that a rule compares its own with, found row by row.
+"""OtherRun: a finished run that a rule compares with the current run, row by row.
 
-Only numbers and names are read of it; nothing in it is executed. Threads: belongs to one rule.
+Only numbers and names are read; nothing of the run is executed. Threads: belongs to one rule.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.errors import RunNotFound
-from tdcore.rules.source import COLUMNS, RunSource, Source
+from tdcore.rules.run_source import RunSource
+from tdcore.rules.source import COLUMNS, Source
 from tdcore.rules.window import Columns, Mask, Window
 
-__all__ = ["Look", "OtherRun", "opened"]
+__all__ = ["OpenedRuns", "OtherRun", "opened"]
 
 _Ints = npt.NDArray[np.int64]
 _TEXTS = ("worker", "mode", "name")
@@ -25,9 +26,9 @@ _NUMBERS = ("mode_step", "call")
 
 
 class OtherRun:
-    """What a source hands out at its first call.
+    """All rows of a source.
 
-    Raises RunNotFound when there is no run, RunCorrupt and SinkError when it cannot be read.
+    Raises RunNotFound if there is no run, RunCorrupt or SinkError if it cannot be read.
     """
 
     def __init__(self, source: Source) -> None:
@@ -45,9 +46,9 @@ class OtherRun:
         self._sorted = key[self._order]
 
     def rows_like(self, window: Window, rows: _Ints) -> _Ints:
-        """For each row of the window the row here of the same worker, mode, step of the mode, name and call.
+        """For each row of the window, the row of this run with equal worker, mode, mode step, name and call.
 
-        -1 where there is none.
+        -1 if there is none.
         """
         if not self._sorted.size or not rows.size:
             return np.full(rows.size, -1, dtype=np.int64)
@@ -56,12 +57,12 @@ class OtherRun:
         return np.where((key >= 0) & (self._sorted[at] == key), self._order[at], -1)
 
     def ok(self, rows: _Ints) -> Mask:
-        """Which of these rows hold a value."""
+        """Which of these rows have a value."""
         found: Mask = self.columns.where("status", lambda status: status in ("ok", "lost"))[rows]
         return found
 
     def _key(self, columns: Columns, rows: _Ints) -> _Ints:
-        """One number per row for all that must agree; -1 for what does not occur here."""
+        """One number per row for all columns that must be equal; -1 for values that this run lacks."""
         key = np.zeros(rows.size, dtype=np.int64)
         known = np.ones(rows.size, dtype=np.bool_)
         room = 1
@@ -83,19 +84,19 @@ class OtherRun:
 
 
 @dataclass(eq=False)  # without slots, so that it can be referred to weakly
-class Look:
-    """One judgement's look at other runs, for its memory. What was read lives as long as it, unsaved."""
+class OpenedRuns:
+    """Key of a cache of opened runs, for a rule's memory. The cache lives as long as it and is not saved."""
 
 
-def opened(place: str, look: Look) -> OtherRun:
-    """The newest attempt of the run at `place`, a folder or URL, read once per `look`."""
-    runs = _read.setdefault(look, {})
+def opened(place: str, key: OpenedRuns) -> OtherRun:
+    """The newest attempt of the run at `place`, a folder or URL, read once for each `key`."""
+    runs = _read.setdefault(key, {})
     if place not in runs:
         runs[place] = OtherRun(RunSource(place))
     return runs[place]
 
 
-_read: WeakKeyDictionary[Look, dict[str, OtherRun]] = WeakKeyDictionary()
+_read: WeakKeyDictionary[OpenedRuns, dict[str, OtherRun]] = WeakKeyDictionary()
 
 
 def _code_of(texts: list[str | None]) -> dict[str | None, int]:

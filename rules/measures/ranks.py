@@ -1,4 +1,4 @@
-"""Ranks: gradients of several workers side by side, step by step, although they arrive at different times.
+"""Gradients of several workers side by side, step by step, although they arrive at different times.
 
 Plain values; any thread that owns the window.
 """
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tdcore.rules.measures.series import groups
 from tdcore.rules.window import Mask, Window
 
-__all__ = ["Meeting", "Part", "Ranks", "side_by_side"]
+__all__ = ["ComparedStep", "RankHistory", "WorkerGradients", "side_by_side"]
 
 _HELD = 100  # steps that wait for slower workers, per attempt and mode
 _ROOM = 4_000_000  # norms that wait, per attempt and mode
@@ -23,8 +23,8 @@ _SMALLEST = 1e-300  # of a norm, so that zero has a logarithm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """What one worker brings to one step: names of its gradients, and the logarithms of their L2 norms."""
+class WorkerGradients:
+    """Gradients of one worker at one step: their names, and the logarithms of their L2 norms."""
 
     step: int
     mode: str
@@ -33,51 +33,55 @@ class Part:
 
 
 @dataclass(slots=True, kw_only=True)
-class Ranks:
-    """What is remembered of one attempt and mode.
+class RankHistory:
+    """Steps of one attempt and mode that wait for slower workers.
 
-    newest: last step of the mode of each worker. waiting: step of the mode -> worker -> its part. judged: the
-    last step that was handed on. runs: outlying steps in a row of each worker. names: of the newest gradients
-    of each worker; parts that wait share them.
+    Attributes:
+        newest: Last step of the mode of each worker.
+        waiting: Step of the mode -> worker -> its gradients.
+        judged: The last step that was returned.
+        runs: Number of consecutive outlying steps of each worker.
+        names: Names of the newest gradients of each worker; waiting steps share these tuples.
     """
 
     newest: dict[str, int] = field(default_factory=dict)
-    waiting: dict[int, dict[str, Part]] = field(default_factory=dict)
+    waiting: dict[int, dict[str, WorkerGradients]] = field(default_factory=dict)
     judged: int = -1
     runs: dict[str, int] = field(default_factory=dict)
     names: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def crowded(self) -> bool:
-        """Whether more is waiting than should be kept."""
+        """Whether too many steps or norms wait."""
         parts = (part for of_step in self.waiting.values() for part in of_step.values())
         return len(self.waiting) > _HELD or sum(part.logs.size for part in parts) > _ROOM
 
     def shared(self, worker: str, names: tuple[str, ...]) -> tuple[str, ...]:
-        """These names of a worker's gradients, as the object that holds them already, if there is one."""
+        """The names of a worker's gradients; an equal tuple of an earlier step if there is one."""
         if self.names.get(worker) != names:
             self.names[worker] = next((each for each in self.names.values() if each == names), names)
         return self.names[worker]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meeting:
-    """One step of all workers. logs: (workers, names), of the gradients that all of them have."""
+class ComparedStep:
+    """One step of all workers. logs: shape (workers, names), of the gradients that all workers have."""
 
     attempt: int
     mode: str
     mode_step: int
     workers: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[WorkerGradients, ...]
     names: tuple[str, ...]
     logs: npt.NDArray[np.float64]
 
 
-def side_by_side(window: Window, rows: Mask, least: int, expected: int | None) -> Iterator[Meeting]:
-    """Steps for which every worker has arrived, in order, once each.
+def side_by_side(window: Window, rows: Mask, least: int, expected: int | None) -> Iterator[ComparedStep]:
+    """Steps that every worker has reached, in order, once each.
 
-    rows: gradients that can be judged. A step is handed on when all workers known so far (at least `expected`
-    of them, or `least`) have come as far or have ended, or when a hundred more, or too many norms, wait.
+    rows: gradients that can be judged. A step is returned when all workers known so far (at least `expected`
+    of them, or `least`) have reached it or have ended, or when a hundred later steps, or too many norms,
+    wait.
     """
     _take(window, rows)
     for (attempt, _), ranks in window.memory.items():
@@ -107,7 +111,7 @@ def _take(window: Window, rows: Mask) -> None:
     known: dict[bytes, tuple[str, ...]] = {}
     late = 0
     for attempt, worker, mode, group in groups(columns, np.flatnonzero(rows), "attempt", "worker", "mode"):
-        ranks = window.memory.setdefault((attempt, mode), Ranks())
+        ranks = window.memory.setdefault((attempt, mode), RankHistory())
         unit = columns.ints("mode_step")[group]
         order = np.argsort(unit, kind="stable")
         for part in np.split(group[order], np.flatnonzero(np.diff(unit[order])) + 1):
@@ -118,7 +122,7 @@ def _take(window: Window, rows: Mask) -> None:
             key = codes[part].tobytes()
             if key not in known:
                 known[key] = tuple(texts[code] or "" for code in codes[part].tolist())
-            ranks.waiting.setdefault(mode_step, {})[worker] = Part(
+            ranks.waiting.setdefault(mode_step, {})[worker] = WorkerGradients(
                 step=int(columns.ints("step")[part[0]]),
                 mode=mode,
                 names=ranks.shared(worker, known[key]),
@@ -128,7 +132,7 @@ def _take(window: Window, rows: Mask) -> None:
     window.missing("came after its step was judged", late)
 
 
-def _meeting(attempt: int, mode_step: int, present: dict[str, Part]) -> Meeting:
+def _meeting(attempt: int, mode_step: int, present: dict[str, WorkerGradients]) -> ComparedStep:
     workers = tuple(sorted(present))
     parts = tuple(present[worker] for worker in workers)
     names = parts[0].names
@@ -138,7 +142,7 @@ def _meeting(attempt: int, mode_step: int, present: dict[str, Part]) -> Meeting:
         tables = [dict(zip(part.names, part.logs.tolist(), strict=True)) for part in parts]
         names = tuple(name for name in tables[0] if all(name in table for table in tables))
         logs = np.array([[table[name] for name in names] for table in tables])
-    return Meeting(
+    return ComparedStep(
         attempt=attempt,
         mode=parts[0].mode,
         mode_step=mode_step,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.rules.measures.series import group_codes
-from tdcore.rules.measures.updates import Updates, trained_weights, updates
+from tdcore.rules.measures.updates import WeightChanges, trained_weights, updates
 from tdcore.rules.window import Columns, Floats, Ints, Mask, Window
 
 __all__ = ["StepRate", "step_rates"]
@@ -105,7 +105,7 @@ def _medians(values: Floats, starts: Ints, sizes: Ints) -> Floats:
     return found
 
 
-def _intervals(window: Window, found: Updates, exact: Mask) -> tuple[Floats, Floats, Mask]:
+def _intervals(window: Window, found: WeightChanges, exact: Mask) -> tuple[Floats, Floats, Mask]:
     """(lower, upper, whether estimated) of the relative change per step of each weight."""
     with np.errstate(divide="ignore", invalid="ignore"):
         low = found.least / (found.norm * found.steps)

@@ -13,7 +13,7 @@ import numpy as np
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import names_of
-from tdcore.rules.need import Need, captures_of
+from tdcore.rules.requirements import Need, captures_of
 from tdcore.rules.window import Mask, Window, compile_pattern
 
 __all__ = ["Scoped", "checked", "need_of", "with_statistics"]

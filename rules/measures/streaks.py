@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tdcore.rules.measures.previous import LAYER, forget
+from tdcore.rules.measures.previous_step import LAYER, forget
 from tdcore.rules.measures.series import groups
 from tdcore.rules.window import Mask, Window
 

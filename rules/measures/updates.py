@@ -1,4 +1,4 @@
-"""Updates: by how much weights changed between two saved steps, from values or bounded by statistics.
+"""WeightChanges: by how much weights changed between two saved steps, from values or bounded by statistics.
 
 What is kept of a weight goes into the window's memory: its statistics, and its values where they are saved,
 at the steps that will be compared with. Any thread that owns the window.
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tdcore.rules.measures.previous import LAYER, forget, pairs
+from tdcore.rules.measures.previous_step import LAYER, forget, step_pairs
 from tdcore.rules.measures.reading import read_values
 from tdcore.rules.measures.series import groups
 from tdcore.rules.window import Floats, Ints, Mask, Window
 
-__all__ = ["Gradients", "Updates", "trained_weights", "updates"]
+__all__ = ["Gradients", "WeightChanges", "trained_weights", "updates"]
 
 _COLUMNS = ("mode_step", "count", "min", "max", "mean", "m2", "abs_sum", "square_sum")
 _MODES = ("TRAIN", "GLOBAL")
@@ -26,7 +26,7 @@ _PREFIX = "gradient/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Updates:
+class WeightChanges:
     """Changes of weights, one per row and array element, in order of rows.
 
     rows: of the newer saves. least, most: bounds of the L2 norm of the change, the same where values were
@@ -42,7 +42,7 @@ class Updates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Save:
+class SavedWeight:
     """A weight at one saved step. numbers: those of _COLUMNS."""
 
     numbers: npt.NDArray[np.float64]
@@ -63,18 +63,18 @@ def trained_weights(window: Window) -> Mask:
     return finite
 
 
-def updates(window: Window, wanted: Mask, num_steps: int | None = None) -> Updates:
+def updates(window: Window, wanted: Mask, num_steps: int | None = None) -> WeightChanges:
     """The change of each wanted weight since the saved step to compare with.
 
     num_steps: None for the save before; n for the oldest at most n steps back. Weights whose values are saved
     are read, unless their statistics are the same bit for bit.
     """
     codes, texts = window.columns.codes("name")
-    saves: dict[tuple[object, ...], list[Save]] = window.memory.setdefault("saves", {})
+    saves: dict[tuple[object, ...], list[SavedWeight]] = window.memory.setdefault("saves", {})
     followed = {layer[3] for layer in saves}
     one_by_one = np.array([num_steps is not None or text in followed for text in texts], dtype=np.bool_)
     one_by_one[codes[wanted & window.columns.present("nbytes")]] = True
-    bulk = pairs(window, wanted & ~one_by_one[codes], _COLUMNS, "statistics")
+    bulk = step_pairs(window, wanted & ~one_by_one[codes], _COLUMNS, "statistics")
     known = bulk.known & (bulk.now["mode_step"] > bulk.before["mode_step"])  # not late
     least, most = (each[known] for each in _bounds(bulk.now, bulk.before))
     now, since = bulk.now["mode_step"][known], bulk.before["mode_step"][known]
@@ -91,7 +91,7 @@ def updates(window: Window, wanted: Mask, num_steps: int | None = None) -> Updat
     order = _ascending(every[0].astype(np.int64), len(window))
     rows, least, most, norm, since, steps = (each[order] for each in every)
     whole = [each.astype(np.int64) for each in (rows, since, steps)]
-    return Updates(rows=whole[0], least=least, most=most, norm=norm, since=whole[1], steps=whole[2])
+    return WeightChanges(rows=whole[0], least=least, most=most, norm=norm, since=whole[1], steps=whole[2])
 
 
 def _ascending(rows: Ints, number: int) -> Ints:
@@ -102,13 +102,13 @@ def _ascending(rows: Ints, number: int) -> Ints:
 
 
 def _compared(
-    window: Window, row: int, kept: dict[tuple[object, ...], list[Save]], num_steps: int | None
+    window: Window, row: int, kept: dict[tuple[object, ...], list[SavedWeight]], num_steps: int | None
 ) -> list[tuple[float, float, float, int, int]]:
     """(least, most, norm before, step before, step) of one row; nothing at the first save of a weight."""
     layer = window.layer(row)
     saves = kept.setdefault(layer, [])
     if not saves and (older := window.memory["statistics"].pop(layer, None)) is not None:
-        saves.append(Save(numbers=older, values=None))
+        saves.append(SavedWeight(numbers=older, values=None))
     numbers = np.array([window.columns.floats(name)[row] for name in _COLUMNS])
     step = int(numbers[0])
     saves[:] = [save for save in saves if save.step < step]
@@ -117,7 +117,7 @@ def _compared(
     else:
         saves[:] = [save for save in saves if save.step >= step - num_steps]
     same = bool(saves) and bool(np.array_equal(saves[-1].numbers[1:], numbers[1:]))
-    now = Save(numbers=numbers, values=saves[-1].values if same else _values(window, row))
+    now = SavedWeight(numbers=numbers, values=saves[-1].values if same else _values(window, row))
     saves.append(now)
     before = saves[0]
     if before is now:

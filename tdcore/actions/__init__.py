@@ -1,30 +1,32 @@
-"""Actions: what is done about findings. Rules never act; the engine hands their findings to actions.
+"""Actions: code that runs when rules report findings. Rules never act; the engine passes findings to actions.
 
-Each but Callback tells about a notice key (a finding without its step) once. One that fails is reported in
-the rules' report and does not end the watch; but for StopTraining and StopSageMakerJob none stops a training.
-docs/actions.md shows each.
+Each action except Callback handles a notice key (a finding without its step) once. The report of the rules
+lists an action that fails, and the rules go on. Only RequestStop and StopSageMakerJob stop a training.
+docs/actions.md has an example of each action.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from tdcore.actions.base import Action, Notice, Notifier, Once, notice_key
 from tdcore.actions.capture_more import CaptureMore
 from tdcore.actions.cloudwatch import CloudWatchEvent, CloudWatchMetric
 from tdcore.actions.command import Command
+from tdcore.actions.dispatcher import ActionDispatcher
 from tdcore.actions.loading import action_from_config, load_action
 from tdcore.actions.local import Callback, LogFindings
-from tdcore.actions.outbox import Outbox
+from tdcore.actions.request_stop import RequestStop
 from tdcore.actions.retrying import Retrying
 from tdcore.actions.sagemaker import StopSageMakerJob
 from tdcore.actions.sns import SMS, Email
-from tdcore.actions.stop import StopTraining
 from tdcore.actions.webhook import Webhook
 
 __all__ = [
     "SMS",
     "Action",
+    "ActionDispatcher",
     "ActionList",
     "Callback",
     "CaptureMore",
@@ -36,10 +38,9 @@ __all__ = [
     "Notice",
     "Notifier",
     "Once",
-    "Outbox",
+    "RequestStop",
     "Retrying",
     "StopSageMakerJob",
-    "StopTraining",
     "Webhook",
     "action_from_config",
     "load_action",
@@ -47,8 +48,24 @@ __all__ = [
 ]
 
 
+_RENAMED = {"Outbox": "ActionDispatcher", "StopTraining": "RequestStop"}
+
+
+def __getattr__(name: str) -> Any:
+    """Names of earlier versions, with a DeprecationWarning."""
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new = _RENAMED[name]
+    warnings.warn(
+        f"tdcore.actions.{name} is now tdcore.actions.{new}; the old name will be removed",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return globals()[new]
+
+
 class ActionList(list[Any]):
-    """Several actions as one value, as in the older library: ActionList(StopTraining(), Email("a@b.org")).
+    """Several actions as one value, as in the older library: ActionList(RequestStop(), Email("a@b.org")).
 
     Raises TypeError for anything that is not an action.
     """

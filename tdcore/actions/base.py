@@ -2,7 +2,7 @@
 
 A *notice key* is a finding without its step: rule, attempt, worker, tensor and kind. An action tells about
 each once, so that a fault that lasts for a thousand steps is one message. Threads: an action is used by one
-thread at a time: the engine's, or its own (tdcore/actions/outbox.py).
+thread at a time: the engine's, or its own (tdcore/actions/dispatcher.py).
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from tdcore.errors import ActionError, ConfigError
 __all__ = ["Command"]
 
 _PIPE_BYTES = 1 << 20  # at least what a pipe holds
-_MAX_SAID = 4096  # of the program's last words
-_LOOK_SECONDS = 0.05  # between two looks whether the program has ended
+_TAIL_BYTES = 4096  # of the program's error output
+_POLL_SECONDS = 0.05  # between two checks whether the program has ended
 _LONG_PART = 16  # characters
 _MAX_VALUE = 10_000  # characters of a variable
 
@@ -67,30 +67,30 @@ class Command(Notifier):
 
     def send(self, notice: Notice) -> bool:
         """See Notifier.send."""
-        with tempfile.TemporaryFile() as given, LastWords() as said:
+        with tempfile.TemporaryFile() as given, OutputTail() as tail:
             given.write(json.dumps(notice.to_json()).encode())
             given.seek(0)
             try:
                 program = Program(
                     ["/bin/sh", "-c", *self._argv] if self._shell else self._argv,
                     stdin=given.fileno(),
-                    stderr=said.write_end,
+                    stderr=tail.write_end,
                     env={**os.environ, **_environment(notice)},
                 )
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "it cannot be run"
                 raise ActionError(f"{self._shown} could not be started: {reason}") from None
-            code = self._wait(program, said)
+            code = self._wait(program, tail)
             if code:
-                raise ActionError(self._failure(code, said.text))
+                raise ActionError(self._failure(code, tail.text))
         return True
 
     def cancel(self) -> None:
         """See Action: has the program that runs, or is about to, killed with all that it started."""
         self._cancelled = True
 
-    def _wait(self, program: Program, said: LastWords) -> int:
-        """Its status. Its output is taken meanwhile, so that it neither stops nor fills a disk."""
+    def _wait(self, program: Program, tail: OutputTail) -> int:
+        """Wait for the exit status. Reads the output meanwhile, so that the program never blocks on it."""
         deadline = time.monotonic() + self._timeout
         try:
             while program.poll() is None:
@@ -102,23 +102,24 @@ class Command(Notifier):
                     raise ActionError(
                         f"{self._shown} was killed: the rules have ended and do not wait for it"
                     )
-                said.take(_LOOK_SECONDS)
-            said.take(0.0)
+                tail.read(_POLL_SECONDS)
+            tail.read(0.0)
             return program.wait()
         except BaseException:
             program.kill()
             program.wait()
             raise
 
-    def _failure(self, code: int, said: str) -> str:
+    def _failure(self, code: int, output: str) -> str:
         how = f"ended with status {code}" if code > 0 else f"was killed by signal {-code}"
-        lines = said.strip().splitlines()
+        lines = output.strip().splitlines()
         return f"{self._shown} {how}" + (f": {redacted(lines[-1], self._secrets)}" if lines else "")
 
 
-class LastWords:
-    """A pipe, of which the last that was written is kept. A child of the program's that lives on with the
-    other end is not waited for: writing to it then fails.
+class OutputTail:
+    """A pipe that keeps the end of what was written to it.
+
+    It does not wait for child processes that keep the other end open: their writes fail after close.
     """
 
     def __init__(self) -> None:
@@ -128,7 +129,7 @@ class LastWords:
         self._ready.register(self._read_end, select.POLLIN)
         self._kept = b""
 
-    def __enter__(self) -> LastWords:
+    def __enter__(self) -> OutputTail:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -137,13 +138,13 @@ class LastWords:
 
     @property
     def text(self) -> str:
-        """What is kept."""
+        """The end of the output."""
         return self._kept.decode("utf-8", "replace")
 
-    def take(self, seconds: float) -> None:
-        """Takes what is there; waits for it at most so long. Never more than a pipe holds."""
+    def read(self, seconds: float) -> None:
+        """Read the available output, at most one pipe buffer. Waits up to `seconds` for it."""
         if self._ready.poll(seconds * 1000):
-            self._kept = (self._kept + os.read(self._read_end, _PIPE_BYTES))[-_MAX_SAID:]
+            self._kept = (self._kept + os.read(self._read_end, _PIPE_BYTES))[-_TAIL_BYTES:]
 
 
 def _checked(argv: object, *, shell: bool) -> list[str]:

@@ -81,7 +81,7 @@ ACTIONS: dict[str, tuple[str, str, Mapping[str, Reader]]] = {
     "email": ("sns", "Email", {"address": _text, "topic": _text, **_AWS}),
     "log": ("local", "LogFindings", {"again_after": _seconds}),
     "sms": ("sns", "SMS", {"number": _text, "topic": _text, **_AWS}),
-    "stop": ("stop", "StopTraining", {}),
+    "stop": ("request_stop", "RequestStop", {}),
     "stop_sagemaker_job": (
         "sagemaker",
         "StopSageMakerJob",
@@ -93,8 +93,9 @@ ACTIONS: dict[str, tuple[str, str, Mapping[str, Reader]]] = {
         {"url": _text, "allow_http": _flag, "timeout": _seconds, **_NOTIFIER},
     ),
 }
-# The older library's names of parameters. Its StopTraining with a prefix stopped a SageMaker job.
-_OLDER = {("email", "endpoint"): "address", ("sms", "endpoint"): "number"}
+# Names of the older library. Its StopTraining with a prefix stopped a SageMaker job.
+_OLDER_NAMES = {"stoptraining": "stop"}
+_OLDER_PARAMETERS = {("email", "endpoint"): "address", ("sms", "endpoint"): "number"}
 
 
 def load_action(spec: str) -> Action:
@@ -135,7 +136,7 @@ def action_from_config(config: str | Mapping[str, Any]) -> Action:
     name = _known(name)
     if name == "stop" and "training_job_prefix" in rest:
         name, rest = "stop_sagemaker_job", {"job_name_prefix": rest["training_job_prefix"]}
-    for (action, older), newer in _OLDER.items():
+    for (action, older), newer in _OLDER_PARAMETERS.items():
         if action == name and older in rest:
             rest[newer] = rest.pop(older)
     return _made(name, rest)
@@ -144,6 +145,8 @@ def action_from_config(config: str | Mapping[str, Any]) -> Action:
 def _known(name: str) -> str:
     """The name in the table."""
     plain = _plain(name)
+    if plain in _OLDER_NAMES:
+        return _OLDER_NAMES[plain]
     for known, (_, class_name, _) in ACTIONS.items():
         if plain in (_plain(known), _plain(class_name)):
             return known

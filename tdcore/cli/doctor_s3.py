@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from tdcore.cli.doctor_check import Check
 from tdcore.errors import ConfigError, SinkError
-from tdcore.sinks.s3.chain import Chain
-from tdcore.sinks.s3.engine import Engine
-from tdcore.sinks.s3.faults import Action, Fault
+from tdcore.sinks.s3.aws_chain import AwsChain
+from tdcore.sinks.s3.engine import S3Engine
+from tdcore.sinks.s3.errors import S3Action, S3Error
 from tdcore.sinks.s3.options import S3Place, parse_s3_url
 from tdcore.sinks.s3.sink import S3Sink
 
@@ -61,13 +61,13 @@ def _before(place: S3Place, sink: S3Sink) -> list[Check]:
     client = Check(
         name="S3 client", state="ok", detail=f"{engine} {version}. {sink.store.engine_reason}", needed=True
     )
-    return [client, _credentials(Chain.of(place))]
+    return [client, _credentials(AwsChain.of(place))]
 
 
-def _credentials(chain: Chain) -> Check:
+def _credentials(chain: AwsChain) -> Check:
     try:
         found = chain.credentials()
-    except Fault as fault:
+    except S3Error as fault:
         return Check(
             name="S3 credentials", state="failed", detail=str(fault), needed=True,
             advice="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or give this machine a role",
@@ -105,7 +105,7 @@ class _Visit:
         return [self._end_point(), *found]
 
     def _end_point(self) -> Check:
-        chain = Chain.of(self._place, region=self._sink.store.region)
+        chain = AwsChain.of(self._place, region=self._sink.store.region)
         style = "path" if chain.path_style else "virtual-hosted"
         detail = f"{chain.url()}, region {chain.region}, {style} addressing"
         if self._silent:
@@ -143,7 +143,7 @@ class _Visit:
         return Check(name="S3 read", state="ok", detail="the same bytes came back", needed=True)
 
     def _ranges(self) -> Check:
-        async def whole(engine: Engine) -> bool:
+        async def whole(engine: S3Engine) -> bool:
             piece = await engine.get_range(self._place.key(self._key), 8, 2, seconds=self._seconds)
             return bytes(piece) == _DATA[8:10] and engine.reads_ranges
 
@@ -156,7 +156,7 @@ class _Visit:
         )  # fmt: skip
 
     def _conditional(self) -> Check:
-        async def again(engine: Engine) -> bool:
+        async def again(engine: S3Engine) -> bool:
             key = self._place.key(self._key)
             await engine.put(key, [_DATA], crc32c=_crc32c(), seconds=self._seconds, if_absent=True)
             return False
@@ -164,7 +164,7 @@ class _Visit:
         try:
             self._ask("put", again, expect=("exists", "unsupported"))
             detail = "If-None-Match is ignored"
-        except Fault as fault:
+        except S3Error as fault:
             if fault.kind == "exists":
                 return Check(name="S3 conditional put", state="ok", detail="If-None-Match is honoured")
             detail = "If-None-Match is refused"
@@ -174,7 +174,7 @@ class _Visit:
         )  # fmt: skip
 
     def _checksum(self) -> Check:
-        async def refused(engine: Engine) -> bool:
+        async def refused(engine: S3Engine) -> bool:
             return await engine.refuses_damage(self._place.key(self._key), seconds=self._seconds)
 
         if self._ask("put", refused):
@@ -195,7 +195,9 @@ class _Visit:
             self._silent = isinstance(error, SinkError) and error.kind == "transient"
             return _failed(name, error, needed=name != "S3 delete")
 
-    def _ask(self, action: Action, call: Callable[[Engine], Awaitable[T]], expect: tuple[str, ...] = ()) -> T:
+    def _ask(
+        self, action: S3Action, call: Callable[[S3Engine], Awaitable[T]], expect: tuple[str, ...] = ()
+    ) -> T:
         store = self._sink.store
         return self._sink.loop.run(store.request(action, call, expect=expect))
 

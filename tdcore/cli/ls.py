@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tdcore.cli.gaps import missing_lines
-from tdcore.cli.notes import note_lines
 from tdcore.cli.output import console, human_bytes, print_json, shown
 from tdcore.cli.sharding import sharding_texts
 from tdcore.cli.steps import spans_by_mode, spans_of_tensors, spans_text
@@ -52,7 +51,7 @@ def command(
       [bold]tdcore ls s3://bucket/demo[/]         a run in a bucket
     """
     from tdcore.trial import create_trial, no_refresh
-    from tdcore.trial.below import runs_below
+    from tdcore.trial.run_search import runs_below
 
     places = runs_below(path)
     if places and attempt is not None:
@@ -227,6 +226,8 @@ def _print_runs(path: str, runs: list[dict[str, Any]]) -> None:
 def _print_run(run: dict[str, Any], lost: list[str]) -> None:
     """lost: a line for each thing that is missing."""
     from rich.table import Table
+
+    from tdcore.trial.run_notes import note_lines  # with tdcore.trial, which imports pyarrow
 
     out = console()
     steps = spans_text(run["mode_steps"]) or "none saved"

@@ -106,8 +106,8 @@ def print_report(report: Report, *, with_findings: bool, verbose: bool = False) 
     from rich.table import Table
 
     from tdcore.rules.base import Status
-    from tdcore.rules.need import as_code
     from tdcore.rules.planning import merged
+    from tdcore.rules.requirements import as_code
 
     folding = (Status.NOT_EVALUABLE, Status.NOT_APPLICABLE)
     folded = [each for each in report.verdicts if not each.asked and not verbose and each.status in folding]

@@ -36,7 +36,7 @@ def sharding_texts(trial: Trial, regex_or_names: str | Iterable[str] | None) -> 
 
 def _text(parts: list[tuple[str, str | None, bool]]) -> str:
     """parts: of each worker the place, the reduction, and whether it is the whole."""
-    from tdcore.trial.boxes import COPY_OF
+    from tdcore.trial.shard_boxes import COPY_OF
 
     workers = f"{len(parts)} worker" + ("" if len(parts) == 1 else "s")
     partial = next((partial.removeprefix(COPY_OF) for _, partial, _ in parts if partial), None)

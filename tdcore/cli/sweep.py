@@ -22,7 +22,7 @@ EXIT_CODES = (
 )
 
 
-class _Engine(str, Enum):
+class _SweepEngine(str, Enum):
     processes = "processes"
     ray = "ray"
     dask = "dask"
@@ -46,8 +46,8 @@ def command(
         ),
     ],
     engine: Annotated[
-        _Engine, typer.Option(help="Where the runs are judged; ray and dask run one task per run.")
-    ] = _Engine.processes,
+        _SweepEngine, typer.Option(help="Where the runs are judged; ray and dask run one task per run.")
+    ] = _SweepEngine.processes,
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time; default: one for each CPU.")
     ] = None,
@@ -86,7 +86,7 @@ def command(
         attempt=int(attempt) if attempt is not None and attempt.isdecimal() else attempt,
         ended=ended,
         write_findings=not no_write,
-        on_run=None if json_output else _Progress(),
+        on_run=None if json_output else _SweepProgress(),
     )
     if json_output:
         print_json(report.to_json())
@@ -95,7 +95,7 @@ def command(
     raise typer.Exit(report.exit_code)
 
 
-class _Progress:
+class _SweepProgress:
     """Says on a terminal how many runs are done; nothing elsewhere."""
 
     def __init__(self) -> None:

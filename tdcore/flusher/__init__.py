@@ -1,7 +1,7 @@
-"""The flusher: takes records out of a ring and makes them a run on disk.
+"""The flusher: takes records out of a ring and writes them to a run.
 
-It runs in a process of its own (`main.main`) or as a thread of the trainer (`Flusher.run`); one class
-serves both.
+It runs as a separate process (`main.main`) or as a thread of the trainer (`Flusher.run`), with the same
+class.
 """
 
 from __future__ import annotations

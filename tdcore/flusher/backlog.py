@@ -1,7 +1,7 @@
-"""What could not be written yet: rows of payloads that were given up, and gaps where not even rows were kept.
+"""Backlog: index files that could not be written yet, of records whose payloads were given up.
 
-Each item covers a range of tickets and will be one index file, so that the ranges on disk stay end to end.
-One thread: the flusher's.
+An item has the rows of its records, or only a gap if the rows were given up too. Each item covers a range of
+tickets and becomes one index file, so that the ranges on disk have no holes. Threads: the flusher's only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from tdcore.flusher.summary import Gap, IndexSummary, coalesce
+from tdcore.flusher.index_summary import IndexGap, IndexSummary, coalesce
 from tdcore.format.layout import FileRange
 
 __all__ = ["Backlog", "IndexFile"]
@@ -18,7 +18,7 @@ __all__ = ["Backlog", "IndexFile"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexFile:
-    """An index file that is complete in memory. data: a buffer of its bytes."""
+    """An index file in memory. data: a buffer of its bytes."""
 
     range: FileRange
     data: Any
@@ -27,7 +27,7 @@ class IndexFile:
 
 
 class Backlog:
-    """Index files waiting for the sink, oldest first, in at most `limit` bytes. run_id: for those of gaps."""
+    """Index files to be written, oldest first, of at most `limit` bytes. run_id: for the files of gaps."""
 
     def __init__(self, limit: int, run_id: str = "") -> None:
         self._limit = limit
@@ -40,7 +40,7 @@ class Backlog:
 
     @property
     def rows(self) -> int:
-        """Rows that are waiting."""
+        """Number of rows in the backlog."""
         return sum(item.summary.rows for item in self._items)
 
     @property
@@ -52,16 +52,16 @@ class Backlog:
         return max(0, self.rows - counted)
 
     def has_room(self, size: int) -> bool:
-        """Whether rows of `size` bytes may still be kept."""
+        """Whether rows of `size` bytes fit in the limit."""
         return self._bytes + size <= self._limit
 
     def append(self, item: IndexFile) -> None:
-        """Behind the others; the caller has asked has_room()."""
+        """Add a file at the end. The caller has checked has_room()."""
         self._items.append(item)
         self._bytes += item.size
 
-    def append_gap(self, place: FileRange, gap: Gap) -> None:
-        """Nothing of these tickets is kept. Neighbouring gaps share one small file."""
+    def append_gap(self, place: FileRange, gap: IndexGap) -> None:
+        """Add a gap for tickets whose rows are not kept. Neighbouring gaps share one small file."""
         gaps, records = [gap], place.last - place.first + 1
         last = self._items[-1] if self._items else None
         if last is not None and last.summary.rows == 0:
@@ -71,22 +71,22 @@ class Backlog:
             gaps, records = [*last.summary.gaps, gap], records + last.summary.records
         self.append(self._gap_file(place, gaps, records))
 
-    def prepend_gaps(self, place: FileRange, gaps: list[Gap]) -> None:
-        """The files of these tickets, which come before all that is waiting, are gone."""
+    def prepend_gaps(self, place: FileRange, gaps: list[IndexGap]) -> None:
+        """Add gaps before all other items: the files of these tickets were removed."""
         item = self._gap_file(place, gaps, place.last - place.first + 1)
         self._items.appendleft(item)
         self._bytes += item.size
 
     def first(self) -> IndexFile:
-        """The one to write next. IndexError when there is none."""
+        """The file to write next. Raises IndexError if there is none."""
         return self._items[0]
 
-    def written(self) -> None:
-        """The first one is durable."""
+    def remove_first(self) -> None:
+        """The first file is durable."""
         self._bytes -= self._items.popleft().size
 
-    def _gap_file(self, place: FileRange, gaps: list[Gap], records: int) -> IndexFile:
-        from tdcore.flusher.table import encode_empty  # imports pyarrow: not before there is a gap
+    def _gap_file(self, place: FileRange, gaps: list[IndexGap], records: int) -> IndexFile:
+        from tdcore.flusher.index_table import encode_empty  # imports pyarrow: not before there is a gap
 
         summary = IndexSummary(records=records, gaps=tuple(coalesce(gaps)), run_id=self._run_id)
         data = encode_empty(summary)

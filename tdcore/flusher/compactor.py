@@ -1,6 +1,6 @@
-"""When to merge, and when to delete what was merged. merge.py says how.
+"""Compactor: decides when index files are merged, and when merged files are deleted. merge.py does the merge.
 
-One thread: the flusher's; what is done in a sink that is far away has another.
+Threads: the flusher's. With a remote sink, merges and deletions run in another thread.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import TypeAlias
 
-from tdcore.flusher.health import say
 from tdcore.flusher.ledger import IndexEntry, Ledger
-from tdcore.flusher.merge import Merge, final_groups, merge_files, next_group, small_files
+from tdcore.flusher.merge import MergeResult, final_groups, merge_files, next_group, small_files
+from tdcore.flusher.messages import print_message
 from tdcore.flusher.options import FlusherOptions
 from tdcore.sinks.base import PipelinedSink, Sink, SinkError, SinkKeyError, delete_all
 
 __all__ = ["Compactor"]
 
-Booking: TypeAlias = Callable[[], None]
-Work: TypeAlias = Callable[[], Booking]
+Completion: TypeAlias = Callable[[], None]
+Work: TypeAlias = Callable[[], Completion]
 
-_AT_ONCE = 32  # deletions between two looks at the ring
-_PAUSE_SECONDS = 30.0  # after a merge that the sink refused
-_MANY_TIMES = 2  # so many times merge_fan_in small files, or doomed pairs, are more than should wait
+_DELETIONS_AT_ONCE = 32  # between two polls of the ring
+_PAUSE_SECONDS = 30.0  # after a merge that failed in the sink
+_OVERDUE_FACTOR = 2  # merges are overdue at this multiple of merge_fan_in
 
 
 class Compactor:
@@ -38,48 +38,47 @@ class Compactor:
         self._ledger = ledger
         self._options = options
         self._clock = clock
-        self._doomed: deque[tuple[float, str]] = deque()  # when to delete, key
-        self._left_alone: set[int] = set()  # first tickets of files that could not be merged
+        self._to_delete: deque[tuple[float, str]] = deque()  # due time, key
+        self._unmergeable: set[int] = set()  # first tickets of files that could not be merged
         self._not_before = 0.0
-        self._running: Future[Booking] | None = None  # the work that is under way
-        self._nothing_since = -1  # the ledger's changes when there was last nothing to merge
-        self._counted_at = -1  # the ledger's changes when small files were last counted
-        self._small = 0  # as counted then
+        self._running: Future[Completion] | None = None  # the work in progress
+        self._nothing_since = -1  # ledger.changes when there was nothing to merge
+        self._counted_at = -1  # ledger.changes when small files were counted
+        self._small = 0  # number of small files at that time
 
     def step(self, now: float) -> bool:
-        """Do one piece of work, or look after the one that is under way; False when there is nothing to do.
+        """Start one merge or deletion, or complete the one in progress. False if there is nothing to do.
 
-        For a sink that is far away it is done beside the flusher, which has a ring to look after. A sink that
-        refuses only delays it. Raises SinkError when the run was removed.
+        With a remote sink the work runs in another thread, so that the flusher can read its ring. A failing
+        sink only delays the work. Raises SinkError if the run was removed.
         """
         if self._running is None:
             work = self._next(now)
             if work is None:
                 return False
             self._running = self._begin(work)
-        return self._running.done() and self._book(now)
+        return self._running.done() and self._complete(now)
 
     def overdue(self, now: float) -> bool:
-        """Whether so many files wait to be merged or deleted that step() is due at once."""
-        many = _MANY_TIMES * self._options.merge_fan_in
+        """Whether so many files are to be merged or deleted that step() must not be delayed."""
+        many = _OVERDUE_FACTOR * self._options.merge_fan_in
         if self._running is not None:
             return self._running.done()
         if now < self._not_before:
             return False
-        if len(self._doomed) > 2 * many and self._doomed[2 * many][0] <= now:
+        if len(self._to_delete) > 2 * many and self._to_delete[2 * many][0] <= now:
             return True
         return len(self._ledger.entries) > many and self._overdue_merge(many)
 
     def finish(self) -> None:
-        """The last merges and all deletions. Raises SinkError.
+        """Do the last merges and all deletions. Raises SinkError.
 
-        Merges end when `final_merge` is over, but not while so many files are left that a run should not end
-        with them: then when `catch_up` is over.
+        Merges stop after `final_merge`, or after `catch_up` if too many small files are left.
         """
         if self._running is not None:
             wait([self._running])
-            self._book(self._clock())
-        began, many = self._clock(), _MANY_TIMES * self._options.merge_fan_in
+            self._complete(self._clock())
+        began, many = self._clock(), _OVERDUE_FACTOR * self._options.merge_fan_in
         for group in final_groups(self._candidates(), self._options):
             left = len(self._candidates()) > many
             limit = (
@@ -87,17 +86,17 @@ class Compactor:
             )
             if self._clock() - began < limit.total_seconds():
                 self._merge(group)()
-        self._delete([key for _, key in self._doomed])()
+        self._delete([key for _, key in self._to_delete])()
 
     def forget(self) -> None:
-        """The run's folder was removed."""
-        self._doomed.clear()
+        """The run's folder was removed: nothing is left to delete."""
+        self._to_delete.clear()
 
     def _next(self, now: float) -> Work | None:
-        """The most useful thing to do now."""
+        """The next merge or deletion; None if there is nothing to do."""
         if now < self._not_before:
             return None
-        due = [key for due, key in self._doomed if due <= now][:_AT_ONCE]
+        due = [key for due, key in self._to_delete if due <= now][:_DELETIONS_AT_ONCE]
         if due:
             return partial(self._delete, due)
         if self._nothing_since == self._ledger.changes:
@@ -116,8 +115,8 @@ class Compactor:
             self._small = small_files(self._candidates(), self._options)
         return self._small > many
 
-    def _begin(self, work: Work) -> Future[Booking]:
-        end: Future[Booking] = Future()
+    def _begin(self, work: Work) -> Future[Completion]:
+        end: Future[Completion] = Future()
 
         def run() -> None:
             try:
@@ -131,56 +130,56 @@ class Compactor:
             run()
         return end
 
-    def _book(self, now: float) -> bool:
-        """The work that was under way has ended."""
+    def _complete(self, now: float) -> bool:
+        """Complete the work that has ended."""
         assert self._running is not None
         end, self._running = self._running, None
         try:
             end.result()()
         except SinkError as error:
             if error.kind == "gone":
-                raise  # the whole run was removed: the flusher has to know
+                raise  # the run was removed: the flusher writes it again
             self._not_before = now + _PAUSE_SECONDS
             return False
         return True
 
-    # Work: it may run on another thread, so it touches nothing but the sink; what it returns is called on the
-    # flusher's.
+    # Work: may run in another thread, so it uses only the sink. The function that it returns is called in the
+    # flusher's thread.
 
-    def _delete(self, keys: Sequence[str]) -> Booking:
-        """The first ones of the doomed."""
+    def _delete(self, keys: Sequence[str]) -> Completion:
+        """Delete the oldest files."""
         delete_all(self._sink, keys)
 
-        def book() -> None:
+        def completed() -> None:
             for _ in keys:
-                self._doomed.popleft()
+                self._to_delete.popleft()
 
-        return book
+        return completed
 
-    def _merge(self, group: Sequence[IndexEntry]) -> Booking:
+    def _merge(self, group: Sequence[IndexEntry]) -> Completion:
         try:
             merge = merge_files(self._sink, group, self._options)
         except SinkError as error:
             if not isinstance(error, SinkKeyError):
                 raise
-            return partial(self._leave_alone, group, error)  # one of the files was removed by somebody
+            return partial(self._set_unmergeable, group, error)  # another program removed one of the files
         except Exception as error:
-            return partial(self._leave_alone, group, error)
-        return partial(self._enter, group, merge)
+            return partial(self._set_unmergeable, group, error)
+        return partial(self._record, group, merge)
 
-    # Booking
+    # Completion
 
-    def _enter(self, group: Sequence[IndexEntry], merge: Merge) -> None:
+    def _record(self, group: Sequence[IndexEntry], merge: MergeResult) -> None:
         self._ledger.replace(group, merge.entry)
         due = self._clock() + self._options.grace.total_seconds()
-        self._doomed.extend((due, key) for key in merge.unneeded)
+        self._to_delete.extend((due, key) for key in merge.unneeded)
 
     def _candidates(self) -> Sequence[IndexEntry]:
-        if not self._left_alone:
+        if not self._unmergeable:
             return self._ledger.entries
-        return [entry for entry in self._ledger.entries if entry.range.first not in self._left_alone]
+        return [entry for entry in self._ledger.entries if entry.range.first not in self._unmergeable]
 
-    def _leave_alone(self, group: Sequence[IndexEntry], error: Exception) -> None:
-        if not self._left_alone:
-            say(f"{self._ledger.worker}: some files stay unmerged: {type(error).__name__}: {error}")
-        self._left_alone.update(entry.range.first for entry in group)
+    def _set_unmergeable(self, group: Sequence[IndexEntry], error: Exception) -> None:
+        if not self._unmergeable:
+            print_message(f"{self._ledger.worker}: some files stay unmerged: {type(error).__name__}: {error}")
+        self._unmergeable.update(entry.range.first for entry in group)

@@ -1,4 +1,7 @@
-"""How long a flusher goes on after the trainer has ended, while nothing moves. One thread: the flusher's."""
+"""Deadline: how long a flusher continues after the trainer has ended while nothing can be written.
+
+Threads: the flusher's only.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,30 @@ __all__ = ["Deadline"]
 
 
 class Deadline:
-    """`patience` seconds from the trainer's end, or from the last thing that was done since."""
+    """`patience` seconds from the end of the trainer, or from the last success since then."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._ending_since: float | None = None
         self._last_success = 0.0
-        self._left = 0  # objects kept back, as last seen
+        self._kept_back = 0  # objects, at the last call
 
-    def ending(self, now: float) -> None:
-        """The trainer has ended. The first call counts."""
+    def start(self, now: float) -> None:
+        """The trainer has ended. Later calls have no effect."""
         if self._ending_since is None:
             self._ending_since = now
 
-    def moved(self, now: float) -> None:
-        """Something was done."""
+    def record_success(self, now: float) -> None:
+        """Something was written."""
         self._last_success = now
 
-    def left(self, objects: int, now: float) -> None:
-        """So many objects are kept back now; fewer than before is something done."""
-        if objects < self._left:
-            self.moved(now)
-        self._left = objects
+    def set_kept_back(self, objects: int, now: float) -> None:
+        """The sink keeps back `objects` objects now. Fewer than at the last call counts as a success."""
+        if objects < self._kept_back:
+            self.record_success(now)
+        self._kept_back = objects
 
-    def passed(self, now: float, patience: float | None = None) -> bool:
-        """Whether time is out. patience: where it is less than usual."""
+    def expired(self, now: float, patience: float | None = None) -> bool:
+        """Whether the time is over. patience: a shorter one than usual."""
         limit = self._patience if patience is None else min(patience, self._patience)
         return now - max(self._ending_since or now, self._last_success) >= limit

@@ -1,8 +1,7 @@
-"""What one worker has on disk in one attempt: which tickets are covered, by which files, with which totals.
+"""Ledger: the index files of one worker in one attempt, with their ranges of tickets and totals.
 
-Kept in memory, and rebuilt when a flusher starts again: from the journal where there is one, else from the
-file names and the ends of the index files.
-One thread: the flusher's.
+The ledger is in memory. A restarted flusher rebuilds it from the journal, or without a journal from the names
+and footers of the index files. Threads: the flusher's only.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tdcore.flusher.journal import Journal
-from tdcore.flusher.summary import Gap, IndexSummary
+from tdcore.flusher.index_summary import IndexGap, IndexSummary
+from tdcore.flusher.upload_journal import UploadJournal
 from tdcore.format.layout import (
     FileRange,
     data_prefix,
@@ -31,7 +30,7 @@ _LONG_TAIL_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexEntry:
-    """One live index file. size: its bytes. summary: None when it cannot be read; it is then left alone."""
+    """One live index file. size: in bytes. summary: None if unreadable; such a file is never merged."""
 
     range: FileRange
     size: int
@@ -41,21 +40,23 @@ class IndexEntry:
 class Ledger:
     """The live index files of `worker` in `attempt`, oldest first."""
 
-    def __init__(self, sink: Sink, *, worker: str, attempt: int, journal: Journal | None = None) -> None:
+    def __init__(
+        self, sink: Sink, *, worker: str, attempt: int, journal: UploadJournal | None = None
+    ) -> None:
         self._sink = sink
         self._journal = journal
         self.worker = worker
         self.attempt = attempt
         self.entries: list[IndexEntry] = []
-        self.changes = 0  # goes up whenever entries are added or replaced
+        self.changes = 0  # incremented when entries are added or replaced
 
     @property
     def covered(self) -> int:
-        """The last ticket that is in an index file, -1 without any."""
+        """The last ticket in an index file; -1 without index files."""
         return self.entries[-1].range.last if self.entries else -1
 
     def start(self) -> None:
-        """No flusher was here before."""
+        """This is the first flusher of the attempt."""
         if self._journal is not None:
             self._journal.start()
 
@@ -72,22 +73,23 @@ class Ledger:
         self.changes += 1
 
     def replace(self, old: Sequence[IndexEntry], new: IndexEntry) -> None:
-        """`new`, which covers what the neighbours `old` cover, is durable and supersedes them."""
+        """`new` is durable and replaces the neighbours `old`, whose tickets it covers."""
         start = self.entries.index(old[0])
         self.entries[start : start + len(old)] = [new]
         if self._journal is not None:
             self._journal.replace(new.range, new.size, new.summary)
         self.changes += 1
 
-    def forget(self) -> list[Gap]:
-        """Forgets all files, which were removed. Returns the gaps that take their place: those without rows
-        that they had, and one for their rows.
+    def forget(self) -> list[IndexGap]:
+        """Forget all files: they were removed.
+
+        Returns the gaps that replace them: their gaps without rows, and one gap for their rows.
         """
         total = self.totals()
         self.entries.clear()
         gaps = [gap for gap in total.gaps if not gap.statistics_kept]
         if total.rows:
-            gone = Gap(
+            gone = IndexGap(
                 first_step=None,
                 last_step=total.last_step,
                 tensors=total.rows,
@@ -102,10 +104,10 @@ class Ledger:
         return IndexSummary.total(entry.summary for entry in self.entries if entry.summary is not None)
 
     def recover(self) -> list[FileRange]:
-        """Find what earlier flushers of this attempt have written, and remove what they left half done.
+        """Find the files of earlier flushers of this attempt, and remove incomplete ones.
 
-        Returns what they had begun, oldest first, as far as that is known: it must be written again, as it
-        was. Raises SinkError; call again then.
+        Returns the files that they had begun, oldest first, if a journal names them: these must be written
+        again with the same contents. Raises SinkError; call again then.
         """
         recorded = self._journal.read() if self._journal is not None else None
         if recorded is not None:
@@ -124,17 +126,17 @@ class Ledger:
         return []
 
     def _write_journal(self) -> None:
-        """A journal that begins here must name what was there before."""
+        """Begin a journal with all existing files."""
         if self._journal is not None:
             self._journal.start()
             for entry in self.entries:
                 self._journal.add(entry.range, entry.size, entry.summary)
 
     def sweep(self) -> None:
-        """Delete files of this attempt that nothing needs any more. Raises SinkError.
+        """Delete files of this attempt that are not needed any more. Raises SinkError.
 
-        The entries lie end to end, so every other index file of their tickets is one that was merged, or a
-        merge that its flusher did not live to enter. It goes before the segments that it may name.
+        The entries cover all tickets without holes, so every other index file was merged, or is the result of
+        a merge that was not recorded before its flusher died. Index files are deleted before their segments.
         """
         needed = {entry.range for entry in self.entries}
         found = self._own_index_files()
@@ -142,14 +144,14 @@ class Ledger:
         self._sweep_segments()
 
     def _sweep_segments(self) -> None:
-        """Delete segments that no index file names."""
+        """Delete segments that are in no index file."""
         if any(entry.summary is None for entry in self.entries):
-            return  # an unreadable index file may name any of them
+            return  # an unreadable index file may refer to any of them
         named = {name for entry in self.entries for name in (entry.summary.segments if entry.summary else ())}
-        wanted = {segment_key(self.worker, name) for name in named}
+        needed = {segment_key(self.worker, name) for name in named}
         found = ((key, parse_data_key(key)) for key in self._sink.list(data_prefix(self.worker)))
         mine = [key for key, place in found if place is not None and place.attempt == self.attempt]
-        delete_all(self._sink, [key for key in mine if key not in wanted])
+        delete_all(self._sink, [key for key in mine if key not in needed])
 
     def _delete(self, places: Iterable[FileRange]) -> None:
         delete_all(self._sink, [each.index_key for each in places])
@@ -159,7 +161,7 @@ class Ledger:
         return [each for each in found if each is not None and each.attempt == self.attempt]
 
     def _entry(self, place: FileRange) -> IndexEntry:
-        from tdcore.flusher.table import read_footer
+        from tdcore.flusher.index_table import read_footer
 
         for length in (_TAIL_BYTES, _LONG_TAIL_BYTES):
             tail = self._sink.tail(place.index_key, length)

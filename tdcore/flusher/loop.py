@@ -1,52 +1,44 @@
-"""Flusher: drains one ring into one run until the trainer closes the ring or dies.
+"""Flusher: writes the records of one ring to one run, until the trainer closes the ring or dies.
 
-A flush takes records out of the ring (they stay in its memory), writes their payloads as one segment, then
-their rows as one index file, and only then gives the memory back. So a flusher that dies at any point loses
-nothing: the next one reads the same records under the same tickets, and those that an index file covers
-already are passed over. To a sink that is far away several flushes are on their way at once; their memory is
-given back in their order.
+A flush takes records out of the ring (their memory stays in use), writes their payloads as one segment, then
+their rows as one index file, and only then releases the memory. So a flusher can die at any point without a
+loss: the next flusher reads the same records with the same tickets, and skips those in an index file.
+With a remote sink several flushes run at the same time; their memory is released in their order.
 
-A sink that refuses never stops the training: records wait in the ring, the sink is tried again about every
-second, and when more than half of the ring is waiting, the oldest payloads are given up. Their rows are
-kept in memory as far as it is allowed, with status "lost"; beyond that only the extent of the gap is kept.
-All is written and counted once the sink works again.
+A failing sink never stops the training. Records wait in the ring, and the sink is retried about every second.
+When more than half of the ring is full, the oldest payloads are given up: their rows stay in memory up to a
+limit, with status "lost"; above the limit only the extent of the gap is kept. All of this is written and
+counted once the sink works again.
 
-Threads: run() is called once, by the thread or process that is the flusher; nothing else may be called
-meanwhile.
+run_writer.py has the writing, this module has the order of work, recovery and the end.
+Threads: the thread or process that is the flusher calls run() once; nothing else is called meanwhile.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
-from tdcore.flusher.backlog import Backlog
-from tdcore.flusher.control import ControlRequests
+from tdcore.flusher.control_requests import ControlRequests
 from tdcore.flusher.deadline import Deadline
-from tdcore.flusher.documents import Documents
-from tdcore.flusher.end import end_document
-from tdcore.flusher.health import Health, say
-from tdcore.flusher.intake import Intake
-from tdcore.flusher.ledger import IndexEntry, Ledger
+from tdcore.flusher.end_document import end_document
+from tdcore.flusher.ledger import Ledger
+from tdcore.flusher.messages import print_message
 from tdcore.flusher.options import FlusherOptions
-from tdcore.flusher.pipeline import Pipeline
 from tdcore.flusher.reporter import Reporter
-from tdcore.flusher.summary import Gap, IndexSummary
+from tdcore.flusher.run_writer import RunWriter
+from tdcore.flusher.sink_health import SinkHealth
 from tdcore.format.layout import COLLECTIONS_KEY, RUN_KEY, FileRange, end_key
 from tdcore.sinks.base import Sink, SinkError, SinkKeyError
 
 if TYPE_CHECKING:
     from tdcore._core import Consumer
-    from tdcore.flusher.batch import Batch
     from tdcore.flusher.compactor import Compactor
-    from tdcore.flusher.journal import Journal
+    from tdcore.flusher.index_summary import IndexSummary
+    from tdcore.flusher.upload_journal import UploadJournal
 
 __all__ = ["Flusher"]
-
-_RING_SHARE = 4  # a flush takes at most this part of the ring, so that space comes back in pieces
-_FAR_RING_SHARE = 16  # the same where several are on their way at once
 
 
 def _never() -> bool:
@@ -54,11 +46,17 @@ def _never() -> bool:
 
 
 class Flusher:
-    """Serves the ring behind `consumer` for one worker and attempt, into `sink`.
+    """Writes the records of one worker and attempt to `sink`. Nothing is written before run().
 
-    journal: of this worker and attempt, where the sink is far away. run_id: written into every index file
-    and the end, so that readers tell files of another run. clock: monotonic seconds. Nothing is written
-    before run().
+    Args:
+        consumer: The reading end of the ring.
+        sink: The run.
+        worker: Name of the worker.
+        attempt: Number of the attempt.
+        options: Sizes and times.
+        journal: Of this worker and attempt, if the sink is remote.
+        run_id: Stored in every index file and in the end file, so that readers detect files of another run.
+        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -69,365 +67,245 @@ class Flusher:
         worker: str,
         attempt: int,
         options: FlusherOptions | None = None,
-        journal: Journal | None = None,
+        journal: UploadJournal | None = None,
         run_id: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._consumer = consumer
         self._sink = sink
         self._options = options or FlusherOptions()
-        self._pipeline = Pipeline(sink)
-        share = _FAR_RING_SHARE if self._pipeline.pipelined else _RING_SHARE
         self._clock = clock
         self._worker = worker
         self._attempt = attempt
+        self._run_id = run_id
         self._ledger = Ledger(sink, worker=worker, attempt=attempt, journal=journal)
         self._reporter = Reporter(consumer, self._ledger, heartbeat=self._options.heartbeat.total_seconds())
-        self._documents = Documents(sink)
-        self._health = Health(retry_delay=self._options.retry_delay.total_seconds(), where=worker)
-        self._run_id = run_id
-        self._backlog = Backlog(self._options.kept_bytes, run_id)
-        self._intake = Intake(
+        self._health = SinkHealth(retry_delay=self._options.retry_delay.total_seconds(), where=worker)
+        self._deadline = Deadline(self._options.end_deadline.total_seconds())
+        self._writer = RunWriter(
             consumer,
-            worker=worker,
-            attempt=attempt,
-            segment_bytes=self._options.segment_bytes,
-            share=share,
-            documents=self._documents.update,
+            sink,
+            self._ledger,
+            written=self._report_written,
+            report_error=self._reporter.report_error,
+            options=self._options,
             run_id=run_id,
+            clock=clock,
         )
-        self._started = 0  # so many batches of the intake are on their way
-        self._compactor: Compactor | None = None  # made when it is needed: it imports pyarrow
-        self._owes_merge = False  # something was written since the last look for overdue merges
+        self._control = ControlRequests(sink, attempt, self._options, consumer)
+        self._compactor: Compactor | None = None  # made on first use: it imports pyarrow
+        self._merge_check_due = False  # something was written since the last check for overdue merges
         self._recovered = False
         self._end_written = False
-        self._ended = False  # end/ is written and nothing is left to do
-        self._strays = False  # files may lie there that nothing needs
-        self._oldest: float | None = None  # when the oldest record in the ring was first seen
-        self._control = ControlRequests(sink, attempt, self._options, consumer)
-        self._deadline = Deadline(self._options.end_deadline.total_seconds())
+        self._ended = False  # the end file is written and no work is left
 
     def run(
         self, producer_dead: Callable[[], bool] = _never, wait: Callable[[float], object] = time.sleep
     ) -> bool:
         """Work until the trainer has closed the ring or died, and everything is written.
 
-        producer_dead: whether the trainer has died. wait: sleeps so many seconds, or less.
-        True: all is written. False: the sink refused for `end_deadline` at the end; what is left stays in
-        the ring.
-        Raises only for faults that another flusher might not meet (no memory, a ring that makes no sense).
+        Args:
+            producer_dead: Whether the trainer has died.
+            wait: Sleeps for a number of seconds, or less.
+
+        Returns:
+            True if everything is written. False if the sink failed for `end_deadline` at the end; the
+            records that are left stay in the ring.
+
+        Raises:
+            Exception: Only for faults that another flusher might not have (no memory, a corrupt ring).
         """
         pause = self._options.min_poll.total_seconds()
         while True:
             now = self._clock()
-            ending = self._look_at_trainer(producer_dead, now)
-            self._reporter.beat(now, self._pipeline.trouble)
-            self._control.poll(now)  # also while the sink refuses
+            ending = self._trainer_has_ended(producer_dead, now)
+            self._reporter.heartbeat(now, self._writer.pipeline.trouble)
+            self._control.poll(now)  # also while the sink fails
             worked = self._work(now, ending)
             if self._ended:
                 return True
             if worked:
                 pause = self._options.min_poll.total_seconds()
                 continue
-            if ending and self._deadline.passed(now, self._patience()):
-                if not self._pipeline.busy:
+            if ending and self._deadline.expired(now, self._full_disk_patience()):
+                if not self._writer.pipeline.busy:
                     self._abandon()
                     return False
-                self._pipeline.relieve()
+                self._writer.pipeline.relieve()
             wait(pause)
             pause = self._next_pause(pause)
 
-    def _look_at_trainer(self, producer_dead: Callable[[], bool], now: float) -> bool:
-        closing = self._consumer.closing  # before the look at its life: a clean end closes, then dies
-        self._intake.dead = self._intake.dead or producer_dead()
-        if not (closing or self._intake.dead):
+    def _trainer_has_ended(self, producer_dead: Callable[[], bool], now: float) -> bool:
+        closing = self._consumer.closing  # before the check for death: a trainer closes the ring, then exits
+        reader = self._writer.reader
+        reader.trainer_dead = reader.trainer_dead or producer_dead()
+        if not (closing or reader.trainer_dead):
             return False
-        self._deadline.ending(now)
-        self._deadline.left(self._pipeline.kept_back, now)
+        self._deadline.start(now)
+        self._deadline.set_kept_back(self._writer.pipeline.kept_back, now)
         return True
 
     def _work(self, now: float, ending: bool) -> bool:
-        """The most urgent thing there is to do; False when there is none."""
-        if self._health.waiting(now):
-            return not ending and self._give_up_oldest()
+        """Do the most urgent piece of work. False if there is none."""
+        writer = self._writer
+        if self._health.in_retry_delay(now):
+            return not ending and self._recovered and writer.give_up_oldest()
         try:
             if not self._recovered:
                 return self._recover()
-            worked = self._pipeline.collect()
-            if self._pipeline.busy and self._consumer.fill > self._options.spill_fill:
-                self._pipeline.relieve()
-            if self._owes_merge and self._catch_up(now):
+            worked = writer.pipeline.collect()
+            if writer.pipeline.busy and self._consumer.fill > self._options.spill_fill:
+                writer.pipeline.relieve()
+            if self._merge_check_due and self._merge_if_overdue(now):
                 return True
-            if self._something_waits() or self._due(now, ending):
-                self._owes_merge = self._flush(now)
-                return self._owes_merge or worked
-            if self._pipeline.busy:
+            if writer.has_pending or writer.flush_due(now, ending):
+                self._merge_check_due = writer.flush(now)
+                return self._merge_check_due or worked
+            if writer.pipeline.busy:
                 return worked
             if ending and not self._consumer.pending_records:
                 return self._finish(now)
             return not ending and self._merge(now)
         except SinkError as error:
-            self._refused(error, now)
+            self._handle_sink_error(error, now)
             return False
 
-    # Taking and writing
+    def _report_written(self, summary: IndexSummary) -> None:
+        """An index file is durable."""
+        self._deadline.record_success(self._clock())
+        self._reporter.report_index_file(summary, "" if self._health.record_success() else None)
 
-    def _due(self, now: float, ending: bool) -> bool:
-        """Whether what is in the ring should be written now."""
-        if not self._intake.waiting()[0]:
-            self._oldest = None
-            return False
-        if self._oldest is None:
-            self._oldest = now
-        delayed = now - self._oldest >= self._options.visible_delay.total_seconds()
-        return ending or delayed or self._intake.full
+    def _next_pause(self, pause: float) -> float:
+        """1.5 times the last pause: in all about a third of the time since there was work to do."""
+        options = self._options
+        filling = self._writer.reader.filling or self._writer.pipeline.busy
+        longest = min(options.busy_poll, options.max_poll) if filling else options.max_poll
+        return min(pause * 1.5, longest.total_seconds())
 
-    def _something_waits(self) -> bool:
-        """Whether there is something to start that came out of the ring before."""
-        return bool(len(self._intake.batches) > self._started or self._backlog or self._documents.unsaved)
+    # Failures of the sink
 
-    def _flush(self, now: float) -> bool:
-        """Start to write what waits, or else the next batch; False when neither can be. Raises SinkError."""
-        if not self._pipeline.room:
-            return False
-        if self._documents.unsaved:
-            return self._save_documents()
-        if self._backlog:
-            return self._write_backlog()
-        if self._started == len(self._intake.batches) and self._take(now) is None:
-            return False
-        return self._save_documents() if self._documents.unsaved else self._start()
-
-    def _save_documents(self) -> bool:
-        """They are rare: nothing else is on its way meanwhile."""
-        if self._pipeline.busy:
-            return False
-        for key, data in self._documents.unsaved:
-            self._pipeline.start([(key, [data])], partial(self._documents.saved, key, data))
-        return True
-
-    def _write_backlog(self) -> bool:
-        """One after the other, and before everything else."""
-        if self._pipeline.busy:
-            return False
-        item = self._backlog.first()
-        self._pipeline.start([(item.range.index_key, [memoryview(item.data)])], self._backlog_written)
-        return True
-
-    def _backlog_written(self) -> None:
-        item = self._backlog.first()
-        self._backlog.written()
-        self._enter(item.range, item.size, item.summary)
-
-    def _start(self) -> bool:
-        """The oldest batch that is not on its way."""
-        batch = self._intake.batches[self._started]
-        self._ledger.begin(batch.range)
-        try:
-            objects = batch.objects()
-        except Exception as error:  # a fault of ours: this batch must not stop all that follow
-            if self._pipeline.busy:
-                return False  # its turn comes when those before it are written
-            self._give_up_broken(batch, error)
-            return True
-        self._started += 1
-        try:
-            self._pipeline.start(objects, self._written, batch.wrote)
-        except SinkError:
-            self._started -= 1
-            raise
-        return True
-
-    def _written(self) -> None:
-        """The oldest batch is durable."""
-        file = self._intake.batches[0].index_file()
-        self._enter(file.range, file.size, file.summary)
-        self._started -= 1
-        self._intake.give_back()
-
-    def _take(self, now: float) -> Batch | None:
-        batch = self._intake.take()
-        if batch is not None:
-            self._oldest = now  # of what comes behind it
-        return batch
-
-    def _enter(self, place: FileRange, size: int, summary: IndexSummary) -> None:
-        """An index file is durable: book it, and tell the trainer."""
-        self._ledger.add(IndexEntry(range=place, size=size, summary=summary))
-        self._deadline.moved(self._clock())
-        self._reporter.entered(summary, "" if self._health.worked() else None)
-
-    # Trouble
-
-    def _refused(self, error: SinkError, now: float) -> None:
-        self._started = 0
-        news = self._health.refused(error, now)
+    def _handle_sink_error(self, error: SinkError, now: float) -> None:
+        self._writer.reset()
+        new = self._health.record_failure(error, now)
         if error.kind == "gone" and not isinstance(error, SinkKeyError):
-            self._start_over()
-        if news:
-            self._reporter.tell(str(error))
+            self._write_again()
+        if new:
+            self._reporter.report_error(str(error))
 
-    def _start_over(self) -> None:
-        """The run's folder was removed: what was in it is a gap, and the small files are put back."""
-        self._documents.restore()
+    def _write_again(self) -> None:
+        """The run's folder was removed: record a gap for its rows, and write the small files again."""
         self._end_written = False
-        for batch in self._intake.batches:
-            batch.forget_written()
-        if not self._ledger.entries:
-            return
-        covered = self._ledger.covered
-        gaps = self._ledger.forget()
-        self._backlog.prepend_gaps(FileRange(self._worker, self._attempt, 0, covered), gaps)
-        if self._compactor is not None:
+        covered = self._ledger.covered if self._ledger.entries else None
+        gaps = self._ledger.forget() if covered is not None else []
+        self._writer.write_again(covered, gaps)
+        if covered is not None and self._compactor is not None:
             self._compactor.forget()
 
-    def _give_up_oldest(self) -> bool:
-        """While the sink refuses: make room for what comes, so that the training never waits for it."""
-        if not self._recovered or self._consumer.fill <= self._options.give_up_fill:
-            return False
-        batch = self._intake.batches[0] if self._intake.batches else self._take(self._clock())
-        if batch is None:
-            return False
-        try:
-            file = batch.lost_file()
-        except Exception as error:  # as in _flush
-            self._give_up_broken(batch, error)
-            return True
-        self._strays = self._strays or batch.segment_written or self._pipeline.pipelined
-        if self._backlog.has_room(file.size):
-            batch.count_lost(self._consumer, rows_kept=True)
-            self._backlog.append(file)
-        else:
-            self._backlog.append_gap(batch.range, batch.gap("io_error"))
-            batch.count_lost(self._consumer, rows_kept=False)
-        self._intake.give_back()
-        return True
-
-    def _give_up_broken(self, batch: Batch, error: Exception) -> None:
-        message = (
-            f"cannot write records {batch.range.first} to {batch.range.last}: {type(error).__name__}: {error}"
-        )
-        say(f"{self._worker}: {message}. This is a fault of tdcore; they are left out and recorded as a gap.")
-        self._reporter.tell(message)
-        self._strays = True
-        self._backlog.append_gap(batch.range, batch.gap(f"internal: {type(error).__name__}: {error}"[:200]))
-        batch.count_lost(self._consumer, rows_kept=False)
-        self._intake.give_back()
-
-    def _patience(self) -> float | None:
-        """Seconds that a disk without space is waited for at the end; None for other troubles."""
-        full = self._health.full and not self._pipeline.pipelined
+    def _full_disk_patience(self) -> float | None:
+        """Seconds to wait at the end for space on a full disk; None for other failures."""
+        full = self._health.full and not self._writer.pipeline.pipelined
         return self._options.full_deadline.total_seconds() if full else None
 
     def _abandon(self) -> None:
-        """What is left stays in the ring, whose owner reports it. On a full disk it is counted as dropped.
+        """Stop, and leave all remaining records in the ring, whose owner reports them.
 
-        Elsewhere a later flusher may still write it.
+        With a full disk the records are counted as dropped. Otherwise a later flusher may still write them.
         """
         consumer, reason = self._consumer, self._health.message or "its last records are not complete"
         lost = f"{consumer.pending_records} records ({consumer.pending_bytes} bytes) of the ring"
-        full = self._patience() is not None
+        full = self._full_disk_patience() is not None
         patience = self._options.full_deadline if full else self._options.end_deadline
         message = f"giving up after {patience}: {reason}; not written: {lost}"
-        if self._backlog:
-            message += f" and {self._backlog.rows} rows without payload"
-        if full and self._backlog:
-            from tdcore.flusher.table import IO_ERROR  # imports pyarrow, which the rows have brought
-
-            consumer.count_drop(IO_ERROR, self._backlog.uncounted_rows, 0)
+        backlog = self._writer.backlog
+        if backlog:
+            message += f" and {backlog.rows} rows without payload"
+        if full:
+            self._writer.count_backlog_lost()
         if full and self._recovered:
-            while self._intake.take() is not None:
-                pass
-            for batch in self._intake.batches:
-                batch.count_lost(consumer, rows_kept=False)
+            self._writer.count_ring_lost()
             message += "; they are lost, and counted in drops"
-        say(f"{self._worker}: {message}")
-        self._reporter.tell(message)
+        print_message(f"{self._worker}: {message}")
+        self._reporter.report_error(message)
 
     # Start and end
 
     def _recover(self) -> bool:
-        """Find out what is written already. Raises SinkError; what was done is kept for the next try."""
+        """Read what earlier flushers have written. False if the ring is not readable yet.
+
+        Raises SinkError; the next call continues where this one failed.
+        """
         begun: list[FileRange] = []
         if self._consumer.epoch == 1:
             self._ledger.start()
         else:
             begun = self._ledger.recover()
-            self._strays = self._pipeline.pipelined
-        if not self._pipeline.pipelined:  # a folder may be removed, and is then made again
+            self._writer.leftovers = self._writer.pipeline.pipelined
+        if not self._writer.pipeline.pipelined:  # a folder may be removed; its files are then written again
             claim = f"attempts/{self._attempt:04d}-{self._worker}.json"
-            self._documents.load([RUN_KEY, COLLECTIONS_KEY, claim])
-        if not self._intake.resume(self._ledger.covered):
+            self._writer.documents.load([RUN_KEY, COLLECTIONS_KEY, claim])
+        if not self._writer.resume(begun):
             return False
-        lost = self._intake.skip_lost()
-        if lost is not None:  # rows of given-up payloads died with the flusher that kept them
-            gap = Gap(first_step=None, last_step=None, tensors=None, bytes=None, reason="io_error")
-            self._backlog.append_gap(lost, gap)
-        self._intake.repeat(begun)
         self._recovered = True
         return True
 
     def _finish(self, now: float) -> bool:
-        """Everything is written: say so in end/, then tidy up. Raises SinkError until end/ is there."""
+        """Everything is written: write the end file, then merge and clean up.
+
+        Raises SinkError until the end file is written.
+        """
         if not self._end_written:
             self._put_end()
             self._end_written = True
-        if self._pipeline.kept_back:
-            return self._await_delivery(now)
+        if self._writer.pipeline.kept_back:
+            return self._wait_for_upload(now)
         try:
-            merger = self._merger()
-            if merger is not None:
-                merger.finish()
-            if self._strays:
+            compactor = self._compactor_if_needed()
+            if compactor is not None:
+                compactor.finish()
+            if self._writer.leftovers:
                 self._ledger.sweep()
         except SinkError as error:
             if error.kind == "gone":
                 raise
-            self._reporter.tell(f"the last merge was left out: {error}")
+            self._reporter.report_error(f"the last merge was left out: {error}")
         self._ended = True
         return True
 
-    def _await_delivery(self, now: float) -> bool:
-        """All is durable; what the local disk keeps back is given some time to get where it belongs."""
-        if not self._deadline.passed(now):
+    def _wait_for_upload(self, now: float) -> bool:
+        """Wait until the spool is uploaded, at most until the deadline. All objects are durable already."""
+        if not self._deadline.expired(now):
             return False
-        say(f"{self._worker}: {self._pipeline.what_is_kept_back()}")
+        print_message(f"{self._worker}: {self._writer.pipeline.kept_back_message()}")
         self._ended = True
         return True
 
     def _put_end(self) -> None:
-        clean, storage = self._consumer.closing, self._pipeline.report()
+        clean, storage = self._consumer.closing, self._writer.pipeline.report()
         document = end_document(
             self._ledger, self._consumer, clean=clean, storage=storage, run_id=self._run_id
         )
         self._sink.put(end_key(self._worker, self._attempt), [document])
-        self._deadline.moved(self._clock())
-        if self._health.worked():
-            self._reporter.tell("")
+        self._deadline.record_success(self._clock())
+        if self._health.record_success():
+            self._reporter.report_error("")
 
-    # Beside the data
+    # Merging
 
     def _merge(self, now: float) -> bool:
-        """Nothing urgent to do: merge or delete some files. False when there is nothing to do either."""
-        merger = self._merger()
-        return merger is not None and merger.step(now)
+        """Merge or delete some files, when nothing else is to be done. False if there are none."""
+        compactor = self._compactor_if_needed()
+        return compactor is not None and compactor.step(now)
 
-    def _catch_up(self, now: float) -> bool:
-        """At most one piece of overdue merging for each write: so the number of files is bounded at any rate,
-        and what is written does not wait for long.
+    def _merge_if_overdue(self, now: float) -> bool:
+        """Do at most one overdue merge for each write.
+
+        So the number of files is bounded at any rate of writes, and a merge delays writes only briefly.
         """
-        self._owes_merge = False
-        merger = self._merger()
-        return merger is not None and merger.overdue(now) and merger.step(now)
+        self._merge_check_due = False
+        compactor = self._compactor_if_needed()
+        return compactor is not None and compactor.overdue(now) and compactor.step(now)
 
-    def _next_pause(self, pause: float) -> float:
-        """Half as long again as the last one: about a third of the time since there was work to do."""
-        options = self._options
-        filling = self._intake.filling or self._pipeline.busy
-        longest = min(options.busy_poll, options.max_poll) if filling else options.max_poll
-        return min(pause * 1.5, longest.total_seconds())
-
-    def _merger(self) -> Compactor | None:
+    def _compactor_if_needed(self) -> Compactor | None:
         if self._compactor is None and len(self._ledger.entries) > 1:
             from tdcore.flusher.compactor import Compactor  # imports pyarrow
 

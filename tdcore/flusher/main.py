@@ -1,12 +1,12 @@
-"""The flusher as a process of its own. `main` gets one JSON argument, made by session/runners.py:
+"""The flusher as a separate process. The argument of `main` is JSON, made by session/runners.py:
 
     {"fds": [memfds of the ring and its lanes], "pidfd": pidfd of the trainer or -1, "trainer_pid": 123,
      "out": "runs/demo", "worker": "worker_0", "attempt": 0, "spool": "/state/...",
      "options": {...FlusherOptions as JSON...}}
 
-Exit status 0: the ring was closed or its trainer died, and all that could be written is written. Anything
-else: it failed and may be started again on the same ring. It ends by itself, never by a signal that was
-meant for the trainer.
+Exit status 0: the ring was closed or the trainer died, and all that could be written is written. Any other
+status: the flusher failed and may be restarted on the same ring. It ignores the signals by which a trainer is
+stopped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["TrainerWatch", "main"]
+__all__ = ["TrainerLiveness", "main"]
 
 _NICE = 10
 _IOPRIO_IDLE = 3 << 13  # IOPRIO_CLASS_IDLE, linux/ioprio.h
@@ -31,21 +31,21 @@ _DEATH_POLL_SECONDS = 0.1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the flusher that `arguments[0]` describes, to its end."""
+    """Run the flusher that `arguments[0]` describes until it ends."""
     from tdcore import _core
 
     job: dict[str, Any] = json.loads(arguments[0])
     consumer = _core.Consumer(job["fds"])
-    consumer.report(records=0, bytes=0, rows=0, last_step=-1)  # first sign of life, before the slow imports
-    _step_back()
+    consumer.report(records=0, bytes=0, rows=0, last_step=-1)  # first heartbeat, before the slow imports
+    _lower_priority()
 
+    from tdcore.flusher.destination import open_destination
     from tdcore.flusher.loop import Flusher
     from tdcore.flusher.options import FlusherOptions
-    from tdcore.flusher.place import open_place
 
-    trainer = TrainerWatch(job["trainer_pid"], job["pidfd"])
+    trainer = TrainerLiveness(job["trainer_pid"], job["pidfd"])
     gc.freeze()
-    with open_place(job) as (sink, journal):
+    with open_destination(job) as (sink, journal):
         Flusher(
             consumer,
             sink,
@@ -58,18 +58,18 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-class TrainerWatch:
-    """Tells whether the trainer has died. One thread.
+class TrainerLiveness:
+    """Whether the trainer is alive. Threads: one.
 
-    pidfd: of the trainer, opened by itself; -1 where there are none. Then the process `pid` is looked at
-    about ten times a second: gone, a zombie, or started at another time than the one seen first means dead.
+    pidfd: of the trainer, opened by the trainer; -1 if the system has none. Without it the process `pid` is
+    polled about ten times a second: it is dead if it does not exist, is a zombie, or has another start time.
     """
 
     def __init__(self, pid: int, pidfd: int) -> None:
         self._pid = pid
         self._poller: select.poll | None = None
         self._dead = False
-        self._look_at = 0.0
+        self._next_poll = 0.0
         self._started = ""
         if pidfd >= 0:
             self._poller = select.poll()
@@ -80,27 +80,27 @@ class TrainerWatch:
     def dead(self) -> bool:
         """Whether the trainer has died."""
         if not self._dead:
-            self._dead = self._look() if self._poller is None else bool(self._poller.poll(0))
+            self._dead = self._poll_process() if self._poller is None else bool(self._poller.poll(0))
         return self._dead
 
     def wait(self, seconds: float) -> None:
-        """Sleep so long, or until the trainer dies."""
+        """Sleep for `seconds`, or until the trainer dies."""
         if self._poller is None or self._dead:
             time.sleep(seconds)
         elif self._poller.poll(max(1, round(seconds * 1000))):
             self._dead = True
 
-    def _look(self) -> bool:
+    def _poll_process(self) -> bool:
         now = time.monotonic()
-        if now < self._look_at:
+        if now < self._next_poll:
             return False
-        self._look_at = now + _DEATH_POLL_SECONDS
+        self._next_poll = now + _DEATH_POLL_SECONDS
         started = _start_time(self._pid)
         return not started or started != self._started
 
 
 def _start_time(pid: int) -> str:
-    """When the process started, in the kernel's ticks; "" when it is gone or a zombie."""
+    """Start time of the process in kernel ticks; "" if it does not exist or is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -109,14 +109,14 @@ def _start_time(pid: int) -> str:
     return "" if fields[0] in ("Z", "X", "x") else fields[19]
 
 
-def _step_back() -> None:
-    """Low priority, any CPU, deaf to signals that are meant for the trainer; as far as it is allowed."""
+def _lower_priority() -> None:
+    """Lower the priority, allow all CPUs, and ignore signals for the trainer, as far as permitted."""
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(name, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the trainer may have pinned itself to one
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))  # the trainer may be pinned to one CPU
     number = _IOPRIO_SET.get(platform.machine())
     if number is not None:
         import ctypes

@@ -1,12 +1,10 @@
-"""Keeps the number of files bounded: many small index files, with their small segments, become one.
+"""Merges many small index files, and their small segments, into one, so that the number of files is bounded.
 
-A merge writes the big segment, then the big index file, and only then are the small ones superseded; they
-are deleted after a while, so that readers who hold a list of them can finish. Killed anywhere in between,
-the run is right: an index file that is contained in another is ignored, a segment that no index file names
-is swept.
-Every row is rewritten about once per factor `merge_fan_in` of the run's length, every payload byte at most
-a few times.
-One thread: the flusher's.
+A merge writes the merged segment, then the merged index file, which replaces the small files. The small files
+are deleted later, so that readers with a list of them can finish. The run is valid if the flusher is killed
+at any point: an index file whose range is contained in another one is ignored, and a segment that is in no
+index file is deleted. Every row is rewritten about log(length of the run) / log(merge_fan_in) times, every
+payload byte at most a few times. Threads: the flusher's only.
 """
 
 from __future__ import annotations
@@ -22,15 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tdcore.flusher.index_summary import IndexSummary
+from tdcore.flusher.index_table import ROWS_PER_GROUP, IndexWriter
 from tdcore.flusher.ledger import IndexEntry
 from tdcore.flusher.options import FlusherOptions
-from tdcore.flusher.summary import IndexSummary
-from tdcore.flusher.table import ROWS_PER_GROUP, IndexWriter
 from tdcore.format.layout import INDEX_SCHEMA, PAD_PREFIX, FileRange, segment_key, segment_name
 from tdcore.sinks.base import Buffer, Sink, announce, put_straight
 
 __all__ = [
-    "Merge",
+    "MergeResult",
     "MergedSegment",
     "final_groups",
     "join_segments",
@@ -39,14 +37,14 @@ __all__ = [
     "small_files",
 ]
 
-_MAX_HEADER_BYTES = 100 * 1024 * 1024  # as the safetensors readers have it
+_MAX_HEADER_BYTES = 100 * 1024 * 1024  # the limit of the safetensors readers
 _DATA_START = 4096
 _ALIGN = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedSegment:
-    """Parts of a segment made of others. moves: for each, how far its absolute offsets move."""
+    """A segment joined from others. moves: for each of them, the distance that its offsets move."""
 
     parts: list[Buffer]
     size: int
@@ -54,24 +52,24 @@ class MergedSegment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merge:
-    """What a merge made. unneeded: keys that nothing names any more, index files first."""
+class MergeResult:
+    """The result of a merge. unneeded: keys of files that it replaces, index files first."""
 
     entry: IndexEntry
     unneeded: list[str]
 
 
 def small_files(entries: Sequence[IndexEntry], options: FlusherOptions) -> int:
-    """How many index files are small and have a small neighbour, so that merging may make them fewer."""
+    """Number of small index files with a small neighbour, which a merge could reduce."""
     return sum(len(run) for run, _ in _small_runs(entries, options) if len(run) > 1)
 
 
 def next_group(entries: Sequence[IndexEntry], options: FlusherOptions) -> list[IndexEntry]:
-    """The oldest neighbours worth merging now; empty when there are none.
+    """The oldest neighbours to be merged now; empty if there are none.
 
-    Neighbours of one level, as many as merge_fan_in, which keeps the work linear. Kills and refused merges
-    can leave levels in any order; where more files stand in a row than an orderly one could have, the
-    smallest neighbours are merged whatever their levels.
+    These are merge_fan_in neighbours of one level, so that the work is linear. After kills and failed merges
+    levels can be in any order. If a row of small files is longer than it could be in order, the smallest
+    neighbours of any level are merged.
     """
     for run, closed in _small_runs(entries, options):
         levels = [entry.summary.level if entry.summary else 0 for entry in run]
@@ -93,7 +91,7 @@ def next_group(entries: Sequence[IndexEntry], options: FlusherOptions) -> list[I
 
 
 def final_groups(entries: Sequence[IndexEntry], options: FlusherOptions) -> list[list[IndexEntry]]:
-    """Everything that is still worth merging when no more will come."""
+    """All groups to be merged at the end of the run."""
     groups = []
     for run, _ in _small_runs(entries, options):
         rest = list(run)
@@ -105,8 +103,11 @@ def final_groups(entries: Sequence[IndexEntry], options: FlusherOptions) -> list
     return groups
 
 
-def merge_files(sink: Sink, group: Sequence[IndexEntry], options: FlusherOptions) -> Merge:
-    """Merge neighbours into one index file; deletes nothing. SinkError, or ValueError for damaged files."""
+def merge_files(sink: Sink, group: Sequence[IndexEntry], options: FlusherOptions) -> MergeResult:
+    """Merge neighbouring files into one index file. Deletes nothing.
+
+    Raises SinkError, or ValueError for damaged files.
+    """
     summaries = [entry.summary for entry in group if entry.summary is not None]
     if len(summaries) != len(group) or len(group) < 2:
         raise ValueError("only two or more index files with a summary can be merged")
@@ -131,13 +132,13 @@ def merge_files(sink: Sink, group: Sequence[IndexEntry], options: FlusherOptions
     unneeded = [entry.range.index_key for entry in group] + [
         segment_key(place.worker, each) for each in moves
     ]
-    return Merge(entry=IndexEntry(range=place, size=len(data), summary=summary), unneeded=unneeded)
+    return MergeResult(entry=IndexEntry(range=place, size=len(data), summary=summary), unneeded=unneeded)
 
 
 def join_segments(files: Sequence[bytes]) -> MergedSegment:
-    """One safetensors file that holds the tensors of all `files`. ValueError when one is damaged.
+    """Join safetensors files into one. Raises ValueError if one is damaged.
 
-    Each file's bytes are kept together and as they are; equal names get "~2", "~3", ...
+    The data of each file stays contiguous and unchanged; equal names get "~2", "~3", ...
     """
     header: dict[str, Any] = {}
     pieces: list[Buffer] = []
@@ -174,7 +175,7 @@ def join_segments(files: Sequence[bytes]) -> MergedSegment:
 def _small_runs(
     entries: Sequence[IndexEntry], options: FlusherOptions
 ) -> Iterator[tuple[list[IndexEntry], bool]]:
-    """Neighbours that are all small; True when something large follows them."""
+    """Rows of neighbouring small files, each with whether a large file follows it."""
     run: list[IndexEntry] = []
     for entry in entries:
         joins = not run or run[-1].range.last + 1 == entry.range.first
@@ -189,19 +190,19 @@ def _small_runs(
 
 
 def _most_in_order(run: Sequence[IndexEntry], fan_in: int) -> int:
-    """How many files can stand in a row when each level has fewer than fan_in."""
+    """Maximum number of files in a row if each level has fewer than fan_in."""
     records = run[-1].range.last - run[0].range.first + 1
     return (fan_in - 1) * (1 + math.ceil(math.log(max(records, fan_in), fan_in)))
 
 
 def _smallest_window(run: Sequence[IndexEntry], length: int) -> Sequence[IndexEntry]:
-    """The `length` neighbours that together are smallest."""
+    """The `length` neighbours with the smallest total size."""
     start = min(range(len(run) - length + 1), key=lambda at: sum(each.size for each in run[at : at + length]))
     return run[start : start + length]
 
 
 def _fitting(run: Sequence[IndexEntry], options: FlusherOptions) -> list[IndexEntry]:
-    """The longest beginning of `run` whose merged files keep within the bounds."""
+    """The longest prefix of `run` whose merged files are within the limits."""
     index_bytes = segment_bytes = 0
     for at, entry in enumerate(run):
         sizes = entry.summary.segments.values() if entry.summary else ()
@@ -216,7 +217,7 @@ def _fitting(run: Sequence[IndexEntry], options: FlusherOptions) -> list[IndexEn
 def _join_index_files(
     sink: Sink, group: Sequence[IndexEntry], summary: IndexSummary, moves: dict[str, tuple[str, int]]
 ) -> pa.Buffer:
-    """Rows of all files in order, a file at a time in memory."""
+    """Rows of all files in order, with one file in memory at a time."""
     writer = IndexWriter(summary)
     waiting: list[pa.Table] = []
     rows = written = 0
@@ -229,7 +230,7 @@ def _join_index_files(
                 rows = 0
     written += _write_all(writer, waiting)
     if written != summary.rows:
-        raise ValueError(f"index files hold {written} rows and say {summary.rows}")
+        raise ValueError(f"index files have {written} rows, and their summaries count {summary.rows}")
     return writer.finish()
 
 
@@ -281,7 +282,7 @@ def _moved(table: pa.Table, moves: dict[str, tuple[str, int]]) -> pa.Table:
 
 
 def _parse_segment(file: bytes) -> tuple[dict[str, Any], int]:
-    """Header and start of the data. Checks what joining relies on; readers check the rest."""
+    """Header and start of the data. Checks only the properties that joining needs."""
     length = int.from_bytes(file[:8], "little")
     if len(file) < 8 or length > min(len(file) - 8, _MAX_HEADER_BYTES):
         raise ValueError("not a safetensors file: its header does not fit in it")

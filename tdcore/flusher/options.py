@@ -1,4 +1,4 @@
-"""How a flusher behaves: sizes, times and bounds, with defaults that suit a training job."""
+"""FlusherOptions: sizes, times and limits of a flusher, with defaults for a training job."""
 
 from __future__ import annotations
 
@@ -14,28 +14,31 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlusherOptions:
-    """Values are checked where they are made; in JSON, durations are seconds.
+    """Options of a flusher, checked by the constructor. In JSON, durations are seconds.
 
-    segment_bytes: a flush takes at most this much out of the ring, and no more than a quarter of the ring; it
-    starts when so much is there.
-    visible_delay: a record waits at most about this long before it is written.
-    min_poll, max_poll: pause between two looks at the ring, right after there was work to do, and when
-    nothing has happened for long (a look wakes a process and costs about 0.1 ms of CPU). busy_poll: longest
-    pause while the ring fills fast.
-    heartbeat: between two reports to the trainer. stop_poll: between two looks for requests in control/;
-    remote_stop_poll: the same where the run is in a bucket, which charges for each look (there are two
-    keys to look for).
-    merge_fan_in: so many small index files become one. small_index_bytes, small_segment_bytes: what "small"
-    is.
-    merged_segment_bytes: no merged segment is larger. grace: how long files stay after they were merged.
-    spill_after: how long a bucket is tried before data is kept back on the local disk. spill_fill: share of
-    the ring above which it is kept back at once.
-    retry_delay: pause after the sink refused. give_up_fill: share of the ring above which, while the sink
-    refuses, payloads are given up, oldest first. kept_bytes: memory for the rows of given-up payloads.
-    end_deadline: how long, at the end, a sink that refuses everything is tried again; full_deadline: the same
-    for a disk without space, which nobody may free while the training waits.
-    final_merge: most time spent on merging at the end. catch_up: the same while far more small files are left
-    than a run should have, as after the death of a flusher.
+    Attributes:
+        segment_bytes: Maximum of one flush, which is also at most a quarter of the ring. A flush starts when
+            the ring has this much.
+        visible_delay: A record is written after about this long at the latest.
+        min_poll: Pause between two polls of the ring, right after there was work.
+        busy_poll: Longest pause while the ring fills fast.
+        max_poll: Longest pause otherwise. A poll wakes the process and costs about 0.1 ms of CPU.
+        heartbeat: Interval of reports to the trainer.
+        stop_poll: Interval of polls for requests in control/.
+        remote_stop_poll: The same for a run in a bucket, which charges for each of the two keys.
+        merge_fan_in: Number of small index files that become one.
+        small_index_bytes, small_segment_bytes: Limits of small files.
+        merged_segment_bytes: Maximum of a merged segment.
+        grace: How long merged files are kept before they are deleted.
+        spill_after: How long an upload to a bucket is tried before objects are stored in the spool.
+        spill_fill: Share of the ring above which objects are stored in the spool at once.
+        retry_delay: Pause after a failure of the sink.
+        give_up_fill: Share of the ring above which payloads are given up, oldest first, while the sink fails.
+        kept_bytes: Memory for the rows of given-up payloads.
+        end_deadline: How long a failing sink is retried at the end.
+        full_deadline: The same for a disk without space.
+        final_merge: Maximum time for merging at the end.
+        catch_up: The same if far too many small files are left, for example after the death of a flusher.
     """
 
     segment_bytes: int = 64 * _MIB
@@ -77,7 +80,7 @@ class FlusherOptions:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> FlusherOptions:
-        """From what as_json() gives. Names that do not exist are a ValueError."""
+        """Options from the result of as_json(). Raises ValueError for unknown names."""
         defaults = {each.name: each.default for each in fields(cls)}
         unknown = sorted(set(values) - set(defaults))
         if unknown:

@@ -1,7 +1,7 @@
-"""Pipeline: what is on its way from the flusher to its sink, in order.
+"""Pipeline: writes of the flusher that are in progress, in order.
 
-To a PipelinedSink several writes are on their way at once; to any other, each is done when start() returns.
-One thread: the flusher's.
+A PipelinedSink runs several writes at the same time. With any other sink, a write is complete when start()
+returns. Threads: the flusher's only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LIMIT = 16
 
 
 class Pipeline:
-    """Writes to `sink`, whose results are taken in the order in which they were started."""
+    """Writes to `sink`, and collects the results in the order in which the writes were started."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -30,31 +30,31 @@ class Pipeline:
 
     @property
     def pipelined(self) -> bool:
-        """Whether several writes can be on their way."""
+        """Whether several writes can run at the same time."""
         return self._pipelined is not None
 
     @property
     def busy(self) -> bool:
-        """Whether something is on its way."""
+        """Whether a write is in progress."""
         return bool(self._started)
 
     @property
     def room(self) -> bool:
-        """Whether more may be started."""
+        """Whether another write may be started."""
         return len(self._started) < _LIMIT
 
     @property
     def trouble(self) -> str:
-        """Why the sink keeps things back on the local disk; "" when it does not."""
+        """Why the sink keeps objects on the local disk; "" if it does not."""
         return self._pipelined.trouble if self._pipelined is not None else ""
 
     @property
     def kept_back(self) -> int:
-        """Objects that are safe on the local disk but not where they belong."""
+        """Number of objects that are durable on the local disk but not in the run yet."""
         return self._pipelined.waiting if self._pipelined is not None else 0
 
-    def what_is_kept_back(self) -> str:
-        """For people: how much, why, and what to do."""
+    def kept_back_message(self) -> str:
+        """A sentence for the user: how many objects are kept back, why, and what to do."""
         return self._pipelined.left_behind() if self._pipelined is not None else ""
 
     def report(self) -> dict[str, Any] | None:
@@ -64,9 +64,15 @@ class Pipeline:
     def start(
         self, objects: Objects, done: Callable[[], None], each: Callable[[str], None] = lambda key: None
     ) -> None:
-        """Write objects in order; `done` is called when all are durable, by this or a later collect().
+        """Start to write objects in order.
 
-        each: called with every key that is durable already, where the sink says so. Raises SinkError.
+        Args:
+            objects: (key, parts) of each object.
+            done: Called when all objects are durable, by this call or a later collect().
+            each: Called with every key that is durable, if the sink reports it.
+
+        Raises:
+            SinkError: The write failed.
         """
         if self._pipelined is not None:
             self._started.append((self._pipelined.start(objects), done))
@@ -77,17 +83,17 @@ class Pipeline:
         done()
 
     def collect(self) -> bool:
-        """Take in what has become durable; False when nothing has.
+        """Call `done` of each write that has become durable. False if there was none.
 
-        Raises SinkError when a write failed: then nothing is on its way any more, and all that was not taken
-        in must be started again.
+        Raises SinkError if a write failed. Then no write is in progress, and all writes whose `done` was not
+        called must be started again.
         """
         worked = False
         while self._started and self._started[0][0].done():
             future, done = self._started[0]
             error = future.exception()
             if error is not None:
-                self._give_up()
+                self._wait_for_failures()
                 raise error if isinstance(error, SinkError) else SinkError(f"{type(error).__name__}: {error}")
             self._started.popleft()
             done()
@@ -95,12 +101,12 @@ class Pipeline:
         return worked
 
     def relieve(self) -> None:
-        """The memory of what is on its way is needed."""
+        """The memory of the writes in progress is needed: the sink should keep them on the local disk."""
         if self._pipelined is not None and self._started and not self._pipelined.trouble:
             self._pipelined.relieve()
 
-    def _give_up(self) -> None:
-        """One failed, so those behind it fail too; their memory is theirs until they have."""
+    def _wait_for_failures(self) -> None:
+        """A write failed, so all later writes fail too. Wait for them: they use their memory until then."""
         wait([future for future, _ in self._started])
         self._started.clear()
         if self._pipelined is not None:

@@ -1,14 +1,14 @@
-"""What the flusher tells the trainer through the ring: progress, trouble, that it is alive.
+"""Reporter: sends progress, errors and heartbeats to the trainer through the ring.
 
-One thread: the flusher's.
+Threads: the flusher's only.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tdcore.flusher.index_summary import IndexSummary
 from tdcore.flusher.ledger import Ledger
-from tdcore.flusher.summary import IndexSummary
 
 if TYPE_CHECKING:
     from tdcore._core import Consumer
@@ -17,29 +17,29 @@ __all__ = ["Reporter"]
 
 
 class Reporter:
-    """Reports through `consumer`. heartbeat: seconds between two signs of life."""
+    """Reports through `consumer`. heartbeat: seconds between two heartbeats."""
 
     def __init__(self, consumer: Consumer, ledger: Ledger, *, heartbeat: float) -> None:
         self._consumer = consumer
         self._ledger = ledger
         self._heartbeat = heartbeat
-        self._beat_at = 0.0
-        self._trouble = ""  # as last told
+        self._next_heartbeat = 0.0
+        self._trouble = ""  # as last reported
         self._highest_step = -1
 
-    def beat(self, now: float, trouble: str) -> None:
-        """A sign of life, when it is time. trouble: why data is kept back, "" when it is not."""
-        if now >= self._beat_at:
-            self.tell(trouble if trouble != self._trouble else None)
+    def heartbeat(self, now: float, trouble: str) -> None:
+        """Send a heartbeat when it is due. trouble: why the sink keeps objects back; "" if it does not."""
+        if now >= self._next_heartbeat:
+            self.report_error(trouble if trouble != self._trouble else None)
             self._trouble = trouble
-            self._beat_at = now + self._heartbeat
+            self._next_heartbeat = now + self._heartbeat
 
-    def tell(self, error: str | None) -> None:
-        """What is wrong; "" for nothing any more, None for nothing new."""
+    def report_error(self, error: str | None) -> None:
+        """Report the current error: "" clears the last one, None leaves it."""
         self._consumer.report(records=0, bytes=0, rows=0, last_step=self._last_step(), error=error)
 
-    def entered(self, summary: IndexSummary, error: str | None) -> None:
-        """An index file with this summary is durable. error: as for tell()."""
+    def report_index_file(self, summary: IndexSummary, error: str | None) -> None:
+        """Report an index file that is durable. error: as for report_error()."""
         self._consumer.report(
             records=summary.records,
             bytes=summary.payload_bytes,
@@ -49,7 +49,7 @@ class Reporter:
         )
 
     def _last_step(self) -> int:
-        """The highest step so far: a later file may hold rows of an earlier step, or none."""
+        """The highest step so far. A later file may have rows of an earlier step only, or no rows."""
         newest = self._ledger.entries[-1].summary if self._ledger.entries else None
         if newest is not None:
             self._highest_step = max(self._highest_step, newest.last_step)

@@ -18,7 +18,7 @@ from tdcore.errors import ConfigError, RunCorrupt, RunNotFound, SinkError, SinkK
 from tdcore.format.layout import RUN_KEY
 from tdcore.liveness import process_is_gone
 from tdcore.sinks.spool import Spool, SpoolEntry, SpoolInUseError, count_objects, find_spools
-from tdcore.sinks.spool_place import journal_of
+from tdcore.sinks.spool_folders import journal_path
 
 if TYPE_CHECKING:
     from tdcore.sinks.s3 import S3Sink
@@ -136,14 +136,14 @@ class _Upload:
             spool.lock()
             self._deliver(spool, sink)
             if not spool.entries:
-                journal_of(self._folder).unlink(missing_ok=True)
+                journal_path(self._folder).unlink(missing_ok=True)
 
     def _deliver(self, spool: Spool, sink: S3Sink) -> None:
-        from tdcore.sinks.delivery import deliver
+        from tdcore.sinks.spool_drain import drain_spool
 
         if self._to is None and spool.run_id and len(spool):
             _check_run(spool, sink)
-        while sink.loop.submit(deliver(spool, sink.store, sent=self._note)).result():
+        while sink.loop.submit(drain_spool(spool, sink.store, sent=self._note)).result():
             pass
 
     def _note(self, entry: SpoolEntry) -> None:
@@ -193,7 +193,7 @@ def _check_job(spool: Spool) -> None:
     pid, host, noted_ns = about.get("pid", 0), about.get("host", ""), about.get("created_ns", 0)
     if not (isinstance(pid, int) and isinstance(noted_ns, int)):
         return  # written by hand
-    if journal_of(spool.folder).exists() and process_is_gone(host, pid, noted_ns) is False:
+    if journal_path(spool.folder).exists() and process_is_gone(host, pid, noted_ns) is False:
         raise SpoolInUseError(
             f"{spool.folder} belongs to a job that runs (process {pid}); it uploads by itself"
         )

@@ -137,7 +137,7 @@ class ThreadRunner:
         import pyarrow
 
         from tdcore import _core
-        from tdcore.flusher import batch, compactor  # noqa: F401
+        from tdcore.flusher import compactor, flush_batch  # noqa: F401
 
         pyarrow.array(["this imports what pyarrow imports on first use"])
         try:
@@ -148,11 +148,11 @@ class ThreadRunner:
     def wait(self) -> FlusherEnd:
         """Runs the flusher right here until the ring is closed and drained."""
         from tdcore.flusher import Flusher, FlusherOptions
-        from tdcore.flusher.place import open_place
+        from tdcore.flusher.destination import open_destination
 
         assert self._consumer is not None, "wait() comes after start()"
         try:
-            with open_place(self._job) as (sink, journal):
+            with open_destination(self._job) as (sink, journal):
                 Flusher(
                     self._consumer,
                     sink,

@@ -36,7 +36,7 @@ from tdcore.session.runners import ProcessRunner, Runner, ThreadRunner
 from tdcore.session.supervisor import Supervisor, close_before_executors
 from tdcore.sinks import is_remote, place_text, shown_place
 from tdcore.sinks.s3.options import parse_s3_url
-from tdcore.sinks.spool_place import attempt_spool, journal_of, worker_spools
+from tdcore.sinks.spool_folders import attempt_spool, journal_path, worker_spools
 
 if TYPE_CHECKING:
     from tdcore.flusher import FlusherOptions
@@ -283,9 +283,9 @@ def _claim(out_dir: str, **entry: Any) -> ClaimedAttempt:
 
 def _start_journal(spool: Path, worker: str, attempt: int) -> None:
     """Start the journal before the first flusher, so that the next one needs no request to the bucket."""
-    from tdcore.flusher.journal import Journal
+    from tdcore.flusher.upload_journal import UploadJournal
 
-    Journal(journal_of(spool), worker=worker, attempt=attempt).start()
+    UploadJournal(journal_path(spool), worker=worker, attempt=attempt).start()
 
 
 def _start_supervisor(

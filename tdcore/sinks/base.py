@@ -1,8 +1,8 @@
-"""Sink: where the files of one run live. The only way in which tdcore writes a run.
+"""Sink: storage of the files of one run. tdcore writes runs only through a sink.
 
 Implementations: `local.LocalSink` (a folder), `s3.S3Sink` (a bucket), `spooled.SpooledSink` (a bucket behind
-a spool folder, for the flusher) and `memory.MemorySink` (tests). `tdcore.testing.SinkContract` holds the
-tests that every one must pass.
+a spool folder, for the flusher) and `memory.MemorySink` (tests). `tdcore.testing.SinkContract` has the tests
+that every implementation must pass.
 """
 
 from __future__ import annotations
@@ -35,122 +35,123 @@ _MAX_KEY_BYTES = 1024
 
 
 class Sink(Protocol):
-    """One run's home.
+    """The files ("objects") of one run.
 
     Keys are relative to the run, "/"-separated, without empty, "." or ".." parts and without parts that start
-    with ".tmp-"; anything else is a ValueError. Threads: one at a time, unless the implementation says more.
-    Every refusal is a SinkError whose `kind` says how; no other exception leaves a sink.
+    with ".tmp-"; any other key raises ValueError. Every failure is a SinkError with a `kind`; a sink raises
+    no other exception. Threads: one at a time, unless the implementation documents more.
     """
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        """Store `parts`, one after the other, as the object `key`; replaces what was there.
+        """Store `parts`, one after the other, as the object `key`. Replaces an existing object.
 
-        When it returns, the object is durable. Readers see the old object or the new one, never a piece; when
-        it raises, the old one. The parts are not kept after the call.
-        kind "gone": the run's place had been removed. The next put makes it again, but everything put before
-        is lost, so the caller puts again what must be there.
+        The object is durable when the call returns. Readers get the old object or the new one, never a part;
+        after an exception, the old one. The parts are not referenced after the call.
+
+        SinkError with kind "gone": the place of the run was removed. The next put creates it again, but all
+        objects stored before are lost, so the caller must store them again.
         """
 
     def put_new(self, key: str, parts: Sequence[Buffer]) -> bool:
-        """As put, but only when there is no such object: True when it was made, False when one was there.
+        """Like put, but only if the object does not exist. True if it was created.
 
-        Of several writers at the same time exactly one gets True.
+        Of several concurrent writers exactly one gets True.
         """
         ...
 
     def get(self, key: str) -> bytes:
-        """The whole object. SinkKeyError when there is none."""
+        """The whole object. Raises SinkKeyError if it does not exist."""
 
     def tail(self, key: str, length: int) -> bytes:
-        """The last `length` bytes of the object, or all of a shorter one. SinkKeyError when there is none."""
+        """The last `length` bytes of the object, or all of a shorter one. Raises SinkKeyError."""
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
-        """Pieces of the object: for each (offset, length) its bytes, fewer where the object ends before.
+        """The bytes of each (offset, length), fewer if the object ends before.
 
-        SinkKeyError when there is no such object.
+        Raises SinkKeyError if the object does not exist.
         """
         ...
 
     def list(self, prefix: str, after: str = "") -> list[str]:
-        """Keys that start with `prefix` and sort after `after`, sorted; unfinished puts are not listed."""
+        """Sorted keys that start with `prefix` and sort after `after`, without unfinished puts."""
 
     def delete(self, key: str) -> None:
-        """Remove the object; nothing happens when there is none."""
+        """Remove the object if it exists."""
 
     def clean(self, prefix: str) -> None:
-        """Remove what unfinished puts under `prefix` have left. Only for the one writer of that prefix."""
+        """Remove files of unfinished puts under `prefix`. Only for the one writer of that prefix."""
 
     def close(self) -> None:
-        """Let go of connections and files. The sink is not used afterwards; closing twice is fine."""
+        """Close connections and files. The sink cannot be used afterwards. Later calls have no effect."""
 
 
 @runtime_checkable
 class PipelinedSink(Sink, Protocol):
-    """A sink that writes several things at once, for places that are far away. Any thread.
+    """A sink with several writes in progress, for remote places. Any thread.
 
-    What its place does not take in time it keeps back on the local disk, where it is as durable.
+    Objects that the place does not accept in time are kept on the local disk, where they are durable.
     """
 
     @property
     def trouble(self) -> str:
-        """Why things are kept back; "" while they are not."""
+        """Why objects are kept on the local disk; "" if none is."""
         ...
 
     @property
     def waiting(self) -> int:
-        """Objects that are kept back."""
+        """Number of objects that are kept on the local disk."""
         ...
 
     def left_behind(self) -> str:
-        """One sentence: what is kept back, why, and how it gets where it belongs."""
+        """One sentence: how many objects are kept on the local disk, why, and how to upload them."""
         ...
 
     def relieve(self) -> None:
-        """The memory of what was started is needed: keep it back rather than wait much longer."""
+        """The memory of writes in progress is needed: store slow ones on the local disk instead."""
 
     def report(self) -> dict[str, Any]:
-        """What was sent, tried again and kept back so far, in JSON values, for the run's counters."""
+        """Counts of uploads, retries and objects kept on the local disk so far, as JSON values."""
         ...
 
     def start(self, objects: Sequence[tuple[str, Sequence[Buffer]]]) -> Future[None]:
-        """Begin to store objects: each is durable before the next one can be seen.
+        """Start to store objects. Each object is durable before the next one becomes visible.
 
-        What earlier calls started becomes visible earlier, too. The parts stay as they are until the future
-        is done; it fails with SinkError, and then so do all that are started after it until start_over().
+        Objects of earlier calls become visible first. The caller must not change the parts until the future
+        is done. After a failure (SinkError), all later calls fail too until start_over().
         """
         ...
 
     def start_over(self) -> None:
-        """The caller knows of the failure; all futures are done. What is started from now on stands alone."""
+        """Accept writes again after a failure. The caller has waited for all futures."""
 
     def start_get(self, key: str) -> Future[bytes]:
-        """As get(), without waiting for it."""
+        """Like get(), without waiting for the result."""
         ...
 
     def put_straight(self, key: str, parts: Sequence[Buffer]) -> None:
-        """As put(), without a place in the order and without being kept back: refused rather than late."""
+        """Like put(), without an order and never on the local disk: raises if the place is not available."""
 
     def start_delete(self, keys: Sequence[str]) -> Future[None]:
-        """As delete() of each, several at once, without waiting for it."""
+        """Like delete() of each key, several at a time, without waiting for the result."""
         ...
 
 
 @runtime_checkable
 class ReadAheadSink(Sink, Protocol):
-    """A sink that fetches several objects at once when it is told in time. Any thread."""
+    """A sink that can fetch several objects ahead at the same time. Any thread."""
 
     def prefetch(self, keys: Sequence[str]) -> None:
-        """get() of these keys will be called soon, in this order, once each. Never raises."""
+        """Fetch these keys ahead: get() will be called for each of them once, in this order. Never raises."""
 
 
 def announce(sink: Sink, keys: Sequence[str]) -> None:
-    """get() of these keys comes next: a sink that is far away fetches them at once."""
+    """Fetch these keys ahead if the sink can: get() of them comes next."""
     if keys and isinstance(sink, ReadAheadSink):
         sink.prefetch(keys)
 
 
 def put_straight(sink: Sink, key: str, parts: Sequence[Buffer]) -> None:
-    """Sink.put, beside what is on its way to a sink that is far away. Raises SinkError."""
+    """Sink.put; for a PipelinedSink without an order with writes in progress. Raises SinkError."""
     if isinstance(sink, PipelinedSink):
         sink.put_straight(key, parts)
     else:
@@ -158,7 +159,7 @@ def put_straight(sink: Sink, key: str, parts: Sequence[Buffer]) -> None:
 
 
 def delete_all(sink: Sink, keys: Sequence[str]) -> None:
-    """Sink.delete of each, at once where the sink can. Raises SinkError; then some may be left."""
+    """Sink.delete of each key, concurrently if the sink can. Raises SinkError; some keys may be left then."""
     if isinstance(sink, PipelinedSink):
         sink.start_delete(keys).result()
         return
@@ -167,7 +168,7 @@ def delete_all(sink: Sink, keys: Sequence[str]) -> None:
 
 
 def check_key(key: str) -> str:
-    """Return `key` when it is one, else raise ValueError."""
+    """Return `key` if it is valid, else raise ValueError."""
     parts = key.split("/")
     if (
         not key
@@ -182,7 +183,7 @@ def check_key(key: str) -> str:
 
 
 def is_key(key: str) -> bool:
-    """Whether check_key takes it: in a place of somebody else, anything may be listed."""
+    """Whether the key is valid. A listing may have any names if other programs write to the place."""
     try:
         check_key(key)
     except ValueError:
@@ -191,7 +192,7 @@ def is_key(key: str) -> bool:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return `prefix` when it can begin a key ("" is fine), else raise ValueError."""
+    """Return `prefix` if it can be the start of a key ("" is valid), else raise ValueError."""
     folders = prefix.split("/")[:-1]
     if any(_bad_part(part) for part in folders) or "\\" in prefix or "\0" in prefix:
         raise ValueError(

@@ -1,13 +1,14 @@
-"""Spool: objects that wait on the local disk until their bucket takes them, first in, first out.
+"""Spool: a queue of objects on the local disk that could not be uploaded to their bucket yet.
 
-    <folder>/spool.json           for which place, of which worker and attempt
+    <folder>/spool.json           the place, the worker and the attempt
     <folder>/objects/<number>     one object: a header of 4096 bytes (JSON: key, size, crc32c), then its bytes
-    <folder>/damaged/<number>     an object whose bytes are not what was put there
-    <folder>/lock                 held by the process that works on it; nobody else touches anything
-    <folder>/journal              the flushers' own (tdcore.flusher.journal)
+    <folder>/damaged/<number>     an object whose bytes do not match their checksum
+    <folder>/lock                 locked by the process that uses the spool; no other process changes it
+    <folder>/journal              the journal of the flushers (tdcore.flusher.upload_journal)
 
-Each object is written beside its place, flushed to the disk and renamed, so that a crash leaves it whole or
-not at all. Its checksum is taken from the memory it comes from and compared before it goes on its way.
+An object is written to a temporary file, flushed to the disk and renamed, so that after a crash it is
+complete or missing. Its checksum is computed from the memory before it is written, and compared before the
+upload.
 
 Threads: any; one process at a time (`lock`).
 """
@@ -37,17 +38,17 @@ _FORMAT = 1
 _ABOUT = "spool.json"
 _OBJECTS = "objects"
 _DAMAGED = "damaged"
-_HEADER_BYTES = 4096  # a page, so that what follows can be written by direct I/O
+_HEADER_BYTES = 4096  # a page, so that the bytes after it can be written by direct I/O
 _LOCK_ROUNDS = 100
 
 
 class SpoolInUseError(SinkError):
-    """Another process works on the spool."""
+    """Another process uses the spool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolEntry:
-    """One object that waits. number: its place in the order. size: bytes."""
+    """One object in the spool. number: its position in the queue. size: in bytes."""
 
     number: int
     key: str
@@ -58,11 +59,18 @@ class SpoolEntry:
 class Spool:
     """The spool in `folder`, which need not exist. It is neither read nor changed before lock().
 
-    url: where its objects belong; with None it is read from the folder, which must then hold a spool.
-    limit_bytes: it refuses what would make it larger. about: more for spool.json (worker, attempt, run_id),
-    None for what is not known. found_damaged: what lock() has set aside because its header is unreadable.
-    Raises RunNotFound when the folder holds no spool, RunCorrupt when its description cannot be read,
-    UnsupportedFormat when another version of the format wrote it.
+    Args:
+        folder: Of the spool.
+        url: Place of the run. None: read from the folder, which must be a spool.
+        limit_bytes: append() raises SinkError above this size.
+        about: Further fields of spool.json (worker, attempt, run_id); None if unknown.
+
+    `found_damaged` lists objects that lock() moved aside because their header is unreadable.
+
+    Raises:
+        RunNotFound: The folder is no spool.
+        RunCorrupt: spool.json cannot be read.
+        UnsupportedFormat: another version of the format wrote it.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
-"""SpooledSink: the flusher's way into a bucket.
+"""SpooledSink: sink of a flusher that writes to a bucket, with a spool on the local disk as fallback.
 
-While the bucket keeps up, objects go there straight from the memory they lie in, several at once. When it is
-slow, away or refuses, they go to a spool on the local disk, where they are as safe as in a local run; they
-leave it in the order in which they came, and when it is empty the straight way is taken again. Only when the
-spool refuses as well does the caller hear of it.
+Objects are uploaded straight from memory, several at a time, while the bucket keeps up. When the bucket is
+slow, unreachable or rejects requests, objects are stored in a spool on the local disk, which is as durable as
+a local run. Objects leave the spool in the order in which they were stored. When the spool is empty, uploads
+from memory start again. The caller gets an error only when the spool fails too.
 
-Threads: any. The work is done by carrier.Carrier, on the thread of the remote sink's event loop.
+Threads: any. The work runs in uploader.Uploader, on the thread of the remote sink's event loop.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tdcore.sinks.base import Buffer, SinkError, check_key
-from tdcore.sinks.carrier import Carrier, Object
 from tdcore.sinks.spool import Spool
+from tdcore.sinks.uploader import Object, Uploader
 
 if TYPE_CHECKING:
     from tdcore.sinks.s3 import S3Sink
@@ -27,11 +27,18 @@ __all__ = ["SpooledSink"]
 
 
 class SpooledSink:
-    """`remote`, behind `spool`. The spool is locked here and let go of by close().
+    """The sink `remote` with the spool `spool`. The constructor locks the spool; close() releases it.
 
-    spill_after: how long the straight way is tried for one object. relief: how long objects that are on
-    their way may still take when their memory is needed. say: told once when the spool begins to be used, and
-    of objects that are damaged. Raises SpoolInUseError, SinkError.
+    Args:
+        remote: Sink of the bucket.
+        spool: Objects that could not be uploaded.
+        spill_after: How long one object is uploaded from memory before it is stored in the spool.
+        relief: How long uploads may still run after relieve().
+        log: Called once for each reason to use the spool, and for each damaged object.
+
+    Raises:
+        SpoolInUseError: Another process uses the spool.
+        SinkError: The spool cannot be read or written.
     """
 
     def __init__(
@@ -41,27 +48,27 @@ class SpooledSink:
         *,
         spill_after: timedelta = timedelta(seconds=5),
         relief: timedelta = timedelta(seconds=1),
-        say: Callable[[str], None] = lambda message: None,
+        log: Callable[[str], None] = lambda message: None,
     ) -> None:
         self._remote = remote
         self._spool = spool
         spool.lock()
 
-        async def make() -> Carrier:
-            return Carrier(
-                remote.store, spool, where=remote.where, spill_after=spill_after, relief=relief, say=say
+        async def make() -> Uploader:
+            return Uploader(
+                remote.store, spool, where=remote.where, spill_after=spill_after, relief=relief, log=log
             )
 
-        self._carrier = remote.loop.submit(make()).result()
+        self._uploader = remote.loop.submit(make()).result()
 
-    # Writing.
+    # Writing
 
     def start(self, objects: Sequence[Object]) -> Future[None]:
         """See PipelinedSink.start."""
-        return self._remote.loop.submit(self._carrier.carry(list(objects)))
+        return self._remote.loop.submit(self._uploader.upload(list(objects)))
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        """See Sink.put. Takes its place behind what was started."""
+        """See Sink.put. The object is stored after all objects that were started before."""
         try:
             self.start([(key, parts)]).result()
         except SinkError:
@@ -70,10 +77,10 @@ class SpooledSink:
 
     def start_over(self) -> None:
         """See PipelinedSink.start_over."""
-        self._remote.loop.submit(self._carrier.start_over()).result()
+        self._remote.loop.submit(self._uploader.start_over()).result()
 
     def put_new(self, key: str, parts: Sequence[Buffer]) -> bool:
-        """See Sink.put_new. Goes straight, past the spool."""
+        """See Sink.put_new. The spool is not used."""
         return self._remote.put_new(key, parts)
 
     def put_straight(self, key: str, parts: Sequence[Buffer]) -> None:
@@ -82,13 +89,13 @@ class SpooledSink:
         self._remote.put(key, parts)
 
     def relieve(self) -> None:
-        """The caller needs its memory back: what is on its way goes to the spool if it takes much longer."""
-        self._remote.loop.submit(self._carrier.relieve())
+        """Free the caller's memory: uploads that still run after `relief` are stored in the spool instead."""
+        self._remote.loop.submit(self._uploader.relieve())
 
     @property
     def trouble(self) -> str:
-        """Why objects go to the spool; "" while they go straight."""
-        return self._carrier.trouble
+        """Why objects are stored in the spool; "" while they are uploaded from memory."""
+        return self._uploader.trouble
 
     @property
     def waiting(self) -> int:
@@ -101,23 +108,23 @@ class SpooledSink:
         return f"{what} stay in the spool: {self.trouble}. Finish with: tdcore upload {self._spool.folder}"
 
     def report(self) -> dict[str, Any]:
-        """For the run's counters: what was sent, retried and spooled so far."""
+        """Counts of uploads, retries and spooled objects so far, for the run's counters."""
         return {
             **self._remote.report(),
-            "spooled": dict(self._carrier.spooled),
+            "spooled": dict(self._uploader.spooled),
             "in_spool": len(self._spool),
         }
 
-    # Reading and the rest: only while the bucket holds everything.
+    # Reading and deleting: only while the bucket has all objects.
 
     def get(self, key: str) -> bytes:
         """See Sink.get."""
         self._check_settled()
-        kept = self._carrier.kept.get(key)
-        return kept if kept is not None else self._remote.get(key)
+        recent = self._uploader.recent.get(key)
+        return recent if recent is not None else self._remote.get(key)
 
     def start_get(self, key: str) -> Future[bytes]:
-        """See PipelinedSink.start_get. Straight from the bucket."""
+        """See PipelinedSink.start_get. Reads from the bucket only."""
         return self._remote.start_get(key)
 
     def tail(self, key: str, length: int) -> bytes:
@@ -137,7 +144,7 @@ class SpooledSink:
 
     def prefetch(self, keys: Sequence[str]) -> None:
         """See ReadAheadSink.prefetch."""
-        self._remote.prefetch([key for key in keys if self._carrier.kept.get(key) is None])
+        self._remote.prefetch([key for key in keys if self._uploader.recent.get(key) is None])
 
     def delete(self, key: str) -> None:
         """See Sink.delete."""
@@ -148,16 +155,16 @@ class SpooledSink:
         self._check_settled()
         for key in keys:
             check_key(key)
-        return self._remote.loop.submit(self._carrier.delete(keys))
+        return self._remote.loop.submit(self._uploader.delete(keys))
 
     def clean(self, prefix: str) -> None:
-        """See Sink.clean. A bucket holds no unfinished objects of single puts."""
+        """See Sink.clean. A put to a bucket is one request and leaves no unfinished object."""
         self._remote.clean(prefix)
 
     def close(self) -> None:
-        """Stop the delivery; what the spool holds stays there."""
-        with suppress(RuntimeError):  # the loop is closed: the second call
-            self._remote.loop.submit(self._carrier.stop()).result()
+        """Stop all uploads. Objects in the spool stay there."""
+        with suppress(RuntimeError):  # the loop is closed: this is the second call
+            self._remote.loop.submit(self._uploader.stop()).result()
         self._remote.close()
         self._spool.close()
 

@@ -1,16 +1,16 @@
 """Reading runs: create_trial, Trial, Tensor, and the index under them."""
 
-from tdcore.trial.boxes import Shard
 from tdcore.trial.collections import SavedCollection
 from tdcore.trial.documents import Attempt, RunEnd
 from tdcore.trial.gaps import Gap
 from tdcore.trial.index import Hole, Index
 from tdcore.trial.missing import Missing
-from tdcore.trial.opening import create_trial
 from tdcore.trial.refresh import no_refresh, refresh
-from tdcore.trial.steps import StepState
+from tdcore.trial.shard_boxes import Shard
+from tdcore.trial.step_state import StepState
 from tdcore.trial.tensor import Tensor
 from tdcore.trial.trial import Trial
+from tdcore.trial.trial_factory import create_trial
 
 __all__ = [
     "Attempt",

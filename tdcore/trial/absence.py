@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from tdcore.errors import TensorUnavailableForStep
 from tdcore.modes import ModeKeys
 from tdcore.trial.index import Rows
-from tdcore.trial.notes import absent_text, why_absent
-from tdcore.trial.saved import Saved
-from tdcore.trial.steps import StepState
+from tdcore.trial.run_notes import absent_text, why_absent
+from tdcore.trial.step_state import StepState
+from tdcore.trial.tensor_history import TensorHistory
 
 if TYPE_CHECKING:
     from tdcore.trial.reader import Reader
@@ -44,16 +44,16 @@ def why_no_value(
     Raises:
         InvalidWorker: the run has no worker of this name.
     """
-    saved = Saved(reader, name)
+    history = TensorHistory(reader, name)
     if worker is not None:
-        saved.check_worker(worker)
-    if len(_of_worker(reader, reader.view.at_step(saved.rows(), step, mode.name), worker)) == 0:
-        return why_absent(notes, name) or _not_saved(saved, step, mode, worker)
-    rows = saved.capture(step, mode, worker, None)
+        history.check_worker(worker)
+    if len(_of_worker(reader, reader.view.at_step(history.rows(), step, mode.name), worker)) == 0:
+        return why_absent(notes, name) or _not_saved(history, step, mode, worker)
+    rows = history.capture(step, mode, worker, None)
     try:
-        saved.check_present(rows, step)
+        history.check_present(rows, step)
     except TensorUnavailableForStep as error:
-        kind, text = saved.why_unavailable(rows)
+        kind, text = history.why_unavailable(rows)
         if kind == "absent":
             (reason, *_) = reader.index.wide("reason", rows[:1]).to_pylist()
             return absent_text(reason) if reason else why_absent(notes, name) or f"it {text}"
@@ -65,18 +65,18 @@ def why_no_value(
 def _of_worker(reader: Reader, rows: Rows, worker: str | None) -> Rows:
     if worker is None:
         return rows
-    code = reader.index.vocabularies["worker"].code(worker)
+    code = reader.index.dictionaries["worker"].code(worker)
     found: Rows = rows[reader.index.column("worker")[rows] == code]
     return found
 
 
-def _not_saved(saved: Saved, step: int, mode: ModeKeys, worker: str | None) -> str:
-    reader = saved.reader
+def _not_saved(history: TensorHistory, step: int, mode: ModeKeys, worker: str | None) -> str:
+    reader = history.reader
     by = f" by {worker}" if worker else ""
     text = f"not saved{by} at this step"
     if reader.state(step, mode) is StepState.NOT_YET_AVAILABLE:
         text += f", which is not complete yet (last: {reader.last_step(mode)})"
-    steps = reader.steps_of(_of_worker(reader, reader.saved(saved.rows()), worker), mode)
+    steps = reader.steps_of(_of_worker(reader, reader.saved(history.rows()), worker), mode)
     if not steps:
         return f"{text}, nor at any other step"
     near = sorted(sorted(steps, key=lambda each: abs(each - step))[:_MOST_STEPS])

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tdcore.errors import TensorUnavailableForStep
 from tdcore.format.shard import NORM_OF
-from tdcore.trial.boxes import Box, Shard, box_text, common, volume
+from tdcore.trial.shard_boxes import Box, Shard, box_text, intersection, volume
 
 __all__ = ["assembled", "difference", "reduced"]
 
@@ -31,7 +31,7 @@ def assembled(parts: Sequence[tuple[Shard, Array]], what: str) -> Array:
     each other differ.
     """
     for (one, a), (other, b) in _overlapping(parts):
-        both = common(one.box, other.box)
+        both = intersection(one.box, other.box)
         if both is not None and (told := difference(_cut(a, one, both), _cut(b, other, both))):
             raise TensorUnavailableForStep(
                 f"{what}: {one.worker} and {other.worker} both have {box_text(both)}, and {told}; "

@@ -1,4 +1,4 @@
-"""Columns over all rows: Growing, an array that rows are added to at amortised constant cost, and helpers.
+"""Columns over all rows: GrowingColumn, an array with appends at amortised constant cost, and helpers.
 
 Threads: none of its own; an object belongs to one reader.
 """
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Growing", "distinct", "starts_of"]
+__all__ = ["GrowingColumn", "distinct", "starts_of"]
 
 
-class Growing:
+class GrowingColumn:
     """One column. dtype: NumPy name of its element type."""
 
     __slots__ = ("_array", "_rows")

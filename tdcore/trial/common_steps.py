@@ -24,11 +24,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tdcore.trial.columns import Growing, starts_of
-from tdcore.trial.vocabulary import Vocabularies
+from tdcore.trial.columns import GrowingColumn, starts_of
+from tdcore.trial.dictionary import TextDictionaries
 from tdcore.trial.worker_order import first_worker
 
-__all__ = ["CommonSteps", "StepNumbers"]
+__all__ = ["CommonSteps", "ModeStepNumbers"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Saved: TypeAlias = "dict[tuple[int, str, str], tuple[list[int], list[int]]]"
@@ -36,7 +36,7 @@ Saved: TypeAlias = "dict[tuple[int, str, str], tuple[list[int], list[int]]]"
 _FARTHEST = 1 << 62  # step numbers that stand for "all" are cut to this, so that sums do not overflow
 
 
-class StepNumbers:
+class ModeStepNumbers:
     """The global steps that one worker gives to the mode steps of one mode, in one attempt.
 
     Only the ends of stretches over which the difference of both is constant are stored.
@@ -98,15 +98,15 @@ class StepNumbers:
 
 
 class CommonSteps:
-    """columns: the narrow columns of the index. vocabularies: of the index. `update` follows the columns."""
+    """columns: the narrow columns of the index. dictionaries: of the index. `update` follows the columns."""
 
-    def __init__(self, columns: Mapping[str, Growing], vocabularies: Vocabularies) -> None:
+    def __init__(self, columns: Mapping[str, GrowingColumn], dictionaries: TextDictionaries) -> None:
         self.revision = 0
         self._columns = columns
-        self._workers = vocabularies["worker"]
-        self._modes = vocabularies["mode"]
-        self._numbers: dict[int, dict[int, dict[str, StepNumbers]]] = {}  # attempt -> mode code -> worker
-        self._steps: Growing | None = None  # None: the common step of every row is its worker's own
+        self._workers = dictionaries["worker"]
+        self._modes = dictionaries["mode"]
+        self._numbers: dict[int, dict[int, dict[str, ModeStepNumbers]]] = {}  # attempt -> mode code -> worker
+        self._steps: GrowingColumn | None = None  # None: the common step of every row is its worker's own
         self._seen = 0
         self._restored = False
 
@@ -147,7 +147,7 @@ class CommonSteps:
         for (attempt, worker, mode), (mode_steps, steps) in saved.items():
             (code,) = self._modes.codes([mode]).tolist()
             pairs = np.array(mode_steps, dtype=np.int64), np.array(steps, dtype=np.int64)
-            self._of(attempt, code).setdefault(worker, StepNumbers()).add(*pairs)
+            self._of(attempt, code).setdefault(worker, ModeStepNumbers()).add(*pairs)
         self._restored = bool(saved)
 
     # Which steps workers have finished. -----------------------------------------------------------
@@ -229,7 +229,7 @@ class CommonSteps:
         workers = {worker for each in self._numbers.get(attempt, {}).values() for worker in each}
         return first_worker(workers) if workers else ""
 
-    def _of(self, attempt: int, mode: int) -> dict[str, StepNumbers]:
+    def _of(self, attempt: int, mode: int) -> dict[str, ModeStepNumbers]:
         return self._numbers.setdefault(attempt, {}).setdefault(mode, {})
 
     # Following the columns. -----------------------------------------------------------------------
@@ -274,7 +274,7 @@ class CommonSteps:
         changed = False
         for attempt, mode, worker, group in groups:
             of_worker, last = self._of(attempt, mode), lasts[attempt, mode]
-            numbers = of_worker.setdefault(worker, StepNumbers())
+            numbers = of_worker.setdefault(worker, ModeStepNumbers())
             if last and worker == first_worker(of_worker):
                 others = [each for name, each in last.items() if name != worker]
                 if worker not in last:
@@ -300,7 +300,7 @@ class CommonSteps:
         if self._steps is None:
             if not shift.any():
                 return
-            self._steps = Growing("i8")
+            self._steps = GrowingColumn("i8")
             self._steps.extend(own[:first])
         lengths = np.diff(np.append(rows, len(own)))
         self._steps.extend(own[first:] + np.repeat(shift, lengths))

@@ -33,13 +33,13 @@ from tdcore.format import layout
 from tdcore.format.documents import clipped
 from tdcore.sinks.base import announce
 from tdcore.trial.chunk import Chunk, gather
-from tdcore.trial.columns import Growing
+from tdcore.trial.columns import GrowingColumn
 from tdcore.trial.common_steps import CommonSteps
+from tdcore.trial.dictionary import TextDictionaries
 from tdcore.trial.gaps import FileGaps, file_gaps
 from tdcore.trial.index_file import NARROW, WORDS, open_chunks
 from tdcore.trial.intervals import Intervals
-from tdcore.trial.listing import Home, Listing
-from tdcore.trial.vocabulary import Vocabularies
+from tdcore.trial.listing import Home, IndexListing
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
@@ -73,18 +73,18 @@ class Index:
     def __init__(
         self, sink: Sink, root: Path | None = None, *, wait: Callable[[float], None] = time.sleep
     ) -> None:
-        self.vocabularies = Vocabularies()
+        self.dictionaries = TextDictionaries()
         self.file_gaps = FileGaps()
         self._sink = sink
         self._root = root
         self._wait = wait
-        self._columns = {name: Growing(kind) for name, kind in NARROW.items()}
-        self.common = CommonSteps(self._columns, self.vocabularies)
+        self._columns = {name: GrowingColumn(kind) for name, kind in NARROW.items()}
+        self.common = CommonSteps(self._columns, self.dictionaries)
         self._chunks: list[Chunk] = []
         self._starts: list[int] = []  # first row of each chunk
         self._read: dict[tuple[str, int], Intervals] = {}
         self._skipped: dict[tuple[str, int], Intervals] = {}  # parts of those whose rows are not here
-        self._listing = Listing(sink, near=root is not None)
+        self._listing = IndexListing(sink, near=root is not None)
         self.run_id = ""  # set by who has read run.json; files that say another are refused
         self._known_holes: list[Hole] = []
         self._whole: dict[Home, int] = {}  # the highest step that is over
@@ -145,7 +145,7 @@ class Index:
         """Reads what is new and returns how many rows that is. Does not move what `poll` returns next."""
         before = self._rows
         for again in range(_RELISTS + 1):
-            files = self._listing.look(whole=again > 0)
+            files = self._listing.poll(whole=again > 0)
             if files is None:
                 break
             last_try = again == _RELISTS
@@ -166,7 +166,7 @@ class Index:
         self._listing.expect(homes, ended)
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A narrow column over all rows; texts are codes of `vocabularies[name]`; steps are common steps.
+        """A narrow column over all rows; texts are codes of `dictionaries[name]`; steps are common steps.
 
         A view: valid until `advance`.
         """
@@ -179,12 +179,12 @@ class Index:
 
     def texts(self, name: str) -> list[str]:
         """The distinct texts of a narrow column; a code is a position in this list."""
-        return self.vocabularies[name].texts
+        return self.dictionaries[name].texts
 
     def text(self, name: str, row: int) -> str | None:
         """The text of a narrow column at one row."""
         code = int(self._columns[name].array[row])
-        return None if code < 0 else self.vocabularies[name].texts[code]
+        return None if code < 0 else self.dictionaries[name].texts[code]
 
     def wide(self, name: str, rows: Rows) -> pa.ChunkedArray:
         """A column that is not narrow, at these rows, in this order."""
@@ -223,7 +223,7 @@ class Index:
                 continue
             try:
                 chunks, arrays, metadata = open_chunks(
-                    self._sink, self._root, file, wanted, self.vocabularies
+                    self._sink, self._root, file, wanted, self.dictionaries
                 )
             except SinkKeyError:
                 complete = False
@@ -337,9 +337,9 @@ class Index:
         return layout.live_ranges(filter(None, map(layout.parse_index_key, keys)))
 
     def _take_places(self, file: layout.FileRange) -> None:
-        _, arrays, metadata = open_chunks(self._sink, self._root, file, self._here(file), self.vocabularies)
+        _, arrays, metadata = open_chunks(self._sink, self._root, file, self._here(file), self.dictionaries)
         self._check_run(file, metadata)
-        worker = self.vocabularies["worker"].code(file.worker)
+        worker = self.dictionaries["worker"].code(file.worker)
         column = self.column
         mine = np.flatnonzero(
             (column("worker") == worker)
@@ -372,7 +372,7 @@ class Index:
     def _narrow_arrow(self, name: str, rows: Rows) -> pa.Array:
         values = self.column(name)[rows]
         if name in WORDS:
-            return self.vocabularies[name].to_arrow(values)
+            return self.dictionaries[name].to_arrow(values)
         kind = layout.index_schema().field(name).type
         if name in ("offset", "nbytes", "crc32c"):
             return pa.array(values, kind, mask=self._columns["segment"].array[rows] < 0)

@@ -30,8 +30,8 @@ from tdcore.format import layout
 from tdcore.format.documents import clipped
 from tdcore.sinks.run_folder import RunFolder
 from tdcore.trial.chunk import Chunk, whole_column
+from tdcore.trial.dictionary import TextDictionaries
 from tdcore.trial.index_schema import as_type, check_schema
-from tdcore.trial.vocabulary import Vocabularies
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
@@ -106,7 +106,7 @@ def open_chunks(
     root: Path | None,
     file: layout.FileRange,
     wanted: Sequence[tuple[int, int]],
-    vocabularies: Vocabularies,
+    dictionaries: TextDictionaries,
 ) -> tuple[list[Chunk], dict[str, npt.NDArray[Any]], dict[bytes, bytes] | None]:
     """Reads the narrow columns of one index file: its rows as chunks, the arrays by name, and its metadata.
 
@@ -118,7 +118,7 @@ def open_chunks(
     source = _source(sink, root, key)
     parquet = _opened(source, key)
     table = _read(parquet, key, list(NARROW))
-    arrays = _narrow(table, file, vocabularies)
+    arrays = _narrow(table, file, dictionaries)
     tickets = arrays["ticket"]
     keep = np.zeros(len(tickets), dtype=np.bool_)
     for first, last in wanted:
@@ -139,7 +139,7 @@ def open_chunks(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Piece:
+class _RowGroups:
     """Some neighbouring row groups of a file: first row and number of rows; `read` reads columns of them."""
 
     first: int
@@ -147,10 +147,10 @@ class _Piece:
     read: Callable[[Sequence[str]], pa.Table]
 
 
-def _pieces(parquet: pq.ParquetFile, source: Any, key: str) -> list[_Piece]:
+def _pieces(parquet: pq.ParquetFile, source: Any, key: str) -> list[_RowGroups]:
     """The file in pieces of at least _PIECE_ROWS rows, each with a reader of its own: for threads."""
     metadata = parquet.metadata
-    pieces: list[_Piece] = []
+    pieces: list[_RowGroups] = []
     groups: list[int] = []
     first = rows = 0
     for group in range(metadata.num_row_groups):
@@ -158,12 +158,12 @@ def _pieces(parquet: pq.ParquetFile, source: Any, key: str) -> list[_Piece]:
         rows += metadata.row_group(group).num_rows
         if rows >= _PIECE_ROWS or group == metadata.num_row_groups - 1:
             read = partial(_read_groups, source, metadata, key, tuple(groups), rows)
-            pieces.append(_Piece(first=first, rows=rows, read=read))
+            pieces.append(_RowGroups(first=first, rows=rows, read=read))
             first, rows, groups = first + rows, 0, []
     return [piece for piece in pieces if piece.rows]
 
 
-def _chunk(piece: _Piece, rows: Rows | None) -> Chunk:
+def _chunk(piece: _RowGroups, rows: Rows | None) -> Chunk:
     """rows: of the piece, to keep; None for all."""
     level = -1 if piece.rows >= _PIECE_ROWS else 0
     if rows is None or len(rows) == piece.rows:
@@ -286,7 +286,7 @@ def _check_statistic(column: pa.ChunkedArray, name: str) -> None:
 
 
 def _narrow(
-    table: pa.Table, file: layout.FileRange, vocabularies: Vocabularies
+    table: pa.Table, file: layout.FileRange, dictionaries: TextDictionaries
 ) -> dict[str, npt.NDArray[Any]]:
     """The narrow columns as NumPy arrays, checked."""
     arrays: dict[str, npt.NDArray[Any]] = {}
@@ -295,7 +295,7 @@ def _narrow(
         if name in WORDS:
             words = column.dictionary.to_pylist()
             _check_words(name, words, file)
-            codes = np.append(vocabularies[name].codes(words), -1)
+            codes = np.append(dictionaries[name].codes(words), -1)
             indices = column.indices
             if indices.null_count:
                 indices = indices.fill_null(len(words))

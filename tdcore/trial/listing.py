@@ -1,10 +1,11 @@
-"""Listing: which index files have come, found with as few requests as possible.
+"""IndexListing: finds new index files with as few requests as possible.
 
-A place that is far away answers a listing in pages of 1,000 keys. Names of index files grow with their
-tickets, so that new files of one worker and attempt (a *home*) stand behind the last one that was read, and
-one short request per home that still goes on finds them. Where homes are more than the pages of a whole
-listing, the whole listing is taken. A file that merges read and unread rows stands before the last one: the
-hole that it leaves, the home's end, or every thirtieth look finds it. Threads: belongs to one Index.
+A remote place returns a listing in pages of 1,000 keys. Names of index files are sorted by their tickets, so
+new files of one worker and attempt (a *home*) come after the last one that was read: one short request for
+each home that has not ended finds them. If there are more homes than pages, the whole listing is read
+instead. A merged file with read and unread rows comes before the last one. It is found because of the hole
+that it leaves, at the end of the home, or by the whole listing at every thirtieth poll. Threads: belongs to
+one Index.
 """
 
 from __future__ import annotations
@@ -18,70 +19,70 @@ from tdcore.trial.fetch import fetch_all
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["Home", "Listing"]
+__all__ = ["Home", "IndexListing"]
 
 Home: TypeAlias = "tuple[str, int]"  # worker and attempt
 
 _PAGE_KEYS = 1000
-_WHOLE_EVERY = 30  # looks
+_WHOLE_EVERY = 30  # polls
 
 
-class Listing:
-    """sink: where the run is. near: whether that is this machine, where a whole listing costs nothing."""
+class IndexListing:
+    """sink: of the run. near: whether it is on this machine, where a whole listing is cheap."""
 
     def __init__(self, sink: Sink, *, near: bool) -> None:
         self._sink = sink
         self._near = near
-        self._homes: set[Home] | None = None  # that are known of; None: nobody has told
+        self._homes: set[Home] | None = None  # None before expect()
         self._ended: set[Home] = set()
         self._closed: set[Home] = set()  # ended, and listed to their end
         self._last: dict[Home, str] = {}  # the last key of each home that was read
         self._whole: list[str] | None = None  # the newest whole listing that was read
-        self._keys = 0  # about how many there are
-        self._parts_since = 0  # looks since the last whole listing
-        self._looked: list[layout.FileRange] = []
-        self._looked_whole: list[str] | None = None
-        self._looked_ended: set[Home] = set()
+        self._keys = 0  # number of keys, about
+        self._parts_since = 0  # polls since the last whole listing
+        self._found: list[layout.FileRange] = []
+        self._found_whole: list[str] | None = None
+        self._found_ended: set[Home] = set()
 
     def expect(self, homes: Iterable[Home], ended: Iterable[Home]) -> None:
-        """Which homes there are, and which of them get no more rows: those are listed once more."""
+        """Set which homes exist, and which of them have ended: ended ones are listed once more."""
         self._homes = {(worker, attempt) for worker, attempt in homes if layout.valid_worker(worker)}
         self._ended = set(ended)
         self._closed &= self._ended
 
-    def look(self, *, whole: bool = False) -> list[layout.FileRange] | None:
-        """Index files of which some may be new; None when nothing has changed. whole: all that there are."""
-        self._looked_ended = set(self._ended)
+    def poll(self, *, whole: bool = False) -> list[layout.FileRange] | None:
+        """Index files, some of which may be new; None if nothing has changed. whole: list all files."""
+        self._found_ended = set(self._ended)
         homes = self._open_homes()
         if homes is not None and not whole:
-            self._looked_whole = None
+            self._found_whole = None
             keys = [key for part in fetch_all(self._sink, self._new_keys, homes) for key in part]
             self._parts_since += 1
         else:
-            keys = self._looked_whole = self._sink.list(layout.INDEX_PREFIX)
+            keys = self._found_whole = self._sink.list(layout.INDEX_PREFIX)
         unchanged = not whole and (keys == self._whole or not keys)
-        self._looked = [] if unchanged else [file for file in map(layout.parse_index_key, keys) if file]
-        if whole or self._looked:
-            return self._looked
+        self._found = [] if unchanged else [file for file in map(layout.parse_index_key, keys) if file]
+        if whole or self._found:
+            return self._found
         self.accept()
         return None
 
     def accept(self) -> None:
-        """What the last look found was read."""
-        if self._looked_whole is not None:
-            self._whole = self._looked_whole
-            self._keys = len(self._looked_whole)
+        """The files of the last poll were read."""
+        if self._found_whole is not None:
+            self._whole = self._found_whole
+            self._keys = len(self._found_whole)
             self._parts_since = 0
-            self._closed |= self._looked_ended
+            self._closed |= self._found_ended
         else:
-            self._keys += len(self._looked)
-            self._closed |= self._looked_ended & ((self._homes or set()) | set(self._last))
-        for file in self._looked:
+            self._keys += len(self._found)
+            self._closed |= self._found_ended & ((self._homes or set()) | set(self._last))
+        for file in self._found:
             home = (file.worker, file.attempt)
             self._last[home] = max(self._last.get(home, ""), file.index_key)
 
     def _open_homes(self) -> list[Home] | None:
-        """Homes to list one by one; None when a whole listing is better."""
+        """Homes to list one by one; None if a whole listing needs fewer requests."""
         if self._near or self._homes is None or self._whole is None or self._parts_since >= _WHOLE_EVERY:
             return None
         homes = sorted((self._homes | set(self._last)) - self._closed)

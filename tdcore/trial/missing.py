@@ -15,7 +15,7 @@ from tdcore.trial.worker_order import worker_order
 
 if TYPE_CHECKING:
     from tdcore.trial.index import Hole, Index
-    from tdcore.trial.progress import Progress
+    from tdcore.trial.progress import RunProgress
 
 __all__ = ["Missing", "find_missing"]
 
@@ -48,7 +48,7 @@ class Missing:
 
 
 def find_missing(
-    index: Index, progress: Progress, notes: Iterable[tuple[str, int, Mapping[str, Any]]]
+    index: Index, progress: RunProgress, notes: Iterable[tuple[str, int, Mapping[str, Any]]]
 ) -> list[Missing]:
     """What is missing, as of what index and progress have read; by attempt and worker.
 
@@ -99,7 +99,9 @@ def _counted(gap: Gap) -> Missing:
     )
 
 
-def _left_out(progress: Progress, notes: Iterable[tuple[str, int, Mapping[str, Any]]]) -> Iterator[Missing]:
+def _left_out(
+    progress: RunProgress, notes: Iterable[tuple[str, int, Mapping[str, Any]]]
+) -> Iterator[Missing]:
     for worker, attempt, said in notes:
         left_out = left_out_of(said)
         if left_out is not None:

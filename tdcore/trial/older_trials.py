@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from tdcore.errors import UnsupportedFeature
-from tdcore.trial import opening
+from tdcore.trial import trial_factory
 from tdcore.trial.trial import Trial
 
 __all__ = ["LocalTrial", "S3Trial", "create_trial"]
@@ -58,7 +58,7 @@ def create_trial(
         )
     place = path.strip() if isinstance(path, str) else path
     options = {"range_steps": range_steps, "wait": wait, "compat": True, **options}
-    return opening.create_trial(place, name, **options)
+    return trial_factory.create_trial(place, name, **options)
 
 
 class LocalTrial(Trial):

@@ -23,16 +23,16 @@ import numpy.typing as npt
 from tdcore.errors import ConfigError, RunCorrupt
 from tdcore.format import layout
 from tdcore.format.documents import clipped
-from tdcore.trial.segments import FetchedSegments, MappedSegments, Place, Segments
+from tdcore.trial.segments import FetchedSegments, MappedSegments, SegmentRange, Segments
 
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["Payloads", "Piece", "numpy_dtype"]
+__all__ = ["PayloadPart", "Payloads", "numpy_dtype"]
 
 Array = npt.NDArray[Any]
 
-_NOWHERE = Place("", 0, 0)
+_NOWHERE = SegmentRange("", 0, 0)
 _NUMPY = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
     "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "C64": "<c8", "C128": "<c16",
@@ -42,7 +42,7 @@ _MAX_DIMENSIONS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class PayloadPart:
     """One part of a tensor, as a row of the index has it.
 
     shape: of the whole tensor. elements: of this part.
@@ -95,11 +95,11 @@ class Payloads:
         self._segments: Segments = FetchedSegments(sink) if root is None else MappedSegments(root, run_id)
         self._verify = verify
 
-    def holds(self, piece: Piece) -> bool:
+    def holds(self, piece: PayloadPart) -> bool:
         """Whether a piece can be read without a request."""
         return self._segments.holds(_place(piece))
 
-    def expect(self, pieces: Sequence[Piece]) -> int:
+    def expect(self, pieces: Sequence[PayloadPart]) -> int:
         """These will be read now, in this order: a hint, which saves requests where the run is far away.
 
         Returns for how many of them, from the first on, the hint was taken; give the others later. What is
@@ -107,7 +107,9 @@ class Payloads:
         """
         return self._segments.expect([_place(piece) for piece in pieces])
 
-    def read(self, pieces: Sequence[Piece], dtype: str, shape: Sequence[int] | None, what: str) -> Array:
+    def read(
+        self, pieces: Sequence[PayloadPart], dtype: str, shape: Sequence[int] | None, what: str
+    ) -> Array:
         """The tensor made of all its parts, in order. Read-only.
 
         what: names the tensor and step in messages. Raises RunCorrupt when anything does not fit,
@@ -135,7 +137,7 @@ class Payloads:
         views = [self._bytes(piece, what) for piece in pieces]
         return _assembled(views, kind, dims, what)
 
-    def _bytes(self, piece: Piece, what: str) -> memoryview:
+    def _bytes(self, piece: PayloadPart, what: str) -> memoryview:
         """The bytes of one part, checked."""
         if piece.elements == 0:
             return memoryview(b"")
@@ -143,7 +145,7 @@ class Payloads:
             key = layout.segment_key(piece.worker, piece.segment)
         except ValueError as error:
             raise RunCorrupt(f"{what}: {clipped(str(error), 400)}") from error
-        place = Place(key, piece.offset, piece.nbytes)
+        place = SegmentRange(key, piece.offset, piece.nbytes)
         view, got = self._checked(place)
         wanted = piece.nbytes, piece.crc32c if self._verify else 0
         if (len(view), got) != wanted and self._segments.forget(place.key):
@@ -161,17 +163,17 @@ class Payloads:
             )
         return view
 
-    def _checked(self, place: Place) -> tuple[memoryview, int]:
+    def _checked(self, place: SegmentRange) -> tuple[memoryview, int]:
         """The bytes of a place, and their checksum where it matters."""
         view = self._segments.read(place) if place.offset >= 0 else memoryview(b"")
         return view, _crc32c(view) if self._verify else 0
 
 
-def _place(piece: Piece) -> Place:
+def _place(piece: PayloadPart) -> SegmentRange:
     """Where a piece is, as far as what the row says makes sense."""
     if piece.nbytes <= 0 or layout.parse_segment_name(piece.segment) is None:
         return _NOWHERE
-    return Place(layout.segment_key(piece.worker, piece.segment), piece.offset, piece.nbytes)
+    return SegmentRange(layout.segment_key(piece.worker, piece.segment), piece.offset, piece.nbytes)
 
 
 def _crc32c(data: memoryview) -> int:

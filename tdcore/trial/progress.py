@@ -1,22 +1,23 @@
-"""Progress: how far each worker of a run is, which steps are complete, and whether the run still goes on.
+"""RunProgress: how far each worker of a run is, which steps are complete, and whether the run still goes on.
 
-A step is complete for a worker when the worker has said that it is over, has ended, or has added nothing for
-a while (`settle`): a step's tensors reach the index in pieces, those of devices later than others, and no row
-says "that was the last one". Of a worker that says nothing of steps, what wrote the run being no hook, a step
-is complete when it has saved something of a later one. Rows of a step that its worker has not marked as over
-may come after rows of later steps.
+A step is complete for a worker when the worker has marked it as over, has ended, or has added nothing for a
+while (`settle`): the tensors of a step reach the index in pieces, those of devices later than others, and no
+row is marked as the last one. If a worker marks no steps, because the run was not written by a hook, a step
+is complete when the worker has saved something of a later one. Rows of a step that is not marked as over may
+come after rows of later steps.
 
-A step is complete when it is so for every worker that is expected: those that run.json names, and those that
-have shown themselves. Each worker counts its own global steps, so a step of several workers is identified by
-(attempt, mode, mode step): see common_steps.py. A worker that has not saved a step has passed it when it has
-finished a later step of the mode, or a step of another mode that is later in the common numbering. Not waited
-for is a worker
-- whose attempt has ended: it left an end file, after all its rows;
-- that fell behind the others and of which nothing has come for ten times `settle`, when its process is known
-  to be gone, or for a minute (or ten times `settle`, if that is longer) when its machine is another one;
-- of which nothing has come at all for ten times `settle` since this reader looks.
-A worker whose process is known to live is waited for. Rows of one that comes back are read as any. Threads:
-belongs to one Trial.
+A step is complete when it is complete for every expected worker: those in run.json, and those with a claim or
+rows. Each worker counts its own global steps, so a step of several workers is identified by (attempt, mode,
+mode step): see common_steps.py. A worker that has not saved a step has passed it when it has finished a later
+step of the mode, or a step of another mode that is later in the common numbering. A worker is not waited for
+
+- after its attempt has ended: it left an end file, after all its rows;
+- if it fell behind the others and nothing has come for ten times `settle`, when its process is known to be
+  gone, or for a minute (or ten times `settle`, if that is longer) when its machine is another one;
+- if nothing at all has come for ten times `settle` since this reader was opened.
+
+A worker whose process is known to be alive is always waited for. Rows of a worker that comes back are read
+like all others. Threads: belongs to one Trial.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ from tdcore.trial.index import Index, Rows
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["Progress", "RunStatus"]
+__all__ = ["RunProgress", "RunStatus"]
 
 RunStatus = Literal["running", "ended", "died"]
 Mask = npt.NDArray[np.bool_]
 
 _CLAIM = re.compile(r"attempts/(\d{4})-([A-Za-z0-9][A-Za-z0-9_.-]{0,127})\.json", re.ASCII)
-_FAR_SECONDS = 60.0  # of silence: longer than clocks of two machines differ
+_FAR_SECONDS = 60.0  # without rows: longer than the clocks of two machines differ
 _ALWAYS = np.iinfo(np.int64).max
 _PATIENCE = (
     10  # times `settle`: when a silent worker no longer holds others back, or a lost process is given up
@@ -67,7 +68,7 @@ _PATIENCE = (
 
 
 class _Frontier:
-    """The last step of one worker in one attempt, as it counts itself, and when its rows last arrived."""
+    """The last own step of one worker in one attempt, and when its rows last arrived."""
 
     __slots__ = ("arrived", "saved_ns", "step")
 
@@ -77,8 +78,8 @@ class _Frontier:
         self.saved_ns = saved_ns
 
 
-class Progress:
-    """sink, index: of the run. settle: see the module's text. clock: monotonic seconds."""
+class RunProgress:
+    """sink, index: of the run. settle: see the module's docstring. clock: monotonic seconds."""
 
     def __init__(self, sink: Sink, index: Index, settle: timedelta, clock: Callable[[], float]) -> None:
         self.run: Run = _read_run(sink)
@@ -90,14 +91,14 @@ class Progress:
         self._clock = clock
         self._opened = clock()
         self._claims: dict[int, set[str]] = {}
-        self._said: dict[tuple[str, int], Mapping[str, Any]] = {}
+        self._claim_contents: dict[tuple[str, int], Mapping[str, Any]] = {}
         self._frontiers: dict[tuple[int, str], _Frontier] = {}
         self._seen = 0
 
     def read_documents(self) -> None:
-        """Reads what the small files say now.
+        """Read the small files.
 
-        Call it before the index is read: then an ended run is read to its end.
+        Call it before the index is read, so that an ended run is read to its end.
         """
         ends, claimed = fetch_all(self._sink, self._sink.list, [layout.END_PREFIX, "attempts/"])
         self.ends = read_ends(self._sink, ends, self.ends, self.run.run_id)
@@ -116,7 +117,7 @@ class Progress:
         self._index.expect(homes, self.ends)
 
     def read_rows(self) -> None:
-        """Takes in the rows that the index has got since the last call."""
+        """Process the rows that the index has read since the last call."""
         index, known = self._index, self._seen
         self._seen = len(index)
         if known == self._seen:
@@ -137,29 +138,29 @@ class Progress:
 
     @property
     def latest_attempt(self) -> int:
-        """The highest attempt that is known; -1 when there is none."""
+        """The highest known attempt; -1 if there is none."""
         numbers = [attempt.number for attempt in self.run.attempts]
         return max([*numbers, *self._claims, *(attempt for attempt, _ in self._frontiers)], default=-1)
 
     @property
     def attempts(self) -> list[int]:
-        """All attempts that are known, sorted."""
+        """All known attempts, sorted."""
         numbers = {attempt.number for attempt in self.run.attempts}
         return sorted(numbers | set(self._claims) | {attempt for attempt, _ in self._frontiers})
 
     @property
     def homes(self) -> set[tuple[str, int]]:
-        """Every (worker, attempt) that has shown itself."""
+        """Every (worker, attempt) with a claim or rows."""
         claimed = {(worker, attempt) for attempt, workers in self._claims.items() for worker in workers}
         return claimed | {(worker, attempt) for attempt, worker in self._frontiers}
 
     def workers(self, attempt: int) -> set[str]:
-        """Workers that take part in an attempt, as far as they have shown themselves."""
+        """Workers of an attempt with a claim or rows."""
         seen = {worker for number, worker in self._frontiers if number == attempt}
         return seen | self._claims.get(attempt, set())
 
     def world_size(self, attempt: int) -> int:
-        """How many workers the training has, as it said itself."""
+        """Number of workers of the training, from run.json."""
         entry = self._entry(attempt)
         return 1 if entry is None else entry.world_size
 
@@ -222,7 +223,7 @@ class Progress:
         frontier = self._frontiers.get((attempt, worker))
         if frontier is None:
             return self._bound_without_rows(attempt, worker)
-        if behind and self._is_given_up(attempt, worker, frontier):
+        if behind and self._is_lost(attempt, worker, frontier):
             return int(_ALWAYS)
         whole = self._index.whole_step(worker, attempt)
         if self._settled(frontier):
@@ -235,8 +236,8 @@ class Progress:
         whole = self._index.whole_step(worker, attempt)
         return -int(_ALWAYS) if whole is None else whole + 1
 
-    def _is_given_up(self, attempt: int, worker: str, frontier: _Frontier) -> bool:
-        """Whether a worker that has not ended will most likely add nothing more; see the module's text."""
+    def _is_lost(self, attempt: int, worker: str, frontier: _Frontier) -> bool:
+        """Whether a worker that has not ended will most likely add nothing; see the module's docstring."""
         if not self._is_silent(attempt, [frontier]):
             return False
         (claim,) = self.claims([(worker, attempt)]).values()
@@ -265,7 +266,7 @@ class Progress:
         return "died" if self._vanished(attempt) else "running"
 
     def silent(self) -> list[tuple[str, int]]:
-        """Workers that have not ended in an attempt, and of which nothing of it has come for a while."""
+        """Workers that have not ended in an attempt, and have added nothing to it for a while."""
         claimed = {(attempt, worker) for attempt, workers in self._claims.items() for worker in workers}
         found = []
         for attempt, worker in sorted(claimed | set(self._frontiers)):
@@ -276,20 +277,18 @@ class Progress:
         return found
 
     def claims(self, homes: Collection[tuple[str, int]]) -> dict[tuple[str, int], Mapping[str, Any]]:
-        """What each (worker, attempt) said of itself when it began; see read_claim.
+        """The claim that each (worker, attempt) wrote at its start; see read_claim.
 
-        It is written once, and read once.
+        A claim is written once, and read once.
         """
-        new = [home for home in dict.fromkeys(homes) if home not in self._said]
+        new = [home for home in dict.fromkeys(homes) if home not in self._claim_contents]
         announce(self._sink, [claim_key(*home) for home in new])
         for home in new:
-            self._said[home] = read_claim(self._sink, *home)
-        return {home: self._said[home] for home in homes}
+            self._claim_contents[home] = read_claim(self._sink, *home)
+        return {home: self._claim_contents[home] for home in homes}
 
     def _vanished(self, attempt: int) -> bool:
-        """The process is not there any more and nothing has come for a while: power failure, both processes
-        killed.
-        """
+        """Whether the process is gone and nothing has come for a while, as after a power failure."""
         entry = self._entry(attempt)
         mine = [frontier for (number, _), frontier in self._frontiers.items() if number == attempt]
         if entry is None or not self._is_silent(attempt, mine):

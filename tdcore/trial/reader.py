@@ -1,6 +1,4 @@
-"""Reader: what Trial and Tensor stand on: the index, the rows that are shown, progress and payloads of one
-run.
-"""
+"""Reader: the index, the view, the progress and the payloads of one run, for Trial and Tensor."""
 
 from __future__ import annotations
 
@@ -18,12 +16,12 @@ from tdcore.errors import ConfigError, InvalidAttempt, InvalidWorker
 from tdcore.modes import ModeKeys
 from tdcore.trial.captures import resolve
 from tdcore.trial.index import Index, Rows
-from tdcore.trial.merged import merged_table
+from tdcore.trial.merge_stats import merged_table
 from tdcore.trial.payload import Payloads
-from tdcore.trial.place import pause
-from tdcore.trial.progress import Progress
+from tdcore.trial.progress import RunProgress
+from tdcore.trial.run_location import poll_interval
 from tdcore.trial.statistics import stats_table
-from tdcore.trial.steps import StepState
+from tdcore.trial.step_state import StepState
 from tdcore.trial.view import View
 from tdcore.trial.worker_order import worker_order
 
@@ -34,10 +32,7 @@ __all__ = ["Reader"]
 
 
 class Reader:
-    """Threads: one.
-
-    See create_trial for the parameters. wait, clock: time, so that tests can do without it.
-    """
+    """Reads one run. See create_trial for the parameters. wait, clock: for tests. Threads: one."""
 
     def __init__(
         self,
@@ -55,7 +50,7 @@ class Reader:
     ) -> None:
         self.sink = sink
         self.index = Index(sink, root, wait=wait)
-        self.progress = Progress(sink, self.index, settle, clock)
+        self.progress = RunProgress(sink, self.index, settle, clock)
         self.view = View(self.index, attempt, step_range)
         self.payloads = Payloads(sink, root, run_id=lambda: self.index.run_id, verify=verify)
         self.attempt = attempt
@@ -63,12 +58,12 @@ class Reader:
         self.frozen = False
         self.wait = wait
         self.clock = clock
-        self.pause = pause(root, near=0.2)
+        self.pause = poll_interval(root, near=0.2)
         self._refresh_interval = refresh_interval.total_seconds()
         self._refreshed: float | None = None
 
     def refresh(self) -> None:
-        """Takes in what the run has now."""
+        """Read everything that was added to the run."""
         self.progress.read_documents()
         self.index.advance()
         self.progress.read_rows()
@@ -76,7 +71,7 @@ class Reader:
         self._refreshed = self.clock()
 
     def auto_refresh(self) -> None:
-        """Refreshes unless that is switched off or was done a moment ago."""
+        """Refresh, unless the reader is frozen or was refreshed within refresh_interval."""
         if self.frozen and self._refreshed is not None:
             return
         if self._refreshed is None or self.clock() - self._refreshed >= self._refresh_interval:
@@ -85,7 +80,7 @@ class Reader:
     # Steps. ---------------------------------------------------------------------------------------
 
     def complete(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Which of these rows are of steps that no worker will add to."""
+        """Which of these rows are of complete steps."""
         return self.progress.complete(rows)
 
     def steps_of(self, rows: Rows, mode: ModeKeys) -> list[int]:
@@ -93,11 +88,11 @@ class Reader:
         index = self.index
         if mode is ModeKeys.GLOBAL:
             return [int(step) for step in np.unique(index.column("step")[self.view.meant(rows)]).tolist()]
-        rows = rows[index.column("mode")[rows] == index.vocabularies["mode"].code(mode.name)]
+        rows = rows[index.column("mode")[rows] == index.dictionaries["mode"].code(mode.name)]
         return [int(step) for step in np.unique(index.column("mode_step")[rows]).tolist()]
 
     def steps(self, mode: ModeKeys, *, incomplete: bool) -> list[int]:
-        """Steps with anything saved; those that may still grow only with incomplete=True."""
+        """Steps with saved tensors. incomplete: also steps that are not complete yet."""
         rows = self.view.mode_rows
         return self.steps_of(rows if incomplete else rows[self.complete(rows)], mode)
 
@@ -106,7 +101,7 @@ class Reader:
         return max(self.steps(mode, incomplete=False), default=None)
 
     def state(self, step: int, mode: ModeKeys) -> StepState:
-        """What is known of a step, from what was read."""
+        """State of a step, as of the last refresh."""
         rows = self.view.mode_rows
         done = rows[self.complete(rows)]
         if len(self.view.at_step(done, step, mode.name)):
@@ -121,7 +116,7 @@ class Reader:
     # Rows. ----------------------------------------------------------------------------------------
 
     def workers(self) -> list[str]:
-        """Workers that have saved anything that is shown."""
+        """Workers with visible rows."""
         texts = self.index.texts("worker")
         codes = np.unique(self.index.column("worker")[self.view.visible]).tolist()
         return sorted((texts[code] for code in codes), key=worker_order)
@@ -135,7 +130,7 @@ class Reader:
         workers: Iterable[str] | None = None,
         attempt: int | None = None,
     ) -> Rows:
-        """Shown rows that pass all filters. names: codes. attempt: that one instead of what is shown."""
+        """Visible rows that pass all filters. names: codes. attempt: rows of this attempt instead."""
         index = self.index
         if attempt is not None:
             self.check_attempt(attempt)
@@ -146,17 +141,17 @@ class Reader:
         if names is not None:
             rows = rows[_among(index.column("name")[rows], names, len(index.texts("name")))]
         if mode is not None and mode is not ModeKeys.GLOBAL:
-            rows = rows[index.column("mode")[rows] == index.vocabularies["mode"].code(mode.name)]
+            rows = rows[index.column("mode")[rows] == index.dictionaries["mode"].code(mode.name)]
         if steps is not None:
             of_mode = mode is not None and mode is not ModeKeys.GLOBAL
             rows = rows[_in_steps(index.column("mode_step" if of_mode else "step")[rows], steps)]
             rows = rows if of_mode else self.view.meant(rows)
         if kinds is not None:
-            vocabulary = index.vocabularies["kind"]
-            codes = [vocabulary.code(kind.lower()) for kind in kinds]
-            rows = rows[_among(index.column("kind")[rows], codes, len(vocabulary))]
+            dictionary = index.dictionaries["kind"]
+            codes = [dictionary.code(kind.lower()) for kind in kinds]
+            rows = rows[_among(index.column("kind")[rows], codes, len(dictionary))]
         if workers is not None:
-            known = index.vocabularies["worker"]
+            known = index.dictionaries["worker"]
             wanted = list(workers)
             unknown = [worker for worker in wanted if known.code(worker) < 0]
             if unknown:
@@ -169,16 +164,16 @@ class Reader:
         return rows
 
     def saved(self, rows: Rows) -> Rows:
-        """Those of `rows` that hold a value or at least its statistics: not absent, not skipped."""
-        vocabulary = self.index.vocabularies["status"]
-        codes = [vocabulary.code(status) for status in ("ok", "lost")]
+        """The rows with a value or at least its statistics: not absent, not skipped."""
+        dictionary = self.index.dictionaries["status"]
+        codes = [dictionary.code(status) for status in ("ok", "lost")]
         found: Rows = rows[np.isin(self.index.column("status")[rows], codes)]
         return found
 
     def tensors_only(self, rows: Rows) -> Rows:
-        """Without the rows that hold a saved reduction of another tensor."""
+        """The rows without saved reductions of other tensors."""
         found: Rows = rows[
-            self.index.column("kind")[rows] != self.index.vocabularies["kind"].code("reduction")
+            self.index.column("kind")[rows] != self.index.dictionaries["kind"].code("reduction")
         ]
         return found
 
@@ -187,7 +182,7 @@ class Reader:
         return stats_table(self.index, resolve(self.index, rows), columns)
 
     def merged(self, rows: Rows, columns: Sequence[str] | None = None) -> pa.Table:
-        """Statistics of the tensors whose parts on all workers these rows are."""
+        """Statistics of whole tensors. rows: of their parts on all workers."""
         return merged_table(self.index, resolve(self.index, rows), columns)
 
     def check_attempt(self, attempt: int) -> None:

@@ -1,6 +1,6 @@
-"""Segments: the files that payloads lie in. Mapped where they are local, read in ranges where they are not.
+"""Segments: access to the files with payloads, memory-mapped in a local run, read in ranges in a remote one.
 
-Threads: an object belongs to one reader; what it gives out may go anywhere and stays valid.
+Threads: an object belongs to one reader. Any thread may use the memory that it returns, which stays valid.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from tdcore.trial.fetch import fetch_all
 if TYPE_CHECKING:
     from tdcore.sinks import Sink
 
-__all__ = ["HELD_BYTES", "FetchedSegments", "MappedSegments", "Place", "Segments", "joined"]
+__all__ = ["HELD_BYTES", "FetchedSegments", "MappedSegments", "SegmentRange", "Segments", "joined"]
 
-HELD_BYTES = 256 << 20  # of segments that are not local
-_AHEAD_BYTES = 64 << 20  # so much is asked for at once
+HELD_BYTES = 256 << 20  # of remote segments
+_AHEAD_BYTES = 64 << 20  # requested at a time
 _MAPPED_SEGMENTS = 64
-_RUN_ID = re.compile(rb'\{"__metadata__":\{"run_id":"([^"\\]{1,128})"')  # how a header of ours begins
+_RUN_ID = re.compile(
+    rb'\{"__metadata__":\{"run_id":"([^"\\]{1,128})"'
+)  # start of a header that tdcore writes
 _RUN_ID_BYTES = 256
-_GAP_BYTES = 1 << 20  # what lies closer together than this is one request
-_MAX_WINDOW_BYTES = 8 << 20  # of what is fetched beyond what was asked for
-_BLOCK_BYTES = 64 << 10  # requests begin and end at multiples of this: the neighbours come along
+_GAP_BYTES = 1 << 20  # ranges with a smaller gap are joined into one request
+_MAX_WINDOW_BYTES = 8 << 20  # that are fetched in addition to the requested bytes
+_BLOCK_BYTES = 64 << 10  # requests begin and end at multiples of this
 
 
-class Place(NamedTuple):
-    """Some bytes of a segment."""
+class SegmentRange(NamedTuple):
+    """A range of bytes in a segment."""
 
     key: str
     offset: int
@@ -42,25 +44,25 @@ class Place(NamedTuple):
 
 
 class Segments(Protocol):
-    """Where payloads come from."""
+    """The segments of one run."""
 
-    def holds(self, place: Place) -> bool:
-        """Whether reading these bytes takes no request."""
+    def holds(self, place: SegmentRange) -> bool:
+        """Whether these bytes can be read without a request."""
         ...
 
-    def expect(self, places: Sequence[Place]) -> int:
-        """These will be read now, in this order: a hint, so that they come in few requests.
+    def expect(self, places: Sequence[SegmentRange]) -> int:
+        """Hint that these ranges will be read next, in this order, so that few requests are needed.
 
-        Returns for how many of them, from the first on, the hint was taken. What is gone fails in `read`.
+        Returns how many of them, from the first on, were fetched. A missing segment fails in `read`.
         """
         ...
 
-    def read(self, place: Place) -> memoryview:
-        """The bytes, fewer where the segment ends before. SinkKeyError when there is no such segment."""
+    def read(self, place: SegmentRange) -> memoryview:
+        """The bytes, fewer if the segment ends before. Raises SinkKeyError if it does not exist."""
         ...
 
     def forget(self, key: str) -> bool:
-        """Lets go of what is held of a segment. Whether reading it again may give other bytes."""
+        """Drop the held bytes of a segment. True if reading it again may return other bytes."""
         ...
 
 
@@ -73,15 +75,15 @@ class MappedSegments:
         self._folder = RunFolder(root)
         self._open: OrderedDict[str, memoryview] = OrderedDict()  # least recently used first
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, place: SegmentRange) -> bool:
         """See Segments.holds."""
         return True
 
-    def expect(self, places: Sequence[Place]) -> int:
+    def expect(self, places: Sequence[SegmentRange]) -> int:
         """See Segments.expect. The kernel reads ahead by itself."""
         return len(places)
 
-    def read(self, place: Place) -> memoryview:
+    def read(self, place: SegmentRange) -> memoryview:
         """See Segments.read."""
         held = self._open.get(place.key)
         if held is None or not self._still_backed(place.key, held):
@@ -96,7 +98,7 @@ class MappedSegments:
         return False
 
     def _still_backed(self, key: str, held: memoryview) -> bool:
-        """False when a mapped file was cut since: to touch what is mapped beyond its end is fatal."""
+        """False if a mapped file was truncated: an access beyond its end would kill the process."""
         try:
             return (self._root / key).lstat().st_size >= len(held)
         except OSError:
@@ -116,10 +118,10 @@ class MappedSegments:
         except (OSError, ValueError) as error:  # ValueError: larger than this machine can map
             reason = error.strerror if isinstance(error, OSError) else error
             raise RunCorrupt(f"{key} cannot be read: {reason}; check its owner and mode") from error
-        said, run_id = _run_of(mapped), self._run_id()
-        if said and run_id and said != run_id:
+        found, run_id = _run_of(mapped), self._run_id()
+        if found and run_id and found != run_id:
             raise RunCorrupt(
-                f"{key} is of run {said[:64]!r}, run.json of {run_id[:64]!r}: the file was put here from "
+                f"{key} is of run {found[:64]!r}, run.json of {run_id[:64]!r}: the file was put here from "
                 "another run; remove it, and copy runs as a whole"
             )
         return mapped
@@ -138,15 +140,15 @@ class FetchedSegments:
         self._sink = sink
         self._held_bytes = held_bytes
         self._bytes = 0
-        self._before = Place("", 0, 0)  # what the last single read fetched
+        self._before = SegmentRange("", 0, 0)  # what the last single read fetched
         self._blocks: OrderedDict[tuple[str, int], memoryview] = OrderedDict()  # least recently used first
         self._firsts: defaultdict[str, list[int]] = defaultdict(list)  # of the blocks held of each segment
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, place: SegmentRange) -> bool:
         """See Segments.holds."""
         return place.nbytes == 0 or self._block(place) is not None
 
-    def expect(self, places: Sequence[Place]) -> int:
+    def expect(self, places: Sequence[SegmentRange]) -> int:
         """See Segments.expect. Takes what fits well into memory."""
         lacking: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         taken = cost = 0
@@ -163,7 +165,7 @@ class FetchedSegments:
                 self._hold(key, first, block)
         return taken
 
-    def read(self, place: Place) -> memoryview:
+    def read(self, place: SegmentRange) -> memoryview:
         """See Segments.read."""
         block = self._block(place)
         if block is None:
@@ -171,7 +173,7 @@ class FetchedSegments:
             (fetched,) = self._sink.get_ranges(place.key, [(first, nbytes)])
             block = first, memoryview(fetched)
             self._hold(place.key, *block)
-            self._before = Place(place.key, first, nbytes)
+            self._before = SegmentRange(place.key, first, nbytes)
         first, data = block
         return data[place.offset - first : place.offset - first + place.nbytes]
 
@@ -181,7 +183,7 @@ class FetchedSegments:
             self._drop(key, first)
         return True
 
-    def _window(self, place: Place) -> int:
+    def _window(self, place: SegmentRange) -> int:
         """How many bytes to fetch for a place: ever more while reads follow one another."""
         before = self._before
         if place.key != before.key or not 0 <= place.offset - before.offset <= before.nbytes + _GAP_BYTES:
@@ -195,7 +197,7 @@ class FetchedSegments:
         except SinkKeyError:  # merged away, or lost: whoever reads it finds out
             return []
 
-    def _block(self, place: Place) -> tuple[int, memoryview] | None:
+    def _block(self, place: SegmentRange) -> tuple[int, memoryview] | None:
         """The held block that has all of a place, and its offset."""
         firsts = self._firsts.get(place.key)
         at = bisect_right(firsts, place.offset) - 1 if firsts else -1
@@ -225,7 +227,7 @@ class FetchedSegments:
             del self._firsts[key]
 
 
-def _cost(place: Place, before: Place | None) -> int:
+def _cost(place: SegmentRange, before: SegmentRange | None) -> int:
     """About how many bytes it takes to fetch a place after another one."""
     if before is not None and before.key == place.key:
         gap = place.offset - before.offset - before.nbytes

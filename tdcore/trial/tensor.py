@@ -17,14 +17,14 @@ import pyarrow as pa
 from tdcore.errors import TensorUnavailableForStep
 from tdcore.modes import ModeKeys
 from tdcore.text.short_repr import how_many
-from tdcore.trial.boxes import Shard
+from tdcore.trial.cupy_arrays import checked_device, to_cupy
+from tdcore.trial.global_tensor import GlobalTensor
 from tdcore.trial.index import Rows
-from tdcore.trial.merged import checked_columns
-from tdcore.trial.on_device import checked_device, on_device
+from tdcore.trial.merge_stats import checked_columns
 from tdcore.trial.reductions import REDUCTIONS, checked_name, from_statistics, from_values
-from tdcore.trial.saved import Saved
+from tdcore.trial.shard_boxes import Shard
+from tdcore.trial.tensor_history import TensorHistory
 from tdcore.trial.values import read_singles
-from tdcore.trial.whole import Whole
 from tdcore.trial.worker_order import worker_order
 
 if TYPE_CHECKING:
@@ -38,15 +38,15 @@ _ONLY_NO_VALUES = frozenset({"not_saved", "absent", "skipped", "lost", "stats_on
 class Tensor:
     """Made by Trial.tensor(). Looks at the run anew with every question, unless the trial is frozen."""
 
-    __slots__ = ("_reader", "_saved", "name")
+    __slots__ = ("_history", "_reader", "name")
 
     def __init__(self, reader: Reader, name: str) -> None:
         self._reader = reader
-        self._saved = Saved(reader, name)
+        self._history = TensorHistory(reader, name)
         self.name = name
 
     def __repr__(self) -> str:
-        reader, rows = self._reader, self._saved.rows()
+        reader, rows = self._reader, self._history.rows()
         if not len(rows):
             return f"<Tensor {self.name!r}: nothing saved>"
         last, index = int(rows[-1]), reader.index
@@ -64,7 +64,7 @@ class Tensor:
         """
         reader = self._reader
         reader.auto_refresh()
-        rows = self._reader.saved(self._saved.rows())
+        rows = self._reader.saved(self._history.rows())
         if not show_incomplete_steps:
             rows = rows[reader.complete(rows)]
         return reader.steps_of(rows, mode)
@@ -114,11 +114,11 @@ class Tensor:
         """
         number = checked_device(device)
         self._reader.auto_refresh()
-        with self._saved.asked(step_num, mode):
+        with self._history.annotate_errors(step_num, mode):
             values = self._value(step_num, mode, worker, call)
         if number is not None:
-            return on_device(values, number, self._saved.at(step_num))
-        return self._as_asked(values)
+            return to_cupy(values, number, self._history.at(step_num))
+        return self._in_compat_form(values)
 
     def global_value(
         self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, *, call: int | None = None
@@ -131,8 +131,8 @@ class Tensor:
         ("disagree"); else as value().
         """
         self._reader.auto_refresh()
-        with self._saved.asked(step_num, mode):
-            return self._as_asked(Whole(self._saved, step_num, mode, call).value())
+        with self._history.annotate_errors(step_num, mode):
+            return self._in_compat_form(GlobalTensor(self._history, step_num, mode, call).value())
 
     def shards(
         self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, *, call: int | None = None
@@ -142,8 +142,8 @@ class Tensor:
         Raises as value().
         """
         self._reader.auto_refresh()
-        with self._saved.asked(step_num, mode):
-            return Whole(self._saved, step_num, mode, call).shards
+        with self._history.annotate_errors(step_num, mode):
+            return GlobalTensor(self._history, step_num, mode, call).shards
 
     def values(
         self, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
@@ -156,12 +156,12 @@ class Tensor:
         steps = self.steps(mode)
         if not steps:
             return found
-        index, rows = reader.index, self._saved.rows()
+        index, rows = reader.index, self._history.rows()
         if worker is not None:
-            self._saved.check_worker(worker)
-            rows = rows[index.column("worker")[rows] == index.vocabularies["worker"].code(worker)]
+            self._history.check_worker(worker)
+            rows = rows[index.column("worker")[rows] == index.dictionaries["worker"].code(worker)]
         if mode is not ModeKeys.GLOBAL:
-            rows = rows[index.column("mode")[rows] == index.vocabularies["mode"].code(mode.name)]
+            rows = rows[index.column("mode")[rows] == index.dictionaries["mode"].code(mode.name)]
         else:
             rows = reader.view.meant(rows)
         of_row = index.column("step" if mode is ModeKeys.GLOBAL else "mode_step")[rows]
@@ -173,18 +173,18 @@ class Tensor:
         if worker is None:  # a part of a sharded tensor is not its value
             alone &= index.wide("shard", rows[starts]).is_null().to_numpy()
         wanted = np.isin(of_row[starts], steps)
-        singles = read_singles(index, reader.payloads, rows[starts[alone & wanted]], self._saved.at)
+        singles = read_singles(index, reader.payloads, rows[starts[alone & wanted]], self._history.at)
         for start, is_alone in zip(starts[wanted].tolist(), alone[wanted].tolist(), strict=True):
             step = int(of_row[start])
             values = self._several(step, mode, worker) if not is_alone else next(singles)
             if values is not None:
-                found[step] = self._as_asked(values)
+                found[step] = self._in_compat_form(values)
         return found
 
     def workers(self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL) -> list[str]:
         """Workers that saved it at a step."""
         self._reader.auto_refresh()
-        rows = self._reader.saved(self._reader.view.at_step(self._saved.rows(), step_num, mode.name))
+        rows = self._reader.saved(self._reader.view.at_step(self._history.rows(), step_num, mode.name))
         texts = self._reader.index.texts("worker")
         codes = np.unique(self._reader.index.column("worker")[rows]).tolist()
         return sorted((texts[code] for code in codes), key=worker_order)
@@ -199,14 +199,14 @@ class Tensor:
     ) -> tuple[int, ...]:
         """Shape at a step, also where only statistics were saved: of the whole where value() is the whole."""
         self._reader.auto_refresh()
-        with self._saved.asked(step_num, mode):
-            rows = self._saved.capture(step_num, mode, worker, None)
+        with self._history.annotate_errors(step_num, mode):
+            rows = self._history.capture(step_num, mode, worker, None)
             shape = self._reader.index.wide("shape", rows[:1])[0].as_py()
             if shape is None:
-                raise self._saved.unavailable(rows, step_num)
-        if worker is None and self._saved.is_part(rows):
+                raise self._history.unavailable(rows, step_num)
+        if worker is None and self._history.is_part(rows):
             return tuple(self._reader.index.wide("shard", rows[:1])[0].as_py()["global_shape"])
-        return (1,) if self._reader.compat and not shape and self._saved.is_scalar() else tuple(shape)
+        return (1,) if self._reader.compat and not shape and self._history.is_scalar() else tuple(shape)
 
     def reduction_value(
         self,
@@ -226,11 +226,11 @@ class Tensor:
         """
         checked_name(reduction_name)
         self._reader.auto_refresh()
-        with self._saved.asked(step_num, mode):
+        with self._history.annotate_errors(step_num, mode):
             rows, statistics = self._one(step_num, mode, worker, call)
             found = from_statistics(reduction_name, abs, statistics) if statistics is not None else None
             if found is None and rows is not None:
-                found = self._saved.saved_reduction(rows, step_num, reduction_name, abs)
+                found = self._history.saved_reduction(rows, step_num, reduction_name, abs)
             if found is not None:
                 return found
             return from_values(reduction_name, abs, self._value(step_num, mode, worker, call))
@@ -242,14 +242,14 @@ class Tensor:
         were.
         """
         self._reader.auto_refresh()
-        with self._saved.asked(step_num, mode):
+        with self._history.annotate_errors(step_num, mode):
             rows, statistics = self._one(step_num, mode, worker, None)
         found: dict[tuple[str, bool], float] = {}
         for name in REDUCTIONS:
             for absolute in (False, True):
                 value = from_statistics(name, absolute, statistics) if statistics is not None else None
                 if value is None and rows is not None:
-                    value = self._saved.saved_reduction(rows, step_num, name, absolute)
+                    value = self._history.saved_reduction(rows, step_num, name, absolute)
                 if value is not None:
                     found[name, absolute] = value
         return found
@@ -257,7 +257,7 @@ class Tensor:
     def stats(self, *, steps: Any = None, mode: ModeKeys | None = None) -> pa.Table:
         """Statistics at all steps: Trial.stats for this tensor alone."""
         self._reader.auto_refresh()
-        code = self._reader.index.vocabularies["name"].code(self.name)
+        code = self._reader.index.dictionaries["name"].code(self.name)
         return self._reader.stats(self._reader.select([code], steps, mode))
 
     def global_stats(
@@ -269,15 +269,15 @@ class Tensor:
         follow from those of what is added.
         """
         self._reader.auto_refresh()
-        code = self._reader.index.vocabularies["name"].code(self.name)
+        code = self._reader.index.dictionaries["name"].code(self.name)
         table = self._reader.merged(self._reader.select([code], steps, mode))
         for step, reason in zip(
             *(table.column(each).to_pylist() for each in ("step", "reason")), strict=True
         ):
             if reason == "partial":
                 raise TensorUnavailableForStep(
-                    f"{self._saved.at(step)} was saved as what each worker gives to a sum: its statistics do "
-                    "not follow from theirs; global_value(step) has the values where they were saved, and "
+                    f"{self._history.at(step)} was saved as what each worker gives to a sum: its statistics "
+                    "do not follow from theirs; global_value(step) has the values where they were saved, and "
                     "stats() the statistics of each",
                     reason="partial",
                 )
@@ -285,20 +285,20 @@ class Tensor:
 
     # ----------------------------------------------------------------------------------------------
 
-    def _as_asked(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _in_compat_form(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The values as value() returns them: see create_trial's compat."""
         if not self._reader.compat:
             return values
         own: npt.NDArray[Any] = values.copy()
-        if own.ndim == 0 and self._saved.is_scalar():
+        if own.ndim == 0 and self._history.is_scalar():
             own.shape = (1,)
         return own
 
     def _value(self, step: int, mode: ModeKeys, worker: str | None, call: int | None) -> npt.NDArray[Any]:
-        rows = self._saved.capture(step, mode, worker, call)
-        if worker is None and self._saved.is_part(rows):
-            return Whole(self._saved, step, mode, call).value()
-        return self._saved.value(rows, step)
+        rows = self._history.capture(step, mode, worker, call)
+        if worker is None and self._history.is_part(rows):
+            return GlobalTensor(self._history, step, mode, call).value()
+        return self._history.value(rows, step)
 
     def _several(self, step: int, mode: ModeKeys, worker: str | None) -> npt.NDArray[Any] | None:
         """The values at a step with several parts, workers or calls; None where there are none."""
@@ -313,7 +313,7 @@ class Tensor:
         self, step: int, mode: ModeKeys, worker: str | None, call: int | None
     ) -> tuple[Rows | None, dict[str, Any] | None]:
         """What value() is of: rows of one worker, None for a whole; and the statistics, where there are."""
-        rows = self._saved.capture(step, mode, worker, call)
-        if worker is None and self._saved.is_part(rows):
-            return None, self._saved.merged_statistics(Whole(self._saved, step, mode, call).rows)
-        return rows, self._saved.statistics(rows)
+        rows = self._history.capture(step, mode, worker, call)
+        if worker is None and self._history.is_part(rows):
+            return None, self._history.merged_statistics(GlobalTensor(self._history, step, mode, call).rows)
+        return rows, self._history.statistics(rows)

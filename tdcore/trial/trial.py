@@ -65,7 +65,7 @@ class Trial(TrialSteps, TrialTables):
         if step is not None:
             rows = view.at_step(rows, step, mode.name)
         elif mode is not ModeKeys.GLOBAL:
-            rows = rows[index.column("mode")[rows] == index.vocabularies["mode"].code(mode.name)]
+            rows = rows[index.column("mode")[rows] == index.dictionaries["mode"].code(mode.name)]
         names = [index.texts("name")[code] for code in view.names(rows)]
         if regex is not None:
             tests = patterns(regex)
@@ -79,7 +79,7 @@ class Trial(TrialSteps, TrialTables):
     def has_tensor(self, tensor_name: str) -> bool:
         """Whether anything of a tensor of this name was saved."""
         self._reader.auto_refresh()
-        code = self._reader.index.vocabularies["name"].code(tensor_name)
+        code = self._reader.index.dictionaries["name"].code(tensor_name)
         return code >= 0 and len(self._reader.view.rows_of(code)) > 0
 
     def tensor(self, tensor_name: str) -> Tensor:

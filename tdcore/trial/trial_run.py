@@ -27,8 +27,8 @@ from tdcore.trial.documents import (
 from tdcore.trial.gaps import Gap, all_gaps
 from tdcore.trial.index import Index
 from tdcore.trial.missing import Missing, find_missing
-from tdcore.trial.notes import why_absent
 from tdcore.trial.reader import Reader
+from tdcore.trial.run_notes import why_absent
 
 if TYPE_CHECKING:
     from tdcore.trial.progress import RunStatus

@@ -12,7 +12,7 @@ import numpy as np
 
 from tdcore.errors import NoMoreData, StepUnavailable, WaitTimeout
 from tdcore.modes import ModeKeys
-from tdcore.trial.steps import StepState, of_step
+from tdcore.trial.step_state import StepState, with_step
 from tdcore.trial.trial_run import TrialRun
 from tdcore.trial.worker_order import worker_order
 
@@ -65,7 +65,7 @@ class TrialSteps(TrialRun):
         rows = view.at_step(view.mode_rows, mode_step, mode.name)
         if len(rows) == 0:
             error = StepUnavailable(f"run {self.name!r} has nothing of step {mode_step} of mode {mode.name}")
-            raise of_step(error, mode_step, mode)
+            raise with_step(error, mode_step, mode)
         return int(self._reader.index.column("step")[rows].max())
 
     def workers(self) -> list[str]:
@@ -130,7 +130,7 @@ class TrialSteps(TrialRun):
         at = self._reader.view.position(global_step)
         if at < 0:
             error = StepUnavailable(f"run {self.name!r} has nothing of global step {global_step} so far")
-            raise of_step(error, global_step)
+            raise with_step(error, global_step)
         return int(self._reader.view.step_rows[at])
 
     def _never(self, step: int, mode: ModeKeys) -> StepUnavailable | NoMoreData:
@@ -140,6 +140,6 @@ class TrialSteps(TrialRun):
                 f"run {self.name!r} {self.status} before step {step}; the last one saved is {last}"
             )
             ended.last_step = last
-            return of_step(ended, step, mode)
+            return with_step(ended, step, mode)
         error = StepUnavailable(f"run {self.name!r} saved nothing at step {step}; steps() lists where it did")
-        return of_step(error, step, mode)
+        return with_step(error, step, mode)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tdcore.modes import ModeKeys
-from tdcore.trial.compared import compared
+from tdcore.trial.compare_workers import compare_workers
 from tdcore.trial.trial_run import TrialRun
 from tdcore.trial.view import as_list, patterns
 
@@ -41,7 +41,7 @@ class TrialTables(TrialRun):
 
         merged: one row per tensor, step and call instead, for what all workers have of it together: the
         parts of a sharded tensor make the whole, copies count once, and what every worker has for itself is
-        laid end to end. See tdcore.trial.merged for its columns and reasons.
+        laid end to end. See tdcore.trial.merge_stats for its columns and reasons.
 
         regex_or_names: a pattern, searched in names, or a list of exact names. steps: a step, a range or
         several; of the mode when one is given, else global. kinds: "weight", "gradient", "output", ...
@@ -77,7 +77,7 @@ class TrialTables(TrialRun):
         workers are compared.
         """
         rows = self._reader.tensors_only(self._selected(regex_or_names, steps, mode, kinds, None, attempt))
-        return compared(self._reader.stats(rows), column, across_shards=across_shards)
+        return compare_workers(self._reader.stats(rows), column, across_shards=across_shards)
 
     def rows(
         self,
@@ -125,11 +125,11 @@ class TrialTables(TrialRun):
         attempt: int | None,
     ) -> Any:
         self._reader.auto_refresh()
-        vocabulary = self._reader.index.vocabularies["name"]
+        dictionary = self._reader.index.dictionaries["name"]
         names: list[int] | None = None
         if isinstance(regex_or_names, str):
             (test,) = patterns(regex_or_names)
-            names = [code for code, text in enumerate(vocabulary.texts) if test.search(text)]
+            names = [code for code, text in enumerate(dictionary.texts) if test.search(text)]
         elif regex_or_names is not None:
-            names = [vocabulary.code(text) for text in regex_or_names]
+            names = [dictionary.code(text) for text in regex_or_names]
         return self._reader.select(names, steps, mode, as_list(kinds), as_list(workers), attempt)

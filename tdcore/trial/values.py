@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tdcore.errors import SinkKeyError
 from tdcore.trial.index import Index, Rows
-from tdcore.trial.payload import Payloads, Piece
+from tdcore.trial.payload import PayloadPart, Payloads
 
 __all__ = ["expect_values", "read_singles", "read_values"]
 
@@ -46,7 +46,7 @@ def read_singles(
 
     The index is asked once for all of them. what: names the tensor at a step in messages. Raises RunCorrupt.
     """
-    ok = index.column("status")[rows] == index.vocabularies["status"].code("ok")
+    ok = index.column("status")[rows] == index.dictionaries["status"].code("ok")
     saved = ok & (index.column("segment")[rows] >= 0)
     steps = index.column("step")[rows].tolist()
     shapes = index.wide("shape", rows).to_pylist()
@@ -86,11 +86,11 @@ def expect_values(index: Index, payloads: Payloads, row: int, rows: Rows) -> Non
     payloads.expect(_pieces(index, rows[alike]))
 
 
-def _pieces(index: Index, rows: Rows) -> list[Piece]:
+def _pieces(index: Index, rows: Rows) -> list[PayloadPart]:
     elements, starts = (index.wide(name, rows).to_pylist() for name in ("elements", "element_offset"))
     offset, nbytes, crc32c = (index.column(name)[rows].tolist() for name in ("offset", "nbytes", "crc32c"))
     return [
-        Piece(
+        PayloadPart(
             worker=index.text("worker", row) or "",
             segment=index.text("segment", row) or "",
             offset=offset[at],

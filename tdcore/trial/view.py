@@ -1,15 +1,15 @@
-"""View: which rows of an index a Trial shows, found by name and by step.
+"""View: the rows of an index that a Trial shows, found by name and by step.
 
-Attempts: a run that was started again keeps what every attempt saved. The view shows one history: from the
-first step that an attempt saved, that attempt replaces all earlier ones (crash at 212, resumed at 200:
-0..199 of the first, 200.. of the second). A number for `attempt` shows that attempt alone.
+Attempts: a restarted run keeps the rows of every attempt. The view shows one history: from the first step
+that an attempt saved, it replaces all earlier attempts (after a crash at step 212 and a restart at step 200:
+0..199 of the first attempt, 200.. of the second). A number for `attempt` shows that attempt alone.
 
-Workers: steps are common steps (common_steps.py). A worker may still have steps with the number of another
-step of a worker before it: only rank 1 evaluates, and rank 0 trains on. A global step then means the step of
-the first worker by rank that has the number; the other step is found by its mode and mode step.
+Workers: steps are common steps (common_steps.py). Two workers can still have different steps with the same
+number, if only rank 1 evaluates while rank 0 trains. A global step then means the step of the first worker by
+rank that has the number; the other step is found by its mode and mode step.
 
-Everything here follows the index as it grows: `update` looks at new rows only, unless rows that were read
-before have other numbers now. Threads: belongs to one Trial.
+`update` follows the growing index. It reads new rows only, unless rows that were read before were renumbered.
+Threads: belongs to one Trial.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.errors import ConfigError
-from tdcore.trial.columns import Growing, distinct, starts_of
+from tdcore.trial.columns import GrowingColumn, distinct, starts_of
 from tdcore.trial.index import Index, Rows
 from tdcore.trial.worker_order import worker_order
 
@@ -32,7 +32,7 @@ _NO_LIMIT = np.iinfo(np.int64).max
 
 
 class View:
-    """attempt: None for the latest history, else the one to show. step_range: global steps, end exclusive."""
+    """attempt: None for the latest history, else one attempt. step_range: global steps, end exclusive."""
 
     def __init__(self, index: Index, attempt: int | None, step_range: tuple[int | None, int | None]) -> None:
         self._index = index
@@ -40,11 +40,11 @@ class View:
         self._low = -_NO_LIMIT if step_range[0] is None else step_range[0]
         self._high = _NO_LIMIT if step_range[1] is None else step_range[1]
         self._first_steps: dict[int, int] = {}  # of each attempt that has rows
-        self._visible = Growing("?")
+        self._visible = GrowingColumn("?")
         self._steps = np.empty(0, dtype=np.int64)
         self._step_rows = np.empty(0, dtype=np.int64)  # a row of each step, with its mode
         self._mode_rows = np.empty(0, dtype=np.int64)  # a row of each step of each mode
-        self._hidden: dict[int, Rows] = {}  # mode code -> sorted numbers that do not mean a step of this mode
+        self._hidden: dict[int, Rows] = {}  # mode code -> sorted step numbers of another mode
         self._revision = 0  # of the numbering
         self._order = np.empty(0, dtype=np.int64)  # rows sorted by name, up to _ordered
         self._order_names = np.empty(0, dtype=np.int32)
@@ -75,7 +75,7 @@ class View:
         """One row of each step of each mode, also of those that no global step means."""
         if len(self._mode_rows) == len(self._step_rows):
             return self._mode_rows
-        modes, code = self._index.column("mode"), self._index.vocabularies["mode"].code("GLOBAL")
+        modes, code = self._index.column("mode"), self._index.dictionaries["mode"].code("GLOBAL")
         steps = self._index.column("step")[self._mode_rows]
         speaker = self._step_rows[np.searchsorted(self._steps, steps)]
         found: Rows = self._mode_rows[(modes[self._mode_rows] != code) | (modes[speaker] == code)]
@@ -145,7 +145,7 @@ class View:
         """Those of `rows` at a step: of the mode, or global when the mode is GLOBAL."""
         if mode == "GLOBAL":
             return self.meant(rows[self._index.column("step")[rows] == step])
-        code = self._index.vocabularies["mode"].code(mode)
+        code = self._index.dictionaries["mode"].code(mode)
         chosen = (self._index.column("mode")[rows] == code) & (self._index.column("mode_step")[rows] == step)
         of_mode: Rows = rows[chosen]
         return of_mode
@@ -165,7 +165,7 @@ class View:
         return rows
 
     def _forget(self) -> None:
-        self._visible = Growing("?")
+        self._visible = GrowingColumn("?")
         self._steps = self._step_rows = self._mode_rows = np.empty(0, dtype=np.int64)
         self._hidden = {}
 
@@ -186,7 +186,7 @@ class View:
         order = np.lexsort([candidates, ranks, modes, steps])
         first = starts_of(steps[order], modes[order])
         keep = order[first]
-        is_global = modes[keep] == index.vocabularies["mode"].code("GLOBAL")
+        is_global = modes[keep] == index.dictionaries["mode"].code("GLOBAL")
         self._mode_rows, steps, ranks = candidates[keep], steps[keep], ranks[keep]
         order = np.lexsort([ranks, is_global, steps])
         first = starts_of(steps[order])

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tdcore.actions import Command, Outbox, lane
-from tdcore.actions.command import LastWords
+from tdcore.actions import ActionDispatcher, Command, action_worker
+from tdcore.actions.command import OutputTail
 from tdcore.errors import ActionError, ConfigError
 from tests.actions.findings import Running, finding
 from tests.signals import ignored_signals
@@ -108,12 +108,12 @@ def test_a_flood_of_output_is_neither_kept_nor_waited_for() -> None:
 
 
 def test_of_the_error_output_only_the_last_is_kept() -> None:
-    with LastWords() as said:
+    with OutputTail() as tail:
         for number in range(100):
-            os.write(said.write_end, b"%05d" % number * 1000)
-            said.take(1.0)
-        assert len(said.text) == 4096
-        assert said.text.endswith("00099")
+            os.write(tail.write_end, b"%05d" % number * 1000)
+            tail.read(1.0)
+        assert len(tail.text) == 4096
+        assert tail.text.endswith("00099")
 
 
 def test_a_signal_is_named() -> None:
@@ -141,16 +141,16 @@ def alive(pid: int) -> bool:
 
 def test_a_program_that_nobody_waits_for_any_more_is_killed(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    outbox = Outbox(
+    dispatcher = ActionDispatcher(
         [Command(f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; sleep 600", shell=True)]
     )
-    outbox.give([finding()], Running(), None)
+    dispatcher.give([finding()], Running(), None)
     wait_until(pid_file.exists, "the program began")
-    outbox.close(timedelta())
+    dispatcher.close(timedelta())
     problems: list[str] = []
 
     def said_both() -> bool:
-        problems.extend(outbox.take_problems())
+        problems.extend(dispatcher.take_problems())
         return len(problems) == 2
 
     wait_until(said_both, "it was killed")
@@ -175,23 +175,25 @@ def test_a_wait_for_the_end_that_was_broken_off_does_not_keep_a_program_alive(
 ) -> None:
     """As by two times Ctrl-C."""
     pid_file = tmp_path / "pid"
-    outbox = Outbox(
+    dispatcher = ActionDispatcher(
         [Command(f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; sleep 600", shell=True)]
     )
-    outbox.give([finding()], Running(), None)
+    dispatcher.give([finding()], Running(), None)
     wait_until(pid_file.exists, "the program began")
     interrupter = threading.Thread(target=interrupt_when_it_waits, args=(threading.get_ident(),))
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012 -- nothing may interrupt before
         interrupter.start()
-        outbox.close(timedelta(seconds=PATIENCE_SECONDS))
+        dispatcher.close(timedelta(seconds=PATIENCE_SECONDS))
     interrupter.join()
-    outbox.close(timedelta())
+    dispatcher.close(timedelta())
     assert not alive(int(pid_file.read_text()))
 
 
 def interrupt_when_it_waits(thread: int) -> None:
     """Ctrl-C, once that thread waits for an action."""
-    wait_until(lambda: any(f.name == "join" and f.filename == lane.__file__ for f in stack_of(thread)))
+    wait_until(
+        lambda: any(f.name == "join" and f.filename == action_worker.__file__ for f in stack_of(thread))
+    )
     signal.pthread_kill(thread, signal.SIGINT)
 
 

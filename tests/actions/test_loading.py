@@ -15,8 +15,8 @@ from tdcore.actions import (
     Command,
     Email,
     LogFindings,
+    RequestStop,
     StopSageMakerJob,
-    StopTraining,
     Webhook,
     action_from_config,
     load_action,
@@ -33,8 +33,9 @@ def region(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("spec", "kind"),
     [
-        ("stop", StopTraining),
-        ("StopTraining", StopTraining),
+        ("stop", RequestStop),
+        ("StopTraining", RequestStop),  # the name of the older library
+        ("RequestStop", RequestStop),
         ("log", LogFindings),
         ("email:address=a@b.org", Email),
         ("SMS:number=+49 151 1234567,topic=mine", SMS),
@@ -115,7 +116,7 @@ def test_a_secret_that_does_not_fit_is_not_shown(value: str, monkeypatch: pytest
         ({"action": "webhook", "url": "http://example.org", "allow_http": True, "timeout": 3}, Webhook),
         ({"name": "email", "endpoint": "First.Last@Example.org"}, Email),
         ({"name": "sms", "endpoint": "+4915112345678"}, SMS),
-        ({"name": "stoptraining"}, StopTraining),
+        ({"name": "stoptraining"}, RequestStop),
     ],
 )
 def test_an_action_is_made_from_a_configuration(config: Any, kind: type[Any]) -> None:
@@ -167,8 +168,8 @@ def test_a_wrong_configuration_says_what_is_right(config: Any, message: str) -> 
 
 
 def test_an_action_list_holds_actions_only() -> None:
-    actions = ActionList(StopTraining(), LogFindings())
+    actions = ActionList(RequestStop(), LogFindings())
     assert [action.name for action in actions] == ["stop", "log"]
-    for wrong in ("stop", StopTraining):
+    for wrong in ("stop", RequestStop):
         with pytest.raises(TypeError, match="holds actions"):
             ActionList(wrong)  # type: ignore[arg-type]

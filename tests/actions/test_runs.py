@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tdcore.actions import StopTraining
+from tdcore.actions import RequestStop
 from tdcore.errors import RunCorrupt
 from tdcore.rules import ExplodingTensor, Finding, run
 from tdcore.rules.engine import Engine
-from tdcore.rules.source import RunSource, Source
-from tdcore.rules.state import Keeper
+from tdcore.rules.run_source import RunSource
+from tdcore.rules.source import Source
+from tdcore.rules.state import StateFile
 from tdcore.sinks import Sink
 from tests.actions.test_notices import Kept
 from tests.trial.writer import RunWriter
@@ -72,11 +73,11 @@ def test_a_message_under_way_when_the_runner_was_killed_is_told_by_the_next_star
 ) -> None:
     source, held = RunSource(place), Held()
     engine = Engine(source, [ExplodingTensor()], actions=[held])
-    keeper = Keeper(tmp_path / "state", engine, source)
-    keeper.looks()
+    state_file = StateFile(tmp_path / "state", engine, source)
+    state_file.before_poll()
     engine.step()
     assert held.begun.wait(60)
-    keeper.looked(engine.changed)  # and here it is killed
+    state_file.after_poll(engine.changed)  # and here it is killed
     second = Kept()
     told(place, tmp_path / "state", second)
     assert tensors(second) == [["a", "b"]]
@@ -89,14 +90,14 @@ def test_what_was_told_between_two_looks_is_saved_though_nothing_new_was_judged(
 ) -> None:
     source, kept = RunSource(place), Kept()
     engine = Engine(source, [ExplodingTensor()], actions=[kept])
-    keeper = Keeper(tmp_path / "state", engine, source, clock=iter(range(0, 10**6, 100)).__next__)
+    state_file = StateFile(tmp_path / "state", engine, source, clock=iter(range(0, 10**6, 100)).__next__)
     for _ in range(2):
-        keeper.looks()
+        state_file.before_poll()
         engine.step()
         for each in threading.enumerate():
             if each.name.startswith("tdcore action"):
                 each.join()
-        keeper.looked(engine.changed)  # and here it is killed
+        state_file.after_poll(engine.changed)  # and here it is killed
     second = Kept()
     told(place, tmp_path / "state", second)
     assert (tensors(kept), tensors(second)) == ([["a", "b"]], [])
@@ -123,7 +124,7 @@ def test_what_was_found_before_the_run_could_not_be_read_any_more_is_told(
 
 
 def test_a_training_is_asked_to_stop_though_findings_are_not_written(place: Path) -> None:
-    report = run(place, [ExplodingTensor()], actions=[StopTraining()], write_findings=False)
+    report = run(place, [ExplodingTensor()], actions=[RequestStop()], write_findings=False)
     assert report.problems == ()
     assert (place / "control/stop-0000.json").exists()
     assert not (place / "findings").exists()

@@ -21,13 +21,13 @@ from unittest import mock
 
 from tdcore import _core
 from tdcore.flusher import Flusher, FlusherOptions
-from tdcore.flusher.health import say
-from tdcore.flusher.journal import Journal
+from tdcore.flusher.messages import print_message
+from tdcore.flusher.upload_journal import UploadJournal
 from tdcore.session.attempts import claim_attempt
 from tdcore.sinks.base import Buffer
 from tdcore.sinks.s3 import S3Sink
 from tdcore.sinks.spool import Spool
-from tdcore.sinks.spool_place import journal_of
+from tdcore.sinks.spool_folders import journal_path
 from tdcore.sinks.spooled import SpooledSink
 from tests.faults.outcome import Outcome
 from tests.faults.scenario import Scenario
@@ -47,8 +47,8 @@ _CALM_PAUSE = 0.05  # between steps that only wait for a fault to strike
 def short_times() -> Iterator[None]:
     """Pauses of the uploader at a tenth of what they are."""
     with (
-        mock.patch("tdcore.sinks.carrier._PAUSE_SECONDS", 0.1),
-        mock.patch("tdcore.sinks.carrier._MAX_PAUSE_SECONDS", 0.5),
+        mock.patch("tdcore.sinks.uploader._PAUSE_SECONDS", 0.1),
+        mock.patch("tdcore.sinks.uploader._MAX_PAUSE_SECONDS", 0.5),
         mock.patch("tdcore.sinks.s3.store._FIRST_PAUSE", 0.02),
         mock.patch("tdcore.sinks.s3.store._LONGEST_PAUSE", 0.3),
     ):
@@ -147,7 +147,7 @@ class _FlusherThread:
     def _run_one(self) -> bool:
         job = self._job
         consumer = _core.Consumer(job.ring.fd)
-        journal = Journal(journal_of(job.spool), worker=_WORKER, attempt=0)
+        journal = UploadJournal(journal_path(job.spool), worker=_WORKER, attempt=0)
         with contextlib.closing(job.open_sink()) as sink:
             sink.doom = self._doom
             flusher = Flusher(consumer, sink, worker=_WORKER, attempt=0, options=job.options, journal=journal)
@@ -188,7 +188,7 @@ class ThreadJob:
         self._restarts = 0
 
     def open_sink(self) -> _DeadlySink:
-        """What open_place() would give, with shorter times."""
+        """What open_destination() would return, with shorter times."""
         spool = Spool(
             self.spool, url=self.url, limit_bytes=self.scenario.spool_bytes, worker=_WORKER, attempt=0
         )
@@ -197,7 +197,7 @@ class ThreadJob:
             spool,
             spill_after=timedelta(seconds=0.5),
             relief=timedelta(seconds=0.1),
-            say=lambda text: say(f"{_WORKER}: {text}"),
+            log=lambda text: print_message(f"{_WORKER}: {text}"),
         )
 
     def note(self, report: dict[str, object]) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tdcore import _core
-from tdcore.flusher import control
-from tdcore.flusher.control import ControlRequests
+from tdcore.flusher import control_requests
+from tdcore.flusher.control_requests import ControlRequests
 from tdcore.format.control import MAX_CAPTURE_REQUESTS
 from tdcore.format.layout import capture_key, stop_key
 from tdcore.sinks import MemorySink, SinkError
@@ -132,7 +132,7 @@ def test_whatever_a_file_holds_is_passed_on_as_text_that_fits(
 def test_after_so_many_requests_no_more_are_looked_for(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "MAX_CAPTURE_REQUESTS", 2)
+    monkeypatch.setattr(control_requests, "MAX_CAPTURE_REQUESTS", 2)
     assert MAX_CAPTURE_REQUESTS == 100
     sink = Far()
     look = requests(trainer, sink)

@@ -18,8 +18,8 @@ import pytest
 
 from tdcore import _core
 from tdcore.flusher import Flusher, FlusherOptions
+from tdcore.flusher.destination import open_destination
 from tdcore.flusher.ledger import IndexEntry, Ledger
-from tdcore.flusher.place import open_place
 from tdcore.format.layout import index_prefix
 from tdcore.maintenance.upload import upload
 from tdcore.sinks import Sink
@@ -83,7 +83,7 @@ def run(
     wait: Callable[[float], object] = time.sleep,
 ) -> bool:
     """A flusher on this thread, to its end."""
-    with open_place(job) as (sink, journal):
+    with open_destination(job) as (sink, journal):
         consumer = _core.Consumer(trainer.ring.fd)
         flusher = Flusher(consumer, sink, worker="worker_0", attempt=0, options=options, journal=journal)
         return flusher.run(wait=wait)
@@ -119,7 +119,7 @@ def test_while_the_bucket_is_away_the_ring_empties_into_the_spool(
     trainer: Trainer, job: dict[str, Any], bucket: Sink, stub: StubServer
 ) -> None:
     stub.set(refuse=True)
-    with open_place(job) as (sink, journal):
+    with open_destination(job) as (sink, journal):
         flusher = FlusherThread(trainer, sink, options=FAR, journal=journal)
         for step in range(30):
             trainer.capture(step, weights(step))
@@ -159,7 +159,7 @@ def test_when_the_spool_is_full_too_payloads_are_given_up_and_counted(
     trainer = Trainer(data_bytes=MIB)
     job = {**job, "out": job["out"] + "&spool_bytes=1048576"}
     stub.set(refuse=True)
-    with open_place(job) as (sink, journal):
+    with open_destination(job) as (sink, journal):
         flusher = FlusherThread(trainer, sink, options=FAR, journal=journal)
         for step in range(40):
             trainer.capture(step, weights(step, count=1, elements=25_000))
@@ -267,7 +267,7 @@ def test_a_bucket_that_hangs_in_a_merge_does_not_keep_the_ring_waiting(
         return delete(self, keys)
 
     monkeypatch.setattr(SpooledSink, "start_delete", hang)
-    with open_place(job) as (sink, journal):
+    with open_destination(job) as (sink, journal):
         flusher = FlusherThread(trainer, sink, options=replace(FAR, segment_bytes=1300), journal=journal)
         for step in range(8):
             trainer.capture(step, weights(step))
@@ -312,7 +312,7 @@ def test_a_tensor_in_parts_is_counted_once_wherever_its_lost_parts_lie(
     trainer = Trainer(data_bytes=2 * MIB)
     job = {**job, "out": job["out"] + "&spool_bytes=1048576"}
     stub.set(refuse=True)
-    with open_place(job) as (sink, journal):
+    with open_destination(job) as (sink, journal):
         flusher = FlusherThread(trainer, sink, options=replace(FAR, kept_bytes=kept_bytes), journal=journal)
         for step in range(8):
             trainer.capture(step, weights(step, count=1, elements=200_000))  # four parts each
@@ -330,7 +330,7 @@ def test_a_tensor_in_parts_is_counted_once_wherever_its_lost_parts_lie(
 def test_a_stop_request_in_the_bucket_reaches_the_trainer(
     trainer: Trainer, job: dict[str, Any], bucket: Sink
 ) -> None:
-    with open_place(job) as (sink, journal):
+    with open_destination(job) as (sink, journal):
         flusher = FlusherThread(trainer, sink, options=FAR, journal=journal)
         bucket.put("control/stop-0000.json", [json.dumps({"reason": "enough"}).encode()])
         wait_until(lambda: trainer.ring.stop_request())

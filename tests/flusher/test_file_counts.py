@@ -18,9 +18,9 @@ import pytest
 from tdcore import _core
 from tdcore.flusher import Flusher, FlusherOptions
 from tdcore.flusher.compactor import Compactor
+from tdcore.flusher.index_summary import IndexSummary
 from tdcore.flusher.ledger import IndexEntry, Ledger
 from tdcore.flusher.merge import next_group
-from tdcore.flusher.summary import IndexSummary
 from tdcore.format.layout import FileRange, data_prefix, index_prefix
 from tdcore.session import RingConfig, Session
 from tdcore.sinks import MemorySink

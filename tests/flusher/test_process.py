@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tdcore.flusher.main import TrainerWatch
+from tdcore.flusher.main import TrainerLiveness
 from tdcore.sinks import LocalSink
 from tests.flushing import (
     MIB,
@@ -136,18 +136,18 @@ def test_what_a_killed_trainer_had_captured_is_written_and_the_end_is_unclean(
 
 def test_the_watch_without_pidfd_sees_death_zombies_and_reused_ids() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    watch = TrainerWatch(child.pid, -1)
+    watch = TrainerLiveness(child.pid, -1)
     assert not watch.dead()
     child.communicate(b"\n")
     wait_until(watch.dead)
     assert watch.dead()
-    mine = TrainerWatch(os.getpid(), -1)
+    mine = TrainerLiveness(os.getpid(), -1)
     assert not mine.dead()
     mine._started = "0"  # as if the id now belonged to a process that started at another time
     wait_until(mine.dead)
     zombie = subprocess.Popen([sys.executable, "-c", "pass"])
     wait_until(lambda: "Z" in Path(f"/proc/{zombie.pid}/stat").read_text().rpartition(")")[2])
-    assert TrainerWatch(zombie.pid, -1).dead()
+    assert TrainerLiveness(zombie.pid, -1).dead()
     zombie.wait()
 
 

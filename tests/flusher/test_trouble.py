@@ -166,7 +166,7 @@ def test_a_flusher_that_dies_with_kept_rows_leaves_a_gap_and_no_hole(sink: Memor
 def test_a_batch_that_cannot_be_written_for_a_fault_of_ours_becomes_a_gap(
     trainer: Trainer, sink: MemorySink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tdcore.flusher import table as table_module
+    from tdcore.flusher import index_table as table_module
 
     good = table_module.encode_index
     calls = [0]

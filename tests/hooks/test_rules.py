@@ -18,7 +18,7 @@ from tdcore.errors import ConfigError
 from tdcore.hooks.pytorch import Hook
 from tdcore.hooks.rule_capture import with_rules
 from tdcore.rules import DeadRelu, LossNotDecreasing, RuleProtocol, Status, VanishingGradient, run
-from tdcore.rules.need import STATISTICS, VALUES
+from tdcore.rules.requirements import STATISTICS, VALUES
 
 from .conftest import MakeHook, ReadRun
 from .models import Net, train

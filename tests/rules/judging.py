@@ -13,8 +13,8 @@ import pyarrow as pa
 from tdcore.errors import TensorUnavailableForStep
 from tdcore.rules.base import Finding, Rule, Verdict
 from tdcore.rules.engine import Engine
-from tdcore.rules.plain_pickle import dump, load
-from tdcore.rules.source import Batch
+from tdcore.rules.safe_pickle import dump, load
+from tdcore.rules.source import RowBatch
 from tdcore.rules.table_source import TableSource
 from tdcore.rules.trace import Trace
 
@@ -67,10 +67,10 @@ class CutSource(TableSource):
     def windows_left(self) -> int:
         return len(self._windows)
 
-    def next(self, columns: Sequence[str], *, everything: bool = False) -> Batch:
+    def next(self, columns: Sequence[str], *, everything: bool = False) -> RowBatch:
         """The next window; the last one ends the run."""
         rows = self._windows.pop(0) if self._windows else []
-        return Batch(
+        return RowBatch(
             table=self._all.take(pa.array(rows, pa.int64())).select(columns),
             payload=lambda row: self._value(rows[row]),
             ended=frozenset() if self._windows else self._everyone,
@@ -88,7 +88,7 @@ class RunningSource(TableSource):
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace.table(), payloads=trace.payloads)
 
-    def next(self, columns: Sequence[str], *, everything: bool = False) -> Batch:
+    def next(self, columns: Sequence[str], *, everything: bool = False) -> RowBatch:
         """All rows at the first call."""
         return replace(super().next(columns), ended=frozenset())
 
@@ -111,7 +111,7 @@ def judge_in_cuts(rule: Rule, trace: Trace, seed: int, *, chance: float = 0.5) -
 
 def judge_of(engine: Engine) -> Any:
     """What the engine keeps about its first rule."""
-    return engine._judges[0]
+    return engine._runs[0]
 
 
 def by_key(found: list[Finding]) -> list[Finding]:

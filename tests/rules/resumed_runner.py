@@ -19,7 +19,7 @@ from unittest.mock import patch
 from tdcore.rules import ExplodingTensor, Finding, LossNotDecreasing, RuleProtocol, run, runner, state
 from tdcore.rules.legacy import LegacyRule
 from tdcore.rules.legacy import Rule as OlderRule
-from tdcore.rules.source import RunSource
+from tdcore.rules.run_source import RunSource
 from tests.rules.a_rule_of_mine import EveryNth
 
 # A look is over; the state is about to be written; its new file is there under another name; it is saved;
@@ -95,7 +95,7 @@ def stopping(stop: Callable[[str], object]) -> Iterator[None]:
     with (
         patch.object(state, "_write", saved),
         patch.object(runner, "RunSource", partial(RunSource, clock=clock)),
-        patch.object(runner, "Keeper", partial(state.Keeper, clock=clock)),
+        patch.object(runner, "Keeper", partial(state.StateFile, clock=clock)),
         patch.object(runner, "follow", partial(runner.follow, wait=wait)),
     ):
         yield

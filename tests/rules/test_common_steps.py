@@ -12,7 +12,8 @@ from tdcore.rules import invoke_rule, run
 from tdcore.rules.legacy import LegacyRule, Rule
 from tdcore.rules.measures.phases import PhaseCutter
 from tdcore.rules.measures.series import mixed_series
-from tdcore.rules.source import COLUMNS, RunSource
+from tdcore.rules.run_source import RunSource
+from tdcore.rules.source import COLUMNS
 from tdcore.rules.window import Columns, Window
 from tdcore.trial import create_trial
 from tests.trial.clocks import evaluating, ranks

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tdcore.format import layout
-from tdcore.rules.source import RunSource
+from tdcore.rules.run_source import RunSource
 from tests.trial.writer import RunWriter
 
 

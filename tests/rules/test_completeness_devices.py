@@ -12,7 +12,7 @@ import pytest
 import tdcore as td
 from tdcore import _core
 from tdcore.hooks.pytorch import Hook
-from tdcore.rules.source import RunSource
+from tdcore.rules.run_source import RunSource
 from tests.simulating import RING, InterfaceArray, numbers
 from tests.waiting import PATIENCE_SECONDS
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tdcore.actions import LogFindings, StopTraining
+from tdcore.actions import LogFindings, RequestStop
 from tdcore.errors import ConfigError
 from tdcore.rules import DeadRelu, ExplodingTensor, VanishingGradient
-from tdcore.rules.bounds import bounded
 from tdcore.rules.config_file import RulesConfig, load_rules_config
 from tdcore.rules.legacy import LegacyRule
+from tdcore.rules.step_range import with_step_range
 
 OWN = """
 from tdcore.rules.legacy import Rule
@@ -51,7 +51,7 @@ def test_rules_are_names_texts_or_names_with_parameters(tmp_path: Path) -> None:
         VanishingGradient(),
         VanishingGradient(threshold=1e-6),
         ExplodingTensor(tensor_regex="relu,gelu", only_nan=True),
-        bounded(VanishingGradient(threshold=1e-6), 10, 20),
+        with_step_range(VanishingGradient(threshold=1e-6), 10, 20),
         DeadRelu(),
     )
 
@@ -65,7 +65,7 @@ def test_a_file_of_rules_is_looked_for_beside_the_configuration(tmp_path: Path) 
 
 def test_actions_are_texts_or_names_with_settings(tmp_path: Path) -> None:
     config = read(tmp_path, "actions: [stop, log, {stop: {}}, {action: log}, {stop: }]")
-    kinds = [StopTraining, LogFindings, StopTraining, LogFindings, StopTraining]
+    kinds = [RequestStop, LogFindings, RequestStop, LogFindings, RequestStop]
     assert [type(action) for action in config.actions] == kinds
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from tdcore.errors import SinkError
 from tdcore.rules import Engine, ExplodingTensor, Finding, Need, Status, VanishingGradient, Window
-from tdcore.rules.source import RunSource, Source
+from tdcore.rules.run_source import RunSource
+from tdcore.rules.source import Source
 from tdcore.rules.trace import Trace
 from tdcore.sinks import MemorySink, Sink
 from tests.trial.writer import RunWriter

@@ -19,9 +19,9 @@ from tdcore.rules import (
     VanishingGradient,
 )
 from tdcore.rules.base import names_of
-from tdcore.rules.bounds import bounded
 from tdcore.rules.legacy import LegacyRule
 from tdcore.rules.loading import load_rule, load_rules, table_rule, text_of
+from tdcore.rules.step_range import with_step_range
 
 OWN_RULES = """
 from collections.abc import Iterator
@@ -218,7 +218,9 @@ def test_the_text_of_a_rule_keeps_its_parameters_exactly(
     threshold: float, flags: tuple[bool, bool], bounds: tuple[int, int | None]
 ) -> None:
     ignore_zero, compat = flags
-    rule = bounded(VanishingGradient(threshold=threshold, ignore_zero=ignore_zero, compat=compat), *bounds)
+    rule = with_step_range(
+        VanishingGradient(threshold=threshold, ignore_zero=ignore_zero, compat=compat), *bounds
+    )
     assert load_rule(text_of(rule)) == rule
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tdcore.rules import Engine, ExplodingTensor, LossNotDecreasing, RuleProtocol, VanishingGradient
-from tdcore.rules.source import RunSource
+from tdcore.rules.run_source import RunSource
 from tdcore.sinks import LocalSink
 from tests.trial.writer import RunWriter
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tdcore.rules import DeadRelu, Engine, Status
-from tdcore.rules.source import RunSource
+from tdcore.rules.run_source import RunSource
 from tests.trial.writer import RunWriter
 
 

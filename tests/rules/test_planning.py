@@ -27,8 +27,8 @@ from tdcore.rules import (
     Window,
 )
 from tdcore.rules.loading import load_rules
-from tdcore.rules.need import STATISTICS, VALUES, Need, as_code
 from tdcore.rules.planning import joined, plan, plan_as_code, united
+from tdcore.rules.requirements import STATISTICS, VALUES, Need, as_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

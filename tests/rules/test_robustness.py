@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tdcore.rules import RULES
 from tdcore.rules.base import Finding, Rule, Status
 from tdcore.rules.engine import Engine
-from tdcore.rules.plain_pickle import dump, load
+from tdcore.rules.safe_pickle import dump, load
 from tdcore.rules.trace import Trace
 from tests.rules.judging import CutSource, RunningSource
 
@@ -189,8 +189,8 @@ def test_what_a_rule_remembers_of_a_long_run_does_not_grow() -> None:
         engine.source = RunningSource(steps_of_a_run(range(4 * window, 4 * window + 4)))
         engine.step()
         if window >= 26 and window % 2:
-            sizes.append([len(dump((judge.memory, judge.coverage))) for judge in engine._judges])
+            sizes.append([len(dump((judge.memory, judge.coverage))) for judge in engine._runs])
     early, late = (np.max(part, axis=0) for part in (sizes[:10], sizes[10:]))
     grown = late > 1.03 * early + 200
     assert not {code: sizes[-1][at] for at, code in enumerate(RULES) if grown[at]}
-    assert not [judge.error for judge in engine._judges if judge.error]
+    assert not [judge.error for judge in engine._runs if judge.error]

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tdcore.actions import StopTraining
+from tdcore.actions import RequestStop
 from tdcore.errors import ConfigError, RunNotFound
 from tdcore.rules import DeadRelu, Engine, ExplodingTensor, Report, Status, VanishingGradient, run
+from tdcore.rules.run_source import RunSource
 from tdcore.rules.runner import follow
-from tdcore.rules.source import RunSource
 from tests.trial.writer import RunWriter
 
 NO_TIME = timedelta(0)
@@ -42,7 +42,7 @@ def followed(
 
     source = RunSource(place, clock=lambda: 0.0)
     return follow(
-        Engine(source, [VanishingGradient()], sink=source.sink, actions=[StopTraining(clock=lambda: 7)]),
+        Engine(source, [VanishingGradient()], sink=source.sink, actions=[RequestStop(clock=lambda: 7)]),
         source,
         until_end=until_end,
         poll_interval=timedelta(seconds=0.3),

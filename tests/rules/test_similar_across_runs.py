@@ -13,8 +13,8 @@ import pytest
 from tdcore.errors import ConfigError
 from tdcore.rules import SimilarAcrossRuns, Status
 from tdcore.rules.loading import load_rule
-from tdcore.rules.measures.other_run import Look, opened
-from tdcore.rules.plain_pickle import dump, load
+from tdcore.rules.measures.other_run import OpenedRuns, opened
+from tdcore.rules.safe_pickle import dump, load
 from tdcore.rules.trace import Trace
 from tests.rules.judging import judge, same_in_any_cuts
 from tests.rules.trainings import blobs, judge_run, network, train
@@ -181,7 +181,7 @@ def test_parameters_that_cannot_work_are_refused(parameters: dict[str, Any]) -> 
 
 def test_the_other_run_is_held_no_longer_than_the_judgement(tmp_path: Path) -> None:
     other = train(tmp_path, network(), blobs(2), collections=KINDS, values=True)
-    look = Look()
+    look = OpenedRuns()
     assert opened(str(other), look) is opened(str(other), look)
     run = weakref.ref(opened(str(other), look))
     assert run() is not None

@@ -14,7 +14,7 @@ from tdcore.errors import ConfigError
 from tdcore.hooks.pytorch import Hook
 from tdcore.rules import Engine, StalledTrainingRule, Status
 from tdcore.rules.loading import load_rule
-from tdcore.rules.source import RunSource
+from tdcore.rules.run_source import RunSource
 from tdcore.rules.trace import Trace
 from tests.rules.judging import LOSS, RunningSource, by_key, judge, judge_of
 from tests.rules.trainings import judge_run
@@ -143,9 +143,9 @@ def test_a_stall_that_was_reported_while_it_lasted_is_not_reported_again(tmp_pat
 
 
 def test_what_the_older_rule_did_is_pointed_to_the_action() -> None:
-    with pytest.raises(ConfigError, match="give the action StopTraining beside the rule"):
+    with pytest.raises(ConfigError, match="give the action RequestStop beside the rule"):
         StalledTrainingRule(stop_training_on_fire=True)
-    with pytest.raises(ConfigError, match="StopTraining"):
+    with pytest.raises(ConfigError, match="RequestStop"):
         load_rule("stalled_training_rule:training_job_name_prefix=job")
 
 

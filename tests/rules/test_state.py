@@ -22,13 +22,13 @@ from tdcore.rules import (
     Finding,
     Report,
     RuleProtocol,
-    plain_pickle,
     run,
+    safe_pickle,
 )
 from tdcore.rules import state as state_module
 from tdcore.rules.cases import CASES
-from tdcore.rules.source import RunSource
-from tdcore.rules.state import Keeper
+from tdcore.rules.run_source import RunSource
+from tdcore.rules.state import StateFile
 from tests.rules.a_rule_of_mine import EveryNth
 from tests.rules.judging import same_in_any_cuts
 from tests.trial.writer import RunWriter
@@ -176,11 +176,11 @@ def test_a_run_that_takes_the_place_of_another_while_it_is_followed_is_refused(t
     flushed(RunWriter(place), 0, 1)
     source = RunSource(place)
     engine = Engine(source, [EveryNth(nth=1)])
-    keeper = Keeper(tmp_path / "state", engine, source)
+    state_file = StateFile(tmp_path / "state", engine, source)
     for _ in range(2):
-        keeper.looks()
+        state_file.before_poll()
         engine.step()
-        keeper.looked(engine.changed)
+        state_file.after_poll(engine.changed)
     shutil.rmtree(place)
     resumed = RunSource(place)
     resumed.resume(source.position())
@@ -272,7 +272,7 @@ def test_a_state_that_was_made_up_is_refused(tmp_path: Path, part: str, value: o
     judged(place, state)
     head = len(state_module._MAGIC) + 32
     modules = {EveryNth.__module__}
-    body = plain_pickle.dump(plain_pickle.load(state.read_bytes()[head:], modules) | {part: value})
+    body = safe_pickle.dump(safe_pickle.load(state.read_bytes()[head:], modules) | {part: value})
     state.write_bytes(state_module._MAGIC + hashlib.sha256(body).digest() + body)
     with pytest.raises(ConfigError, match="cannot be taken over"):
         judged(place, state)
@@ -337,14 +337,14 @@ def test_a_look_that_was_broken_off_is_made_again(tmp_path: Path) -> None:
     flushed(writer, 0, 1)
     source = RunSource(place)
     engine = Engine(source, [EveryNth(nth=1)])
-    keeper = Keeper(state, engine, source)
-    keeper.looks()
+    state_file = StateFile(state, engine, source)
+    state_file.before_poll()
     engine.step()
-    keeper.looked(engine.changed)
-    keeper.looks()
+    state_file.after_poll(engine.changed)
+    state_file.before_poll()
     flushed(writer, 2)
     source.next(["step"])  # as far as it came
-    keeper.close()
+    state_file.close()
     assert judged(place, state, EveryNth(nth=1)).verdicts[0].finding_count == 6
 
 
@@ -353,15 +353,15 @@ def test_it_is_saved_about_once_a_second_and_only_when_something_changed(tmp_pat
     writer = RunWriter(tmp_path / "run")
     source = RunSource(tmp_path / "run")
     engine = Engine(source, [EveryNth(nth=100)])
-    keeper = Keeper(tmp_path / "state", engine, source, clock=lambda: now[0])
+    state_file = StateFile(tmp_path / "state", engine, source, clock=lambda: now[0])
     saves = []
     for look in range(20):
         if look < 10:
             flushed(writer, look)
         before = (tmp_path / "state").stat().st_ino if (tmp_path / "state").exists() else None
-        keeper.looks()
+        state_file.before_poll()
         engine.step()
-        keeper.looked(engine.changed)
+        state_file.after_poll(engine.changed)
         after = (tmp_path / "state").stat().st_ino if (tmp_path / "state").exists() else None
         if after != before:
             saves.append(look)
@@ -380,7 +380,7 @@ def test_a_place_that_refuses_in_the_middle_of_a_look_loses_no_row(
         raise SinkError("away", kind="transient")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tdcore.rules.source._members", refuse)
+        patch.setattr("tdcore.rules.run_source._members", refuse)
         with pytest.raises(SinkError):
             source.next(["step"])
     assert source.next(["step"]).table.num_rows == 3

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import tdcore as td
-from tdcore.actions import StopTraining
+from tdcore.actions import RequestStop
 from tdcore.hooks.pytorch import Hook
 from tdcore.rules import Report, VanishingGradient, run
 
@@ -46,7 +46,7 @@ def test_a_rule_that_fires_stops_the_training_that_it_watches(tmp_path: Path) ->
                 [VanishingGradient()],
                 live=True,
                 until_end=True,
-                actions=[StopTraining()],
+                actions=[RequestStop()],
                 poll_interval=timedelta(seconds=0.05),
                 timeout=timedelta(seconds=120),
             )

@@ -16,7 +16,7 @@ from tdcore.errors import ConfigError
 from tdcore.rules import sweep
 from tdcore.rules.sweep import find_runs
 from tdcore.sinks import open_sink
-from tdcore.trial.below import runs_below
+from tdcore.trial.run_search import runs_below
 from tests.s3.fixtures import Place
 from tests.s3.servers import StubServer
 from tests.trial.writer import RunWriter

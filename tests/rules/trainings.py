@@ -13,7 +13,7 @@ import tdcore as td
 from tdcore.hooks.pytorch import Hook
 from tdcore.rules.base import Finding, Rule, Verdict
 from tdcore.rules.engine import Engine
-from tdcore.rules.source import RunSource
+from tdcore.rules.run_source import RunSource
 
 FEATURES, CLASSES, BATCH = 16, 4, 32
 

@@ -15,9 +15,9 @@ import pytest
 
 from tdcore import _core
 from tdcore.sinks.s3 import parse_s3_url
-from tdcore.sinks.s3.engine import Engine
+from tdcore.sinks.s3.engine import S3Engine
 from tdcore.sinks.s3.engine_choice import open_engine
-from tdcore.sinks.s3.faults import Fault
+from tdcore.sinks.s3.errors import S3Error
 from tests.s3.fixtures import Place
 from tests.s3.servers import StubServer
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 SECONDS = 20.0
 
 
-def using(url: str, work: Callable[[Engine, Callable[[str], str]], Awaitable[T]]) -> T:
+def using(url: str, work: Callable[[S3Engine, Callable[[str], str]], Awaitable[T]]) -> T:
     """The result of work(engine, full_key)."""
 
     async def main() -> T:
@@ -39,12 +39,12 @@ def using(url: str, work: Callable[[Engine, Callable[[str], str]], Awaitable[T]]
     return asyncio.run(main())
 
 
-async def put(engine: Engine, key: str, data: bytes, **options: Any) -> None:
+async def put(engine: S3Engine, key: str, data: bytes, **options: Any) -> None:
     await engine.put(key, [data], crc32c=_core.crc32c(data), seconds=SECONDS, **options)
 
 
 def test_objects_come_back_in_whole_and_in_part(s3_place: Place, engine: str) -> None:
-    async def work(engine: Engine, key: Callable[[str], str]) -> None:
+    async def work(engine: S3Engine, key: Callable[[str], str]) -> None:
         await put(engine, key("a"), b"0123456789")
         assert bytes(await engine.get(key("a"), seconds=SECONDS)) == b"0123456789"
         assert bytes(await engine.get_range(key("a"), 2, 3, seconds=SECONDS)) == b"234"
@@ -54,7 +54,7 @@ def test_objects_come_back_in_whole_and_in_part(s3_place: Place, engine: str) ->
         assert await engine.head(key("none"), seconds=SECONDS) is None
         await engine.delete(key("a"), seconds=SECONDS)
         await engine.delete(key("a"), seconds=SECONDS)
-        with pytest.raises(Fault) as caught:
+        with pytest.raises(S3Error) as caught:
             await engine.get(key("a"), seconds=SECONDS)
         assert caught.value.kind == "missing"
 
@@ -63,7 +63,7 @@ def test_objects_come_back_in_whole_and_in_part(s3_place: Place, engine: str) ->
 
 
 def test_pages_hold_what_the_prefix_says(s3_place: Place, engine: str) -> None:
-    async def work(engine: Engine, key: Callable[[str], str]) -> list[str]:
+    async def work(engine: S3Engine, key: Callable[[str], str]) -> list[str]:
         for name in ("a/1", "a/2", "ab/1", "b"):
             await put(engine, key(name), b"x")
         pages = [page async for page in engine.pages(key("a"), key("a/1"), seconds=SECONDS)]
@@ -73,9 +73,9 @@ def test_pages_hold_what_the_prefix_says(s3_place: Place, engine: str) -> None:
 
 
 def test_a_put_of_what_must_be_absent_is_refused_when_it_is_there(stub: StubServer, engine: str) -> None:
-    async def work(engine: Engine, key: Callable[[str], str]) -> None:
+    async def work(engine: S3Engine, key: Callable[[str], str]) -> None:
         await put(engine, key("a"), b"1", if_absent=True)
-        with pytest.raises(Fault) as caught:
+        with pytest.raises(S3Error) as caught:
             await put(engine, key("a"), b"2", if_absent=True)
         assert caught.value.kind == "exists"
 
@@ -114,7 +114,7 @@ def test_options_are_sent_with_an_object(
 
 
 def test_requester_pays_is_said_with_every_request(stub: StubServer, engine: str) -> None:
-    async def work(engine: Engine, key: Callable[[str], str]) -> None:
+    async def work(engine: S3Engine, key: Callable[[str], str]) -> None:
         await put(engine, key("a"), b"data")
         await engine.get(key("a"), seconds=SECONDS)
         await engine.head(key("a"), seconds=SECONDS)
@@ -166,7 +166,7 @@ def test_a_large_object_of_many_parts_arrives_whole(checksum: str, stub: StubSer
     cuts = [0, 1, 1, 70_000, 1_000_001, len(whole)]
     parts = [memoryview(whole)[start:end] for start, end in itertools.pairwise(cuts)]
 
-    async def work(engine: Engine, key: Callable[[str], str]) -> None:
+    async def work(engine: S3Engine, key: Callable[[str], str]) -> None:
         await engine.put(key("a"), parts, crc32c=_core.crc32c(whole), seconds=SECONDS)
 
     using(stub.url("p", engine=engine, checksum=checksum), work)
@@ -174,8 +174,8 @@ def test_a_large_object_of_many_parts_arrives_whole(checksum: str, stub: StubSer
 
 
 def test_bytes_damaged_on_the_way_are_refused_by_the_service(stub: StubServer, engine: str) -> None:
-    async def work(engine: Engine, key: Callable[[str], str]) -> Fault:
-        with pytest.raises(Fault) as caught:
+    async def work(engine: S3Engine, key: Callable[[str], str]) -> S3Error:
+        with pytest.raises(S3Error) as caught:
             await put(engine, key("a"), b"data")
         return caught.value
 
@@ -186,16 +186,16 @@ def test_bytes_damaged_on_the_way_are_refused_by_the_service(stub: StubServer, e
 
 
 def test_a_crc32c_that_is_not_that_of_the_bytes_is_refused(stub: StubServer) -> None:
-    async def work(engine: Engine, key: Callable[[str], str]) -> None:
+    async def work(engine: S3Engine, key: Callable[[str], str]) -> None:
         assert engine.sends_crc32c
-        with pytest.raises(Fault, match="bytes changed"):
+        with pytest.raises(S3Error, match="bytes changed"):
             await engine.put(key("a"), [b"data"], crc32c=_core.crc32c(b"dasa"), seconds=SECONDS)
 
     using(stub.url("p", engine="aiobotocore"), work)
 
 
 def test_one_can_ask_whether_the_service_refuses_damage(stub: StubServer, engine: str) -> None:
-    async def work(engine: Engine, key: Callable[[str], str]) -> bool:
+    async def work(engine: S3Engine, key: Callable[[str], str]) -> bool:
         return await engine.refuses_damage(key("a"), seconds=SECONDS)
 
     assert using(stub.url("p", engine=engine), work)
@@ -207,7 +207,7 @@ def test_after_a_put_the_memory_is_free(stub: StubServer, engine: str) -> None:
     memory = mmap.mmap(-1, 1 << 20)
     view = memoryview(memory)
 
-    async def work(engine: Engine, key: Callable[[str], str]) -> None:
+    async def work(engine: S3Engine, key: Callable[[str], str]) -> None:
         part = view[: 1 << 19]
         await engine.put(key("a"), [part, view[1 << 19 :]], crc32c=_core.crc32c(view), seconds=SECONDS)
         part.release()
@@ -223,7 +223,7 @@ def test_a_cancelled_put_ends_at_once_and_leaves_the_memory_free(stub: StubServe
     view = memoryview(memory)
     crc = _core.crc32c(view)
 
-    async def work(engine: Engine, key: Callable[[str], str]) -> None:
+    async def work(engine: S3Engine, key: Callable[[str], str]) -> None:
         task = asyncio.ensure_future(engine.put(key("a"), [view], crc32c=crc, seconds=300))
         while (await asyncio.to_thread(stub.settings))["hang"]:
             await asyncio.sleep(0.01)
@@ -239,8 +239,8 @@ def test_a_cancelled_put_ends_at_once_and_leaves_the_memory_free(stub: StubServe
 
 
 def test_a_put_without_an_answer_is_a_timeout(stub: StubServer, engine: str) -> None:
-    async def work(engine: Engine, key: Callable[[str], str]) -> Fault:
-        with pytest.raises(Fault) as caught:
+    async def work(engine: S3Engine, key: Callable[[str], str]) -> S3Error:
+        with pytest.raises(S3Error) as caught:
             await engine.put(key("a"), [b"data"], crc32c=_core.crc32c(b"data"), seconds=0.3)
         return caught.value
 
@@ -250,8 +250,8 @@ def test_a_put_without_an_answer_is_a_timeout(stub: StubServer, engine: str) -> 
 
 
 def test_a_get_without_an_answer_is_a_timeout(stub: StubServer, engine: str) -> None:
-    async def work(engine: Engine, key: Callable[[str], str]) -> Fault:
-        with pytest.raises(Fault) as caught:
+    async def work(engine: S3Engine, key: Callable[[str], str]) -> S3Error:
+        with pytest.raises(S3Error) as caught:
             await engine.get(key("a"), seconds=0.3)
         return caught.value
 

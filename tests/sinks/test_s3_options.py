@@ -11,7 +11,7 @@ import pytest
 
 from tdcore.errors import ConfigError, UnsupportedFeature
 from tdcore.sinks.s3 import S3Options, S3Place, parse_s3_url
-from tdcore.sinks.s3.chain import Chain
+from tdcore.sinks.s3.aws_chain import AwsChain
 from tdcore.sinks.s3.engine_choice import choose_engine
 
 EVERYTHING = S3Options(
@@ -176,14 +176,14 @@ def chain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch
 
 
 def test_the_chain_gives_what_the_options_leave_open(chain: pytest.MonkeyPatch) -> None:
-    found = Chain.of(parse_s3_url("s3://bucket/p"))
+    found = AwsChain.of(parse_s3_url("s3://bucket/p"))
     assert (found.region, found.url(), found.path_style) == (
         "eu-north-1",
         "https://s3.eu-north-1.amazonaws.com",
         False,
     )
     assert found.bucket_url("bucket") == "https://bucket.s3.eu-north-1.amazonaws.com"
-    found = Chain.of(parse_s3_url("s3://bucket/p?profile=lab"))
+    found = AwsChain.of(parse_s3_url("s3://bucket/p?profile=lab"))
     assert (found.region, found.url(), found.ca_bundle, found.path_style) == (
         "eu-west-3",
         "http://lab:9000",
@@ -198,23 +198,24 @@ def test_the_chain_gives_what_the_options_leave_open(chain: pytest.MonkeyPatch) 
 
 def test_the_environment_stands_above_the_files_and_options_above_both(chain: pytest.MonkeyPatch) -> None:
     chain.setenv("AWS_DEFAULT_REGION", "ap-south-1")
-    assert Chain.of(parse_s3_url("s3://bucket/p")).region == "ap-south-1"
+    assert AwsChain.of(parse_s3_url("s3://bucket/p")).region == "ap-south-1"
     chain.setenv("AWS_REGION", "ap-east-1")
     chain.setenv("AWS_ENDPOINT_URL", "http://everything:1")
-    assert Chain.of(parse_s3_url("s3://bucket/p?profile=lab")).url() == "http://everything:1"
+    assert AwsChain.of(parse_s3_url("s3://bucket/p?profile=lab")).url() == "http://everything:1"
     chain.setenv("AWS_ENDPOINT_URL_S3", "http://only-s3:1")
-    found = Chain.of(parse_s3_url("s3://bucket/p?profile=lab"))
+    found = AwsChain.of(parse_s3_url("s3://bucket/p?profile=lab"))
     assert (found.region, found.url()) == ("ap-east-1", "http://only-s3:1")
-    found = Chain.of(parse_s3_url("s3://bucket/p?region=sa-east-1&endpoint_url=http://mine:1/"))
+    found = AwsChain.of(parse_s3_url("s3://bucket/p?region=sa-east-1&endpoint_url=http://mine:1/"))
     assert (found.region, found.url()) == ("sa-east-1", "http://mine:1")
     assert (
-        Chain.of(parse_s3_url("s3://bucket/p?region=sa-east-1"), region="me-south-1").region == "me-south-1"
+        AwsChain.of(parse_s3_url("s3://bucket/p?region=sa-east-1"), region="me-south-1").region
+        == "me-south-1"
     )
 
 
 def test_a_profile_that_is_not_there_is_a_configuration_error(chain: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="no profile 'none'"):
-        Chain.of(parse_s3_url("s3://bucket/p?profile=none"))
+        AwsChain.of(parse_s3_url("s3://bucket/p?profile=none"))
 
 
 def test_resolved_options_mean_the_same_elsewhere(chain: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -242,7 +243,7 @@ def test_a_profile_below_the_credentials_of_the_environment_stays_there(chain: p
     chain.setenv("AWS_ACCESS_KEY_ID", "AKMINE")
     chain.setenv("AWS_SECRET_ACCESS_KEY", "hush")
     for options in (S3Options(), S3Options().resolved()):
-        found = Chain.of(parse_s3_url(options.at("s3://bucket/p"))).credentials()
+        found = AwsChain.of(parse_s3_url(options.at("s3://bucket/p"))).credentials()
         assert found is not None
         assert found()["access_key_id"] == "AKMINE"
 
@@ -261,7 +262,7 @@ def test_an_end_point_of_the_environment_is_checked_as_the_option_is(
     name: str, url: str, match: str, chain: pytest.MonkeyPatch
 ) -> None:
     chain.setenv(name, url)
-    for ask in (S3Options().resolved, lambda: Chain.of(parse_s3_url("s3://bucket/p"))):
+    for ask in (S3Options().resolved, lambda: AwsChain.of(parse_s3_url("s3://bucket/p"))):
         with pytest.raises(ConfigError, match=f"{name} .*{match}") as caught:
             ask()
         assert "hush" not in str(caught.value)
@@ -273,12 +274,12 @@ def test_an_end_point_of_the_environment_is_checked_as_the_option_is(
 def test_an_end_point_of_the_files_is_checked_too(chain: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "config").write_text("[default]\nendpoint_url = http://me:hush@store:1\n")
     with pytest.raises(ConfigError, match="AWS configuration files holds a user or password"):
-        Chain.of(parse_s3_url("s3://bucket/p"))
+        AwsChain.of(parse_s3_url("s3://bucket/p"))
 
 
 @pytest.mark.parametrize("variable", ["AWS_PROFILE", "AWS_DEFAULT_PROFILE", ""])
 def test_a_profile_needs_botocore(variable: str, chain: pytest.MonkeyPatch) -> None:
-    chain.setattr("tdcore.sinks.s3.chain.has_botocore", lambda: False)
+    chain.setattr("tdcore.sinks.s3.aws_chain.has_botocore", lambda: False)
     options = S3Options(engine="obstore", profile=None if variable else "lab")
     if variable:
         chain.setenv(variable, "lab")
@@ -300,10 +301,10 @@ def test_a_profile_needs_botocore(variable: str, chain: pytest.MonkeyPatch) -> N
 def test_addressing_puts_the_bucket_into_the_path_or_the_host(
     query: str, url: str, chain: pytest.MonkeyPatch
 ) -> None:
-    assert Chain.of(parse_s3_url(f"s3://bucket/p?{query}")).bucket_url("bucket") == url
+    assert AwsChain.of(parse_s3_url(f"s3://bucket/p?{query}")).bucket_url("bucket") == url
 
 
 def test_a_bucket_with_dots_goes_into_the_path(chain: pytest.MonkeyPatch) -> None:
-    assert Chain.of(parse_s3_url("s3://my.bucket/p?region=eu-west-1")).bucket_url("my.bucket") == (
+    assert AwsChain.of(parse_s3_url("s3://my.bucket/p?region=eu-west-1")).bucket_url("my.bucket") == (
         "https://s3.eu-west-1.amazonaws.com/my.bucket"
     )

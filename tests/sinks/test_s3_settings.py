@@ -12,7 +12,7 @@ import pytest
 
 from tdcore.errors import ConfigError, SinkError
 from tdcore.sinks.s3 import S3Sink
-from tdcore.sinks.s3.chain import no_credentials
+from tdcore.sinks.s3.aws_chain import no_credentials
 from tests.s3.fixtures import use
 from tests.s3.servers import StubServer, moto_server, rclone_server, stub_server
 
@@ -180,7 +180,7 @@ def test_a_configuration_that_breaks_before_the_bucket_is_looked_for_is_a_sink_e
 def test_without_botocore_the_files_that_are_not_read_are_named(
     botocore: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tdcore.sinks.s3.chain.has_botocore", lambda: botocore)
+    monkeypatch.setattr("tdcore.sinks.s3.aws_chain.has_botocore", lambda: botocore)
     for error in (None, OSError("hush")):
         text = str(no_credentials(error))
         assert ("~/.aws are read only with botocore" in text) is not botocore

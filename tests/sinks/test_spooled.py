@@ -57,7 +57,7 @@ def open_sink(place: Place, tmp_path: Path, said: list[str]) -> Iterator[Open]:
                 spool,
                 spill_after=timedelta(seconds=0.2),
                 relief=timedelta(seconds=relief),
-                say=said.append,
+                log=said.append,
             )
             stack.callback(sink.close)
             return sink

@@ -10,7 +10,7 @@ import pytest
 
 from tdcore.sinks.cache import CachedSink, DiskCache
 from tdcore.trial import Trial
-from tdcore.trial.opening import open_trial
+from tdcore.trial.trial_factory import open_trial
 from tests.trial.far import FarSink
 from tests.trial.writer import RunWriter
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tdcore.trial import Missing, Trial
-from tdcore.trial.opening import open_trial
+from tdcore.trial.trial_factory import open_trial
 from tests.trial.far import FarSink
 from tests.trial.writer import EPOCH_NS, RunWriter
 

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 
 from tdcore.errors import RunCorrupt, TensorUnavailableForStep
-from tdcore.rules.source import RunSource
-from tdcore.trial.opening import open_trial
-from tdcore.trial.segments import FetchedSegments, Place, joined
+from tdcore.rules.run_source import RunSource
+from tdcore.trial.segments import FetchedSegments, SegmentRange, joined
+from tdcore.trial.trial_factory import open_trial
 from tests.trial.far import FarSink
 from tests.trial.writer import RunWriter
 
@@ -206,7 +206,7 @@ def test_any_places_come_as_they_are() -> None:
     data, random = sink.objects["data/a"], np.random.default_rng(1)
     for _ in range(300):
         places = [
-            Place("data/a", int(offset), int(random.integers(1, 300 * KIB)))
+            SegmentRange("data/a", int(offset), int(random.integers(1, 300 * KIB)))
             for offset in random.integers(0, 8 * MIB, 3)
         ]
         if random.random() < 0.5:
@@ -220,7 +220,7 @@ def test_what_is_held_is_bounded_and_still_right() -> None:
     segments = FetchedSegments(sink, held_bytes=MIB)
     data = sink.objects["data/a"]
     for offset in [*range(0, 8 * MIB, 300 * KIB), *range(0, 8 * MIB, 900 * KIB)]:
-        assert segments.read(Place("data/a", offset, 1000)) == data[offset : offset + 1000]
+        assert segments.read(SegmentRange("data/a", offset, 1000)) == data[offset : offset + 1000]
         assert segments._bytes <= MIB
     assert segments._bytes == sum(map(len, segments._blocks.values()))
 
@@ -229,7 +229,7 @@ def test_a_hint_takes_no_more_than_fits() -> None:
     sink = FarSink()
     for at in range(40):
         sink.put(f"data/{at:02d}", [bytes(4 * MIB)])
-    places = [Place(f"data/{at:02d}", 0, 4 * MIB) for at in range(40)]
+    places = [SegmentRange(f"data/{at:02d}", 0, 4 * MIB) for at in range(40)]
     taken = FetchedSegments(sink).expect(places)
     assert 10 <= taken < 20
     assert sink.count("get_ranges") == taken

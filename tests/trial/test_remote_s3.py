@@ -20,7 +20,7 @@ from tdcore.rules import run as judge
 from tdcore.session import RingConfig, Session
 from tdcore.sinks import open_sink
 from tdcore.trial import create_trial
-from tdcore.trial.opening import open_trial
+from tdcore.trial.trial_factory import open_trial
 from tests.s3.fixtures import Place
 from tests.trial.writer import EPOCH_NS, RunWriter
 

@@ -24,7 +24,7 @@ from tdcore.errors import (
     TensorUnavailableForStep,
 )
 from tdcore.trial import Trial, create_trial, no_refresh
-from tdcore.trial.opening import open_trial
+from tdcore.trial.trial_factory import open_trial
 from tests.trial.test_index import memory_run
 from tests.trial.writer import DTYPES, RunWriter, index_bytes
 

@@ -16,9 +16,9 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from tdcore.sinks.base import Buffer
-from tdcore.sinks.s3.chain import Chain, no_credentials
+from tdcore.sinks.s3.aws_chain import AwsChain, no_credentials
 from tdcore.sinks.s3.engine import within
-from tdcore.sinks.s3.faults import Fault, fault_from_reply, fault_of_connection
+from tdcore.sinks.s3.errors import S3Error, connection_error, error_from_reply
 from tdcore.sinks.s3.options import OTHERS_PER_UPLOAD, S3Options, S3Place
 from tdcore.sinks.s3.parts import PartsReader
 
@@ -31,7 +31,7 @@ _NO_LIMIT = 86_400  # seconds
 
 
 class AiobotocoreEngine:
-    """See engine.Engine."""
+    """See engine.S3Engine."""
 
     name = "aiobotocore"
 
@@ -51,10 +51,10 @@ class AiobotocoreEngine:
         """Make the client for `place`. See engine.open_engine."""
         from aiobotocore.session import AioSession
 
-        chain = await asyncio.to_thread(Chain.of, place, region=region)
+        chain = await asyncio.to_thread(AwsChain.of, place, region=region)
         session = AioSession(profile=place.options.profile)
         _share_service_data(session)
-        with _as_fault("NoCredentials"):
+        with _as_s3_error("NoCredentials"):
             credentials = await session.get_credentials()
         if credentials is None:
             raise no_credentials()
@@ -80,8 +80,8 @@ class AiobotocoreEngine:
         body = reader if sum(view.nbytes for view in views) > _SMALL_BYTES else b"".join(views)
         try:
             await self._ask(seconds, self._client.put_object, Key=key, Body=body, **settings)
-        except Fault as fault:  # aiohttp sends again when an old connection turns out to be closed
-            fault.resent = fault.kind == "exists"
+        except S3Error as failure:  # aiohttp sends again when an old connection turns out to be closed
+            failure.resent = failure.kind == "exists"
             raise
         finally:
             reader.release()
@@ -106,8 +106,8 @@ class AiobotocoreEngine:
         """See Engine.head."""
         try:
             answer = await self._ask(seconds, self._client.head_object, Key=key)
-        except Fault as fault:
-            if fault.kind == "missing":
+        except S3Error as failure:
+            if failure.kind == "missing":
                 return None
             raise
         return int(answer["ContentLength"])
@@ -128,8 +128,8 @@ class AiobotocoreEngine:
         """See Engine.delete."""
         try:
             await self._ask(seconds, self._client.delete_object, Key=key)
-        except Fault as fault:
-            if fault.kind != "missing":
+        except S3Error as failure:
+            if failure.kind != "missing":
                 raise
 
     async def refuses_damage(self, key: str, *, seconds: float) -> bool:
@@ -137,8 +137,8 @@ class AiobotocoreEngine:
         damaged = {"Body": b"not what the checksum says", "ChecksumCRC32C": "AAAAAA=="}
         try:
             await self._ask(seconds, self._client.put_object, Key=key, **damaged, **self._object)
-        except Fault as fault:
-            if fault.status != 400:
+        except S3Error as failure:
+            if failure.status != 400:
                 raise
             return True
         return False
@@ -163,7 +163,7 @@ class AiobotocoreEngine:
         answer = await self._ask(seconds, self._client.get_object, Key=key, **options)
         pause = self._options.read_timeout.total_seconds()
         expected, pieces = int(answer["ContentLength"]), bytearray()
-        with _as_fault():
+        with _as_s3_error():
             body = answer["Body"]
             try:
                 while piece := await within(pause, body.read(_PIECE_BYTES)):
@@ -171,21 +171,21 @@ class AiobotocoreEngine:
             finally:
                 body.close()
         if len(pieces) != expected:
-            raise Fault("connection")
+            raise S3Error("connection")
         if wanted is None or answer.get("ContentRange"):
             return pieces
         self.reads_ranges = False
         return pieces[part]
 
     async def _ask(self, seconds: float, operation: Any, **settings: Any) -> Any:
-        """The answer to one request, with everything that botocore raises as a Fault."""
-        with _as_fault():
+        """The answer to one request, with everything that botocore raises as an S3Error."""
+        with _as_s3_error():
             return await within(seconds, operation(**self._bucket, **settings))
 
 
 @contextlib.contextmanager
-def _as_fault(code: str = "") -> Iterator[None]:
-    """Turn what botocore and aiohttp raise into a Fault. code: for what is no answer of the service."""
+def _as_s3_error(code: str = "") -> Iterator[None]:
+    """Turn what botocore and aiohttp raise into an S3Error. code: for what is no answer of the service."""
     import aiohttp
     import botocore.exceptions as known
 
@@ -199,23 +199,23 @@ def _as_fault(code: str = "") -> Iterator[None]:
     ) as error:
         raise no_credentials(error) from error
     except (known.ConnectTimeoutError, known.ReadTimeoutError, aiohttp.ServerTimeoutError) as error:
-        raise Fault("timeout") from error
+        raise S3Error("timeout") from error
     except (known.HTTPClientError, known.ConnectionError, aiohttp.ClientError, OSError) as error:
         words = f"{error} {getattr(error, 'kwargs', {}).get('error', '')}"
-        raise (Fault("credentials", code=code) if code else fault_of_connection(words)) from error
+        raise (S3Error("credentials", code=code) if code else connection_error(words)) from error
     except known.BotoCoreError as error:  # refused before anything was sent
         if code:
             raise no_credentials(error) from error
-        raise Fault("refused", code=type(error).__name__) from error
+        raise S3Error("refused", code=type(error).__name__) from error
 
 
-def _answered(error: Any) -> Fault:
-    """The fault in an answer of the service, as botocore's ClientError holds it."""
+def _answered(error: Any) -> S3Error:
+    """The failure in an answer of the service, as botocore's ClientError holds it."""
     answer = error.response
     details, said = answer.get("ResponseMetadata", {}), answer.get("Error", {})
     headers = details.get("HTTPHeaders", {})
     code = str(said.get("Code", ""))
-    return fault_from_reply(
+    return error_from_reply(
         int(details.get("HTTPStatusCode") or 0),
         code="" if code.isdigit() else code,  # an answer without a body
         detail=str(said.get("Message", "")),
@@ -253,7 +253,7 @@ def _service_data() -> Any:
     return create_loader()
 
 
-def _config(options: S3Options, chain: Chain) -> Any:
+def _config(options: S3Options, chain: AwsChain) -> Any:
     from aiobotocore.config import AioConfig
 
     return AioConfig(

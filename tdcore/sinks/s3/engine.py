@@ -1,6 +1,6 @@
-"""Engine: the operations that a client library of S3 has to offer. engine_choice.py chooses one of the two.
+"""S3Engine: the operations that a client library of S3 has to offer. engine_choice.py chooses one of the two.
 
-Engines do single requests and never retry; `store.S3Store` does. Every failure is a `faults.Fault`.
+Engines do single requests and never retry; `store.S3Store` does. Every failure is a `errors.S3Error`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Protocol, TypeVar
 
 from tdcore.sinks.base import Buffer
-from tdcore.sinks.s3.faults import Fault
+from tdcore.sinks.s3.errors import S3Error
 
-__all__ = ["Engine", "within"]
+__all__ = ["S3Engine", "within"]
 
 T = TypeVar("T")
 
 
-class Engine(Protocol):
+class S3Engine(Protocol):
     """One connection pool to one bucket. Keys are whole keys in the bucket.
 
     Thread: that of the event loop it was opened in. seconds: how long one request may take in all.
@@ -30,7 +30,7 @@ class Engine(Protocol):
     async def put(
         self, key: str, parts: Sequence[Buffer], *, crc32c: int, seconds: float, if_absent: bool = False
     ) -> None:
-        """Store `parts`, one after the other. if_absent: a Fault of kind "exists" when there is an object.
+        """Store `parts`, one after the other. if_absent: an S3Error of kind "exists" when there is an object.
 
         crc32c: of all the bytes; sent along by an engine that sends this checksum. When the call ends, also
         by cancellation, the parts are not looked at any more.
@@ -41,11 +41,11 @@ class Engine(Protocol):
         ...
 
     async def get_range(self, key: str, offset: int, length: int, *, seconds: float) -> Buffer:
-        """`length` > 0 bytes from `offset` on, fewer where the object ends; Fault "range" beyond its end."""
+        """`length` > 0 bytes from `offset` on, fewer where the object ends; S3Error "range" after its end."""
         ...
 
     async def tail(self, key: str, length: int, *, seconds: float) -> Buffer:
-        """The last `length` > 0 bytes; Fault "range" may stand for an empty object."""
+        """The last `length` > 0 bytes; S3Error "range" may stand for an empty object."""
         ...
 
     async def head(self, key: str, *, seconds: float) -> int | None:
@@ -67,8 +67,8 @@ class Engine(Protocol):
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
-    """The result of `work`, or a Fault "timeout" after so many seconds; the work is cancelled then."""
+    """The result of `work`, or an S3Error "timeout" after so many seconds; the work is cancelled then."""
     try:
         return await asyncio.wait_for(work, seconds)
     except asyncio.TimeoutError:  # an alias of TimeoutError from Python 3.11 on
-        raise Fault("timeout") from None
+        raise S3Error("timeout") from None

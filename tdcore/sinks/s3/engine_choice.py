@@ -6,7 +6,7 @@ import importlib.metadata
 import importlib.util
 
 from tdcore.errors import ConfigError, UnsupportedFeature
-from tdcore.sinks.s3.engine import Engine
+from tdcore.sinks.s3.engine import S3Engine
 from tdcore.sinks.s3.options import S3Options, S3Place, environment_profile
 
 __all__ = ["choose_engine", "open_engine"]
@@ -47,7 +47,7 @@ def choose_engine(options: S3Options) -> tuple[str, str]:
     return "aiobotocore", "It is installed; obstore, which costs less CPU time per byte, is not."
 
 
-async def open_engine(place: S3Place, *, region: str | None = None) -> Engine:
+async def open_engine(place: S3Place, *, region: str | None = None) -> S3Engine:
     """The engine for `place`, in the running loop; sends nothing but what finding credentials takes.
 
     region: where the bucket was found to be; None takes that of the options or the AWS chain.
@@ -63,7 +63,7 @@ async def open_engine(place: S3Place, *, region: str | None = None) -> Engine:
 
 
 def _why_not_obstore(options: S3Options) -> str:
-    from tdcore.sinks.s3.chain import has_botocore, wants_other_endpoint
+    from tdcore.sinks.s3.aws_chain import has_botocore, required_endpoint_kind
 
     if why := _too_old("obstore"):
         return why
@@ -71,7 +71,7 @@ def _why_not_obstore(options: S3Options) -> str:
         return f"obstore cannot send checksum {options.checksum!r} (it can: {', '.join(_OF_OBSTORE)})"
     if not has_botocore() and (profile := options.profile or environment_profile()):
         return f"obstore reads profiles ({profile!r}) through botocore, which is not installed"
-    if not options.endpoint_url and (kind := wants_other_endpoint()):
+    if not options.endpoint_url and (kind := required_endpoint_kind()):
         return f"obstore does not know {kind} endpoints"
     return ""
 

@@ -13,9 +13,9 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from tdcore.sinks.base import Buffer
-from tdcore.sinks.s3.chain import Chain, no_credentials
+from tdcore.sinks.s3.aws_chain import AwsChain, no_credentials
 from tdcore.sinks.s3.engine import within
-from tdcore.sinks.s3.faults import Fault, FaultKind, fault_from_reply, fault_of_connection
+from tdcore.sinks.s3.errors import S3Error, S3ErrorKind, connection_error, error_from_reply
 from tdcore.sinks.s3.options import S3Options, S3Place
 
 __all__ = ["ObstoreEngine"]
@@ -24,7 +24,7 @@ _PAGE = 1000
 _NO_LIMIT = timedelta(days=1)
 _STATUS = re.compile(r"status code: (\d{3})[^:\n]*:\s*(.*?)(?:\n\nDebug source|\Z)", re.DOTALL)
 _NO_CREDENTIALS = ("External AWS credential provider", "/latest/api/token", "/latest/meta-data")
-_HINTS: tuple[tuple[tuple[str, ...], FaultKind], ...] = (
+_HINTS: tuple[tuple[tuple[str, ...], S3ErrorKind], ...] = (
     (("redirect",), "region"),
     (("TimedOut", "timed out", "Timeout"), "timeout"),
     (("Generic Config error",), "refused"),
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class ObstoreEngine:
-    """See engine.Engine."""
+    """See engine.S3Engine."""
 
     name = "obstore"
     sends_crc32c = False
@@ -54,7 +54,7 @@ class ObstoreEngine:
         """Make the clients for `place`. See engine.open_engine."""
 
         def make() -> ObstoreEngine:
-            chain = Chain.of(place, region=region)
+            chain = AwsChain.of(place, region=region)
             settings = _settings(place, chain)
             client = _client(place.options, chain)
             checksum = place.options.checksum
@@ -105,8 +105,8 @@ class ObstoreEngine:
 
         try:
             return int((await _asked(within(seconds, obstore.head_async(self._reads, key))))["size"])
-        except Fault as fault:
-            if fault.kind == "missing":
+        except S3Error as failure:
+            if failure.kind == "missing":
                 return None
             raise
 
@@ -134,16 +134,16 @@ class ObstoreEngine:
 
         try:
             await _asked(within(seconds, obstore.delete_async(self._writes, key)))
-        except Fault as fault:
-            if fault.kind != "missing":
+        except S3Error as failure:
+            if failure.kind != "missing":
                 raise
 
     async def refuses_damage(self, key: str, *, seconds: float) -> bool:
         """See Engine.refuses_damage."""
         try:
             await self._put(self._damaged, key, [b"not what the checksum says"], seconds, False)
-        except Fault as fault:
-            if fault.status != 400:
+        except S3Error as failure:
+            if failure.status != 400:
                 raise
             return True
         return False
@@ -212,27 +212,27 @@ def _released(view: memoryview) -> bool:
 
 
 async def _asked(work: Awaitable[T]) -> T:
-    """The result of `work`, with everything that obstore raises as a Fault."""
+    """The result of `work`, with everything that obstore raises as an S3Error."""
     import obstore.exceptions
 
     try:
         return await work
     except (obstore.exceptions.BaseError, OSError, ValueError) as error:
-        raise _fault(str(error)) from error
+        raise _s3_error(str(error)) from error
 
 
-def _fault(text: str) -> Fault:
-    """The fault behind the text of one of obstore's errors. Raises _NotPartial."""
+def _s3_error(text: str) -> S3Error:
+    """The failure behind the text of one of obstore's errors. Raises _NotPartial."""
     if "non-partial response" in text:
         raise _NotPartial
     if any(hint in text for hint in _NO_CREDENTIALS):
         return no_credentials()
     if found := _STATUS.search(text):
-        return fault_from_reply(int(found[1]), found[2])
+        return error_from_reply(int(found[1]), found[2])
     for hints, kind in _HINTS:
         if any(hint in text for hint in hints):
-            return Fault(kind)
-    return fault_of_connection(text)
+            return S3Error(kind)
+    return connection_error(text)
 
 
 def _store(bucket: str, settings: dict[str, Any], client: dict[str, Any]) -> Any:
@@ -241,7 +241,7 @@ def _store(bucket: str, settings: dict[str, Any], client: dict[str, Any]) -> Any
     return S3Store(bucket, client_options=client, retry_config={"max_retries": 0}, **settings)  # type: ignore[arg-type]
 
 
-def _settings(place: S3Place, chain: Chain) -> dict[str, Any]:
+def _settings(place: S3Place, chain: AwsChain) -> dict[str, Any]:
     """Settings of obstore's store, without the checksum."""
     options = place.options
     endpoint = chain.url() if chain.path_style else chain.bucket_url(place.bucket)
@@ -261,7 +261,7 @@ def _settings(place: S3Place, chain: Chain) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _client(options: S3Options, chain: Chain) -> dict[str, Any]:
+def _client(options: S3Options, chain: AwsChain) -> dict[str, Any]:
     """Settings of its HTTP client."""
     client: dict[str, Any] = {
         "allow_http": True,

@@ -1,4 +1,4 @@
-"""Ranges of an object, joined into few requests and cut out of the answers again."""
+"""Byte ranges of an object: neighbouring ranges are joined into one request, and cut out of its answer."""
 
 from __future__ import annotations
 
@@ -7,40 +7,42 @@ from dataclasses import dataclass, field
 
 from tdcore.sinks.base import Buffer
 
-__all__ = ["Span", "cut", "join"]
+__all__ = ["ByteRange", "cut", "join"]
 
 _GAP_BYTES = 1 << 20  # fetching a smaller gap takes less time than another request
-_SPAN_BYTES = 64 << 20  # one request asks for no more by joining; one long range stays one request
+_JOINED_BYTES = 64 << 20  # maximum of joined ranges; one longer range stays one request
 
 
 @dataclass(slots=True)
-class Span:
-    """One request: bytes from `start` to `end` (not included), for the asked ranges numbered `serves`."""
+class ByteRange:
+    """One request: bytes from `start` to `end` (exclusive). serves: indices of the ranges that it covers."""
 
     start: int
     end: int
     serves: list[int] = field(default_factory=list)
 
 
-def join(ranges: Sequence[tuple[int, int]]) -> list[Span]:
-    """Requests that cover all (offset, length) `ranges`; empty ranges need none."""
-    spans: list[Span] = []
+def join(ranges: Sequence[tuple[int, int]]) -> list[ByteRange]:
+    """Requests that cover all (offset, length) `ranges`. Empty ranges need no request."""
+    spans: list[ByteRange] = []
     for at in sorted(range(len(ranges)), key=lambda at: ranges[at]):
         offset, length = ranges[at]
         if length <= 0:
             continue
         end = offset + length
         last = spans[-1] if spans else None
-        if last is None or offset > last.end + _GAP_BYTES or end > max(last.end, last.start + _SPAN_BYTES):
-            last = Span(offset, end)
+        if last is None or offset > last.end + _GAP_BYTES or end > max(last.end, last.start + _JOINED_BYTES):
+            last = ByteRange(offset, end)
             spans.append(last)
         last.end = max(last.end, end)
         last.serves.append(at)
     return spans
 
 
-def cut(ranges: Sequence[tuple[int, int]], spans: Sequence[Span], answers: Sequence[Buffer]) -> list[Buffer]:
-    """The bytes of each of `ranges` out of the answers to `spans`, without a copy."""
+def cut(
+    ranges: Sequence[tuple[int, int]], spans: Sequence[ByteRange], answers: Sequence[Buffer]
+) -> list[Buffer]:
+    """The bytes of each of `ranges` from the answers to the requests `spans`, without a copy."""
     pieces: list[Buffer] = [b""] * len(ranges)
     for span, answer in zip(spans, answers, strict=True):
         whole = memoryview(answer)

@@ -9,12 +9,12 @@ import urllib.request
 from email.message import Message
 from typing import Any
 
-from tdcore.sinks.s3.chain import Chain
+from tdcore.sinks.s3.aws_chain import AwsChain
 
 __all__ = ["find_region"]
 
 
-def find_region(chain: Chain, bucket: str, seconds: float) -> str | None:
+def find_region(chain: AwsChain, bucket: str, seconds: float) -> str | None:
     """Region that the answer to an unsigned HEAD of the bucket names, or None. Blocks."""
     certificates = chain.certificates()
     request = urllib.request.Request(chain.bucket_url(bucket), method="HEAD")

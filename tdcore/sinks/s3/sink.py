@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from tdcore.errors import SinkError
 from tdcore.sinks.base import Buffer, check_key, check_prefix
-from tdcore.sinks.s3.loop import LoopClosed, LoopThread
+from tdcore.sinks.s3.event_loop import LoopClosed, LoopThread
 from tdcore.sinks.s3.options import parse_s3_url
 from tdcore.sinks.s3.prefetch import Prefetch
 from tdcore.sinks.s3.store import S3Store

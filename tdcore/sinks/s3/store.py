@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from tdcore import _core
 from tdcore.errors import ConfigError, SinkError
 from tdcore.sinks.base import Buffer, check_key, check_prefix
-from tdcore.sinks.s3.chain import Chain
-from tdcore.sinks.s3.engine import Engine
+from tdcore.sinks.s3.aws_chain import AwsChain
+from tdcore.sinks.s3.engine import S3Engine
 from tdcore.sinks.s3.engine_choice import choose_engine, open_engine
-from tdcore.sinks.s3.faults import Action, Fault
+from tdcore.sinks.s3.errors import S3Action, S3Error
 from tdcore.sinks.s3.options import OTHERS_PER_UPLOAD, S3Place
 from tdcore.sinks.s3.ranges import cut, join
 from tdcore.sinks.s3.region import find_region
@@ -78,17 +78,17 @@ class S3Store:
             return False
         unsure = False  # an earlier try may have stored the object
 
-        def note(fault: Fault) -> None:
+        def note(failure: S3Error) -> None:
             nonlocal unsure
-            unsure = unsure or fault.ambiguous
+            unsure = unsure or failure.ambiguous
 
         try:
             await self._send(key, parts, None, patience, if_absent=self.conditional is not False, failed=note)
-        except Fault as fault:
-            if fault.kind == "exists":
+        except S3Error as failure:
+            if failure.kind == "exists":
                 self.conditional = True
                 return unsure and await self._holds(key, b"".join(parts), patience)
-            await self._send(key, parts, None, patience)  # the store does not know such a put
+            await self._send(key, parts, None, patience)  # the store does not implement conditional puts
             self.conditional = False
         return True
 
@@ -107,7 +107,7 @@ class S3Store:
         full = self.place.key(check_key(key))
         spans = join(ranges)
         if not spans and not await self._is_there(key, patience):
-            raise Fault("missing").error("get", self.place, key)
+            raise S3Error("missing").error("get", self.place, key)
 
         async def one(start: int, length: int) -> Buffer:
             try:
@@ -118,7 +118,7 @@ class S3Store:
                     key=key,
                     expect=("range",),
                 )
-            except Fault:
+            except S3Error:
                 return b""
 
         answers = await _all(one(span.start, span.end - span.start) for span in spans)
@@ -139,7 +139,7 @@ class S3Store:
                 key=key,
                 expect=("range",),
             )
-        except Fault:  # the object is shorter; some services call that an error
+        except S3Error:  # the object is shorter; some services call that an error
             return await self.get(key, patience)
         return self._received(data)
 
@@ -149,7 +149,7 @@ class S3Store:
         found: list[str] = []
         start = root + after if after else ""
 
-        async def rest(engine: Engine) -> None:  # goes on after the last page that came
+        async def rest(engine: S3Engine) -> None:  # goes on after the last page that came
             nonlocal start
             async for page in engine.pages(root + check_prefix(prefix), start, seconds=self._answer):
                 self._counts["pages"] += 1
@@ -167,24 +167,24 @@ class S3Store:
 
     async def request(
         self,
-        action: Action,
-        call: Callable[[Engine], Awaitable[T]],
+        action: S3Action,
+        call: Callable[[S3Engine], Awaitable[T]],
         patience: float | None = None,
         *,
         key: str = "",
         expect: tuple[str, ...] = (),
-        failed: Callable[[Fault], None] | None = None,
+        failed: Callable[[S3Error], None] | None = None,
     ) -> T:
-        """The result of `call`, which is tried again for as long as `patience` says and the fault can pass.
+        """The result of `call`, which is retried for `patience` seconds while failures are retryable.
 
-        expect: kinds of faults that the caller wants to see itself; all others become a SinkError. failed: is
-        told of each fault.
+        expect: kinds of failures that are raised as S3Error; all others become a SinkError. failed: called
+        with each failure.
         """
         now = asyncio.get_running_loop().time
         patience = self._patience if patience is None else patience
-        end: float | None = None  # begins with the first request or fault: opening may take long
+        end: float | None = None  # begins with the first request or failure: opening may take long
         tries = 0
-        mended: set[str] = set()  # what was put right once must not be wrong again
+        repaired: set[str] = set()  # what was put right once must not be wrong again
         while True:
             used: _Opened | None = None
             try:
@@ -194,21 +194,21 @@ class S3Store:
                     end = end or now() + patience
                     async with used:
                         return await call(used.engine)
-            except Fault as fault:
+            except S3Error as failure:
                 if failed is not None:
-                    failed(fault)
-                if fault.kind in expect:
+                    failed(failure)
+                if failure.kind in expect:
                     raise
-                if fault.kind not in mended and await self._mend(fault, used):
-                    mended.add(fault.kind)
+                if failure.kind not in repaired and await self._repair(failure, used):
+                    repaired.add(failure.kind)
                     pause = 0.0
                 else:
-                    pause = _pause(tries, fault)
+                    pause = _pause(tries, failure)
                     end = end or now() + patience
-                    if not fault.retry or now() + pause > end:
-                        raise fault.error(action, self.place, key) from fault
+                    if not failure.retry or now() + pause > end:
+                        raise failure.error(action, self.place, key) from failure
                     tries += 1
-                self._retries[fault.code or fault.kind] += 1
+                self._retries[failure.code or failure.kind] += 1
             await asyncio.sleep(pause)
 
     def report(self) -> dict[str, Any]:
@@ -234,7 +234,7 @@ class S3Store:
             size = await self.request(
                 "get", lambda engine: engine.head(full, seconds=self._answer), patience, expect=("denied",)
             )
-        except Fault:
+        except S3Error:
             return False
         return size is not None
 
@@ -255,22 +255,22 @@ class S3Store:
         patience: float | None,
         *,
         if_absent: bool = False,
-        failed: Callable[[Fault], None] | None = None,
+        failed: Callable[[S3Error], None] | None = None,
     ) -> None:
-        """Put. With if_absent, the faults "exists" and "unsupported" are left to the caller."""
+        """Put. With if_absent, the failures "exists" and "unsupported" are left to the caller."""
         full = self.place.key(key)
         views = [memoryview(part).cast("B") for part in parts]
         size = sum(view.nbytes for view in views)
 
-        async def one(engine: Engine) -> None:
+        async def one(engine: S3Engine) -> None:
             nonlocal crc32c
             if crc32c is None and engine.sends_crc32c:
                 crc32c = _crc32c(views)
             seconds = self._answer + size / self._bytes_per_second
             try:
                 await engine.put(full, views, crc32c=crc32c or 0, seconds=seconds, if_absent=if_absent)
-            except Fault as fault:
-                if fault.kind == "timeout":
+            except S3Error as failure:
+                if failure.kind == "timeout":
                     self._bytes_per_second = max(_LEAST_BYTES_PER_SECOND, self._bytes_per_second / 2)
                 raise
             self._bytes_per_second = min(_USUAL_BYTES_PER_SECOND, self._bytes_per_second * 1.25)
@@ -284,40 +284,40 @@ class S3Store:
         self._counts["bytes_sent"] += size
 
     async def _opened(self) -> _Opened:
-        """The present engine, made when there is none. Fault; ConfigError only before the first was open."""
+        """The current engine, made on first use. Raises S3Error; ConfigError only before the first one."""
         async with self._opening:
             if self._current is None:
                 self._current = _Opened(await self._open())
                 self._was_open = True
             return self._current
 
-    async def _open(self) -> Engine:
+    async def _open(self) -> S3Engine:
         try:
             return await open_engine(self.place, region=self.region)
-        except ConfigError as error:  # what was good before may be so again
+        except ConfigError as error:  # a configuration that was valid before may become valid again
             if not self._was_open:
                 raise
-            raise Fault("settings", message=str(error)) from error
+            raise S3Error("settings", message=str(error)) from error
 
-    async def _mend(self, fault: Fault, used: _Opened | None) -> bool:
-        """Whether the fault's cause was put right: fresh credentials, or the bucket's own region."""
-        if fault.kind not in ("credentials", "region") or used is None:
+    async def _repair(self, failure: S3Error, used: _Opened | None) -> bool:
+        """Renew the credentials or find the bucket's region; False if that cannot help."""
+        if failure.kind not in ("credentials", "region") or used is None:
             return False
         async with self._opening:
             if self._closed:
                 return False
-            if used is self._current:  # else another task has done it
-                if fault.kind == "region" and not await self._move(fault):
+            if used is self._current:  # otherwise another task has repaired it
+                if failure.kind == "region" and not await self._find_region(failure):
                     return False
                 self._current = None
                 await used.retire()
             return True
 
-    async def _move(self, fault: Fault) -> bool:
-        """Find the bucket's region; False when that tells nothing new."""
-        found = fault.region
+    async def _find_region(self, failure: S3Error) -> bool:
+        """Find the bucket's region; False if it is not a new one."""
+        found = failure.region
         try:
-            before = await asyncio.to_thread(Chain.of, self.place, region=self.region)
+            before = await asyncio.to_thread(AwsChain.of, self.place, region=self.region)
             if found is None:
                 found = await asyncio.to_thread(find_region, before, self.place.bucket, self._answer)
         except ConfigError:  # the configuration changed since the engine was opened
@@ -329,9 +329,9 @@ class S3Store:
 
 
 class _Opened:
-    """An engine and those who use it, so that it is closed after the last of them. `async with`: one use."""
+    """An engine with the number of its users; the last user closes it. `async with` is one use."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: S3Engine) -> None:
         self.engine = engine
         self._users = 0
         self._retired = False
@@ -345,16 +345,16 @@ class _Opened:
             await self.engine.close()
 
     async def retire(self) -> None:
-        """Close the engine as soon as nobody uses it."""
+        """Close the engine as soon as it has no users."""
         self._retired = True
         if not self._users:
             await self.engine.close()
 
 
-def _pause(tries: int, fault: Fault) -> float:
-    """Seconds before the next try: any time up to a limit that doubles, or what the service asks for."""
+def _pause(tries: int, failure: S3Error) -> float:
+    """Seconds before the next try: random, up to a limit that doubles; at least Retry-After."""
     limit = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(tries, 10))
-    return max(random.uniform(0, limit), fault.retry_after or 0.0)
+    return max(random.uniform(0, limit), failure.retry_after or 0.0)
 
 
 def _crc32c(views: Sequence[memoryview]) -> int:

@@ -1,0 +1,95 @@
+"""choose_rules: decides which rules check a run.
+
+The rules that the user names; without them the rules of the hook, `Hook("runs/demo", rules=[...])`, which
+are in run.json; without those, or with "all", all rules of the table. Of a run only rules of the table are
+loaded, by name: a run never supplies code. Plain functions; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tdcore.errors import ConfigError
+from tdcore.rules.base import Rule
+from tdcore.rules.loading import ALL, all_rules, is_all, load_rules, table_rule
+from tdcore.rules.step_range import without_step_range
+
+if TYPE_CHECKING:
+    from tdcore.sinks import Sink
+
+__all__ = ["RunRules", "choose_rules", "rules_of_run"]
+
+_SHOWN = 120
+_MAX_CHARS = 1 << 14  # of all rules of a run: long patterns take long to compile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRules:
+    """The rules that check a run.
+
+    Attributes:
+        rules: Instances.
+        asked: How many of them, the first ones, were named by the user or the hook. The others were added
+            because all rules run.
+        left_out: Rules that the run names but that cannot be used, with the reason.
+    """
+
+    rules: list[Rule]
+    asked: int
+    left_out: list[str]
+
+
+def choose_rules(rules: Iterable[object] | str | None, sink: Sink) -> RunRules:
+    """The rules that check a run. rules: those that the user named; None if he named none.
+
+    Raises ConfigError for an unknown rule, and the errors of rules_of_run().
+    """
+    left_out: list[str] = []
+    if rules is None:
+        asked, left_out = rules_of_run(sink)
+        everything = not asked
+    else:
+        named = [rules] if isinstance(rules, str) else list(rules)
+        everything = any(is_all(rule) for rule in named)
+        asked = load_rules(rule for rule in named if not is_all(rule))
+        if not named:
+            raise ConfigError(f"no rule was given; name at least one, such as vanishing_gradient, or {ALL!r}")
+    taken = {type(without_step_range(rule)) for rule in asked}
+    others = [rule for rule in all_rules() if type(rule) not in taken] if everything else []
+    return RunRules(rules=[*asked, *others], asked=len(asked), left_out=left_out)
+
+
+def rules_of_run(sink: Sink) -> tuple[list[Rule], list[str]]:
+    """The rules of the newest attempt of a run, and the reasons for rules that are left out.
+
+    Raises SinkKeyError if there is no run, RunCorrupt if run.json cannot be read.
+    """
+    from tdcore.trial.documents import read_run
+
+    attempts = read_run(sink).attempts
+    configuration: Any = attempts[-1].document.get("configuration") if attempts else None
+    texts: Any = configuration.get("rules", []) if isinstance(configuration, dict) else []
+    found: list[Rule] = []
+    problems: list[str] = []
+    room = _MAX_CHARS
+    for text in texts if isinstance(texts, list) else [texts]:
+        shown = str(text)[:_SHOWN]
+        room -= len(text) if isinstance(text, str) else 0
+        if room < 0:
+            problems.append(
+                f"the run names rules of more than {_MAX_CHARS:,} characters; {shown!r} and the rest are "
+                "left out"
+            )
+            break
+        try:
+            rule = table_rule(text) if isinstance(text, str) else None
+        except ConfigError as error:
+            problems.append(f"the run names rule {shown!r}, which is left out: {error}")
+            continue
+        if rule is None:
+            problems.append(f"the run names {shown!r}, which is no rule of the table; name it with --rule")
+        else:
+            found.append(rule)
+    return found, problems

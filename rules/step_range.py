@@ -1,0 +1,148 @@
+"""Step ranges: run a rule on the rows of some steps only, like start_step and end_step of the older library.
+
+    load_rule("vanishing_gradient:start_step=500,end_step=2000")
+    run("runs/demo", [VanishingGradient()], start_step=500)
+
+Any rule can have a range; the rule itself is not changed. A worker whose steps are past the range counts as
+ended, because no more rows of it reach the rule. Plain values; threads as those of rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tdcore.errors import ConfigError
+from tdcore.rules.base import Finding, Rule
+from tdcore.rules.measures.series import groups
+from tdcore.rules.requirements import Need
+from tdcore.rules.window import Columns, Mask, Window
+
+__all__ = ["RangedRule", "rule_name", "step_range_of", "with_step_range", "without_step_range"]
+
+
+def with_step_range(rule: Rule, start_step: int = 0, end_step: int | None = None) -> Rule:
+    """The rule on rows with start_step <= step < end_step only (global steps; None: no end).
+
+    A rule that has a range already gets the intersection. Raises ConfigError for an empty range.
+    """
+    if isinstance(rule, RangedRule):
+        ends = [end for end in (rule.end_step, end_step) if end is not None]
+        start_step, end_step = max(rule.start_step, start_step), min(ends, default=None)
+        rule = rule.rule
+    if start_step < 0 or (end_step is not None and end_step <= start_step):
+        raise ConfigError(
+            f"{rule_name(rule)}: start_step must be at least 0 and end_step above it, "
+            f"got start_step={start_step} and end_step={end_step}"
+        )
+    if start_step == 0 and end_step is None:
+        return rule
+    return cast(Rule, RangedRule(rule=rule, start_step=start_step, end_step=end_step))
+
+
+def without_step_range(rule: Rule) -> Rule:
+    """The rule without its step range."""
+    return rule.rule if isinstance(rule, RangedRule) else rule
+
+
+def step_range_of(rule: Rule) -> dict[str, str]:
+    """The step range of a rule as text, by the names of the parameters; empty without a range."""
+    if not isinstance(rule, RangedRule):
+        return {}
+    end = {} if rule.end_step is None else {"end_step": str(rule.end_step)}
+    return {"start_step": str(rule.start_step), **end}
+
+
+def rule_name(rule: Rule) -> str:
+    """The name of a rule: its label, or else its class name."""
+    return str(getattr(rule, "label", type(rule).__name__))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangedRule:
+    """A rule with a step range, made by `with_step_range`. Everything else is that of the rule."""
+
+    rule: Rule
+    start_step: int
+    end_step: int | None
+
+    @property
+    def code(self) -> str:
+        """The code of the rule."""
+        return self.rule.code
+
+    @property
+    def label(self) -> str:
+        """The name of the rule."""
+        return rule_name(self.rule)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Additional columns that the rule reads; see Rule."""
+        return tuple(getattr(self.rule, "columns", ()))
+
+    @property
+    def each_look(self) -> bool:
+        """Whether the rule is also called without rows; see Rule."""
+        return bool(getattr(self.rule, "each_look", False))
+
+    def attach(self, source: Any) -> None:
+        """Pass the run to a rule of the older kind."""
+        attach = getattr(self.rule, "attach", None)
+        if attach is not None:
+            attach(source)
+
+    def needs(self) -> Need:
+        """The needs of the rule, with the range in the text."""
+        need = self.rule.needs()
+        end = "" if self.end_step is None else f" and before step {self.end_step}"
+        return replace(need, what=f"{need.what}, from step {self.start_step}{end}")
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        """Findings of the rule in the rows of the range. The rule is not called before the first such row."""
+        memory = window.memory
+        steps = window.columns.ints("step")
+        inside = steps >= self.start_step
+        if self.end_step is not None:
+            inside &= steps < self.end_step
+            passed = memory.get("passed", frozenset()) | _workers(window.columns, steps >= self.end_step)
+            memory["passed"] = passed
+        else:
+            passed = frozenset()
+        if not inside.any() and not memory.get("begun"):
+            return
+        memory["begun"] = True
+        own = memory.setdefault("rule", {})
+        yield from self.rule.check(_within(window, inside, own, window.ended | passed))
+
+
+def _workers(columns: Columns, rows: Mask) -> frozenset[tuple[int, str]]:
+    """(attempt, worker) of the rows."""
+    found = groups(columns, np.flatnonzero(rows), "attempt", "worker")
+    return frozenset((attempt, worker) for attempt, worker, _ in found)
+
+
+def _within(window: Window, inside: Mask, memory: Any, ended: frozenset[tuple[int, str]]) -> Window:
+    """The window with the rows of the range, the memory of the inner rule, and the same coverage."""
+    if inside.all():
+        return replace(window, memory=memory, ended=ended)
+    rows, payload = np.flatnonzero(inside), window.payload
+    return replace(
+        window,
+        columns=Columns(_rows_of(window.columns.table, rows)),
+        memory=memory,
+        ended=ended,
+        payload=None if payload is None else lambda row: payload(int(rows[row])),
+    )
+
+
+def _rows_of(table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.Table:
+    """Rows of a table, ascending; without a copy if they are contiguous."""
+    if rows.size and rows[-1] - rows[0] + 1 == rows.size:
+        return table.slice(int(rows[0]), rows.size)
+    return table.take(rows)

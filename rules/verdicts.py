@@ -1,0 +1,146 @@
+"""make_verdict: the verdict of one rule on one run so far, with the reason if the rule could not judge it.
+
+Plain functions; the thread of the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+
+import numpy as np
+
+from tdcore.config.collection_config import CollectionConfig
+from tdcore.format import layout
+from tdcore.rules.applicability import why_not_applicable
+from tdcore.rules.base import Rule, Status, Verdict
+from tdcore.rules.requirements import Need, unmatched_collections, why_not_evaluable
+from tdcore.rules.rule_run import RuleRun, where_raised
+from tdcore.rules.source import Source
+from tdcore.rules.step_range import step_range_of, without_step_range
+from tdcore.rules.window import Columns
+
+__all__ = ["SeenRows", "make_verdict"]
+
+_LEFT_OUT = f"see the note {layout.LEFT_OUT_NOTE!r}"
+
+
+@dataclass(slots=True, kw_only=True)
+class SeenRows:
+    """What the rows of a run were so far: their number, kinds, and classes of modules with outputs."""
+
+    rows: int = 0
+    kinds: set[str] = field(default_factory=set)
+    classes: set[str] = field(default_factory=set)
+
+    def add(self, columns: Columns) -> None:
+        """Add the rows of one table."""
+        self.rows += len(columns.table)
+        if not len(columns.table):
+            return
+        codes, texts = columns.codes("kind")
+        self.kinds.update(filter(None, (texts[code] for code in np.unique(codes).tolist())))
+        outputs = columns.where("kind", "output".__eq__)
+        codes, texts = columns.codes("origin")
+        self.classes.update(filter(None, (texts[code] for code in np.unique(codes[outputs]).tolist())))
+
+
+def make_verdict(run: RuleRun, source: Source, seen: SeenRows, *, finished: bool, asked: bool) -> Verdict:
+    """The verdict of a rule.
+
+    Args:
+        run: The rule and its state.
+        source: The run.
+        seen: All rows that the rules have seen.
+        finished: Whether all rows that the run will ever have were checked.
+        asked: Whether the user or the hook has named the rule.
+    """
+    reason, fix = "", ""
+    left_out = _left_out_names(run, source)
+    captures: tuple[CollectionConfig, ...] = ()
+    if run.count:
+        status, reason = Status.ISSUE, run.error
+    elif run.error:
+        status, reason = Status.ERROR, run.error
+    elif run.coverage.judged == 0:
+        try:
+            need = run.rule.needs()
+            fix, captures = need.fix, need.captures
+            lack = _configuration_problem(run, source, seen, need, finished)
+            if left_out or (finished and unmatched_collections(need, source.capture())):
+                fix, captures = "", ()  # capturing them again would not help
+            status = Status.NOT_EVALUABLE if finished or lack else Status.IN_PROGRESS
+            reason = lack or _missing_text(run, seen, need.what)
+            if left_out:
+                reason = f"{left_out:,} names that it may need were left out ({_LEFT_OUT}). {reason}"
+            foreign = "" if left_out else _why_not_applicable(run, source, seen, need)
+            if foreign:
+                status, reason, fix, captures = Status.NOT_APPLICABLE, foreign, "", ()
+        except Exception as error:  # as in RuleRun.check: the other rules still get their verdicts
+            status, reason = Status.ERROR, where_raised(error)
+    else:
+        status = Status.NO_ISSUE if finished else Status.IN_PROGRESS
+    return Verdict(
+        rule=run.label,
+        code=run.rule.code,
+        status=status,
+        parameters=_parameters(run.rule),
+        findings=tuple(run.findings),
+        finding_count=run.count,
+        judged=run.coverage.judged,
+        last_step=run.last_step if run.last_step >= 0 else None,
+        last_mode=run.last_mode,
+        last_mode_step=run.last_mode_step if run.last_mode_step >= 0 else None,
+        missing=dict(run.coverage.missing) | ({f"names left out, {_LEFT_OUT}": left_out} if left_out else {}),
+        reason=reason,
+        fix=fix,
+        captures=captures,
+        asked=asked,
+    )
+
+
+def _left_out_names(run: RuleRun, source: Source) -> int:
+    """Number of names, of the kinds that the rule needs, that the run could not record."""
+    found = source.left_out()
+    if found is None:
+        return 0
+    try:
+        return found.of_kinds(run.rule.needs().kinds)
+    except Exception:  # a rule may be anybody's code; its own verdict has the error
+        return found.names
+
+
+def _why_not_applicable(run: RuleRun, source: Source, seen: SeenRows, need: Need) -> str:
+    """Why the rule does not apply to this run; "" if it may, or before the first row."""
+    if not seen.rows:
+        return ""
+    capture = source.capture()
+    names = () if capture is None else [each.name for each in capture.collections]
+    classes = seen.classes if "outputs" in names or "all" in names else ()
+    return why_not_applicable(need, source.training(), classes, seen=bool(run.coverage.missing))
+
+
+def _configuration_problem(run: RuleRun, source: Source, seen: SeenRows, need: Need, finished: bool) -> str:
+    """Which tensors the run is not configured to capture; "" if that is unknown, or before the first row."""
+    if not seen.rows:
+        return ""
+    return why_not_evaluable(need, source.capture(), seen=bool(run.coverage.missing), ended=finished)
+
+
+def _missing_text(run: RuleRun, seen: SeenRows, what: str) -> str:
+    """Why nothing could be judged: which rows did not suffice, or which tensors the run has instead."""
+    missing = run.coverage.missing
+    if missing:
+        return "; ".join(f"{why} ({count} times)" for why, count in missing.items()) + f". It needs {what}."
+    if not seen.rows:
+        return f"the run holds no tensors. It needs {what}."
+    return f"the run does not hold {what}; it holds tensors of kind {', '.join(sorted(seen.kinds))}."
+
+
+def _parameters(rule: Rule) -> Mapping[str, str]:
+    """Parameters that differ from their defaults, and the step range, as text."""
+    inner: object = without_step_range(rule)
+    if not is_dataclass(inner):
+        return step_range_of(rule)
+    values = ((f.name, getattr(inner, f.name), f.default) for f in fields(inner))
+    return {name: str(value) for name, value, default in values if value != default} | step_range_of(rule)

@@ -1,0 +1,58 @@
+"""RunLocation: a run opened for reading, in a folder or in a bucket with a local cache."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from tdcore.sinks import Sink, is_remote, local_path, open_sink, place_text, shown_place
+
+__all__ = ["RunLocation", "open_location", "poll_interval"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLocation:
+    """Where a run is, and its sink.
+
+    Attributes:
+        url: Path or URL with which the run can be opened again.
+        shown: The same without options, for messages.
+        sink: The run.
+        root: Folder of the run; None for a bucket.
+    """
+
+    url: str
+    shown: str
+    sink: Sink
+    root: Path | None
+
+    @property
+    def name(self) -> str:
+        """The last part of the path or URL."""
+        return os.path.basename(self.shown.rstrip("/")) or self.shown
+
+
+def poll_interval(root: Path | None, *, near: float) -> timedelta:
+    """Interval between two polls of a run: `near` seconds for a folder (`root`), one second for a bucket."""
+    return timedelta(seconds=near if root is not None else 1.0)
+
+
+def open_location(place: str | os.PathLike[str]) -> RunLocation:
+    """Open a path or URL. Nothing is read yet.
+
+    Raises UnsupportedFeature for an unknown URL scheme, ConfigError for an invalid URL.
+    """
+    url = place_text(place)
+    if not is_remote(url):
+        root = Path(local_path(url))
+        return RunLocation(url=url, shown=url, sink=open_sink(url), root=root)
+    from tdcore.sinks.cache import CachedSink
+
+    shown = shown_place(url)
+    endpoint = parse_qs(url.partition("?")[2]).get("endpoint_url", [""])[0]
+    return RunLocation(
+        url=url, shown=shown, sink=CachedSink(open_sink(url), f"{shown} {endpoint}"), root=None
+    )

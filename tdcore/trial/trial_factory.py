@@ -1,0 +1,129 @@
+"""create_trial: opens a run for reading. open_trial: the same for a sink, in tests and tools."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from tdcore.errors import ConfigError, RunNotFound, SinkKeyError
+from tdcore.trial.reader import Reader
+from tdcore.trial.run_location import RunLocation, open_location, poll_interval
+from tdcore.trial.trial import Trial
+
+if TYPE_CHECKING:
+    from tdcore.sinks import Sink
+
+__all__ = ["create_trial", "open_trial"]
+
+_log = logging.getLogger("tdcore")
+_REMINDER_SECONDS = 60.0
+
+
+def create_trial(
+    path: str | os.PathLike[str],
+    name: str | None = None,
+    *,
+    range_steps: tuple[int | None, int | None] | None = None,
+    attempt: int | None = None,
+    verify: bool = True,
+    wait: timedelta | None = timedelta(0),
+    settle: timedelta = timedelta(seconds=5),
+    refresh_interval: timedelta | None = None,
+    compat: bool = False,
+) -> Trial:
+    """Opens a run for reading, also one that is still being written.
+
+    Args:
+        path: The run's folder or URL ("s3://bucket/prefix?options").
+        name: For the user; the last part of the path when None.
+        range_steps: Only these global steps, (first, end) with end exclusive, None for no bound.
+        attempt: That attempt alone; None is the latest history, in which an attempt replaces earlier ones
+            from its own first step on.
+        verify: Compare the checksum of every payload read.
+        wait: How long to wait for a run that has not begun to write; None: without end. The log names the
+            place that is waited for, at once and once a minute.
+        settle: A step counts as complete when a worker has added nothing to it for this long.
+        refresh_interval: How old an answer may be before the run is looked at again; None: not at all old in
+            a folder, a second in a bucket.
+        compat: Values, collections and scalars as the older library returns them. Arrays are copies that can
+            be written to, a number that save_scalar() saved has shape (1,) instead of (), and collection()
+            makes a collection that the run lacks.
+
+    Raises:
+        RunNotFound: There is no run, and none came in time.
+        UnsupportedFormat, RunCorrupt, InvalidAttempt, ConfigError, SinkError: The run cannot be read.
+    """
+    low, high = range_steps or (None, None)
+    if low is not None and high is not None and low >= high:
+        raise ConfigError(f"range_steps {range_steps!r} is empty; the end must be larger than the first step")
+    place = open_location(path)
+    try:
+        reader = _reader(
+            place,
+            wait,
+            verify=verify,
+            attempt=attempt,
+            step_range=(low, high),
+            settle=settle,
+            refresh_interval=poll_interval(place.root, near=0)
+            if refresh_interval is None
+            else refresh_interval,
+            compat=compat,
+        )
+        reader.refresh()
+        if attempt is not None:
+            reader.check_attempt(attempt)
+    except BaseException:
+        place.sink.close()
+        raise
+    return Trial(reader, place.url, name or place.name)
+
+
+def _reader(place: RunLocation, wait: timedelta | None, **options: Any) -> Reader:
+    """A reader of the run, once it has begun."""
+    begun = time.monotonic()
+    limit = math.inf if wait is None else wait.total_seconds()
+    reminded = -math.inf
+    while True:
+        try:
+            return Reader(place.sink, place.root, **options)
+        except SinkKeyError as error:  # noqa: PERF203 -- once a look, with a pause between two
+            waited = time.monotonic() - begun
+            if waited >= limit or (place.root is not None and place.root.is_file()):
+                raise _not_found(place) from error
+            if waited - reminded >= _REMINDER_SECONDS:
+                reminded = waited
+                until = "" if wait is None else f", at most {wait}"
+                _log.warning("tdcore: create_trial waits for a run to begin at %s%s", place.shown, until)
+            time.sleep(min(poll_interval(place.root, near=0.1).total_seconds(), limit - waited))
+
+
+def open_trial(sink: Sink, name: str = "run", **options: Any) -> Trial:
+    """A trial of the run in any sink, for tests and tools. options: as in Reader."""
+    settings: dict[str, Any] = {
+        "verify": True,
+        "attempt": None,
+        "step_range": (None, None),
+        "settle": timedelta(seconds=5),
+        "refresh_interval": timedelta(0),
+    }
+    trial = Trial(Reader(sink, None, **{**settings, **options}), name, name)
+    trial.refresh()
+    return trial
+
+
+def _not_found(place: RunLocation) -> RunNotFound:
+    if place.root is None or place.root.is_dir():
+        below = "; `tdcore ls` lists the runs below a prefix"
+        return RunNotFound(
+            f"{place.shown} has no run.json: it is not a run of tdcore, or the training has not begun to "
+            "write; check the path given to the hook as out_dir, or wait until it has begun"
+            + (below if place.root is None else "")
+        )
+    if place.root.exists():
+        return RunNotFound(f"{place.shown} is a file; give the folder of a run, the hook's out_dir")
+    return RunNotFound(f"{place.shown} does not exist; give the folder of a run, the hook's out_dir")
