@@ -22,6 +22,7 @@ from tdcore.rules.window import Mask, Window, compile_pattern
 __all__ = ["LossNotDecreasing"]
 
 _MODES = ("EVAL", "TRAIN", "GLOBAL")
+_FALLEN = 0.2  # of its first value, which a training loss has fallen by where something is learned
 _AT_ONCE = 1 << 20  # values that are averaged together
 
 
@@ -48,8 +49,7 @@ class LossNotDecreasing:
         other. Each loss tensor is judged alone; any of them fires. Several values of one step (a reused
         criterion) are averaged. Steps are those of the mode; global ones for GLOBAL. compat=True is the older
         rule: no smoothing, one strike is enough, the baseline moves with every finding, an increase up to
-        increase_threshold_percent is neither progress nor a strike, and of the modes only the first of EVAL,
-        TRAIN, GLOBAL that had a loss up to the step judged is judged.
+        increase_threshold_percent is neither progress nor a strike, and TRAIN is not judged next to EVAL.
 
     Parameters:
         collection_names: collections to judge besides `losses`; names, or one string with commas.
@@ -58,8 +58,9 @@ class LossNotDecreasing:
         num_steps: steps between two evaluations.
         diff_percent: how far the loss must fall to count as progress.
         increase_threshold_percent: above it a rise is called an increase.
-        mode: "EVAL", "TRAIN" or "GLOBAL" (all steps, global numbers). None: TRAIN and EVAL, each by itself;
-            GLOBAL where no loss had a mode up to the step judged.
+        mode: "EVAL", "TRAIN" or "GLOBAL" (all steps, global numbers). None: the first of EVAL, TRAIN, GLOBAL
+            that had a loss up to the step judged. A TRAIN loss is judged next to EVAL, too, while it is above
+            80 % of its first value; twice as many strikes make a finding then.
         patience: evaluations in a row without progress that make a finding. With the defaults a loss that
             stands still is found after 60 steps at the median; with 1, healthy trainings are reported too.
         smoothing_steps: None is the same as num_steps; 1 takes each value as it is.
@@ -165,11 +166,18 @@ class LossNotDecreasing:
 
     def _reported(self, window: Window, state: _Series, step: int) -> bool:
         """Whether this series is judged at this step; see the parameter `mode`."""
-        if self.mode is not None or (state.mode != "GLOBAL" and not self.compat):
+        if self.mode is not None:
             return True
         first = window.memory[("first", state.attempt, state.worker)]
         before = _MODES[: _MODES.index(state.mode)]
-        return not any(first.get(mode, step + 1) <= step for mode in before)
+        if not any(first.get(mode, step + 1) <= step for mode in before):
+            return True
+        return state.mode == "TRAIN" and not self.compat and self._never_fell(state)
+
+    def _never_fell(self, state: _Series) -> bool:
+        """Whether a loss has stayed where it started for twice the usual time."""
+        start = state.start
+        return state.strikes >= 2 * self.patience and state.lowest > start - _FALLEN * abs(start)
 
     def _evaluate(self, window: Window, state: _Series, points: Points) -> Iterator[Finding]:
         """Walks through the evaluations that lie in these points, one jump each."""
@@ -181,7 +189,7 @@ class LossNotDecreasing:
         state.newest = int(points.unit[-1])
         if state.evaluated is None:
             state.evaluated = state.baseline_step = int(points.unit[0])
-            state.baseline = float(points.value[0])
+            state.baseline = state.start = state.lowest = float(points.value[0])
         units = np.concatenate([state.recent.unit, points.unit])
         values = np.concatenate([state.recent.value, points.value])
         shift = state.recent.unit.size
@@ -209,6 +217,7 @@ class LossNotDecreasing:
 
     def _compare(self, state: _Series, current: float, step: int, mode_step: int) -> Finding | None:
         baseline, since = state.baseline, state.baseline_step
+        state.lowest = min(state.lowest, current)
         change = 100 * (baseline - current) / max(abs(baseline), 1e-12)
         rises = change < -self.increase_threshold_percent
         progress = change >= self.diff_percent
@@ -283,6 +292,8 @@ class _Series:
     mode: str
     newest: int = -1  # last unit taken in
     evaluated: int | None = None  # step of the last evaluation
+    start: float = 0.0  # the first value
+    lowest: float = 0.0  # the lowest value of an evaluation
     baseline: float = 0.0
     baseline_step: int = 0
     strikes: int = 0

@@ -51,13 +51,13 @@ def print_diagnosis(run: str, diagnosis: Diagnosis) -> None:
     count = len(diagnosis.causes)
     where = shown(shown_place(run))
     if not count:
-        out.print(f"{where}: no known cause was found")
+        out.print(f"{where}: no known cause was found", soft_wrap=True)
         for rule, findings in diagnosis.unexplained.items():
             out.print(
                 f"  {shown(rule)} found something {findings:,} times: tdcore rules run {where} -r {rule}"
             )
         return
-    out.print(f"{where}: {count} cause{'s' * (count > 1)}, the most likely first")
+    out.print(f"{where}: {count} cause{'s' * (count > 1)}, the most likely first", soft_wrap=True)
     for number, cause in enumerate(diagnosis.causes, 1):
         mode, step = cause.since
         out.print(
