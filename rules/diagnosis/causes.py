@@ -229,8 +229,17 @@ _TABLE = (
         check="Gradients stop growing with the number of steps.",
     ),
     Cause(
+        name="a layer stays in eval mode",
+        sign=signs_graph.stays_in_eval,
+        explains=("overfitting", *_NOT_LEARNING),
+        change="Call `model.train()` before each training epoch; where a layer is to stay in eval mode, "
+        "freeze its parameters too.",
+        check="`trial.notes()` has no `eval_in_training`.",
+    ),
+    Cause(
         name="weights change in evaluation",
         sign=signs_graph.updates_in_evaluation,
+        explains=("exploding gradients",),
         change="Take backward() and optimizer.step() out of the evaluation; run it under torch.no_grad().",
         check="No gradients are recorded in EVAL mode, and weights are the same before and after it.",
     ),

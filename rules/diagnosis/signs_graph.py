@@ -18,10 +18,12 @@ __all__ = [
     "never_called",
     "never_cleared",
     "not_owned",
+    "stays_in_eval",
     "updates_in_evaluation",
 ]
 
 _NO_BACKWARD = "no_backward"
+_IN_EVAL = "eval_in_training"
 
 
 def _names(facts: Facts, note: str) -> set[str]:
@@ -162,8 +164,35 @@ def never_cleared(facts: Facts) -> Iterator[Evidence]:
         )
 
 
+def stays_in_eval(facts: Facts) -> Iterator[Evidence]:
+    """Dropout or normalisation in eval mode while the model trains, or a model that trains in eval mode."""
+    noted = facts.notes.get(_IN_EVAL) or {}
+    frozen_modules = {module_of(name) for name in _names(facts, "frozen")}
+    names = [path for path, when in noted.items() if when == "always" and path not in frozen_modules]
+    if names:
+        of_model = facts.root in names
+        yield Evidence(
+            why=("the model" if of_model else ", ".join(names[:3]))
+            + f"{' and more' if len(names) > 3 else ''} stays in eval mode while the model is trained",
+            strength=0.85,
+            tensors=tuple(f"{name}_output_0" for name in names),
+            mode=facts.training,
+        )
+
+
 def updates_in_evaluation(facts: Facts) -> Iterator[Evidence]:
     """Gradients, or weights that change, in EVAL mode."""
+    noted = facts.notes.get(_IN_EVAL) or {}
+    if noted.get(facts.root, "always") != "always":
+        evaluated = next(facts.of_kind("loss", "output", mode="EVAL"), None)
+        yield Evidence(
+            why="an optimizer steps after forwards in eval mode, at some steps of the training",
+            strength=0.9,
+            tensors=tuple(one.name for one in facts.matrices),
+            mode="EVAL",
+            step=int(evaluated.steps[0]) if evaluated is not None else 0,
+        )
+        return
     names = [one.name for one in facts.of_kind("gradient", mode="EVAL") if np.any(one.largest > 0)]
     if names and facts.training != "EVAL":
         first = facts.get(names[0], "EVAL")

@@ -25,6 +25,7 @@ from tdcore.hooks.pytorch.compile.code_variants import CompiledRoot, compile_in_
 from tdcore.hooks.pytorch.compile.forward_marks import wrap_forward
 from tdcore.hooks.pytorch.forward.entries import Entries
 from tdcore.hooks.pytorch.forward.hook_attachment import Arguments, ModuleHooks
+from tdcore.hooks.pytorch.model.eval_modules import EvalModules
 from tdcore.hooks.pytorch.model.model_view import ModelView, cuda_devices
 from tdcore.hooks.pytorch.model.wrappers import class_name, innermost, wrapped_modules
 from tdcore.hooks.pytorch.parameters.gradient_order import BackwardSentinel
@@ -87,6 +88,7 @@ class Root:
             compiled,
         )
         self.entries = Entries(hook, self)
+        self._eval_modules = EvalModules(hook._notes)
         self.sentinel = BackwardSentinel(weakref.WeakMethod(hook._fault))
         self.signs = UpdateSigns()
         # last saved step with a forward of it; for training
@@ -128,6 +130,7 @@ class Root:
     def learn_eval(self) -> None:
         """From now on its forwards in eval mode with gradients enabled are training forwards."""
         self.trains_in_eval, self.evaluated_after = True, _NEVER
+        self._eval_modules.look_at_root(self.view.root_name, training=False)
 
     @property
     def view(self) -> ModelView:
@@ -181,6 +184,8 @@ class Root:
         if hook._rank_and_size[1] > 1:
             hook._local_shards.look_at(root, self.view)
         self.parameters.begin_forward(step_id, plan, trains=trains)
+        if trains:
+            self._eval_modules.look(root, self.view.root_name)
 
     def _attach(
         self,

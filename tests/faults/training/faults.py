@@ -160,7 +160,7 @@ FAULTS: tuple[Fault, ...] = (
         cause="the graph is cut",
         plant=detach_middle,
         on=("mlp", "cnn", "resnet", "autoencoder", "vit", "segmentation", "tabular", "forecast"),
-        where="{first}",
+        where="{middle}",
     ),
     Fault(
         name="a layer that is never called",

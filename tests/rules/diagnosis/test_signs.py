@@ -225,6 +225,16 @@ def test_parameters_that_no_optimizer_holds_are_named() -> None:
     assert causes(notes={"not_owned": ["Net_layer1.weight"]}) == ["parameters without an optimizer"]
 
 
+def test_a_layer_that_stays_in_eval_mode_is_named_unless_it_is_frozen() -> None:
+    noted: dict[str, Any] = {"eval_in_training": {"layer1": "always"}}
+    assert causes(notes=noted) == ["a layer stays in eval mode"]
+    assert "a layer stays in eval mode" not in causes(notes={**noted, "frozen": ["Net_layer1.weight"]})
+
+
+def test_optimizer_steps_after_forwards_in_eval_mode_are_named() -> None:
+    assert causes(notes={"eval_in_training": {"Net": "at some steps"}}) == ["weights change in evaluation"]
+
+
 def test_gradients_in_evaluation_are_named() -> None:
     assert causes(history("gradient/Net_layer1.weight", "gradient", mode="EVAL", steps=np.arange(3))) == [
         "weights change in evaluation"
