@@ -275,6 +275,7 @@ def _outcome(
         capture_seconds=hook.time_spent().total_seconds(),
         drops=sum(drop.tensors for drop in counters.drops.values()),
         verdicts=verdicts,
+        causes=td.diagnose(path).causes,
     )
 
 
@@ -284,6 +285,8 @@ def _as_it_should_be(faulty: Outcome, mended: Outcome) -> bool:
         faulty.stopped is not None
         and "VanishingGradient" in fired
         and (mended.test_accuracy or 0.0) >= 0.95
+        and [cause.cause for cause in faulty.causes] == ["vanishing gradients"]
         and not mended.findings
+        and not mended.causes
         and faulty.drops == mended.drops == 0
     )

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
+from tdcore.rules.diagnosis import Diagnosed
 from tdcore.text.step_text import step_text
 
 
@@ -34,6 +35,7 @@ class Outcome:
     capture_seconds: float
     drops: int
     verdicts: list[dict[str, Any]]
+    causes: tuple[Diagnosed, ...] = ()
 
     @property
     def findings(self) -> list[dict[str, Any]]:
@@ -48,6 +50,8 @@ def print_report(console: Console, outcomes: Sequence[Outcome], good: bool) -> N
     console.print(_table(outcomes))
     for outcome in outcomes:
         console.print(_findings(outcome))
+        if outcome.causes:
+            console.print(_diagnosis(outcome))
     _print_where_next(console, outcomes)
     if not good:
         console.print(
@@ -102,12 +106,26 @@ def _findings(outcome: Outcome) -> Panel:
     return Panel("\n".join(lines), title=f"{outcome.name}: found", title_align="left")
 
 
+def _diagnosis(outcome: Outcome) -> Panel:
+    lines = []
+    for one in outcome.causes:
+        mode, step = one.since
+        lines += [
+            f"[bold]{one.cause}[/] ({one.confidence}), from {mode} step {step} on",
+            f"seen:   {one.evidence[0].why}",
+            f"change: {one.change}",
+            f"check:  {one.check}",
+        ]
+    return Panel("\n".join(lines), title=f"{outcome.name}: diagnosis", title_align="left")
+
+
 def _print_where_next(console: Console, outcomes: Sequence[Outcome]) -> None:
     faulty, mended = outcomes[0].path, outcomes[-1].path
     tdcore, python = _command("tdcore"), _command("python")
     console.print("[bold]Where to look next[/]")
     for command, why in (
         (f"{tdcore} show {shlex.quote(faulty)}", "every tensor, with a line of its history"),
+        (f"{tdcore} diagnose {shlex.quote(faulty)}", "the cause, and what to change"),
         (f"{tdcore} ls {shlex.quote(mended)}", "what the run holds"),
         (f"{tdcore} rules run {shlex.quote(mended)} --rule dead_relu", "any rule, on the saved run"),
         (

@@ -132,7 +132,7 @@ def test_in_eval_mode_a_whole_phase_is_one_value() -> None:
 def test_a_flat_training_is_found_though_a_validation_loss_falls() -> None:
     flat = phases([1.0] * 4, [4.0, 3.0, 2.0, 1.0])
     found, _ = judge(rule(num_steps=5, patience=2), flat)
-    assert {(finding.mode, finding.numbers["strikes"] >= 4) for finding in found} == {("TRAIN", True)}
+    assert {(finding.mode, int(finding.numbers["strikes"]) >= 4) for finding in found} == {("TRAIN", True)}
 
 
 def test_a_training_that_has_learned_and_then_stands_still_next_to_a_validation_is_no_finding() -> None:
