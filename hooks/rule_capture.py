@@ -7,29 +7,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tdcore.config.built_in_collections import CollectionKeys
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.hook_config import HookConfig
 from tdcore.config.reduction_config import ReductionConfig
 
-__all__ = ["with_rules"]
+if TYPE_CHECKING:
+    from tdcore.rules import RuleProtocol as Rule
+
+__all__ = ["DEFAULT", "with_rules"]
+
+DEFAULT = "default"
 
 
 def with_rules(config: HookConfig, rules: Iterable[object] | str) -> HookConfig:
     """The configuration with the collections that the rules need, and the rules as text, for run.json.
 
-    rules: instances, classes or text such as "vanishing_gradient:threshold=1e-6". What the configuration
-    requests stays: where a rule needs the same collection, it is saved at the steps and in the forms of both.
-    Raises ConfigError.
+    rules: instances, classes or text such as "vanishing_gradient:threshold=1e-6". "default" records what a
+    diagnosis needs (tdcore.rules.diagnosis), and names no rule, so that all rules judge the run. What the
+    configuration requests stays: where a rule needs the same collection, it is saved at the steps and in the
+    forms of both. Raises ConfigError.
     """
     from tdcore.rules.loading import load_rules, text_of
     from tdcore.rules.planning import joined, plan
 
-    chosen = load_rules(rules)
+    if rules == DEFAULT:
+        from tdcore.rules.diagnosis.captures import DEFAULT_CAPTURES
+
+        chosen: list[Rule] = []
+        captures: tuple[CollectionConfig, ...] = DEFAULT_CAPTURES
+    else:
+        chosen = load_rules(rules)
+        captures = plan(chosen)
     saved = _saved_anyway(config)
     needed = [
-        joined(saved[capture.name], capture) if capture.name in saved else capture for capture in plan(chosen)
+        joined(saved[capture.name], capture) if capture.name in saved else capture for capture in captures
     ]
     return replace(
         config,

@@ -176,6 +176,7 @@ _TABLE = (
         name="inputs not normalised",
         sign=signs_data.inputs_not_normalised,
         explains=(
+            "logarithm or root of zero",
             "exploding gradients",
             "learning rate too high",
             "dead units",

@@ -11,40 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tdcore.config.collection_config import CollectionConfig
-from tdcore.config.save_config import SaveConfig
 from tdcore.rules.diagnosis.causes import CAUSES, Cause
 from tdcore.rules.diagnosis.evidence import Evidence, confidence
 from tdcore.rules.diagnosis.facts import Facts
-from tdcore.rules.requirements import STATISTICS
 
 if TYPE_CHECKING:
     from tdcore.rules.runner import Report
 
-__all__ = ["DIAGNOSIS_CAPTURES", "MOST", "Diagnosed", "Diagnosis", "diagnose", "rank"]
+__all__ = ["MOST", "Diagnosed", "Diagnosis", "diagnose", "rank"]
 
 MOST = 3  # causes that are given
-# What a diagnosis looks at besides what the rules ask for.
-DIAGNOSIS_CAPTURES = (
-    CollectionConfig(
-        name="loss_inputs",
-        include_regex=(r"(?i)(loss|criterion|mse|mae|bce|nll|entropy|objective)[^/.]*_input_[01]$",),
-        save_config=SaveConfig(save_interval=10),
-        reduction_config=STATISTICS,
-    ),
-    CollectionConfig(
-        name="model_inputs",  # the model goes by its class, other modules by their path
-        include_regex=(r"^(?!.*[Ll]oss)[A-Z]\w*_input_\d+$",),
-        save_config=SaveConfig(save_interval=5),
-        reduction_config=STATISTICS,
-    ),
-    CollectionConfig(
-        name="module_outputs",
-        include_regex=(r"_output_0$",),
-        save_config=SaveConfig(save_interval=20),
-        reduction_config=STATISTICS,
-    ),
-)
 _WEAKER = 0.72  # a cause explains others up to its own strength divided by this
 
 

@@ -144,10 +144,12 @@ def never_cleared(facts: Facts) -> Iterator[Evidence]:
         if weight is None or not weight.is_matrix or len(gradient) < 30 or np.any(gradient.bad > 0):
             continue
         sizes = gradient.rms
-        if not np.all(sizes > 0) or np.max(np.diff(gradient.steps)) > 2:
+        apart = np.flatnonzero(np.diff(gradient.steps) > 2)
+        row = int(apart[0]) + 1 if apart.size else sizes.size  # values of steps in a row, from the first on
+        if not np.all(sizes > 0) or row < 30:
             continue
         judged += 1
-        changes = np.abs(np.diff(sizes)) / sizes[1:]
+        changes = np.abs(np.diff(sizes[:row])) / sizes[1:row]
         growth = float(np.max(sizes) / np.median(sizes[:3]))
         if np.median(changes[5:]) < 0.08 and growth > 4:
             growing.append((gradient, growth))

@@ -51,6 +51,22 @@ def test_rules_come_as_instances_classes_and_text(make_hook: MakeHook, rule: obj
     assert configured(hook)["rules"] == ["vanishing_gradient"]
 
 
+def test_the_default_records_what_a_diagnosis_needs_and_leaves_the_rules_open(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    hook = trained(make_hook(rules="default", save_config=None), steps=50)
+    hook.close()
+    found = read_run(hook)
+    often = [*range(40), 40]
+    assert found.steps("gradient/Net_fc1.weight") == found.steps("Net_fc1.weight") == often
+    assert found.steps("CrossEntropyLoss_input_0") == [0, 10, 20, 30, 40]
+    assert found.steps("Net_input_0") == list(range(0, 50, 5))
+    assert found.steps("fc1_output_0") == [0, 20, 40]
+    assert max(row["nbytes"] or 0 for row in found.rows) <= 8  # statistics, and values of scalars
+    assert configured(hook)["rules"] == []
+    assert "not_recorded" not in found.trial.notes()  # though there are no labels
+
+
 def test_all_rules_of_a_set_can_be_evaluated_on_what_the_hook_captures(make_hook: MakeHook) -> None:
     rules: list[RuleProtocol] = [VanishingGradient(), DeadRelu(), LossNotDecreasing(num_steps=5)]
     hook = trained(make_hook(rules=rules, save_config=None), steps=30)

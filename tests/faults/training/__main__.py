@@ -6,6 +6,7 @@ import argparse
 import json
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def main() -> None:
     parser.add_argument("--case", action="append", default=[], help="name of a case, as --list prints it")
     parser.add_argument("--cause", action="append", default=[], help="only faults of this cause")
     parser.add_argument("--healthy", action="store_true", help="only trainings without a fault")
+    parser.add_argument("--captures", choices=["all", "default"], default="all")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--json", type=Path, help="file for all outcomes")
@@ -36,7 +38,7 @@ def main() -> None:
         return
     outcomes: list[Outcome] = []
     with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
-        for outcome in pool.map(play_by_name, [case.name for case in chosen]):
+        for outcome in pool.map(play_by_name, [case.name for case in chosen], repeat(arguments.captures)):
             print(_line(outcome), flush=True)
             outcomes.append(outcome)
     print("\n".join(lines(outcomes)))

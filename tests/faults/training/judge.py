@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -18,7 +19,9 @@ from tests.faults.training.cases import Case, case_of, made
 from tests.faults.training.faults import ACCEPTED, CAUSES, Fault
 from tests.faults.training.job import train
 
-__all__ = ["Outcome", "play", "play_by_name"]
+__all__ = ["Captures", "Outcome", "play", "play_by_name"]
+
+Captures = Literal["all", "default"]
 
 _EARLY = 10  # steps before a fault acts at which what it damages may already be captured
 
@@ -47,11 +50,15 @@ class Outcome:
     last_loss: float
 
 
-def play(case: Case, folder: Path) -> Outcome:
-    """Train, judge, compare. folder: for the run; it must be empty."""
+def play(case: Case, folder: Path, captures: Captures = "all") -> Outcome:
+    """Train, judge, compare.
+
+    folder: for the run; it must be empty. captures: "all" records what all rules need, "default" what
+    Hook(rules="default") records.
+    """
     job, where = made(case)
     torch.set_num_threads(1)
-    with warnings.catch_warnings(), _hook(folder / "run") as hook:
+    with warnings.catch_warnings(), _hook(folder / "run", captures) as hook:
         warnings.simplefilter("ignore")  # torch warns of some of the faults itself
         losses = train(job, hook)
     report = run(folder / "run", [rule() for rule in RULES.values()], write_findings=False)
@@ -77,10 +84,10 @@ def play(case: Case, folder: Path) -> Outcome:
     )
 
 
-def play_by_name(name: str) -> Outcome:
+def play_by_name(name: str, captures: Captures = "all") -> Outcome:
     """As play(), for another process."""
     with tempfile.TemporaryDirectory(prefix="tdcore-planted-") as folder:
-        return play(case_of(name), Path(folder))
+        return play(case_of(name), Path(folder), captures)
 
 
 def _in_time(findings: Sequence[Finding], fault: Fault, where: str) -> bool:
@@ -99,8 +106,9 @@ def _is_right(found: Diagnosed, fault: Fault, where: str) -> bool:
     return found.cause in ACCEPTED.get(fault.name, {fault.cause}) and in_time and at_place
 
 
-def _hook(folder: Path) -> Hook:
-    """Records what all rules ask for, and what a diagnosis looks at besides."""
+def _hook(folder: Path, captures: Captures) -> Hook:
+    if captures == "default":
+        return Hook(str(folder), rules="default")
     config = HookConfig(out_dir=str(folder), collections=DIAGNOSIS_CAPTURES)
     return Hook.from_config(config, rules=list(RULES.values()))
 
