@@ -15,6 +15,7 @@ from tests.s3.fixtures import (  # noqa: F401 -- fixtures are found by their nam
     stub_session,
 )
 from tests.shown import Tables
+from tests.tiers import is_full
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,7 +28,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Tables(task, [PROOFS, MATRIX]))
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: at the end no worker waits for one of them."""
+    """Mark the full tier (tiers.py), and put files with slow tests first, so that no worker waits for them."""
+    for item in items:
+        if is_full(item.path):
+            item.add_marker("full")
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
