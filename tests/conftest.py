@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the full tier (tiers.py), and put files with slow tests first, so that no worker waits for them."""
+    """Mark the full tier (tiers.py). Put files with slow tests first, so that no worker waits for them."""
     for item in items:
         if is_full(item.path):
             item.add_marker("full")
