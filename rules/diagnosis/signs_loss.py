@@ -22,6 +22,8 @@ __all__ = [
     "targets_unrelated",
 ]
 
+_OF_VARIANCE = 0.95  # a squared error above this share of the targets' variance is chance
+
 
 def softmax_before_loss(facts: Facts) -> Iterator[Evidence]:
     """Probabilities where a cross-entropy expects logits: rows that are at least 0 and add up to 1."""
@@ -192,9 +194,11 @@ def overfitting(facts: Facts) -> Iterator[Evidence]:
 
 
 def _chance(facts: Facts, loss: History) -> float:
-    """The cross-entropy of guessing each class equally often; infinity where it is not known."""
+    """The loss of a constant guess: each class equally often, or the mean; infinity where it is not known."""
     module = loss.name.rsplit("_output_", 1)[0]
-    outputs = facts.get(f"{module}_input_0")
+    outputs, targets = facts.get(f"{module}_input_0"), facts.get(f"{module}_input_1")
+    if "MSE" in module and targets is not None and targets.is_float and len(targets):
+        return float(np.mean(targets.std**2)) * _OF_VARIANCE
     if "CrossEntropy" not in module or outputs is None or len(outputs.shape) < 2:
         return float("inf")
     return float(np.log(max(2, outputs.shape[1])))
