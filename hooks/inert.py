@@ -73,7 +73,7 @@ class Hook(HookState):
 
     def set_mode(self, mode: ModeKeys) -> None:
         """Store the mode, for the property `mode`."""
-        self._mode = getattr(mode, "value", 0)  # arguments are not checked
+        self._mode = mode.value if isinstance(mode, ModeKeys) else 0  # arguments are not checked
 
     def add_collection(self, collection: Collection | CollectionConfig) -> Collection:
         """Add a collection. Nothing of it is saved."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,16 @@ if TYPE_CHECKING:
         CollectionKeys,
         CollectionManager,
     )
+    from tdcore.config.collection import ModuleTensors
 
-__all__ = ["OLDER_REGEX", "Collection", "CollectionConfig", "CollectionKeys", "CollectionManager"]
+__all__ = [
+    "OLDER_REGEX",
+    "Collection",
+    "CollectionConfig",
+    "CollectionKeys",
+    "CollectionManager",
+    "ModuleTensors",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -25,5 +34,6 @@ def __getattr__(name: str) -> object:
     warnings.warn(
         f"tdcore.collection is now tdcore.config: import {name} from there", DeprecationWarning, stacklevel=2
     )
-    value: object = getattr(config, name)
+    home = importlib.import_module("tdcore.config.collection") if name == "ModuleTensors" else config
+    value: object = getattr(home, name)
     return value

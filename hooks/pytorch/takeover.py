@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["take_over"]
 
 _log = logging.getLogger("tdcore")
+_OF_TORCH = tuple(wrapper for wrapper in WRAPPERS if wrapper.module.startswith("torch."))
 
 
 def take_over(hook: BaseHook, module: nn.Module, others: Iterable[BaseHook]) -> None:
@@ -27,12 +28,12 @@ def take_over(hook: BaseHook, module: nn.Module, others: Iterable[BaseHook]) -> 
 
     Waits for the data of each, as close() does. An error while one closes is logged and goes no further.
     """
-    model = innermost(module, WRAPPERS)
+    model = innermost(module, _OF_TORCH)
     for other in others:
         if other is hook or other._off:
             continue
         roots = [root.reference() for root in getattr(other, "_roots", ())]
-        if not any(root is not None and innermost(root, WRAPPERS) is model for root in roots):
+        if not any(root is not None and innermost(root, _OF_TORCH) is model for root in roots):
             continue
         other._notes["taken_over_by"] = hook.out_dir
         _log.warning(

@@ -22,7 +22,7 @@ DIAGNOSIS_CAPTURES = (
     ),
     CollectionConfig(
         name="model_inputs",  # the model goes by its class, other modules by their path
-        include_regex=(r"^(?!.*[Ll]oss)[A-Z]\w*_input_\d+$",),
+        include_regex=(r"^(?!.*[Ll]oss)[A-Z]\w*_input_[\w.]+$",),
         save_config=SaveConfig(save_interval=5),
         reduction_config=STATISTICS,
     ),

@@ -168,8 +168,8 @@ _TABLE = (
         name="exploding gradients",
         sign=signs_model.exploding_gradients,
         explains=("logarithm or root of zero", "learning rate too high", "weights start too large"),
-        change="Initialise recurrent weights orthogonally, and clip: "
-        "`torch.nn.utils.clip_grad_norm_(parameters, 1.0)`.",
+        change="Clip: `torch.nn.utils.clip_grad_norm_(parameters, 1.0)`; initialise recurrent weights "
+        "orthogonally, if there are any.",
         check="The norm of the gradients stays within a factor of 100 of its median.",
     ),
     Cause(
@@ -367,7 +367,6 @@ _TABLE = (
     Cause(
         name="overfitting",
         sign=signs_loss.overfitting,
-        explains=("gradients are never cleared",),
         change="Stop where the validation loss was lowest; use more data, augmentation or dropout.",
         check="The validation loss follows the training loss.",
     ),

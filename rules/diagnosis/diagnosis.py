@@ -52,7 +52,8 @@ class Diagnosed:
     @property
     def since(self) -> tuple[str, int]:
         """(mode, step of that mode) from which it shows."""
-        first = min(self.evidence, key=lambda one: one.step)
+        strongest = max(self.evidence, key=lambda one: one.strength).mode
+        first = min((one for one in self.evidence if one.mode == strongest), key=lambda one: one.step)
         return first.mode, first.step
 
     def to_json(self) -> dict[str, Any]:
@@ -79,7 +80,7 @@ class Diagnosed:
 class Diagnosis:
     """What is wrong with a run. causes: the strongest first, at most MOST; () where nothing was found.
 
-    unexplained: rules with findings that none of the causes accounts for, with the number of findings.
+    unexplained: where no cause was found, the rules with findings and their numbers of findings.
     """
 
     causes: tuple[Diagnosed, ...] = ()
@@ -133,33 +134,51 @@ def rank(facts: Facts, causes: Mapping[str, Cause] = CAUSES) -> tuple[Diagnosed,
         if evidence:
             found.append((cause, evidence))
     strength = {cause.name: max(one.strength for one in evidence) for cause, evidence in found}
-    order = sorted(found, key=lambda one: -strength[one[0].name])
-    kept: list[tuple[Cause, tuple[Evidence, ...]]] = []
-    by_products: dict[str, list[str]] = {}
-    for cause, evidence in order:
-        name = cause.name
-        explained_by = [
-            other.name
-            for other, _ in found
-            if name in other.explains
-            and strength[name] * _WEAKER <= strength[other.name]
-            and other.name != name
-            and not (other.name in cause.explains and strength[name] > strength[other.name])
-        ]
-        contradicted = any(name in other.excludes or other.name in cause.excludes for other, _ in kept)
-        if explained_by:
-            best = max(explained_by, key=lambda one: strength[one])
-            by_products.setdefault(best, []).append(name)
-        elif not contradicted:
-            kept.append((cause, evidence))
+    kept, by_products = _roots([cause for cause, _ in found], strength)
+    evidence_of = {cause.name: evidence for cause, evidence in found}
     return tuple(
         Diagnosed(
             cause=cause.name,
             strength=strength[cause.name],
-            evidence=evidence,
-            by_products=tuple(by_products.get(cause.name, ())),
+            evidence=evidence_of[cause.name],
+            by_products=tuple(by_products[cause.name]),
             change=cause.change,
             check=cause.check,
         )
-        for cause, evidence in kept[:MOST]
+        for cause in kept[:MOST]
     )
+
+
+def _roots(found: list[Cause], strength: Mapping[str, float]) -> tuple[list[Cause], dict[str, list[str]]]:
+    """(causes that no other one explains, the strongest first; the by-products of each).
+
+    A cause is taken when no cause that is left explains it; in a circle the strongest one is taken. What it
+    explains is gone then, and so is what contradicts it: of two causes that do, the stronger one is taken.
+    """
+    left = sorted(found, key=lambda cause: -strength[cause.name])  # in the order of the table where equal
+    kept: list[Cause] = []
+    by_products: dict[str, list[str]] = {}
+    while left:
+        cause = next((one for one in left if not any(_explains(o, one, strength) for o in left)), left[0])
+        left.remove(cause)
+        if any(_contradict(cause, other) for other in kept):
+            continue
+        if any(_contradict(cause, o) and strength[o.name] > strength[cause.name] for o in left):
+            continue
+        explained = [one for one in left if _explains(cause, one, strength)]
+        by_products[cause.name] = [one.name for one in explained]
+        left = [one for one in left if one not in explained]
+        kept.append(cause)
+    return sorted(kept, key=lambda one: -strength[one.name]), by_products
+
+
+def _contradict(one: Cause, other: Cause) -> bool:
+    return one.name in other.excludes or other.name in one.excludes
+
+
+def _explains(cause: Cause, other: Cause, strength: Mapping[str, float]) -> bool:
+    if cause is other or other.name not in cause.explains or _contradict(cause, other):
+        return False
+    if cause.name in other.explains and strength[other.name] > strength[cause.name]:
+        return False  # each explains the other: the stronger one counts
+    return strength[other.name] * _WEAKER <= strength[cause.name]

@@ -5,6 +5,7 @@ Values, built once from the index of a run; payloads are not read. Threads: any,
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
     from tdcore.trial import Trial
 
-__all__ = ["Facts", "History", "module_of"]
+__all__ = ["Facts", "History"]
 
+_LOOKED_UP = re.compile(r"(?i)emb|(^|[._])(tok|pos|cls|wte|wpe)([._]|$)")  # rows of them are looked up
 _LABELS = "labels"
 _BATCHES = 256
 _LARGEST = 1 << 16  # labels of one batch; more are a mask of pixels
@@ -150,8 +152,17 @@ class Facts:
     def matrices(self) -> list[History]:
         """Weights with two axes or more, without those of embeddings, whose rows are looked up."""
         embeddings = set(self._looked_up)
-        found = [one for one in self.of_kind("weight") if one.is_matrix and len(one)]
-        return [one for one in found if module_of(one.name) not in embeddings]
+        return [
+            one
+            for one in self.of_kind("weight")
+            if one.is_matrix
+            and one.is_float
+            and len(one)
+            and one.fan_in > 1
+            and "weight" in one.name.rpartition(".")[2]
+            and self.module_of(one.name) not in embeddings
+            and not _LOOKED_UP.search(one.name)
+        ]
 
     @cached_property
     def gradients(self) -> list[History]:
@@ -172,12 +183,41 @@ class Facts:
         return sorted(self.of_kind("output"), key=lambda one: one.order)
 
     @cached_property
+    def roots(self) -> list[str]:
+        """Names of the models, which the names of their parameters begin with; the longest first."""
+        names = dict.fromkeys(name for _, name in (*self.histories, *self.absent))
+        parameters = [name.removeprefix("gradient/") for name in names if name.startswith("gradient/")]
+        outputs = [name.rpartition("_output_")[0] for name in names if "_output_" in name]
+        inputs = [name.rpartition("_input_")[0] for name in names if "_input_" in name]
+        found = [
+            one
+            for one in dict.fromkeys((*outputs, *inputs))
+            if one and "." not in one and any(name.startswith(f"{one}_") for name in parameters)
+        ]
+        if not found:
+            found = list(dict.fromkeys(name.split("_", 1)[0] for name in parameters if "_" in name))
+        return sorted(found, key=len, reverse=True)
+
+    @property
     def root(self) -> str:
-        """Class name of the model, which all names of parameters begin with; "" where it is not known."""
-        for _, name in (*self.histories, *self.absent):
-            if name.startswith("gradient/") and "_" in name:
-                return name[len("gradient/") :].split("_", 1)[0]
-        return ""
+        """The name of the first model; "" where it is not known."""
+        return self.roots[-1] if self.roots else ""
+
+    def module_of(self, name: str) -> str:
+        """The module of a parameter or its gradient: "gradient/Net_layers.0.weight" is of "layers.0"."""
+        bare = name.removeprefix("gradient/")
+        for root in self.roots:
+            if bare.startswith(f"{root}_"):
+                path = bare[len(root) + 1 :].rpartition(".")[0]
+                return path if root == self.root else f"{root}.{path}"
+        return bare.split("_", 1)[-1].rpartition(".")[0]
+
+    def noted(self, heading: str) -> dict[str, str]:
+        """A note of the hook as names with texts; {} where there is none. The file may hold anything."""
+        found = self.notes.get(heading)
+        if isinstance(found, dict):
+            return {str(name): str(text) for name, text in found.items()}
+        return {str(name): "" for name in found} if isinstance(found, list) else {}
 
     def loss_inputs(self) -> Iterator[tuple[History, History | None]]:
         """(outputs, targets) that loss modules were called with."""
@@ -196,11 +236,29 @@ class Facts:
         return self.get(f"gradient/{weight.name}")
 
     def hyperparameter(self, name: str) -> History | None:
-        """A hyperparameter of the first group of the first optimizer, such as "lr"."""
+        """A hyperparameter such as "lr", where the run has one learning rate; None where it has several.
+
+        Groups with the same rates count as one.
+        """
+        groups: dict[str, dict[str, History]] = {}
         for history in self.of_kind("hyperparameter"):
-            if history.name.rsplit("/", 1)[-1] == name and len(history):
-                return history
-        return None
+            group, _, key = history.name.rpartition("/")
+            if len(history):
+                groups.setdefault(group, {})[key] = history
+        rates = [group["lr"].mean for group in groups.values() if "lr" in group]
+        if not groups or not all(np.array_equal(rates[0], one) for one in rates[1:]):
+            return None
+        if len({frozenset(group) for group in groups.values()}) > 1:
+            return None  # optimizers of different kinds
+        return next(iter(groups.values())).get(name)
+
+    @cached_property
+    def first_step(self) -> int:
+        """The first step of the training that was recorded."""
+        starts = [
+            int(one.steps[0]) for one in self.histories.values() if one.mode == self.training and len(one)
+        ]
+        return min(starts, default=0)
 
     @property
     def _looked_up(self) -> Iterator[str]:
@@ -227,16 +285,6 @@ def _label_counts(trial: Trial) -> dict[int, int]:
     return dict(counts)
 
 
-def module_of(name: str) -> str:
-    """The module of a tensor by its name: "gradient/Net_layers.0.weight" is of "layers.0"."""
-    bare = name.removeprefix("gradient/")
-    for mark in ("_output_", "_input_"):
-        if mark in bare:
-            return bare.rsplit(mark, 1)[0]
-    path = bare.split("_", 1)[-1]
-    return path.rpartition(".")[0]
-
-
 def _histories(
     table: pa.Table,
 ) -> tuple[
@@ -258,9 +306,9 @@ def _histories(
         place = (text["mode"][rows[0]], text["name"][rows[0]])
         ok = np.isin(status[rows], ("ok", "lost")) & (calls[rows] == 0)
         reasons = columns["reason"].take(rows[~ok & (status[rows] == "absent")]).to_pylist()
-        for reason in reasons:
-            counts = absent.setdefault(place, {})
-            counts[str(reason)] = counts.get(str(reason), 0) + 1
+        counts = dict(Counter(map(str, reasons)))
+        if sum(counts.values()) > sum(absent.get(place, {}).values()):
+            absent[place] = counts  # of the worker with most
         counted = rows[ok & ~np.isnan(number["count"][rows])]
         if counted.size:
             found.setdefault(place, []).append(_history(columns, number, counted, text["worker"][rows[0]]))

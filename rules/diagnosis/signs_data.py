@@ -23,7 +23,8 @@ __all__ = [
 _LARGE_RMS = 20.0  # of inputs; bytes of images have 100 and more, normalised ones about 1
 _FAR_MEAN = 5.0  # distance of the mean from zero, in standard deviations
 _OUTLYING = 5.0  # times the usual spread
-_LABELS = 200  # that must be known before classes are compared
+_LABELS = "labels"
+_CLASSES, _PER_CLASS = 1000, 50  # classes at most, and labels of each on average, before they are compared
 _RARE = 0.25  # of an equal share
 _PADDED = 0.6  # share of zeros in token ids or sequences
 
@@ -46,7 +47,10 @@ def inputs_hold_nan(facts: Facts) -> Iterator[Evidence]:
 
 def inputs_are_constant(facts: Facts) -> Iterator[Evidence]:
     """Inputs whose elements are all the same number, at every step."""
-    for history in facts.inputs:
+    known = [one for one in facts.inputs if np.any(one.count > 1)]
+    if any(np.any(one.least != one.most) for one in known):
+        return  # a mask or a state of zeros next to other inputs
+    for history in known:
         same = (history.least == history.most) & (history.count > 1) & (history.bad == 0)
         if len(history) >= 3 and same.all() and len(set(history.least.tolist())) == 1:
             yield Evidence(
@@ -61,7 +65,7 @@ def inputs_are_constant(facts: Facts) -> Iterator[Evidence]:
 def inputs_not_normalised(facts: Facts) -> Iterator[Evidence]:
     """Inputs whose magnitude or whose mean is far from that of normalised data."""
     for history in facts.inputs:
-        if not history.is_float or len(history) < 2:
+        if not _holds_data(history) or len(history) < 2:
             continue
         large = history.rms > _LARGE_RMS
         far = (np.abs(history.mean) > _FAR_MEAN * history.std) & (history.rms > _FAR_MEAN)
@@ -78,10 +82,15 @@ def inputs_not_normalised(facts: Facts) -> Iterator[Evidence]:
         )
 
 
+def _holds_data(history: History) -> bool:
+    """Whether an input can be judged by its scale: no class numbers, times or additive masks."""
+    return history.is_float and len(history.shape) >= 2 and bool(np.any(history.most > 0))
+
+
 def corrupted_batches(facts: Facts) -> Iterator[Evidence]:
     """Some batches whose values have another scale than all others."""
     for history in facts.inputs:
-        if not history.is_float or len(history) < 8:
+        if not _holds_data(history) or len(history) < 8:
             continue
         usual = float(np.median(history.rms))
         outlying = history.rms > _OUTLYING * max(usual, 1e-12)
@@ -109,6 +118,9 @@ def _targets(facts: Facts) -> Iterator[History]:
 def one_class(facts: Facts) -> Iterator[Evidence]:
     """Class numbers that are the same in every batch."""
     for history in _targets(facts):
+        contrasts = history.name != _LABELS and not _loss_stays_high(facts)
+        if contrasts:
+            continue  # a contrastive loss has the same class for all, and falls
         if len(history) >= 3 and (history.count > 1).any() and len({*history.least, *history.most}) == 1:
             yield Evidence(
                 why=f"all labels of all {len(history)} batches are {history.least[0]:.0f}",
@@ -120,15 +132,21 @@ def one_class(facts: Facts) -> Iterator[Evidence]:
             return
 
 
+def _loss_stays_high(facts: Facts) -> bool:
+    """Whether the loss of a single class is trivial: it comes close to zero at once."""
+    return any(len(one) > 10 and np.median(one.mean[len(one) // 2 :]) < 0.02 for one in facts.losses[:1])
+
+
 def imbalance(facts: Facts) -> Iterator[Evidence]:
     """A class with far fewer labels than an equal share, or what ClassImbalance found."""
-    total = sum(facts.labels.values())
-    if len(facts.labels) >= 2 and total >= _LABELS:
-        rarest = min(facts.labels, key=lambda label: facts.labels[label])
-        share = facts.labels[rarest] / total
-        if share * len(facts.labels) < _RARE:
+    labels = {label: count for label, count in facts.labels.items() if label >= 0}  # -100 is ignored
+    total = sum(labels.values())
+    if 2 <= len(labels) <= _CLASSES and total >= _PER_CLASS * len(labels):
+        rarest = min(labels, key=lambda label: labels[label])
+        share = labels[rarest] / total
+        if share * len(labels) < _RARE:
             yield Evidence(
-                why=f"class {rarest} has {share:.1%} of {total} labels, of {len(facts.labels)} classes",
+                why=f"class {rarest} has {labels[rarest]} of {total} labels of {len(labels)} classes",
                 strength=LIKELY + 0.05,
                 tensors=("labels",),
                 mode=facts.training,
@@ -155,7 +173,8 @@ def padding(facts: Facts) -> Iterator[Evidence]:
             step=finding.mode_step,
         )
     for history in facts.inputs:
-        if history.is_float and len(history.shape) != 3:
+        words = history.dtype in ("I64", "I32") and len(history.shape) == 2 and np.any(history.most > 1)
+        if not words and not (history.is_float and len(history.shape) == 3 and _has_sequences(facts)):
             continue
         if len(history) >= 3 and np.mean(history.zeros > _PADDED) > 0.8 and np.all(history.std > 0):
             yield Evidence(
@@ -165,3 +184,7 @@ def padding(facts: Facts) -> Iterator[Evidence]:
                 mode=history.mode,
                 step=int(history.steps[0]),
             )
+
+
+def _has_sequences(facts: Facts) -> bool:
+    return any(kind in one.origin for one in facts.outputs for kind in ("LSTM", "GRU", "RNN", "Attention"))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tdcore.rules.diagnosis.evidence import CERTAIN, LIKELY, POSSIBLE, Evidence
-from tdcore.rules.diagnosis.facts import Facts, History, module_of
+from tdcore.rules.diagnosis.evidence import CERTAIN, LIKELY, Evidence
+from tdcore.rules.diagnosis.facts import Facts, History
 from tdcore.rules.measures.format import rounded
 
 __all__ = [
@@ -22,47 +22,51 @@ __all__ = [
     "updates_in_evaluation",
 ]
 
-_NO_BACKWARD = "no_backward"
+_NO_BACKWARD, _CLEARED = "no_backward", "cleared"
+_FEW = 0.2  # of all weights
 _IN_EVAL = "eval_in_training"
 
 
 def _names(facts: Facts, note: str) -> set[str]:
-    found = facts.notes.get(note) or ()
-    return {str(name) for name in found}
+    return set(facts.noted(note))
+
+
+def _is_uncalled(facts: Facts, name: str) -> bool:
+    """Whether a parameter is in a module that no forward pass called; the note names the outermost ones."""
+    module = facts.module_of(name)
+    return any(module == one or module.startswith(f"{one}.") for one in facts.noted("never_called"))
 
 
 def _unused(facts: Facts) -> list[str]:
     """Gradients that are always absent, of parameters in modules that no forward pass called."""
-    uncalled = _names(facts, "never_called")
     return [
         name
         for mode, name in facts.absent
-        if mode == facts.training and module_of(name) in uncalled and facts.get(name) is None
+        if mode == facts.training
+        and name.startswith("gradient/")
+        and _is_uncalled(facts, name)
+        and facts.get(name) is None
     ]
 
 
 def never_called(facts: Facts) -> Iterator[Evidence]:
     """Modules with parameters that the forward pass never calls, and whose parameters it never reads."""
-    names = [name for name in _unused(facts) if name.startswith("gradient/")]
+    names = _unused(facts)
     if names:
-        modules = sorted({module_of(name) for name in names})
+        modules = sorted({facts.module_of(name) for name in names})
         yield Evidence(
             why=f"the forward pass never calls {', '.join(modules[:3])}",
             strength=0.9,
             tensors=tuple(dict.fromkeys(names)),
             mode=facts.training,
+            step=facts.first_step,
         )
 
 
 def not_owned(facts: Facts) -> Iterator[Evidence]:
     """Parameters that have gradients, or could have them, and that no optimizer holds."""
-    frozen_names = _names(facts, "frozen")
-    unused = {module_of(name) for name in _unused(facts)}
-    names = [
-        name
-        for name in facts.notes.get("not_owned") or ()
-        if name not in frozen_names and module_of(name) not in unused
-    ]
+    left_out = _names(facts, "frozen") | {name.removeprefix("gradient/") for name in _unused(facts)}
+    names = [name for name in facts.noted("not_owned") if name not in left_out]
     if names:
         yield Evidence(
             why=f"no optimizer holds {', '.join(names[:3])}"
@@ -70,31 +74,34 @@ def not_owned(facts: Facts) -> Iterator[Evidence]:
             strength=CERTAIN,
             tensors=tuple(names),
             mode=facts.training,
+            step=facts.first_step,
         )
 
 
 def frozen(facts: Facts) -> Iterator[Evidence]:
-    """Parameters with requires_grad=False between layers that are trained."""
+    """A few parameters with requires_grad=False between layers that are trained.
+
+    A frozen backbone, a teacher or adapters next to frozen layers are meant to be so, and are no sign.
+    """
     names = _names(facts, "frozen")
-    if not names:
-        return
     weights = [one.name for one in facts.of_kind("weight")]
     at = [index for index, name in enumerate(weights) if name in names]
     trained = [index for index, name in enumerate(weights) if name not in names]
-    within = bool(at and trained and min(trained) < max(at) and len(at) < len(trained))
-    yield Evidence(
-        why=f"requires_grad is False for {', '.join(sorted(names)[:3])}"
-        + (", between layers that are trained" if within else ""),
-        strength=LIKELY if within else POSSIBLE - 0.1,
-        tensors=tuple(sorted(names)),
-        mode=facts.training,
-    )
+    if not at or not trained or any("lora" in name.lower() or "adapter" in name.lower() for name in weights):
+        return
+    if min(trained) < min(at) and max(at) < max(trained) and len(at) <= max(1, _FEW * len(weights)):
+        yield Evidence(
+            why=f"requires_grad is False for {', '.join(sorted(names)[:3])}, between layers that are trained",
+            strength=LIKELY,
+            tensors=tuple(sorted(names)),
+            mode=facts.training,
+            step=facts.first_step,
+        )
 
 
 def graph_is_cut(facts: Facts) -> Iterator[Evidence]:
     """Parameters that no backward pass ever reaches, though their modules are called."""
     others = _names(facts, "frozen") | _names(facts, "not_owned")
-    unused = _names(facts, "never_called")
     cut: list[str] = []
     for (mode, name), reasons in facts.absent.items():
         if mode != facts.training or not name.startswith("gradient/"):
@@ -105,33 +112,41 @@ def graph_is_cut(facts: Facts) -> Iterator[Evidence]:
             reasons.get(_NO_BACKWARD, 0) >= 3
             and (seen is None or len(seen) == 0)
             and bare not in others
-            and module_of(bare) not in unused
+            and not _is_uncalled(facts, bare)
         ):
             cut.append(name)
-    if cut and len(cut) < len(cut) + len(facts.gradients):
+    if cut and facts.gradients:
         yield Evidence(
             why=f"no backward pass reaches {len(cut)} parameters ({cut[0].removeprefix('gradient/')} first), "
             f"while {len(facts.gradients)} others get gradients",
             strength=CERTAIN,
             tensors=tuple(cut),
             mode=facts.training,
+            step=facts.first_step,
         )
 
 
 def cleared_before_step(facts: Facts) -> Iterator[Evidence]:
     """Gradients that are zero in every layer when the optimizer steps."""
     gradients = [one for one in facts.gradients if len(one) >= 3]
-    if not gradients or not facts.losses:
-        return
-    zero = [one for one in gradients if np.all(one.largest == 0)]
-    if len(zero) == len(gradients):
+    zero = [one.name for one in gradients if np.all(one.largest == 0)]
+    times = max((len(one) for one in gradients), default=0)
+    if not gradients:  # zero_grad() has set them to None
+        cleared = {
+            name: reasons.get(_CLEARED, 0)
+            for (mode, name), reasons in facts.absent.items()
+            if mode == facts.training and name.startswith("gradient/")
+        }
+        zero = [name for name, count in cleared.items() if count >= 3]
+        times = max(cleared.values(), default=0)
+        gradients = [] if len(zero) == len(cleared) else facts.gradients
+    if zero and (not gradients or len(zero) == len(gradients)) and facts.losses:
         yield Evidence(
-            why=f"all {len(gradients)} gradients are zero when the optimizer steps, {len(zero[0])} times of "
-            f"{len(zero[0])}",
+            why=f"all {len(zero)} gradients are zero or gone when the optimizer steps, at {times} steps",
             strength=0.93,
-            tensors=tuple(one.name for one in zero),
+            tensors=tuple(zero),
             mode=facts.training,
-            step=int(zero[0].steps[0]),
+            step=facts.first_step,
         )
 
 
@@ -151,7 +166,8 @@ def never_cleared(facts: Facts) -> Iterator[Evidence]:
         judged += 1
         changes = np.abs(np.diff(sizes[:row])) / sizes[1:row]
         growth = float(np.max(sizes) / np.median(sizes[:3]))
-        if np.median(changes[5:]) < 0.08 and growth > 4:
+        doubling = float(sizes[row - 1] / sizes[row // 2])  # 2 for a sum of equal parts
+        if np.median(changes[5:]) < 0.08 and growth > 4 and 1.05 < doubling < 3:
             growing.append((gradient, growth))
     if judged and len(growing) >= 0.6 * judged:
         names = [one.name for one, _ in growing]
@@ -168,9 +184,11 @@ def never_cleared(facts: Facts) -> Iterator[Evidence]:
 
 def stays_in_eval(facts: Facts) -> Iterator[Evidence]:
     """Dropout or normalisation in eval mode while the model trains, or a model that trains in eval mode."""
-    noted = facts.notes.get(_IN_EVAL) or {}
-    frozen_modules = {module_of(name) for name in _names(facts, "frozen")}
-    names = [path for path, when in noted.items() if when == "always" and path not in frozen_modules]
+    names = [
+        path
+        for path, when in facts.noted(_IN_EVAL).items()
+        if when == "always" and not _is_in_frozen_part(facts, path)
+    ]
     if names:
         of_model = facts.root in names
         yield Evidence(
@@ -179,12 +197,29 @@ def stays_in_eval(facts: Facts) -> Iterator[Evidence]:
             strength=0.85,
             tensors=tuple(f"{name}_output_0" for name in names),
             mode=facts.training,
+            step=facts.first_step,
         )
+
+
+def _is_in_frozen_part(facts: Facts, path: str) -> bool:
+    """Whether all parameters of a module, or of the module that holds it, are frozen."""
+    frozen_names = _names(facts, "frozen")
+    every = {name.removeprefix("gradient/") for _, name in (*facts.histories, *facts.absent)}
+    for part in (path, path.rpartition(".")[0]):
+        inside = {
+            name
+            for name in every | frozen_names
+            if part and (facts.module_of(name) == part or facts.module_of(name).startswith(f"{part}."))
+        }
+        own = {name for name in inside if name in frozen_names or facts.get(f"gradient/{name}") is not None}
+        if own and own <= frozen_names:
+            return True
+    return False
 
 
 def updates_in_evaluation(facts: Facts) -> Iterator[Evidence]:
     """Gradients, or weights that change, in EVAL mode."""
-    noted = facts.notes.get(_IN_EVAL) or {}
+    noted = facts.noted(_IN_EVAL)
     if noted.get(facts.root, "always") != "always":
         evaluated = next(facts.of_kind("loss", "output", mode="EVAL"), None)
         yield Evidence(

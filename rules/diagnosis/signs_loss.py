@@ -8,7 +8,7 @@ import numpy as np
 
 from tdcore.rules.diagnosis.evidence import CERTAIN, LIKELY, POSSIBLE, Evidence
 from tdcore.rules.diagnosis.facts import Facts, History
-from tdcore.rules.diagnosis.signs_steps import update_ratios
+from tdcore.rules.diagnosis.signs_steps import is_adaptive, update_ratios
 from tdcore.rules.measures.format import rounded
 
 __all__ = [
@@ -22,6 +22,8 @@ __all__ = [
     "targets_unrelated",
 ]
 
+_NOT_NEGATIVE = ("CrossEntropy", "MSE", "L1", "BCE", "Huber", "NLL")  # losses that are never below zero
+_GROWN = 30.0  # times, before a value that is not finite
 _OF_VARIANCE = 0.95  # a squared error above this share of the targets' variance is chance
 
 
@@ -97,6 +99,8 @@ def log_of_zero(facts: Facts) -> Iterator[Evidence]:
     seen = [float(np.max(one.largest[one.steps <= first], initial=0.0)) for one in facts.outputs]
     if forward or max(seen, default=0.0) > 1e6:
         return
+    if _recovers(facts, losses) or _diverges(facts, losses, first):
+        return
     where = losses[0].name if bad_loss is not None and losses else facts.gradients[0].name
     what = "the loss" if bad_loss == first else "a gradient"
     yield Evidence(
@@ -107,6 +111,22 @@ def log_of_zero(facts: Facts) -> Iterator[Evidence]:
         mode=facts.training,
         step=first,
     )
+
+
+def _recovers(facts: Facts, losses: list[History]) -> bool:
+    """Whether all are finite again at the end: an overflow under a gradient scaler, whose step is skipped."""
+    return all(one.bad[-1] == 0 for one in (*facts.gradients, *losses) if len(one))
+
+
+def _diverges(facts: Facts, losses: list[History], step: int) -> bool:
+    """Whether sizes had grown before the step: then the update is at fault, not the formula of the loss."""
+    for one in (*facts.matrices, *facts.gradients, *losses):
+        before = np.abs(one.mean) if one in losses else one.rms
+        sizes = before[(one.steps < step) & (one.bad == 0)]
+        sizes = sizes[sizes > 0]
+        if sizes.size >= 2 and float(np.median(sizes[-2:])) > _GROWN * sizes[0]:
+            return True
+    return False
 
 
 def _first_bad(histories: list[History]) -> int | None:
@@ -127,12 +147,14 @@ def loss_is_maximised(facts: Facts) -> Iterator[Evidence]:
         rough = len(loss) // 2
         late = float(np.mean(loss.mean[-5:]))
         middle = float(np.mean(loss.mean[rough - 2 : rough + 3]))
-        if first < 0 and late < 0 and middle < first and late < 3 * first and late < 1.2 * middle:
+        bounded = any(kind in loss.name for kind in _NOT_NEGATIVE)
+        falls = first < 0 and late < 0 and middle < first and late < 3 * first and late < 1.2 * middle
+        if falls and (bounded or late < 60 * first):  # others, such as a likelihood, may be below zero
             below = np.flatnonzero(loss.mean < 2 * first)
             yield Evidence(
                 why=f"the loss starts at {rounded(first)} and falls to {rounded(late)} without an end: "
                 "errors are below zero only where their sign is wrong",
-                strength=0.88,
+                strength=0.88 if bounded else LIKELY,
                 tensors=(loss.name,),
                 mode=loss.mode,
                 step=int(loss.steps[below[0]]) if below.size else 0,
@@ -142,7 +164,7 @@ def loss_is_maximised(facts: Facts) -> Iterator[Evidence]:
 def loss_is_scaled_down(facts: Facts) -> Iterator[Evidence]:
     """A loss that starts near zero, with gradients as small."""
     ratios = [float(np.median(ratio)) for _, ratio in update_ratios(facts)]
-    adaptive = facts.hyperparameter("betas") is not None
+    adaptive = is_adaptive(facts)
     for loss in facts.losses[:1]:
         largest = max((float(np.median(one.rms)) for one in facts.gradients), default=0.0)
         start = float(np.mean(np.abs(loss.mean[:3])))
@@ -155,7 +177,7 @@ def loss_is_scaled_down(facts: Facts) -> Iterator[Evidence]:
             yield Evidence(
                 why=f"the loss starts at {rounded(start)} and gradients are at most {rounded(largest)}: "
                 "both are scaled down",
-                strength=0.9,
+                strength=0.9 if any(kind in loss.name for kind in _NOT_NEGATIVE) else LIKELY,
                 tensors=(loss.name,),
                 mode=loss.mode,
                 step=int(loss.steps[0]),
@@ -171,7 +193,8 @@ def overfitting(facts: Facts) -> Iterator[Evidence]:
         late = float(np.mean(loss.mean[-10:]))
         best = float(np.min(held_out.mean))
         last = float(np.mean(held_out.mean[-2:]))
-        if late < 0.3 * float(np.mean(loss.mean[:5])) and last > 1.4 * best and last > 3 * late:
+        start = float(np.mean(loss.mean[:5]))
+        if 0 < late < 0.3 * start and best > 0 and last > 1.4 * best and last > 3 * late:
             at = int(np.argmin(held_out.mean))
             yield Evidence(
                 why=f"the training loss falls to {rounded(late)} while the validation loss rises from "
@@ -209,14 +232,14 @@ def targets_unrelated(facts: Facts) -> Iterator[Evidence]:
     ratios = [float(np.median(ratio)) for _, ratio in update_ratios(facts)]
     healthy = ratios and 5e-5 < float(np.median(ratios)) < 0.2
     for loss in facts.losses[:1]:
-        if len(loss) < 60 or not healthy or np.any(loss.bad > 0):
+        chance = _chance(facts, loss)
+        if len(loss) < 60 or not healthy or np.any(loss.bad > 0) or not np.isfinite(chance):
             continue
         parts = np.array_split(loss.mean, 10)
         first, last = float(np.mean(loss.mean[:3])), float(np.mean(parts[-1]))
         noise = float(np.std(loss.mean[len(loss) // 2 :]))
-        chance = _chance(facts, loss)
-        flat = last > first - max(0.08 * abs(first), 0.5 * noise)
-        if flat or last > 0.97 * chance:
+        flat = last > first - max(0.08 * abs(first), 0.5 * noise) and 0.8 * chance < first < 1.25 * chance
+        if flat or 0.97 * chance < last < 1.1 * chance:
             stays = f"ends at {rounded(last)}, which is chance," if not flat else f"stays at {rounded(last)}"
             yield Evidence(
                 why=f"the loss {stays} though weights change by "

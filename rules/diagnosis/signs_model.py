@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from tdcore.rules.diagnosis.evidence import CERTAIN, LIKELY, POSSIBLE, Evidence
-from tdcore.rules.diagnosis.facts import Facts, History, module_of
+from tdcore.rules.diagnosis.facts import Facts, History
 from tdcore.rules.measures.format import rounded
 
 __all__ = [
@@ -55,7 +55,7 @@ def weights_start_too_large(facts: Facts) -> Iterator[Evidence]:
     """Weights that enlarge what they are given many times over."""
     gains = _gains(facts)
     large = [(one, gain) for one, gain in gains if gain > _GAIN_LARGE]
-    if large and (len(large) >= 0.5 * len(gains) or max(gain for _, gain in large) > 2 * _GAIN_LARGE):
+    if large and len(large) >= 0.5 * len(gains):
         largest = max(gain for _, gain in large)
         yield _about_start(
             large,
@@ -69,7 +69,8 @@ def weights_start_too_small(facts: Facts) -> Iterator[Evidence]:
     """Weights so small that what passes through them fades."""
     gains = _gains(facts)
     small = [(one, gain) for one, gain in gains if 0 < gain < _GAIN_SMALL]
-    if small and len(small) >= 0.5 * len(gains):
+    normalised = any("Norm" in one.origin for one in facts.outputs) and small[-1:] != gains[-1:]
+    if small and len(small) >= 0.5 * len(gains) and not normalised:
         yield _about_start(
             small,
             len(gains),
@@ -81,14 +82,21 @@ def weights_start_too_small(facts: Facts) -> Iterator[Evidence]:
 def weights_start_alike(facts: Facts) -> Iterator[Evidence]:
     """Weight matrices whose elements are all the same number, so that all units learn the same."""
     gains = _gains(facts)
-    alike = [(one, gain) for one, gain in gains if one.least[0] == one.most[0] and one.count[0] > 1]
+    alike = [
+        (one, gain)
+        for one, gain in gains
+        if one.least[0] == one.most[0] and one.count[0] > 1 and "lora" not in one.name.lower()
+    ]
     if alike and len(alike) >= 0.5 * len(gains):
         yield _about_start(alike, len(gains), "all elements of a weight are the same number", CERTAIN)
 
 
 def capacity(facts: Facts) -> Iterator[Evidence]:
     """A layer in the middle of the model that passes on next to nothing."""
+    every = [one for one in facts.of_kind("weight") if one.is_matrix and len(one)]
+    following = {one.name: after for one, after in pairwise(every)}
     for weight in facts.matrices[1:-1]:
+        after = following[weight.name]
         late = weight.zeros[-max(1, len(weight) // 2) :]
         if weight.shape[0] > 1 and late.min(initial=1.0) > 0.9 and weight.rms[-1] > 0:
             yield Evidence(
@@ -98,7 +106,7 @@ def capacity(facts: Facts) -> Iterator[Evidence]:
                 mode=weight.mode,
                 step=int(weight.steps[0]),
             )
-        elif weight.shape[0] == 1 and weight.fan_in > 4:
+        elif weight.shape[0] == 1 and weight.fan_in > 4 and after.shape[1] == 1:
             yield Evidence(
                 why=f"{weight.name} has one unit, through which everything must pass",
                 strength=LIKELY,
@@ -193,12 +201,16 @@ def exploding_gradients(facts: Facts) -> Iterator[Evidence]:
     for gradient in facts.gradients:
         if len(gradient) < 5:
             continue
-        usual = float(np.median(gradient.rms[: max(3, len(gradient) // 10)]))
+        sizes = gradient.rms[(gradient.rms > 0) & (gradient.bad == 0)]
+        usual = float(np.median(sizes[: max(3, len(gradient) // 10)])) if sizes.size else 0.0
         large = np.flatnonzero((gradient.rms > 1e4 * max(usual, 1e-8)) | (gradient.bad > 0))
         if large.size:
             at = int(large[0])
+            if gradient.bad[at] > 0 and gradient.bad[-1] == 0:
+                continue  # an overflow under a gradient scaler, whose step is skipped
+            grown = "is not finite" if gradient.bad[at] > 0 else f"grows to {rounded(gradient.rms[at])}"
             yield Evidence(
-                why=f"{gradient.name} grows from {rounded(usual)} to {rounded(gradient.rms[at])}",
+                why=f"{gradient.name} {grown}, after {rounded(usual)} in the first steps",
                 strength=POSSIBLE,
                 tensors=(gradient.name,),
                 mode=gradient.mode,
@@ -209,11 +221,11 @@ def exploding_gradients(facts: Facts) -> Iterator[Evidence]:
 
 def dropout_too_high(facts: Facts) -> Iterator[Evidence]:
     """Dropout that leaves next to nothing, from the first step on: later, units before it may have died."""
-    for previous, output in pairwise((None, *facts.outputs)):
+    for previous, output in pairwise((next(iter(facts.inputs), None), *facts.outputs)):
         if output is None:
             continue
         if "Dropout" in output.origin and len(output) >= 2 and output.zeros[0] > 0.9:
-            module = module_of(output.name)
+            module = output.name.rpartition("_output_")[0]
             before = facts.get(f"{module}_input_0") or previous
             if before is not None and len(before) and before.zeros[0] > 0.8:
                 continue

@@ -15,6 +15,7 @@ from tdcore.rules.measures.format import rounded
 __all__ = [
     "clipping_too_tight",
     "decay_too_high",
+    "is_adaptive",
     "lost_in_half_precision",
     "rate_too_high",
     "rate_too_low",
@@ -31,13 +32,16 @@ _CLIPPED_SPREAD = 1e-3  # relative spread of a norm that is clipped at each step
 def update_ratios(facts: Facts) -> list[tuple[History, Floats]]:
     """Size of an update relative to its weight, for each weight matrix and step, from rate and gradient.
 
-    For optimizers of Adam's kind an update is about as large as the rate; for SGD it is rate times gradient,
-    divided by 1 - momentum.
+    For optimizers of Adam's kind an update is about as large as the rate. For SGD it is rate times gradient,
+    divided by 1 - momentum. Only rows with finite weights and gradients. Nothing for other optimizers, and
+    for groups with different rates.
     """
     rate = facts.hyperparameter("lr")
     if rate is None or not len(rate):
         return []
-    adaptive = facts.hyperparameter("betas") is not None
+    adaptive = is_adaptive(facts)
+    if not adaptive and facts.hyperparameter("momentum") is None:
+        return []
     momentum = facts.hyperparameter("momentum")
     factor = 1.0
     if momentum is not None and len(momentum) and 0 < momentum.mean[0] < 1:
@@ -47,15 +51,24 @@ def update_ratios(facts: Facts) -> list[tuple[History, Floats]]:
         gradient = facts.gradient_of(weight)
         if gradient is None:
             continue
-        common, at, of_gradient = np.intersect1d(weight.steps, gradient.steps, return_indices=True)
+        sound, usable = weight.bad == 0, gradient.bad == 0
+        common, at, of_gradient = np.intersect1d(
+            weight.steps[sound], gradient.steps[usable], return_indices=True
+        )
+        sizes, changes = weight.rms[sound][at], gradient.rms[usable][of_gradient]
         if common.size < 3:
             continue
         rates = np.interp(common, rate.steps, rate.mean)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            update = rates if adaptive else rates * factor * gradient.rms[of_gradient]
-            ratio = np.where(gradient.rms[of_gradient] > 0, update / weight.rms[at], 0.0)
+            update = rates if adaptive else rates * factor * changes
+            ratio = np.where((changes > 0) & (sizes > 0), update / sizes, 0.0)
         found.append((weight, ratio))
     return found
+
+
+def is_adaptive(facts: Facts) -> bool:
+    """Whether the size of an update does not depend on the size of the gradient."""
+    return any(facts.hyperparameter(name) is not None for name in ("betas", "alpha", "rho", "lr_decay"))
 
 
 def rate_too_high(facts: Facts) -> Iterator[Evidence]:
@@ -87,7 +100,7 @@ def rate_too_high(facts: Facts) -> Iterator[Evidence]:
         strength=strength if large else 0.72,
         tensors=tuple(dict.fromkeys(names)),
         mode=facts.training,
-        step=0,
+        step=facts.first_step,
     )
 
 
@@ -96,15 +109,15 @@ def _middle(values: Iterable[float]) -> float:
 
 
 def _growth(weight: History) -> float:
-    early = weight.rms[weight.until(_EARLY)]
+    early = weight.rms[weight.until(_EARLY) & (weight.bad == 0)]
     return float(np.nanmax(early) / weight.rms[0]) if early.size > 1 and weight.rms[0] > 1e-6 else 1.0
 
 
 def _leap(facts: Facts) -> str:
     for loss in facts.losses[:1]:
-        early = loss.mean[loss.until(2 * _EARLY)]
+        early = loss.mean[loss.until(2 * _EARLY) & (loss.bad == 0)]
         finite = early[np.isfinite(early)]
-        if finite.size >= 5 and finite.max() > 5 * abs(finite[0]) + 1e-9:
+        if finite.size >= 3 and finite.max() > 5 * abs(finite[0]) + 1e-9:
             return f"the loss leaps from {rounded(finite[0])} to {rounded(finite.max())}"
     return ""
 
@@ -115,8 +128,10 @@ def rate_too_low(facts: Facts) -> Iterator[Evidence]:
     ratios = [
         (one, float(np.median(ratio[ratio > 0]))) for one, ratio in update_ratios(facts) if np.any(ratio > 0)
     ]
-    if not ratios or rate is None or float(np.median(rate.mean)) > 1e-4:
+    if not ratios or rate is None or float(rate.mean.max()) > 1e-4:
         return
+    if rate.mean[-1] > 1.05 * rate.mean[len(rate) // 2]:
+        return  # a warm-up that goes on
     low = [(one, ratio) for one, ratio in ratios if ratio < _TOO_LOW]
     if len(low) >= 0.8 * len(ratios):
         yield Evidence(
@@ -151,6 +166,8 @@ def clipping_too_tight(facts: Facts) -> Iterator[Evidence]:
     usual = float(np.median(norms))
     clipped = float(np.mean(np.abs(norms / usual - 1) < _CLIPPED_SPREAD))
     ratios = [float(np.median(ratio)) for _, ratio in update_ratios(facts)]
+    if is_adaptive(facts):
+        return  # Adam divides by the size of the gradient
     if clipped > 0.8 and ratios and (np.median(ratios) < 1e-4 or usual < 1e-3):
         yield Evidence(
             why=f"the norm of all gradients is {rounded(usual)} at {clipped:.0%} of the steps: it is "
@@ -206,7 +223,8 @@ def lost_in_half_precision(facts: Facts) -> Iterator[Evidence]:
             step=int(lost[0][0].steps[1]),
         )
         return
-    for finding in facts.findings.get("PrecisionRisk", ())[:1]:
+    risks = facts.findings.get("PrecisionRisk", ())
+    for finding in [one for one in risks if "underflow" in str(one.numbers.get("kind", ""))][:1]:
         yield Evidence(
             why=finding.why,
             strength=POSSIBLE + 0.1,
@@ -219,8 +237,9 @@ def lost_in_half_precision(facts: Facts) -> Iterator[Evidence]:
 def training_stopped(facts: Facts) -> Iterator[Evidence]:
     """A learning rate that becomes zero, or weights that no longer change, in the middle."""
     rate = facts.hyperparameter("lr")
-    if rate is not None and len(rate) > 5 and rate.mean[0] > 0:
-        zero = np.flatnonzero(rate.mean == 0)
+    if rate is not None and len(rate) > 5 and rate.mean.max() > 0:
+        begun = int(np.argmax(rate.mean > 0))  # a warm-up may begin at zero
+        zero = begun + np.flatnonzero(rate.mean[begun:] == 0)
         if zero.size > 3 and np.all(rate.mean[zero[0] :] == 0):
             yield Evidence(
                 why=f"the learning rate is 0 from step {rate.steps[zero[0]]} on",
@@ -230,8 +249,9 @@ def training_stopped(facts: Facts) -> Iterator[Evidence]:
                 step=int(rate.steps[zero[0]]),
             )
             return
-    still = [(one, at) for one in facts.matrices if (at := _still_from(one)) is not None]
-    if still and len(still) == len(facts.matrices) and any(_has_gradient(facts, one) for one, _ in still):
+    trained = [one for one in facts.matrices if facts.gradient_of(one) is not None]
+    still = [(one, at) for one in trained if (at := _still_from(one)) is not None]
+    if still and len(still) == len(trained) and any(_has_gradient(facts, one) for one, _ in still):
         at = max(step for _, step in still)
         yield Evidence(
             why=f"no weight changes after step {at}, though gradients arrive",
@@ -244,6 +264,8 @@ def training_stopped(facts: Facts) -> Iterator[Evidence]:
 
 def _still_from(weight: History) -> int | None:
     """The step from which a weight stays the same, for a quarter of the run or more; None: it goes on."""
+    if np.any(weight.bad > 0):
+        return None
     moved = np.flatnonzero(np.diff(weight.square_sum) != 0)
     if not moved.size or moved[-1] + 1 > 0.75 * len(weight):
         return None

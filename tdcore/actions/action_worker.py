@@ -110,7 +110,7 @@ class ActionWorker:
             return [*self._untold, *self._acting, *self._pending]
 
     def take_problems(self) -> list[str]:
-        """See Outbox.take_problems."""
+        """See ActionDispatcher.take_problems."""
         with self._lock:
             problems, self._problems = self._problems, []
         return problems

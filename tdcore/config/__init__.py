@@ -37,6 +37,9 @@ __all__ = [
 ]
 
 _HOME = {
+    "ALLOWED_NORMS": "reduction_config",
+    "ALLOWED_REDUCTIONS": "reduction_config",
+    "DEFAULT_SAVE_INTERVAL": "save_config",
     "OLDER_REGEX": "built_in_collections",
     "Collection": "collection",
     "CollectionConfig": "collection_config",

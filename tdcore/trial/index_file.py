@@ -41,7 +41,7 @@ __all__ = ["MODES", "NARROW", "WIDE", "WORDS", "open_chunks"]
 Rows = npt.NDArray[np.int64]
 
 MODES = ("TRAIN", "EVAL", "PREDICT", "GLOBAL")
-# NumPy type of each narrow column; text columns hold codes of a Vocabulary, null is -1.
+# NumPy type of each narrow column; text columns hold codes of a TextDictionary, null is -1.
 NARROW: dict[str, str] = {
     "attempt": "i4",
     "worker": "i4",

@@ -85,3 +85,20 @@ def test_an_evaluation_is_not_noted(make_hook: MakeHook, read_run: ReadRun) -> N
             model(torch.randn(8, 4))
     hook.close()
     assert "eval_in_training" not in read_run(hook).trial.notes()
+
+
+def test_two_models_and_wrapped_ones_are_noted_under_the_names_of_their_outputs(
+    make_hook: MakeHook, read_run: ReadRun
+) -> None:
+    hook, first, second = make_hook(save_all=True), Net(), Net()
+    wrapped = nn.DataParallel(first)
+    hook.register_module(wrapped)
+    hook.register_module(second)
+    for _ in range(4):
+        first.norm.eval()
+        for model in (wrapped, second):
+            model(torch.randn(8, 4)).square().mean().backward()
+    hook.close()
+    noted = read_run(hook).trial.notes()["eval_in_training"]
+    assert list(noted.values()) == ["always"]
+    assert f"{next(iter(noted))}_output_0" in read_run(hook).names()

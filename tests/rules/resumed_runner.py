@@ -95,7 +95,7 @@ def stopping(stop: Callable[[str], object]) -> Iterator[None]:
     with (
         patch.object(state, "_write", saved),
         patch.object(runner, "RunSource", partial(RunSource, clock=clock)),
-        patch.object(runner, "Keeper", partial(state.StateFile, clock=clock)),
+        patch.object(runner, "StateFile", partial(state.StateFile, clock=clock)),
         patch.object(runner, "follow", partial(runner.follow, wait=wait)),
     ):
         yield

@@ -71,6 +71,8 @@ def test_a_runner_killed_at_any_moment_says_what_an_uninterrupted_one_says(tmp_p
                         settled.add(len(lines_of(log)))
                     runner.stdin.write("\n")
                     runner.stdin.flush()
+                else:
+                    pytest.fail(f"the runner ended by itself, with {runner.wait()}")
             finally:
                 runner.kill()
     once = resumed_runner.main(str(place), None, tmp_path / "once")

@@ -58,7 +58,7 @@ class OutputGradients:
         self.awaited: list[GradientHook] = []  # of the running step
 
     def attach(self, view: ModelView, plan: Plan, excluded: Collection[str]) -> None:
-        """The root's forward begins, in a step that saves some. spared: modules that carry no hook now."""
+        """The root's forward begins, in a step that saves some. excluded: modules that carry no hook now."""
         if self.off:
             return
         self.detach()

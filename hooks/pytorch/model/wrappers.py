@@ -119,8 +119,17 @@ def innermost(module: nn.Module, wrappers: Iterable[Wrapper] = _KEEPING_NAMES) -
 
 
 def module_to_register(module: nn.Module) -> nn.Module:
-    """Return the module that `tdcore run` registers when the script calls this one."""
-    return innermost(module, _REGISTERING_INNER)
+    """Return the module that `tdcore run` registers when the script calls this one.
+
+    Wrappers go by the name of their class here: those of other libraries have the same names, and a subclass
+    may call the module inside in its own way.
+    """
+    while True:
+        names = {wrapper.name: wrapper.key for wrapper in _REGISTERING_INNER}
+        inside = getattr(module, names.get(type(module).__name__, ""), None)
+        if not isinstance(inside, nn.Module):
+            return module
+        module = inside
 
 
 def wrapped_modules(module: nn.Module) -> list[nn.Module]:

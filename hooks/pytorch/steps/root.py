@@ -130,7 +130,7 @@ class Root:
     def learn_eval(self) -> None:
         """From now on its forwards in eval mode with gradients enabled are training forwards."""
         self.trains_in_eval, self.evaluated_after = True, _NEVER
-        self._eval_modules.look_at_root(self.view.root_name, training=False)
+        self._eval_modules.look_at_root(self.view, training=False)
 
     @property
     def view(self) -> ModelView:
@@ -185,7 +185,7 @@ class Root:
             hook._local_shards.look_at(root, self.view)
         self.parameters.begin_forward(step_id, plan, trains=trains)
         if trains:
-            self._eval_modules.look(root, self.view.root_name)
+            self._eval_modules.look(root, self.view)
 
     def _attach(
         self,

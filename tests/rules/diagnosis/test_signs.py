@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tdcore.rules.diagnosis.diagnosis import rank
-from tdcore.rules.diagnosis.facts import Facts, History, module_of
+from tdcore.rules.diagnosis.facts import Facts, History
 
 STEPS = 60
 
@@ -266,7 +266,54 @@ def test_dead_activations_are_named() -> None:
 
 
 def test_names_of_modules_are_read_from_names_of_tensors() -> None:
-    assert module_of("gradient/Net_layers.0.weight") == "layers.0"
-    assert module_of("Net_layers.0.weight") == "layers.0"
-    assert module_of("layers.0_output_0") == "layers.0"
-    assert module_of("Net_weight") == ""
+    names = ["My_Net_layers.0.weight", "My_Net_1_fc.weight"]
+    found = {("TRAIN", f"gradient/{name}"): history(f"gradient/{name}", "gradient") for name in names}
+    found |= {
+        ("TRAIN", f"{one}_output_0"): history(f"{one}_output_0", "output") for one in ("My_Net", "My_Net_1")
+    }
+    facts = Facts(histories=found, absent={})
+    assert facts.root == "My_Net"
+    assert facts.module_of("gradient/My_Net_layers.0.weight") == "layers.0"
+    assert facts.module_of("My_Net_1_fc.weight") == "My_Net_1.fc"
+    assert facts.module_of("My_Net_weight") == ""
+
+
+def test_a_run_of_anything_else_has_no_cause_and_raises_nothing() -> None:
+    for histories in (
+        {},
+        {("TRAIN", "x"): history("x", "custom", steps=np.arange(1))},
+        {("EVAL", "MSELoss_output_0"): history("MSELoss_output_0", "loss", mode="EVAL", shape=(), count=1)},
+        {("GLOBAL", "train-rmse"): history("train-rmse", "metric", mode="GLOBAL", shape=(), count=1)},
+    ):
+        assert rank(Facts(histories=histories, absent={}, notes={"eval_in_training": ["x"]})) == ()
+
+
+def test_healthy_trainings_of_other_kinds_have_no_cause() -> None:
+    loss = "CrossEntropyLoss_output_0"
+    state = history("Net_input_1", "input", least=0.0, most=0.0, std=0.0, rms=0.0, largest=0.0)
+    assert causes(state) == []  # the first state of a recurrent network
+    simsiam = history("SimSiam_output_0", "loss", mean=np.linspace(-0.1, -0.9, STEPS), shape=(), count=1)
+    assert causes(simsiam, without=[loss]) == []
+    place = history("Net_pos_embedding.weight", "weight", shape=(1, 65, 512))
+    assert causes(place) == []
+    teacher = {"frozen": [f"Net_teacher{at}.weight" for at in range(3)]}
+    frozen = [history(f"Net_teacher{at}.weight", "weight", shape=(16, 16), rms=0.14) for at in range(3)]
+    assert causes(*frozen, notes=teacher) == []
+    overflow = history(
+        "gradient/Net_layer0.weight", "gradient", bad=np.where(np.arange(STEPS) == 0, 9.0, 0.0)
+    )
+    assert causes(overflow) == []  # the first step of a gradient scaler
+    warm_up = history("optimizer/group_0/lr", "hyperparameter", mean=np.linspace(0, 1e-3, STEPS), shape=())
+    assert causes(warm_up) == []
+
+
+def test_gradients_set_to_none_before_the_step_are_cleared_too() -> None:
+    names = [f"gradient/Net_layer{at}.weight" for at in range(3)]
+    found = causes(without=names, absent={name: {"cleared": STEPS} for name in names})
+    assert found == ["gradients are cleared before the step"]
+
+
+def test_a_block_that_is_never_called_is_one_cause_whatever_is_in_it() -> None:
+    name = "gradient/Net_spare.0.weight"
+    found = causes(absent={name: {"no_backward": STEPS}}, notes={"never_called": {"spare": "no forward"}})
+    assert found == ["a layer is never called"]
