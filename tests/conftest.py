@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the full tier (tiers.py). Put files with slow tests first, so that no worker waits for them."""
     for item in items:
-        if is_full(item.path):
+        if is_full(item.path, getattr(item, "originalname", item.name)):
             item.add_marker("full")
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
