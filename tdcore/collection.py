@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from typing import TYPE_CHECKING
 
@@ -15,8 +14,8 @@ if TYPE_CHECKING:
         CollectionConfig,
         CollectionKeys,
         CollectionManager,
+        ModuleTensors,
     )
-    from tdcore.config.collection import ModuleTensors
 
 __all__ = [
     "OLDER_REGEX",
@@ -34,6 +33,5 @@ def __getattr__(name: str) -> object:
     warnings.warn(
         f"tdcore.collection is now tdcore.config: import {name} from there", DeprecationWarning, stacklevel=2
     )
-    home = importlib.import_module("tdcore.config.collection") if name == "ModuleTensors" else config
-    value: object = getattr(home, name)
+    value: object = getattr(config, name)
     return value

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tdcore.config.built_in_collections import OLDER_REGEX, CollectionKeys
-    from tdcore.config.collection import Collection, CollectionManager
+    from tdcore.config.collection import Collection, CollectionManager, ModuleTensors
     from tdcore.config.collection_config import CollectionConfig
     from tdcore.config.hook_config import HookConfig
     from tdcore.config.reduction_config import ReductionConfig
@@ -31,6 +31,7 @@ __all__ = [
     "CollectionKeys",
     "CollectionManager",
     "HookConfig",
+    "ModuleTensors",
     "ReductionConfig",
     "SaveConfig",
     "SaveConfigMode",
@@ -46,6 +47,7 @@ _HOME = {
     "CollectionKeys": "built_in_collections",
     "CollectionManager": "collection",
     "HookConfig": "hook_config",
+    "ModuleTensors": "collection",
     "ReductionConfig": "reduction_config",
     "SaveConfig": "save_config",
     "SaveConfigMode": "save_config",
