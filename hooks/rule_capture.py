@@ -7,40 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tdcore.config.built_in_collections import CollectionKeys
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.hook_config import HookConfig
 from tdcore.config.reduction_config import ReductionConfig
 
-if TYPE_CHECKING:
-    from tdcore.rules import RuleProtocol as Rule
+__all__ = ["with_rules", "without_default"]
 
-__all__ = ["DEFAULT", "with_rules"]
-
-DEFAULT = "default"
+_DEFAULT = "default"
 
 
 def with_rules(config: HookConfig, rules: Iterable[object] | str) -> HookConfig:
     """The configuration with the collections that the rules need, and the rules as text, for run.json.
 
-    rules: instances, classes or text such as "vanishing_gradient:threshold=1e-6". "default" records what a
-    diagnosis needs (tdcore.rules.diagnosis), and names no rule, so that all rules judge the run. What the
+    rules: instances, classes or text such as "vanishing_gradient:threshold=1e-6". "default", alone or
+    among others, records what a diagnosis needs (tdcore.rules.diagnosis), and names no rule. What the
     configuration requests stays: where a rule needs the same collection, it is saved at the steps and in the
     forms of both. Raises ConfigError.
     """
     from tdcore.rules.loading import load_rules, text_of
-    from tdcore.rules.planning import joined, plan
+    from tdcore.rules.planning import joined, merged, plan
 
-    if rules == DEFAULT:
+    listed = [rules] if isinstance(rules, str) else list(rules)
+    chosen = load_rules(without_default(listed))
+    captures = plan(chosen)
+    if any(map(_is_default, listed)):
         from tdcore.rules.diagnosis.captures import DEFAULT_CAPTURES
 
-        chosen: list[Rule] = []
-        captures: tuple[CollectionConfig, ...] = DEFAULT_CAPTURES
-    else:
-        chosen = load_rules(rules)
-        captures = plan(chosen)
+        captures = merged((*DEFAULT_CAPTURES, *captures))
     saved = _saved_anyway(config)
     needed = [
         joined(saved[capture.name], capture) if capture.name in saved else capture for capture in captures
@@ -50,6 +45,15 @@ def with_rules(config: HookConfig, rules: Iterable[object] | str) -> HookConfig:
         collections=(*config.collections, *needed),
         rules=(*config.rules, *(text_of(rule) for rule in chosen)),
     )
+
+
+def without_default(rules: Iterable[object]) -> list[object]:
+    """The rules but for "default", which stands for captures and is no rule."""
+    return [rule for rule in rules if not _is_default(rule)]
+
+
+def _is_default(rule: object) -> bool:
+    return isinstance(rule, str) and rule.strip().lower() == _DEFAULT
 
 
 def _saved_anyway(config: HookConfig) -> dict[str, CollectionConfig]:

@@ -175,9 +175,10 @@ def _config(options: argparse.Namespace) -> HookConfig:
     if "://" not in config.out_dir:  # the script may change its folder
         config = replace(config, out_dir=os.path.abspath(config.out_dir))
     if config.rules:
+        from tdcore.hooks.rule_capture import without_default
         from tdcore.rules.loading import load_rules
 
-        load_rules(config.rules)
+        load_rules(without_default(config.rules))
     return config
 
 
@@ -205,7 +206,13 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--workers", metavar="one|all", help="the ranks of a distributed training that capture (default: one)"
     )
-    add("--rule", "-r", action="append", metavar="NAME[:k=v,...]", help="capture what this rule needs, too")
+    add(
+        "--rule",
+        "-r",
+        action="append",
+        metavar="NAME[:k=v,...]",
+        help="capture what this rule needs, too; default: what tdcore diagnose needs",
+    )
     add("--quiet", "-q", action="store_true", help="say nothing on stderr but errors")
     add("--module", "-m", action="store_true", help="the script is the dotted name of a module")
     add("target", metavar="SCRIPT", help="the script, or with -m a module")

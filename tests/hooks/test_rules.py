@@ -67,6 +67,27 @@ def test_the_default_records_what_a_diagnosis_needs_and_leaves_the_rules_open(
     assert "not_recorded" not in found.trial.notes()  # though there are no labels
 
 
+def test_the_default_goes_together_with_rules_and_with_a_script_under_tdcore_run(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "loss = torch.nn.CrossEntropyLoss()\n"
+        "for _ in range(12):\n"
+        "    optimizer.zero_grad()\n"
+        "    loss(model(torch.full((8, 4), 3.0)), torch.randint(0, 2, (8,))).backward()\n"
+        "    optimizer.step()\n"
+    )
+    command = ["-m", "tdcore.run", "--out", "run", "--rule", "default", "--rule", "dead_relu", str(script)]
+    subprocess.run([sys.executable, *command], cwd=tmp_path, check=True)
+    trial = td.create_trial(tmp_path / "run")
+    assert trial.tensor("gradient/Sequential_0.weight").steps() == list(range(12))
+    document = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert document["attempts"][-1]["configuration"]["rules"] == ["dead_relu"]
+    assert td.diagnose(tmp_path / "run").causes[0].cause == "inputs are constant"
+
+
 def test_all_rules_of_a_set_can_be_evaluated_on_what_the_hook_captures(make_hook: MakeHook) -> None:
     rules: list[RuleProtocol] = [VanishingGradient(), DeadRelu(), LossNotDecreasing(num_steps=5)]
     hook = trained(make_hook(rules=rules, save_config=None), steps=30)
