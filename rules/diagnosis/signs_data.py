@@ -23,6 +23,7 @@ __all__ = [
 _LARGE_RMS = 20.0  # of inputs; bytes of images have 100 and more, normalised ones about 1
 _FAR_MEAN = 5.0  # distance of the mean from zero, in standard deviations
 _OUTLYING = 5.0  # times the usual spread
+_GAP = 2.0  # between outlying batches and the others; heavy tails have none
 _LABELS = "labels"
 _CLASSES, _PER_CLASS = 1000, 50  # classes at most, and labels of each on average, before they are compared
 _RARE = 0.25  # of an equal share
@@ -94,7 +95,10 @@ def corrupted_batches(facts: Facts) -> Iterator[Evidence]:
             continue
         usual = float(np.median(history.rms))
         outlying = history.rms > _OUTLYING * max(usual, 1e-12)
-        if 0 < np.mean(outlying) < 0.4:
+        apart = np.any(outlying) and history.rms[outlying].min() > _GAP * history.rms[~outlying].max(
+            initial=0.0
+        )
+        if apart and outlying.sum() >= 3 and np.mean(outlying) < 0.4:
             at = int(np.flatnonzero(outlying)[0])
             yield Evidence(
                 why=f"{history.name} has a root mean square of {rounded(history.rms[at])} at "

@@ -39,9 +39,9 @@ def update_ratios(facts: Facts) -> list[tuple[History, Floats]]:
     rate = facts.hyperparameter("lr")
     if rate is None or not len(rate):
         return []
-    adaptive = is_adaptive(facts)
-    if not adaptive and facts.hyperparameter("momentum") is None:
-        return []
+    adaptive = any(facts.hyperparameter(name) is not None for name in ("betas", "alpha"))  # Adam, RMSprop
+    if not adaptive and (facts.hyperparameter("momentum") is None or is_adaptive(facts)):
+        return []  # Adadelta and Adagrad scale the rate themselves
     momentum = facts.hyperparameter("momentum")
     factor = 1.0
     if momentum is not None and len(momentum) and 0 < momentum.mean[0] < 1:

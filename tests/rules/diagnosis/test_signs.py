@@ -307,6 +307,18 @@ def test_healthy_trainings_of_other_kinds_have_no_cause() -> None:
     assert causes(warm_up) == []
 
 
+def test_heavy_tails_of_the_inputs_are_no_corrupted_batches() -> None:
+    rms = np.random.default_rng(0).lognormal(1.0, 1.2, STEPS)
+    assert rms.max() > 5 * np.median(rms)
+    assert causes(history("Net_input_0", "input", rms=rms)) == []
+
+
+def test_adadelta_with_its_usual_rate_of_one_has_no_rate_that_is_too_high() -> None:
+    rate = history("optimizer/group_0/lr", "hyperparameter", mean=1.0, shape=())
+    rho = history("optimizer/group_0/rho", "hyperparameter", mean=0.9, shape=())
+    assert causes(rate, rho, without=["optimizer/group_0/betas"]) == []
+
+
 def test_gradients_set_to_none_before_the_step_are_cleared_too() -> None:
     names = [f"gradient/Net_layer{at}.weight" for at in range(3)]
     found = causes(without=names, absent={name: {"cleared": STEPS} for name in names})
