@@ -54,7 +54,8 @@ def print_diagnosis(run: str, diagnosis: Diagnosis) -> None:
         out.print(f"{where}: no known cause was found", soft_wrap=True)
         for rule, findings in diagnosis.unexplained.items():
             out.print(
-                f"  {shown(rule)} has {findings:,} finding{'s' * (findings > 1)}: tdcore rules run {where} -r {rule}"
+                f"  {shown(rule)} has {findings:,} finding{'s' * (findings > 1)}: "
+                f"tdcore rules run {where} -r {rule}",
             )
         return
     out.print(f"{where}: {count} cause{'s' * (count > 1)}, the most likely first", soft_wrap=True)
