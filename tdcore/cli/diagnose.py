@@ -56,6 +56,7 @@ def print_diagnosis(run: str, diagnosis: Diagnosis) -> None:
             out.print(
                 f"  {shown(rule)} has {findings:,} finding{'s' * (findings > 1)}: "
                 f"tdcore rules run {where} -r {rule}",
+                soft_wrap=True,
             )
         return
     out.print(f"{where}: {count} cause{'s' * (count > 1)}, the most likely first", soft_wrap=True)
