@@ -20,8 +20,9 @@ from types import TracebackType
 from typing import Any, ClassVar, Literal, TypeVar
 
 from tdcore.config.built_in_collections import CollectionKeys
-from tdcore.config.collection import Collection, CollectionManager
+from tdcore.config.collection import Collection
 from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.collection_manager import CollectionManager
 from tdcore.config.hook_config import HookConfig
 from tdcore.config.settings import disabled
 from tdcore.config.workers import expected_workers

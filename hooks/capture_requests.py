@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tdcore.config.collection import Collection, CollectionManager
+from tdcore.config.collection import Collection
+from tdcore.config.collection_manager import CollectionManager
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from tdcore.config.built_in_collections import BUILT_IN, CollectionKeys
-from tdcore.config.collection import CollectionManager
+from tdcore.config.collection_manager import CollectionManager
 from tdcore.config.hook_config import HookConfig
 from tdcore.config.save_config import SaveConfigMode
 from tdcore.hooks.plan import NameTable, Plan

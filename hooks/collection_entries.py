@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection as Names
 from typing import Any
 
-from tdcore.config.collection import CollectionManager
+from tdcore.config.collection_manager import CollectionManager
 from tdcore.config.hook_config import HookConfig
 
 __all__ = ["collection_entries"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection as Names
 from typing import Protocol
 
-from tdcore.config.collection import Collection, CollectionManager
+from tdcore.config.collection import Collection
+from tdcore.config.collection_manager import CollectionManager
 from tdcore.config.hook_config import HookConfig
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig

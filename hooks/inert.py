@@ -13,8 +13,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
-from tdcore.config.collection import Collection, CollectionManager
+from tdcore.config.collection import Collection
 from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.collection_manager import CollectionManager
 from tdcore.config.hook_config import HookConfig
 from tdcore.hooks.hook_state import HookState
 from tdcore.modes import ModeKeys

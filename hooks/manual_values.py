@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tdcore.config.built_in_collections import CollectionKeys
-from tdcore.config.collection import CollectionManager
+from tdcore.config.collection_manager import CollectionManager
 from tdcore.format.layout import TensorKind
 from tdcore.hooks.clock import Clock
 from tdcore.hooks.left_out import shortened

@@ -11,7 +11,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tdcore.config.collection import Collection, CollectionManager
+from tdcore.config.collection import Collection
+from tdcore.config.collection_manager import CollectionManager
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.format.layout import TensorKind
 from tdcore.format.shard import Shard

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tdcore.config.built_in_collections import BUILT_IN, CollectionKeys
-from tdcore.config.collection import Collection, CollectionManager
+from tdcore.config.collection import Collection
+from tdcore.config.collection_manager import CollectionManager
 from tdcore.config.defaults import COLLECTIONS
 from tdcore.config.hook_config import HookConfig
 from tdcore.hooks.capture_requests import REQUESTED

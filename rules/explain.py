@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from tdcore.rules.base import Rule
 
 __all__ = ["SECTIONS", "Explanation", "RuleParameter", "explain", "page"]
+
+_WIDTH = 120  # of the prose of a page
 
 SECTIONS = ("What it does", "Why it matters", "Decides by", "Parameters", "False alarms", "Do", "Source")
 
@@ -99,14 +102,27 @@ def page(code: str, rule: type[Rule]) -> str:
         explanation.summary,
     ]
     for title, text in explanation.sections.items():
-        lines += ["", f"## {title}", "", text]
+        lines += ["", f"## {title}", "", _wrapped(text)]
         if title == "Decides by":
             lines += ["", "## Parameters", "", "| parameter | default | meaning |", "|---|---|---|"]
             lines += [
                 f"| `{each.name}` | `{each.default}` | {each.text} |" for each in explanation.parameters
             ]
     fires, quiet = CASES[code]
-    lines += ["", "## Cases", "", f"Fires: {fires.story}", "", f"Stays quiet: {quiet.story}"]
+    lines += [
+        "",
+        "## Cases",
+        "",
+        _wrapped(f"Fires: {fires.story}"),
+        "",
+        _wrapped(f"Stays quiet: {quiet.story}"),
+    ]
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", rule.__name__).lower()
     lines += ["", "## Use", "", "```sh", f"tdcore rules run runs/demo --rule {name}", "```", ""]
     return "\n".join(lines)
+
+
+def _wrapped(text: str) -> str:
+    """Prose in lines of a page's width."""
+    wrap = textwrap.TextWrapper(_WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrap.fill(line) for line in text.split("\n"))

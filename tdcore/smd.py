@@ -20,7 +20,8 @@ from tdcore.modes import ModeKeys, modes
 
 if TYPE_CHECKING:
     from tdcore.config.built_in_collections import CollectionKeys
-    from tdcore.config.collection import Collection, CollectionManager
+    from tdcore.config.collection import Collection
+    from tdcore.config.collection_manager import CollectionManager
     from tdcore.config.reduction_config import ReductionConfig
     from tdcore.config.save_config import SaveConfig, SaveConfigMode
     from tdcore.errors import (

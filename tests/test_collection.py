@@ -9,8 +9,9 @@ import weakref
 import pytest
 
 from tdcore.config.built_in_collections import OLDER_REGEX
-from tdcore.config.collection import Collection, CollectionManager
+from tdcore.config.collection import Collection
 from tdcore.config.collection_config import CollectionConfig
+from tdcore.config.collection_manager import CollectionManager
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig
 from tdcore.errors import ConfigError, InvalidCollectionConfiguration

@@ -1,6 +1,6 @@
 // names.hpp: the table of names in shared memory: (name, kind, origin, shard), append-only, id = index.
 //
-// shard: where the tensor lies in a larger one, as text that is opaque here (tdcore/format/shard.py); mostly
+// shard: the position of the tensor in a larger one, as text that is opaque here (tdcore/format/shard.py); mostly
 // empty. Entry: u32 name_bytes | u32 origin_bytes | u32 kind | u32 shard_bytes | name | origin | shard |
 // padding to 8. control.names_published = [count:32 | bytes:32] is stored with release after an entry is
 // complete; a reader loads it with acquire and reads only below it. So a restarted consumer reads all names

@@ -1,7 +1,7 @@
 """What a hook captures, and when: its settings as frozen values, and the files and variables that hold them.
 
 save_config, reduction_config, collection_config, hook_config   the values
-collection, built_in_collections, pattern_list                  collections, which a training may change
+collection, collection_manager, built_in_collections, pattern_list   collections, which a training may change
 defaults                                                        those of td.watch() and `tdcore run`
 hook_file, hook_json, config_text                               readers of configuration files
 settings                                                        environment variables
@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tdcore.config.built_in_collections import OLDER_REGEX, CollectionKeys
-    from tdcore.config.collection import Collection, CollectionManager, ModuleTensors
+    from tdcore.config.collection import Collection, ModuleTensors
     from tdcore.config.collection_config import CollectionConfig
+    from tdcore.config.collection_manager import CollectionManager
     from tdcore.config.hook_config import HookConfig
     from tdcore.config.reduction_config import ReductionConfig
     from tdcore.config.save_config import SaveConfig, SaveConfigMode
@@ -45,7 +46,7 @@ _HOME = {
     "Collection": "collection",
     "CollectionConfig": "collection_config",
     "CollectionKeys": "built_in_collections",
-    "CollectionManager": "collection",
+    "CollectionManager": "collection_manager",
     "HookConfig": "hook_config",
     "ModuleTensors": "collection",
     "ReductionConfig": "reduction_config",

@@ -23,7 +23,7 @@ ALLOWED_NORMS = ("l1", "l2")
 
 @dataclass(frozen=True, slots=True)
 class ReductionConfig:
-    """Save statistics instead of the whole tensor (save_raw_tensor=False), or beside it (True).
+    """Save statistics instead of the whole tensor (save_raw_tensor=False), or in addition to it (True).
 
     The reductions come from the statistics that are recorded with every captured tensor, so naming few of
     them saves nothing. Only "prod" is extra work: without the raw tensor it is computed by the framework

@@ -51,7 +51,7 @@ class IndexListing:
         self._closed &= self._ended
 
     def poll(self, *, whole: bool = False) -> list[layout.FileRange] | None:
-        """Index files, some of which may be new; None if nothing has changed. whole: list all files."""
+        """Index files, new ones included; None if nothing has changed. whole: list all files."""
         self._found_ended = set(self._ended)
         homes = self._open_homes()
         if homes is not None and not whole:
