@@ -257,7 +257,9 @@ def _attempts(path: Path, outside: Path, rng: random.Random) -> str:
     """Very many attempts, or odd ones."""
     root = next(parent for parent in path.parents if (parent / "run.json").exists())
     document = json.loads(_bytes(root / "run.json"))
-    numbers = rng.choice([range(9999), range(5000, 10_000, 7), [0, 0], [9999], [10_000], [-1], range(20_000)])
+    numbers = rng.choice([range(99), range(50, 100, 7), [0, 0], [9999], [10_000], [-1]])
+    if rng.random() < 0.04:  # each costs a second
+        numbers = rng.choice([range(9999), range(5000, 10_000, 7), range(20_000)])
     document["attempts"] = [{**document["attempts"][0], "attempt": number} for number in numbers]
     (root / "run.json").write_text(json.dumps(document))
     return str(numbers)
