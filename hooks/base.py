@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from numbers import Integral
 from types import TracebackType
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -79,6 +80,7 @@ class BaseHook(HookState, StepStateDict):
         self._on_stop = on_stop
         self._handled_stop: StopRequest | None = None
         self._mode = 0  # ModeKeys value, 0 while it follows the model
+        self._epoch: int | None = None  # not recorded yet: the next saved step belongs to it
         self._faults: dict[str, str] = {}
         self._warn = Warner()
         self._unmarked = True  # something was captured, or may be, since the last mark
@@ -126,6 +128,19 @@ class BaseHook(HookState, StepStateDict):
             raise ConfigError(f"mode must be one of modes.TRAIN, EVAL, PREDICT and GLOBAL, got {mode!r}")
         self._mode = mode.value
         self._guarded("steps", self._clock.set_first_mode, mode.value)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the following steps, of all modes.
+
+        The number is recorded as "epoch" in the first saved step of the epoch; findings of rules, and
+        `Trial.epoch()`, show it. The callbacks of Lightning and Hugging Face call this method themselves.
+
+        Args:
+            epoch: A whole number, counted as the script counts.
+        """
+        if isinstance(epoch, bool) or not isinstance(epoch, Integral) or epoch < 0:
+            raise ConfigError(f"epoch must be a whole number from 0, got {epoch!r}")
+        self._epoch = int(epoch)
 
     def add_collection(self, collection: Collection | CollectionConfig) -> Collection:
         """Adds a collection (or settings to the one of that name) and saves it from the next step on."""
@@ -266,6 +281,9 @@ class BaseHook(HookState, StepStateDict):
         plan = self._clock.begin(mode)
         if plan is not None:
             self._unmarked = True
+            if self._epoch is not None:
+                epoch, self._epoch = self._epoch, None
+                self._save("epoch", self._values.epoch, epoch)
         return plan
 
     def _mark(self) -> None:

@@ -76,6 +76,9 @@ class Hook(HookState):
         """Store the mode, for the property `mode`."""
         self._mode = mode.value if isinstance(mode, ModeKeys) else 0  # arguments are not checked
 
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing."""
+
     def add_collection(self, collection: Collection | CollectionConfig) -> Collection:
         """Add a collection. Nothing of it is saved."""
         return self._collections.add(collection)

@@ -60,6 +60,11 @@ class HookCallback(Callback):  # type: ignore[misc]  # the library is not instal
                 trainer.strategy, name, partial(_as_step, hook, pl_module, mode, inner), self._wrapped
             )
 
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Set the epoch of the following steps."""
+        if self._training.hook is not None:
+            self._training.hook.set_epoch(trainer.current_epoch)
+
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
         """Records the loss."""
         if self._training.hook is not None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tdcore.config.built_in_collections import CollectionKeys
 from tdcore.config.collection_manager import CollectionManager
-from tdcore.format.layout import TensorKind
+from tdcore.format.layout import EPOCH_SCALAR, TensorKind
 from tdcore.hooks.clock import Clock
 from tdcore.hooks.left_out import shortened
 from tdcore.hooks.plan import CaptureSpec
@@ -37,11 +37,11 @@ class ManualValues:
         step_id = self._clock.now.step_id
         if when is not None and not when.should_save_step(ModeKeys(step_id.mode), step_id.mode_step):
             return False
-        spec = self._clock.plan_of([CollectionKeys.SCALARS]).spec(name, TensorKind.SCALAR)
-        if spec is None:
-            return False
-        self._recorder.capture([as_array(value)], CaptureSpec([spec]), call=self._clock.now.next_call(name))
-        return True
+        return self._scalar(name, value)
+
+    def epoch(self, epoch: int) -> bool:
+        """The epoch that the current step belongs to."""
+        return self._scalar(EPOCH_SCALAR, epoch)
 
     def tensor(self, name: str, value: Any, collections: str | Iterable[str]) -> bool:
         """A tensor, array or number, for these collections."""
@@ -64,6 +64,13 @@ class ManualValues:
                 "put 'loss' into the name, or add a pattern that matches it to a collection"
             )
         return self._by_name(name, value, kind)
+
+    def _scalar(self, name: str, value: Any) -> bool:
+        spec = self._clock.plan_of([CollectionKeys.SCALARS]).spec(name, TensorKind.SCALAR)
+        if spec is None:
+            return False
+        self._recorder.capture([as_array(value)], CaptureSpec([spec]), call=self._clock.now.next_call(name))
+        return True
 
     def _by_name(self, name: str, value: Any, kind: TensorKind) -> bool:
         spec = self._clock.plan_now().spec(name, kind)

@@ -80,6 +80,11 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
             accelerator, "backward", partial(_recorded, hook, accelerator.backward), self._wrapped
         )
 
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Set the epoch of the following steps."""
+        if self._training.hook is not None and state.epoch is not None:
+            self._training.hook.set_epoch(int(state.epoch))
+
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> Any:
         """Store the step numbers for the next checkpoint; stop the trainer after a stop request."""
         if self._training.hook is not None and not disabled():

@@ -37,6 +37,7 @@ __all__ = [
     "CONTROL_PREFIX",
     "DATA_PREFIX",
     "END_PREFIX",
+    "EPOCH_SCALAR",
     "FINDINGS_PREFIX",
     "FORMAT_VERSION",
     "INDEX_PREFIX",
@@ -87,6 +88,7 @@ END_PREFIX = "end/"
 CONTROL_PREFIX = "control/"
 SUMMARY_KEY = b"tdcore"  # of an index file's metadata: what it says of itself (flusher/index_summary.py)
 PAD_PREFIX = "__pad__"  # names of the tensors that only fill gaps in a segment
+EPOCH_SCALAR = "epoch"  # name of the number that Hook.set_epoch() sets, in the first saved step of an epoch
 LEFT_OUT_NOTE = "names_left_out"  # heading in collections.json (hooks/left_out.py, trial/left_out.py)
 MAX_NAME_CHARS = 65536  # of a text in the index: readers take no longer one, so the writer refuses it
 MAX_ATTEMPT = 10**4 - 1  # highest number of an attempt

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tdcore.errors import ConfigError, InvalidAttempt, InvalidWorker
 from tdcore.modes import ModeKeys
 from tdcore.trial.captures import resolve
+from tdcore.trial.epochs import Epochs
 from tdcore.trial.index import Index, Rows
 from tdcore.trial.merge_stats import merged_table
 from tdcore.trial.payload import Payloads
@@ -50,6 +51,7 @@ class Reader:
     ) -> None:
         self.sink = sink
         self.index = Index(sink, root, wait=wait)
+        self.epochs = Epochs(self.index)
         self.progress = RunProgress(sink, self.index, settle, clock)
         self.view = View(self.index, attempt, step_range)
         self.payloads = Payloads(sink, root, run_id=lambda: self.index.run_id, verify=verify)

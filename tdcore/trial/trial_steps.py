@@ -51,6 +51,15 @@ class TrialSteps(TrialRun):
         """Step within its mode of a global step. Raises as mode()."""
         return int(self._reader.index.column("mode_step")[self._row_of(global_step)])
 
+    def epoch(self, global_step: int) -> int | None:
+        """Epoch of a saved global step, from Hook.set_epoch(); None if the script has not set one.
+
+        Raises as mode().
+        """
+        row, index = self._row_of(global_step), self._reader.index
+        worker = index.text("worker", row) or ""
+        return self._reader.epochs.of(int(index.column("attempt")[row]), worker, global_step)
+
     def mode_modestep(self, global_step: int) -> tuple[ModeKeys, int]:
         """Mode of a global step, and step within its mode. Raises as mode()."""
         return self.mode(global_step), self.mode_step(global_step)

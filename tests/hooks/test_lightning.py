@@ -209,3 +209,12 @@ def test_what_follows_the_modules_own_forward_is_part_of_the_step(tmp_path: Path
         assert trial.tensor(name).steps() == [0, 1], name
         assert trial.tensor(name).value(0, call=0).shape[0] == 2
     assert not trial.notes().get("never_called")
+
+
+@pytest.mark.supports("Lightning", "values")
+def test_a_step_has_the_epoch_of_the_trainer(tmp_path: Path) -> None:
+    fit(tmp_path / "captured", HookCallback(tmp_path / "run", **OPTIONS), steps=6)
+    run = td.create_trial(str(tmp_path / "run"))
+    steps = [(mode, step) for mode in (td.modes.TRAIN, td.modes.EVAL) for step in run.steps(mode)]
+    epochs = [run.epoch(run.global_step(mode, step)) for mode, step in steps]
+    assert epochs == [0] * 8 + [1] * 4 + [0] * 2  # 8 batches in an epoch, then 2 of the validation

@@ -155,3 +155,16 @@ def test_a_request_to_stop_ends_the_training_as_the_trainer_does(tmp_path: Path)
     assert one.state.global_step < 5
     assert callback.hook is not None
     assert callback.hook.close() is not None
+
+
+@pytest.mark.supports("Hugging Face Trainer", "values")
+def test_a_step_has_the_epoch_of_the_trainer(tmp_path: Path) -> None:
+    trainer(tmp_path / "first", HookCallback(tmp_path / "run", **OPTIONS), steps=8).train()
+    run = td.create_trial(str(tmp_path / "run"))
+    steps = run.steps(td.modes.TRAIN)
+    assert [run.epoch(run.global_step(td.modes.TRAIN, step)) for step in steps] == [0] * 6 + [1] * 2
+    again = trainer(tmp_path / "first", HookCallback(tmp_path / "run", **OPTIONS), steps=8)
+    again.train(resume_from_checkpoint=str(tmp_path / "first" / "checkpoint-3"))
+    run = td.create_trial(str(tmp_path / "run"), attempt=1)
+    steps = run.steps(td.modes.TRAIN)
+    assert [run.epoch(run.global_step(td.modes.TRAIN, step)) for step in steps] == [0] * 3 + [1] * 2

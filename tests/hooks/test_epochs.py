@@ -1,0 +1,92 @@
+"""Hook.set_epoch: which epoch a saved step belongs to, as the script counts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tdcore as td
+from tdcore.errors import ConfigError
+from tdcore.hooks.pytorch import Hook
+from tdcore.modes import ModeKeys
+
+from .conftest import MakeHook
+from .models import Net
+
+
+def trained(hook: Hook, lengths: list[tuple[int, int]]) -> td.Trial:
+    """Train epochs of so many training and evaluation steps each, numbered from 5."""
+    model = Net()
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch, (train, evaluate) in enumerate(lengths, 5):
+        hook.set_epoch(epoch)
+        model.train()
+        for _ in range(train):
+            optimizer.zero_grad()
+            model(torch.randn(2, 4)).square().mean().backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            for _ in range(evaluate):
+                model(torch.randn(2, 4))
+    hook.close()
+    return td.create_trial(hook.out_dir, settle=timedelta(0))
+
+
+def test_a_saved_step_has_the_epoch_in_which_it_ran(make_hook: MakeHook) -> None:
+    trial = trained(
+        make_hook(save_all=True, save_config=td.SaveConfig(save_interval=3)), [(4, 2), (2, 0), (5, 1)]
+    )
+    # Steps of training 0 3 6 9 and of evaluation 0 are saved: the global ones 0, 3, 4, 8, 11.
+    found = {(trial.mode(step).name, trial.mode_step(step)): trial.epoch(step) for step in trial.steps()}
+    assert found == {
+        ("TRAIN", 0): 5, ("TRAIN", 3): 5, ("EVAL", 0): 5, ("TRAIN", 6): 7, ("TRAIN", 9): 7,
+    }  # fmt: skip
+
+
+def test_the_number_is_saved_once_for_each_epoch_with_a_saved_step(make_hook: MakeHook) -> None:
+    trial = trained(
+        make_hook(save_all=True, save_config=td.SaveConfig(save_interval=3)), [(4, 2), (2, 0), (5, 1)]
+    )
+    assert [trial.tensor("epoch").value(step) for step in trial.tensor("epoch").steps()] == [5, 7]
+
+
+def test_without_set_epoch_the_epoch_is_none(make_hook: MakeHook) -> None:
+    hook = make_hook(save_all=True)
+    model = Net()
+    hook.register_module(model)
+    model(torch.randn(2, 4)).sum().backward()
+    hook.save_scalar("epoch", 3)  # a number of the script's own, of which it is not known where it begins
+    hook.close()
+    trial = td.create_trial(hook.out_dir, settle=timedelta(0))
+    assert [trial.epoch(step) for step in trial.steps()] == [None]
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.0, "1", True, None])
+def test_an_epoch_that_is_no_whole_number_is_refused(make_hook: MakeHook, epoch: Any) -> None:
+    with pytest.raises(ConfigError, match="epoch must be a whole number from 0, got"):
+        make_hook().set_epoch(epoch)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=5),
+    interval=st.integers(1, 4),
+)
+def test_epochs_of_any_lengths_are_read_back(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[tuple[int, int]], interval: int
+) -> None:
+    out = tmp_path_factory.mktemp("epochs") / "run"
+    hook = Hook(out, save_all=True, save_config=td.SaveConfig(save_interval=interval), flusher="thread")
+    trial = trained(hook, lengths)
+    expected = [epoch for epoch, (train, evaluate) in enumerate(lengths, 5) for _ in range(train + evaluate)]
+    assert {step: trial.epoch(step) for step in trial.steps()} == {
+        step: expected[step] for step in trial.steps()
+    }
