@@ -12,6 +12,7 @@ and a new one goes on behind that run. Exit status 1 when anything is wrong.
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import json
 import random
@@ -126,6 +127,7 @@ def _lines(process: subprocess.Popen[bytes], hung: float) -> Iterator[bytes]:
 def _run_all(seed: int, first: int, runs: int, keep: Path | None) -> None:
     reports = sys.stdout
     _build_commands_once()
+    gc.freeze()  # a fifth faster: what is imported is not searched again and again
     with tempfile.TemporaryDirectory(prefix="tdcore-hostile-") as folder:
         files = healthy(Path(folder))
         baseline = 0
