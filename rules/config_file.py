@@ -1,17 +1,17 @@
-"""A file that says by which rules, and how, a run is judged: `tdcore rules run PATH --config rules.yaml`.
+"""Reader of rules files: the rules, actions and options of `tdcore rules run PATH --config rules.yaml`.
 
     rules:
       - vanishing_gradient
       - exploding_tensor: {tensor_regex: [relu, gelu], only_nan: true}
-      - my_rules.py::SpikyLoss: {factor: 3}       a file beside this one
+      - my_rules.py::SpikyLoss: {factor: 3}       a file next to this one
     actions:
       - stop
       - webhook: {url: env:SLACK_URL}             from an environment variable
     live: true
     timeout: 3600                                 seconds
 
-YAML, or JSON where the name ends in .json. Whatever is not known or does not fit is a ConfigError that names
-the file and the place in it. Reads one file, keeps no state.
+The format is YAML, or JSON if the name ends in .json. Unknown keys and invalid values raise ConfigError with
+the name of the file and the place in it. Reads one file, keeps no state.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["RulesConfig", "load_rules_config"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RulesConfig:
-    """What a file says. options: further arguments of tdcore.rules.run, those that the file gives."""
+    """The content of a file. options: those of the other arguments of tdcore.rules.run that the file has."""
 
     rules: tuple[Rule, ...] = ()
     actions: tuple[Action, ...] = ()
@@ -44,7 +44,7 @@ class RulesConfig:
 
 
 def load_rules_config(path: str | os.PathLike[str]) -> RulesConfig:
-    """Reads the file. Raises ConfigError."""
+    """Read the file. Raises ConfigError."""
     place = Path(path)
     text = read_text(place, "rules file")
     with within(f"rules file {place}"):
@@ -104,14 +104,14 @@ def _named(what: str, entry: object) -> tuple[str, dict[str, Any]]:
 
 
 def _beside(spec: str, folder: Path) -> str:
-    """The text with a file in it seen from the folder of the configuration."""
+    """The text, with its file relative to the folder of the configuration."""
     path, marks, rest = spec.partition("::")
     is_file = path.endswith(".py") and not Path(path).is_absolute()
     return f"{folder / path}{marks}{rest}" if is_file else spec
 
 
 def _text(where: str, value: object) -> str:
-    """A parameter as rules take it from text."""
+    """A parameter as text, in the form that load_rule reads."""
     if isinstance(value, list):
         return as_text([_text(where, each) for each in value])
     if value is None or isinstance(value, (str, int, float)):
@@ -120,7 +120,7 @@ def _text(where: str, value: object) -> str:
 
 
 def _kind(value: object) -> str:
-    """What a value is, without the value: it may be a secret."""
+    """The type of a value in words, without the value, which may be a secret."""
     kinds: dict[type, str] = {str: "a text", dict: "names with values", list: "a list", type(None): "nothing"}
     return kinds.get(type(value), "a number or flag")
 

@@ -3,7 +3,7 @@
     stop                                          an action by its name (any case, with or without "_")
     capture_more:steps=20,regex=^gradient/        with parameters; lists with "|" between their items
     webhook:url=env:SLACK_URL                     a parameter from an environment variable, so that a secret
-                                                  stands neither in the list of processes nor in a file
+                                                  is neither in the list of processes nor in a file
     {"action": "email", "address": "a@b.org"}     the same as a mapping
 
 A parameter's text goes on up to the next ",<parameter of this action>=", so a URL may hold commas.
@@ -142,7 +142,7 @@ def _made(name: str, given: Mapping[str, Any]) -> Action:
 
 
 def _read(kind: Kind, value: Any, what: str) -> Any:
-    """A parameter's value from text, or from what a configuration file holds."""
+    """The value of a parameter, from text or from a value of a configuration file."""
     if isinstance(value, list):
         return tuple(_read(TEXT, item, what) for item in value)
     if isinstance(value, bool) and kind is not FLAG:

@@ -1,12 +1,12 @@
-"""The layer that all readers of configuration are made of: documents, the objects in them, and their values.
+"""The parts of all readers of configuration: documents, the objects in them, and their values.
 
-read_text, parse_document   a file, and the plain values in YAML or JSON
+read_text, parse_document   the text of a file; the plain values in YAML or JSON
 mapping, items, check_keys  objects and lists of a document, and their keys
-within                      puts the place in front of an error
-Kind, FLAG, WHOLE, ...      values of one type; a reader declares its settings as a table of names and kinds
-kind_of                     the kind of a type hint, for the fields of a dataclass
+within                      adds the place to the front of an error
+Kind, FLAG, WHOLE, ...      kinds of values; a reader has a table of its settings and their kinds
+kind_of                     the kind for a type hint, such as that of a dataclass field
 
-Every error is a ConfigError that has the place, the value that was found and the values that are valid.
+Every error is a ConfigError whose message has the place, the invalid value, and the valid ones.
 Functions without state; any thread.
 """
 
@@ -88,9 +88,9 @@ TEXT = Kind("a text", str)
 
 
 def kind_of(hint: Any) -> Kind:
-    """The kind of a type hint: of the narrowest type in a union, and text for all that is no number or flag.
+    """The kind for a type hint: the first of bool, int and float in it, otherwise text.
 
-    "none" and "" stand for None where the hint has it.
+    "none" and "" are None if the hint contains None.
     """
     hints = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     known = {bool: FLAG, int: WHOLE, float: NUMBER}
