@@ -144,8 +144,8 @@ def run(
     the newest step too although no file records that the run has ended (its host died). write_findings: keep
     findings/ in the run. poll_interval: between two looks; None: 0.3 s in a folder, a second in a bucket.
     start_timeout: how long a run that has not begun is waited for when following; None: without limit.
-    timeout: how long to follow at all. on_findings: called with what
-    each look found. on_lacking: called, when following, with the verdict of a rule that cannot be evaluated
+    timeout: how long to follow at all. on_findings: called with the findings that a look began or continued,
+    if there are any. on_lacking: called, when following, with the verdict of a rule that cannot be evaluated
     as the run is configured, once.
     state: a file that keeps what was judged: a runner started again goes on there (rules/state.py).
     KeyboardInterrupt ends the watch and gives the report so far, with interrupted set.
@@ -302,10 +302,10 @@ def _report_not_evaluable(engine: Engine, reported: set[str], on_lacking: Callab
 def _poll(engine: Engine, state_file: StateFile | None, *, everything: bool = False) -> list[Finding]:
     if state_file is not None:
         state_file.before_poll()
-    found = engine.step(everything=everything)
+    engine.step(everything=everything)
     if state_file is not None:
         state_file.after_poll(engine.changed)
-    return found
+    return engine.news
 
 
 def _poll_reachable(engine: Engine, state_file: StateFile | None, begun: bool) -> list[Finding]:

@@ -30,11 +30,13 @@ _SMALLEST_NORMAL = {
 class Trace:
     """Rows as the index would hold them, with statistics computed from the values given.
 
+    notes: of the hook, see Trial.notes().
     collections: name -> names of its tensors. `add` one captured tensor after the other, in order of
     execution.
     """
 
     collections: dict[str, list[str]] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     payloads: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
     _taken: Counter[tuple[int, str]] = field(default_factory=Counter)  # rows by step and worker
@@ -109,7 +111,7 @@ class Trace:
     def source(self) -> TableSource:
         """As what an engine reads."""
         members = {name: Members(tensor_names=frozenset(names)) for name, names in self.collections.items()}
-        return TableSource(self.table(), payloads=self.payloads, collections=members)
+        return TableSource(self.table(), payloads=self.payloads, collections=members, notes=self.notes)
 
 
 def _statistics(values: npt.NDArray[Any], tiny: float) -> dict[str, Any]:

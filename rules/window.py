@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from tdcore.format.run_patterns import RunPatterns
 from tdcore.rules.base import Finding, Rule
 from tdcore.rules.measures.histogram import Histograms
 
-__all__ = ["Columns", "Coverage", "Mask", "Members", "Window", "compile_pattern"]
+__all__ = ["Columns", "Coverage", "Mask", "Members", "Unlisted", "Window", "compile_pattern"]
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -156,8 +156,9 @@ class Window:
     columns: the rows. memory: the rule's own, kept by the engine from call to call; values that pickle can
     store. ended: the (attempt, worker) pairs that will get no more rows after these; the window that says so
     may be empty. members: finds the members of a collection, None when the run has none of that name.
-    room: how many findings will still be kept. now_ns: time of day of this look, as `time_ns` of rows.
+    room: how many findings may be made in this call. now_ns: time of day of this look, as `time_ns` of rows.
     run_patterns: searches with the rule's patterns where the run brought the rule; None: the user did.
+    notes: the notes of an attempt's hook so far (Trial.notes()); {} where there are none.
     payload: reads the values of one row as an array; raises tdcore.errors.RunError where there are none.
     """
 
@@ -170,6 +171,7 @@ class Window:
     now_ns: int = 0
     coverage: Coverage = field(default_factory=lambda: Coverage())
     run_patterns: RunPatterns | None = None
+    notes: Callable[[int], Mapping[str, Any]] = lambda attempt: {}
 
     # What rows there are.
     # -------------------------------------------------------------------------------------
@@ -273,13 +275,28 @@ class Window:
             self.coverage.missing[why] = self.coverage.missing.get(why, 0) + rows
 
     def listed(self, rows: Ints) -> list[int]:
-        """The first of the rows to report, as many as will be kept; the others are only counted.
+        """The rows to report, at most `room`: those first that are the first of their tensor.
 
-        For rules that may report very many: making a Finding of each would take longer than judging.
+        The others are only counted, as later steps of their tensors. For rules that may report very many:
+        making a Finding of each would take longer than judging.
         """
-        self.coverage.unlisted += max(0, len(rows) - self.room)
-        found: list[int] = rows[: self.room].tolist()
-        return found
+        if len(rows) <= self.room:
+            return rows.tolist()  # type: ignore[no-any-return]
+        columns = self.columns
+        parts = np.stack(
+            [columns.ints("attempt")[rows]]
+            + [columns.codes(name)[0][rows] for name in ("worker", "mode", "name")]
+        )
+        _, tensor, size = np.unique(parts, axis=1, return_inverse=True, return_counts=True)
+        order = np.argsort(tensor.reshape(-1), kind="stable")
+        nth = np.empty(len(rows), dtype=np.int64)  # of its tensor
+        nth[order] = np.arange(len(rows)) - np.repeat(np.cumsum(size) - size, size)
+        by_nth = np.argsort(nth, kind="stable")
+        for row in rows[np.sort(by_nth[self.room :])].tolist():
+            self.coverage.skip(
+                self.layer(row)[:4], *(int(columns.ints(s)[row]) for s in ("step", "mode_step"))
+            )
+        return np.sort(rows[by_nth[: self.room]]).tolist()  # type: ignore[no-any-return]
 
     def finding(
         self, rule: Rule, row: int, *, numbers: Mapping[str, float | int | str], why: str, do: str
@@ -319,8 +336,21 @@ class Coverage:
     """What a rule could judge so far. Written by the rule through its Window, read by the engine."""
 
     judged: int = 0
-    unlisted: int = 0  # findings that were counted but not made
+    unlisted: dict[tuple[int, str, str, str], Unlisted] = field(default_factory=dict)
     missing: dict[str, int] = field(default_factory=dict)
+
+    def skip(self, tensor: tuple[int, str, str, str], step: int, mode_step: int) -> None:
+        """Count a finding that is not made. tensor: attempt, worker, mode and name."""
+        before = self.unlisted.get(tensor)
+        self.unlisted[tensor] = Unlisted(1 if before is None else before.number + 1, step, mode_step)
+
+
+class Unlisted(NamedTuple):
+    """Findings of one tensor that were counted but not made: how many, and the newest of their steps."""
+
+    number: int
+    step: int
+    mode_step: int
 
 
 # Built-in collections that hold one kind of tensor, so that they are known even before collections.json is.

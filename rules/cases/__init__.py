@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tdcore.rules.cases import (
+    absent_gradient,
     all_zero,
     check_input_images,
     class_imbalance,
@@ -20,6 +21,7 @@ from tdcore.rules.cases import (
     learning_rate,
     loss_not_decreasing,
     loss_spike,
+    mismatched_loss,
     nlp_sequence_ratio,
     outlier_rank,
     overfit,
@@ -35,6 +37,7 @@ from tdcore.rules.cases import (
     underfit,
     vanishing_gradient,
     weight_update_ratio,
+    wrong_mode,
 )
 from tdcore.rules.cases.case import Case
 
@@ -68,4 +71,7 @@ CASES: Mapping[str, tuple[Case, Case]] = {
     "TDC125": (outlier_rank.FIRES, outlier_rank.QUIET),
     "TDC126": (learning_rate.FIRES, learning_rate.QUIET),
     "TDC127": (dead_channels.FIRES, dead_channels.QUIET),
+    "TDC128": (absent_gradient.FIRES, absent_gradient.QUIET),
+    "TDC129": (wrong_mode.FIRES, wrong_mode.QUIET),
+    "TDC130": (mismatched_loss.FIRES, mismatched_loss.QUIET),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tdcore.rules.base import Rule
+from tdcore.rules.library.absent_gradient import AbsentGradient
 from tdcore.rules.library.all_zero import AllZero
 from tdcore.rules.library.check_input_images import CheckInputImages
 from tdcore.rules.library.class_imbalance import ClassImbalance
@@ -17,6 +18,7 @@ from tdcore.rules.library.first_non_finite import FirstNonFinite
 from tdcore.rules.library.learning_rate import LearningRate
 from tdcore.rules.library.loss_not_decreasing import LossNotDecreasing
 from tdcore.rules.library.loss_spike import LossSpike
+from tdcore.rules.library.mismatched_loss import MismatchedLoss
 from tdcore.rules.library.nlp_sequence_ratio import NLPSequenceRatio
 from tdcore.rules.library.outlier_rank import OutlierRank
 from tdcore.rules.library.overfit import Overfit
@@ -32,9 +34,11 @@ from tdcore.rules.library.unchanged_tensor import UnchangedTensor
 from tdcore.rules.library.underfit import Underfit
 from tdcore.rules.library.vanishing_gradient import VanishingGradient
 from tdcore.rules.library.weight_update_ratio import WeightUpdateRatio
+from tdcore.rules.library.wrong_mode import WrongMode
 
 __all__ = [
     "RULES",
+    "AbsentGradient",
     "AllZero",
     "CheckInputImages",
     "ClassImbalance",
@@ -47,6 +51,7 @@ __all__ = [
     "LearningRate",
     "LossNotDecreasing",
     "LossSpike",
+    "MismatchedLoss",
     "NLPSequenceRatio",
     "OutlierRank",
     "Overfit",
@@ -62,6 +67,7 @@ __all__ = [
     "Underfit",
     "VanishingGradient",
     "WeightUpdateRatio",
+    "WrongMode",
 ]
 
 RULES: Mapping[str, type[Rule]] = {
@@ -92,4 +98,7 @@ RULES: Mapping[str, type[Rule]] = {
     "TDC125": OutlierRank,
     "TDC126": LearningRate,
     "TDC127": DeadChannels,
+    "TDC128": AbsentGradient,
+    "TDC129": WrongMode,
+    "TDC130": MismatchedLoss,
 }
