@@ -35,6 +35,7 @@ from tdcore.rules.cases import (
     tree_depth,
     unchanged_tensor,
     underfit,
+    unequal_ranks,
     vanishing_gradient,
     weight_update_ratio,
     wrong_mode,
@@ -74,4 +75,5 @@ CASES: Mapping[str, tuple[Case, Case]] = {
     "TDC128": (absent_gradient.FIRES, absent_gradient.QUIET),
     "TDC129": (wrong_mode.FIRES, wrong_mode.QUIET),
     "TDC130": (mismatched_loss.FIRES, mismatched_loss.QUIET),
+    "TDC131": (unequal_ranks.FIRES, unequal_ranks.QUIET),
 }

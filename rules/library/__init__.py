@@ -32,6 +32,7 @@ from tdcore.rules.library.tensor_variance import TensorVariance
 from tdcore.rules.library.tree_depth import TreeDepth
 from tdcore.rules.library.unchanged_tensor import UnchangedTensor
 from tdcore.rules.library.underfit import Underfit
+from tdcore.rules.library.unequal_ranks import UnequalRanks
 from tdcore.rules.library.vanishing_gradient import VanishingGradient
 from tdcore.rules.library.weight_update_ratio import WeightUpdateRatio
 from tdcore.rules.library.wrong_mode import WrongMode
@@ -65,6 +66,7 @@ __all__ = [
     "TreeDepth",
     "UnchangedTensor",
     "Underfit",
+    "UnequalRanks",
     "VanishingGradient",
     "WeightUpdateRatio",
     "WrongMode",
@@ -101,4 +103,5 @@ RULES: Mapping[str, type[Rule]] = {
     "TDC128": AbsentGradient,
     "TDC129": WrongMode,
     "TDC130": MismatchedLoss,
+    "TDC131": UnequalRanks,
 }

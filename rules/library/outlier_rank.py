@@ -12,7 +12,7 @@ from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.parts import part_rows
-from tdcore.rules.measures.ranks import ComparedStep, RankHistory, side_by_side
+from tdcore.rules.measures.ranks import ComparedStep, RankHistory, log_sizes, side_by_side
 from tdcore.rules.requirements import STATISTICS, Need, captures_of
 from tdcore.rules.window import Window
 
@@ -44,7 +44,7 @@ class OutlierRank:
         steps with fewer than three ranks, gradients that are not finite, gradients that not all ranks have,
         and parts of sharded gradients: every rank has other elements, which need not be alike.
         After an all-reduce the gradients of all ranks are the same, and only a rank that is out of step with
-        the others shows.
+        the others shows; UnequalRanks compares their inputs, outputs and losses.
 
     Parameters:
         factor: how many times larger or smaller than the median a rank's gradients must be.
@@ -98,7 +98,8 @@ class OutlierRank:
         gradients &= ~parts
         finite = window.finite == window.columns.floats("count")
         window.missing("gradient is not finite", int(np.sum(gradients & ~finite)))
-        for meeting in side_by_side(window, gradients & finite, _RANKS, self.workers):
+        norms = log_sizes(np.sqrt(window.columns.floats("square_sum")))[np.newaxis]
+        for meeting in side_by_side(window, gradients & finite, norms, _RANKS, self.workers):
             window.judged(meeting.logs.size)
             if meeting.names:
                 yield from self._judge(window.memory[meeting.attempt, meeting.mode], meeting)

@@ -45,12 +45,14 @@ class PoorWeightInitialization:
         zeros, are left out). Both are reported once, at the end of these steps, when they held at more than
         half of them and the loss did not fall by 1 % (mean of the last `patience` values against the first
         ones): a network that learns was not initialised poorly, and pretrained ones differ widely from layer
-        to layer. Kind `equal_weights`: at the first saved step all weights within each neuron are equal, or
-        all neurons of a layer are; weights of zeros only when they are still zero at the second saved step.
-        Reported at once, whatever the loss does. Values are read where they were saved; else r comes from the
-        histograms in the index (within a factor of two), and only weights that are all the same number are
-        seen. compat=True is the older reading: largest variance > threshold x smallest, smallest r <
-        distribution_range, or no better loss within `patience` saved steps; each is reported at once.
+        to layer. Variances that differ by more than `extreme` times are reported whatever the loss does: such
+        a loss falls from one absurd value to another. Kind `equal_weights`: at the first saved step all
+        weights within each neuron are equal, or all neurons of a layer are; weights of zeros only when they
+        are still zero at the second saved step. Reported at once, whatever the loss does. Values are read
+        where they were saved; else r comes from the histograms in the index (within a factor of two), and
+        only weights that are all the same number are seen. compat=True is the older reading: largest variance
+        > threshold x smallest, smallest r < distribution_range, or no better loss within `patience` saved
+        steps; each is reported at once.
 
     Parameters:
         activation_inputs_regex: names of activation inputs; regular expressions, or one string with commas.
@@ -60,6 +62,7 @@ class PoorWeightInitialization:
             with the largest one (compat=True: in units of the gradient).
         patience: saved steps over which losses are averaged (compat=True: without a better loss).
         steps: saved steps that are looked at.
+        extreme: ratio of variances that is reported although the loss falls.
         compat: True is the older rule.
 
     False alarms:
@@ -83,6 +86,7 @@ class PoorWeightInitialization:
     distribution_range: float = 0.001
     patience: int = 5
     steps: int = 10
+    extreme: float = 1e6
     compat: bool = False
 
     def __post_init__(self) -> None:
@@ -93,6 +97,7 @@ class PoorWeightInitialization:
         require(0 <= limit < np.inf, self, "distribution_range", limit, "0 or more")
         require(self.patience >= 1, self, "patience", self.patience, "1 or more")
         require(self.steps >= 2, self, "steps", self.steps, "2 or more")
+        require(self.extreme >= 1, self, "extreme", self.extreme, "a number of 1 or more")
 
     def needs(self) -> Need:
         """Statistics of activation inputs, gradients and losses, values of weights, of the first steps."""
@@ -164,19 +169,29 @@ class PoorWeightInitialization:
             window.judged(weights.size)
 
     def _close(self, window: Window, opening: EarlySteps) -> Iterator[Finding]:
-        """The first steps are over: evidence is reported when the loss did not fall."""
+        """The first steps are over: report evidence if the loss did not fall, and extreme evidence."""
         opening.over = True
         found = [] if self.compat else opening.found()
         progress = opening.progress(self.patience)
-        if found and progress is None:
-            window.missing("no losses saved that would say whether the training learns", len(found))
-        elif progress is not None and progress < PROGRESS:
-            for finding in found:
-                how = f"{'fell' if progress >= 0 else 'rose'} by {rounded(100 * abs(progress))} %"
-                fell = how if progress > -np.inf else "is not finite"
-                numbers = {**finding.numbers, "loss_progress": progress, "saved_steps": len(opening.steps)}
-                why = f"{finding.why}, and the loss {fell} in the first {len(opening.steps)} saved steps"
-                yield replace(finding, numbers=numbers, why=why)
+        learns = progress is None or progress >= PROGRESS
+        for finding in found:
+            if learns and not float(finding.numbers.get("ratio", 0.0)) > self.extreme:
+                if progress is None:
+                    window.missing("no losses saved that would say whether the training learns", 1)
+                continue
+            yield self._with_progress(finding, progress, len(opening.steps))
+
+    def _with_progress(self, finding: Finding, progress: float | None, steps: int) -> Finding:
+        """The finding with what the loss did in these steps."""
+        if progress is None:
+            return finding
+        how = f"{'fell' if progress >= 0 else 'rose'} by {rounded(100 * abs(progress))} %"
+        fell = how if progress > -np.inf else "is not finite"
+        return replace(
+            finding,
+            numbers={**finding.numbers, "loss_progress": progress, "saved_steps": steps},
+            why=f"{finding.why}, and the loss {fell} in the first {steps} saved steps",
+        )
 
     def _inputs(self, window: Window) -> Mask:
         patterns = names_of(self.activation_inputs_regex)
