@@ -9,8 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from tdcore.rules.base import Finding, require
+from tdcore.rules.measures.biases import biases_of_weights
 from tdcore.rules.measures.scope import checked, need_of, with_statistics
 from tdcore.rules.measures.streaks import streaks
+from tdcore.rules.measures.zero_loss import zero_loss_rows
 from tdcore.rules.requirements import STATISTICS, Need
 from tdcore.rules.window import Window
 
@@ -33,17 +35,20 @@ class AllZero:
     Decides by:
         100 x zero_count / count >= threshold, from the statistics in the index; exact zeros, NaN and
         infinities are not zero. Reported at the `patience`-th saved step in a row at which it holds, once
-        until it has ceased to hold. Not judged: tensors without elements and parameters without a gradient
-        (row `absent`).
+        until it has ceased to hold. Not judged: tensors without elements, parameters without a gradient (row
+        `absent`), gradients of biases whose weight has one that is not zero (a loss of differences does not
+        depend on the last bias), and steps whose loss is exactly zero, as hinge and triplet losses are where
+        all samples are right.
 
     Parameters:
         collection_names: names of collections, or one string with commas.
         tensor_regex: regular expressions searched for in names, or one string with commas. Given with
             collection_names: the union. Neither: collections `weights` and `gradients`.
         threshold: per cent of zeros from which a tensor is reported.
-        patience: saved steps in a row. The older rule is 1; with 2, weights that start at zero on purpose
+        patience: saved steps in a row. The older rule is 1; with 3, weights that start at zero on purpose
             (the last layer of a residual branch, low-rank adapters) and gradients that are zero because of
-            them are not reported if the next step moves them.
+            them are not reported if the next step moves them, or the one after a first step at the learning
+            rate 0.
 
     False alarms:
         Experts or branches that a batch does not use. Masks, labels and sparse inputs, when collections are
@@ -62,7 +67,7 @@ class AllZero:
     collection_names: str | Sequence[str] | None = None
     tensor_regex: str | Sequence[str] | None = None
     threshold: float = 100.0
-    patience: int = 2
+    patience: int = 3
 
     def __post_init__(self) -> None:
         checked(self)
@@ -78,6 +83,9 @@ class AllZero:
     def check(self, window: Window) -> Iterator[Finding]:
         """One finding per tensor and stretch of steps of zeros."""
         judged = with_statistics(self, window, _DEFAULT) & (window.columns.ints("count") > 0)
+        of_learning = judged & window.kind("gradient") & (window.columns.floats("abs_max") > 0)
+        judged &= ~zero_loss_rows(window)
+        judged &= ~biases_of_weights(window.columns, judged & window.kind("gradient"), of_learning)
         window.judged(int(np.sum(judged)))
         zeros, count = window.columns.floats("zero_count"), window.columns.floats("count")
         run = streaks(window, judged, 100.0 * zeros >= self.threshold * count, "zero")

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.previous_step import forget
 from tdcore.rules.measures.reading import read_values, readable
 from tdcore.rules.measures.units import channels
 from tdcore.rules.requirements import VALUES, Need, captures_of
@@ -19,6 +20,7 @@ from tdcore.rules.window import Floats, Mask, Window, compile_pattern
 __all__ = ["DeadChannels"]
 
 _WHAT = "output of a convolution or linear layer"
+_ZEROS = 3  # saved steps from the start, at the last of which an output of zeros is reported
 _PLACES = 8192  # of each channel that are compared
 _BLOCK = 256  # channels whose distances to all others are held at once
 
@@ -39,14 +41,15 @@ class DeadChannels:
     Decides by:
         A channel is an index of axis 1 for convolutions (and other layers named by `tensor_regex` with 4 or 5
         axes), of the last axis for linear layers; its values are taken over batch and space, up to 8192 of
-        them, evenly spread. Dead: largest - smallest <= tolerance x
-        largest magnitude. Duplicate: not dead, and the root mean square of its difference from an earlier
-        channel is <= tolerance x its standard deviation. Kind `dead`: 100 x dead / channels >
-        threshold_dead; kind `duplicate`: 100 x duplicates / channels > threshold_duplicate (both strictly),
-        per layer and saved step. Layers are found by module class (Conv1d, ConvTranspose2d, Linear, ...). It
-        needs the values themselves. Not judged: outputs with fewer than `min_values` values per channel, one
-        channel only, or values that are not finite. Channels that differ by a factor are no duplicates:
-        behind a single input all channels do.
+        them, evenly spread. Dead: largest - smallest <= tolerance x largest magnitude. Duplicate: not dead,
+        and the root mean square of its difference from an earlier channel is <= tolerance x its standard
+        deviation. Kind `dead`: 100 x dead / channels > threshold_dead; kind `duplicate`: 100 x duplicates /
+        channels > threshold_duplicate (both strictly), per layer and saved step. Layers are found by module
+        class (Conv1d, ConvTranspose2d, Linear, ...). It needs the values themselves. A layer whose outputs
+        are all zero from the start on is reported at the third saved step, because adapters and residual
+        branches start so. Not judged: outputs with fewer than `min_values` values per channel, one channel
+        only, or values that are not finite. Channels that differ by a factor are no duplicates: behind a
+        single input all channels do.
 
     Parameters:
         tensor_regex: names to look at instead; regular expressions, or one string with commas.
@@ -116,7 +119,20 @@ class DeadChannels:
             values = self._channels(window, row, convolution, linear)
             if values is not None:
                 window.judged(1)
-                yield from self._judge(window, row, values)
+                if not self._starts_at_zero(window, row, values):
+                    yield from self._judge(window, row, values)
+        forget(window, window.memory)
+
+    def _starts_at_zero(self, window: Window, row: int, values: Floats) -> bool:
+        """Whether an output has been zero everywhere since the start, for fewer than three saved steps.
+
+        The second matrix of an adapter starts at zero, and so do the last layers of residual branches.
+        """
+        layer = window.layer(row)
+        before: int = window.memory.get(layer, 0)
+        zeros = before + 1 if before >= 0 and not values.any() else -1
+        window.memory[layer] = zeros
+        return 0 < zeros < _ZEROS
 
     def _channels(self, window: Window, row: int, convolution: Mask, linear: Mask) -> Floats | None:
         """(channels, places) of one output; None, told to the window, where they cannot be judged."""

@@ -23,6 +23,7 @@ __all__ = ["LossNotDecreasing"]
 
 _MODES = ("EVAL", "TRAIN", "GLOBAL")
 _FALLEN = 0.2  # of its first value, which a training loss has fallen by where something is learned
+_CONVERGED = 1e-3  # of its first value; a loss below that has converged
 _AT_ONCE = 1 << 20  # values that are averaged together
 
 
@@ -47,9 +48,10 @@ class LossNotDecreasing:
         `smoothing_steps` steps, because one batch says little about 0.1 %. In EVAL mode a whole validation
         phase counts as one value, at its last step, so that batches of one phase are not compared with each
         other. Each loss tensor is judged alone; any of them fires. Several values of one step (a reused
-        criterion) are averaged. Steps are those of the mode; global ones for GLOBAL. compat=True is the older
-        rule: no smoothing, one strike is enough, the baseline moves with every finding, an increase up to
-        increase_threshold_percent is neither progress nor a strike, and TRAIN is not judged next to EVAL.
+        criterion) are averaged. A loss below 0.1 % of its first value has converged and is not reported.
+        Steps are those of the mode; global ones for GLOBAL. compat=True is the older rule: no smoothing, one
+        strike is enough, the baseline moves with every finding, an increase up to increase_threshold_percent
+        is neither progress nor a strike, and TRAIN is not judged next to EVAL.
 
     Parameters:
         collection_names: collections to judge besides `losses`; names, or one string with commas.
@@ -226,7 +228,8 @@ class LossNotDecreasing:
         elif not (self.compat and change < 0 and not rises):
             state.strikes += 1
         needed = 1 if self.compat else self.patience
-        fires = not progress and state.strikes >= needed
+        converged = not self.compat and 0 <= current < _CONVERGED * state.start
+        fires = not progress and state.strikes >= needed and not converged
         if progress or (self.compat and fires):
             state.baseline, state.baseline_step = current, state.evaluated or 0
             state.strikes = 0

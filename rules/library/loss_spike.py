@@ -19,6 +19,7 @@ from tdcore.rules.window import Mask, Window, compile_pattern
 __all__ = ["LossSpike"]
 
 _CHUNK = 1 << 15  # values at a time, so that the windows of a long series do not fill memory
+_OF_START = 1e-3  # of the first value; a rise by less is the noise of a loss that is next to zero
 _SIGMA_OF_MAD = 1.4826  # standard deviation / MAD of a normal distribution
 
 
@@ -35,14 +36,14 @@ class LossSpike:
         and the cause is easiest to find when the step is known.
 
     Decides by:
-        m, s = median and 1.4826 x median absolute deviation of the `window_values` values before, of the
-        same loss in the same mode. A value is above when it exceeds m + factor x s, (1 + min_jump) x m, and
-        m + min_share x the highest m so far (all strictly). `consecutive` values above in a row make a
-        spike, reported at the last of them; single values above are single hard batches, not damage to the
-        weights. When 2/5 of a window are above in a row, the loss has not come back and a second finding
-        says so (kind "step"). In EVAL mode a whole validation phase counts as one value, its mean, because
-        its batches come in a fixed order that may be sorted. Medians and not means, because losses of
-        mini-batches have heavy tails. The first `window_values` values are not judged.
+        m, s = median and 1.4826 x median absolute deviation of the `window_values` values before, of the same
+        loss in the same mode. A value is above when it exceeds m + factor x s, (1 + min_jump) x m, and m +
+        min_share x the highest m so far, and m + 0.1 % of the first value (all strictly). `consecutive`
+        values above in a row make a spike, reported at the last of them; single values above are single hard
+        batches, not damage to the weights. When 2/5 of a window are above in a row, the loss has not come
+        back and a second finding says so (kind "step"). In EVAL mode a whole validation phase counts as one
+        value, its mean, because its batches come in a fixed order that may be sorted. Medians and not means,
+        because losses of mini-batches have heavy tails. The first `window_values` values are not judged.
 
     Parameters:
         tensor_regex: losses to judge; regular expressions, or one string with commas. None: the collection
@@ -149,7 +150,10 @@ class LossSpike:
         median = np.median(before, axis=1)
         level = np.maximum.accumulate(np.append(state.level, median))[1:]
         state.level = float(level[-1])
+        if state.start is None:
+            state.start = abs(float(known.value[0]))
         limit = np.maximum(median + self.min_jump * np.abs(median), median + self.min_share * level)
+        limit = np.maximum(limit, median + _OF_START * state.start)
         above: Mask = value > limit
         high = np.flatnonzero(above)  # the spread of the others need not be known
         spread = _SIGMA_OF_MAD * np.median(np.abs(before[high] - median[high, np.newaxis]), axis=1)
@@ -204,6 +208,7 @@ class _Recent:
     points: Points = NO_POINTS  # the last window_values ones
     phases: PhaseCutter = field(default_factory=PhaseCutter)  # of EVAL
     level: float = 0.0  # highest median so far
+    start: float | None = None  # magnitude of the first value
     run: int = 0  # values above in a row, up to the newest
 
 

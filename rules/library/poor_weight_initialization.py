@@ -48,7 +48,7 @@ class PoorWeightInitialization:
         to layer. Variances that differ by more than `extreme` times are reported whatever the loss does: such
         a loss falls from one absurd value to another. Kind `equal_weights`: at the first saved step all
         weights within each neuron are equal, or all neurons of a layer are; weights of zeros only when they
-        are still zero at the second saved step. Reported at once, whatever the loss does. Values are read
+        are still zero at the third saved step. Reported at once, whatever the loss does. Values are read
         where they were saved; else r comes from the histograms in the index (within a factor of two), and
         only weights that are all the same number are seen. compat=True is the older reading: largest variance
         > threshold x smallest, smallest r < distribution_range, or no better loss within `patience` saved
@@ -86,7 +86,7 @@ class PoorWeightInitialization:
     distribution_range: float = 0.001
     patience: int = 5
     steps: int = 10
-    extreme: float = 1e6
+    extreme: float = 1e8
     compat: bool = False
 
     def __post_init__(self) -> None:
@@ -163,7 +163,7 @@ class PoorWeightInitialization:
             if opening.stale(self.patience) and losses.size:
                 yield self._stale(window, int(losses[-1]))
             return
-        if len(opening.steps) <= 2:
+        if len(opening.steps) <= 3:
             for row, alike in equal_weights(window, weights, opening):
                 yield self._equal(window, row, alike)
             window.judged(weights.size)

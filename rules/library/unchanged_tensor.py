@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.rules.base import Finding, require
+from tdcore.rules.measures.biases import biases_of_weights
 from tdcore.rules.measures.previous_step import StepPairs, forget, step_pairs
 from tdcore.rules.measures.reading import read_values
 from tdcore.rules.measures.scope import checked, need_of, with_statistics
 from tdcore.rules.measures.streaks import streaks
+from tdcore.rules.measures.zero_loss import zero_loss_rows
 from tdcore.rules.requirements import STATISTICS, Need
 from tdcore.rules.window import Mask, Window
 
@@ -50,8 +52,10 @@ class UnchangedTensor:
         `values`), from the second such pair in a row on, because the first shows that they will be needed.
         Without values such a pair is not judged. A tensor whose largest magnitude is below 10 atol is
         unchanged only when it is the same bit for bit: else all tensors of rounding errors, such as the
-        gradient of a bias in front of a normalisation layer, would be. compat=True is the older rule, for
-        which those are unchanged. Not judged: tensors without elements.
+        gradient of a bias in front of a normalisation layer, would be. Not judged: tensors without elements,
+        steps whose loss is exactly zero, and gradients of biases whose weight has one that is not zero.
+        compat=True is the older rule, which judges all of these, and for which tensors of rounding errors are
+        unchanged.
 
     Parameters:
         collection_names: names of collections, or one string with commas.
@@ -61,11 +65,11 @@ class UnchangedTensor:
         rtol: relative tolerance, of the newer value.
         atol: absolute tolerance.
         equal_nan: whether NaN equals NaN.
-        compat: True compares tensors of rounding errors by numpy.allclose, too.
+        compat: True compares tensors of rounding errors by numpy.allclose, too, and leaves nothing out.
 
     False alarms:
         Layers that are frozen on purpose, when `weights` are named. Gradients of zeros of unused branches
-        (AllZero says so too). A loss that has reached exactly zero.
+        (AllZero says so too).
 
     Do:
         Check the learning rate and which parameters the optimizer holds; check that the data loader moves on
@@ -104,6 +108,10 @@ class UnchangedTensor:
     def check(self, window: Window) -> Iterator[Finding]:
         """One finding per tensor and stretch of steps without a change."""
         wanted = with_statistics(self, window, _DEFAULT) & (window.columns.ints("count") > 0)
+        if not self.compat:
+            gradients = wanted & window.kind("gradient")
+            of_learning = gradients & (window.columns.floats("abs_max") > 0)
+            wanted &= ~zero_loss_rows(window) & ~biases_of_weights(window.columns, gradients, of_learning)
         found = step_pairs(window, wanted, _COLUMNS, "before")
         same, maybe = self._by_statistics(window, found)
         by_values = self._by_values(window, found, same, maybe)

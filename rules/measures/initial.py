@@ -52,7 +52,8 @@ def gradient_ranges(window: Window, rows: Ints) -> tuple[Ints, Floats]:
 def equal_weights(window: Window, rows: Ints, opening: EarlySteps) -> Iterator[tuple[int, str]]:
     """(row, what of it is alike) for weights with two axes or more that start alike.
 
-    Looks at the first saved step, and at the second for those that were zero at the first.
+    Looks at the first saved step, and at the third for those that were zero at the first: the first update
+    of a warm-up may be at the learning rate 0.
     """
     columns = window.columns
     for row in rows.tolist():
@@ -67,7 +68,8 @@ def equal_weights(window: Window, rows: Ints, opening: EarlySteps) -> Iterator[t
                 continue
             alike = _alike(window, row, shape)
         else:
-            alike = "weights" if zero and name in opening.zeros else ""
+            opening.zeros -= set() if zero else {name}
+            alike = "weights" if zero and name in opening.zeros and len(opening.steps) == 3 else ""
         if alike:
             yield row, alike
 

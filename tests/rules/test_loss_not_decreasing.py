@@ -231,3 +231,10 @@ def test_windows_do_not_matter() -> None:
     random = np.random.default_rng(0)
     values = (2.0 + 0.1 * random.normal(size=120)).tolist()
     assert same_in_any_cuts(LossNotDecreasing(), losses(values))
+
+
+def test_a_loss_that_has_converged_is_not_reported_unless_as_the_older_rule() -> None:
+    flat = [1.0, *[0.0009 + 1e-6 * (step % 7) for step in range(400)]]
+    assert not judge(LossNotDecreasing(num_steps=10), losses(flat))[0]
+    assert judge(LossNotDecreasing(num_steps=10, compat=True), losses(flat))[0]
+    assert judge(LossNotDecreasing(num_steps=10), losses([1.0, *[0.002] * 400]))[0]
