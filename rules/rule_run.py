@@ -1,4 +1,4 @@
-"""RuleRun: one rule at work on one run: its memory, its findings, and how far it has come.
+"""RuleRun: the state of one rule on one run: its memory, its findings, and the last checked step.
 
 Threads: belongs to one engine.
 """

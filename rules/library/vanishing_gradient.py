@@ -1,4 +1,4 @@
-"""TDC101: gradients so small that the layers behind them do not learn."""
+"""TDC101: gradients so small that their layers do not learn."""
 
 from __future__ import annotations
 
@@ -32,39 +32,40 @@ class VanishingGradient:
     """Gradients whose mean magnitude is below a threshold.
 
     What it does:
-        Looks at every gradient of every saved step and names those whose mean of |g| is below `threshold`.
+        Reports each gradient of each saved step whose mean of |g| is below `threshold`.
 
     Why it matters:
-        A weight moves by its gradient times the learning rate. In a deep stack of sigmoid or tanh layers each
-        layer multiplies the gradient by a number well below 1, so the first layers get almost none: they keep
-        their random values while the loss stops falling, and nothing else in the log says why.
+        A step changes a weight by its gradient times the learning rate. In a deep stack of sigmoid or tanh
+        layers each layer multiplies the gradient by a number well below 1, so the gradients of the first
+        layers are almost zero. These layers keep their random weights and the loss stops falling, without
+        another sign in the log.
 
     Decides by:
         mean |g| = abs_sum / (number of finite elements) < threshold (strictly), per tensor and step, from the
-        statistics in the index. Any tensor fires; all offenders of a step are reported. Not judged:
-        parameters without a gradient at the step (unused or frozen: row `absent`), and gradients without a
-        finite element, which are left to ExplodingTensor. The bias of a layer whose weight has a gradient
-        above the threshold is not reported: in front of a normalisation layer the gradient of a bias is zero
-        but for rounding, and nothing is wrong. Gradients that are exactly zero are reported at the third
-        saved step in a row, because a weight that starts at zero (the second matrix of an adapter) blocks
-        those before it until it has moved. Steps whose loss is exactly zero are not judged. compat=True is
-        the older rule, without these exceptions.
+        statistics in the index. All such tensors of a step are reported. Not judged: parameters without a
+        gradient at the step (unused or frozen: row `absent`), and gradients without a finite element, which
+        ExplodingTensor reports. The bias of a layer whose weight has a gradient above the threshold is not
+        reported: before a normalisation layer the gradient of a bias is zero except for rounding, and this is
+        no fault. Gradients that are exactly zero are reported at the third consecutive saved step, because a
+        weight that starts at zero (the second matrix of an adapter) blocks the gradients before it until it
+        has changed. Steps whose loss is exactly zero are not judged. compat=True applies the older rule,
+        without these exceptions.
 
     Parameters:
         threshold: in units of the gradient.
-        ignore_zero: True leaves out gradients that are exactly zero everywhere, as those of frozen layers
-            can be.
-        compat: True reports biases whatever the weight of their layer gets, and zeros at once.
+        ignore_zero: True leaves out gradients whose elements are all exactly zero, such as those of frozen
+            layers.
+        compat: True reports every bias, for any gradient of the weight of its layer, and zeros immediately.
 
     False alarms:
         The end of a successful training, where all gradients are small. Losses or gradients scaled down (a
-        mean over very many elements, a small loss weight). Embeddings of which a batch touches few rows. fp16
-        training whose gradients are read before they are unscaled.
+        mean over very many elements, a small loss weight). Embeddings, if a batch uses few of their rows.
+        fp16 training whose gradients are read before they are unscaled.
 
     Do:
         Replace sigmoid or tanh by ReLU or GELU, add residual connections or normalisation layers, use He or
-        Xavier initialisation, or check the loss scale. Compare with the gradient of the last layer: if that
-        is small too, look at the loss first.
+        Xavier initialisation, or check the loss scale. Compare with the gradient of the last layer: if it is
+        small too, check the loss first.
 
     Source:
         S. Hochreiter, Untersuchungen zu dynamischen neuronalen Netzen (1991). X. Glorot and Y. Bengio,

@@ -1,4 +1,4 @@
-"""Tensors of several workers next to each other, step by step, although they arrive at different times.
+"""Ranks: compares tensors of several workers at the same steps, also if they arrive at different times.
 
 Plain values; any thread that owns the window.
 """
@@ -19,7 +19,7 @@ __all__ = ["ComparedStep", "RankHistory", "WorkerStep", "log_sizes", "side_by_si
 
 _HELD = 100  # steps that wait for slower workers, per attempt and mode
 _ROOM = 4_000_000  # numbers that wait, per attempt and mode
-_SMALLEST = 1e-300  # of a norm, so that zero has a logarithm
+_SMALLEST = 1e-300  # smallest norm, so that zero has a logarithm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +93,15 @@ def side_by_side(
 ) -> Iterator[ComparedStep]:
     """Steps that every worker has reached, in order, once each.
 
-    rows: tensors that can be judged. numbers: shape (k, rows of the window), what is compared. A step is
-    returned when all workers known so far (at least `expected` of them, or `least`) have reached it or have
-    ended, or when a hundred later steps, or too many numbers, wait.
+    A step is returned when all workers known so far have reached it or have ended, or when a hundred later
+    steps, or too many numbers, wait.
+
+    Args:
+        window: The window.
+        rows: Tensors that can be judged.
+        numbers: The values that are compared, of shape (k, rows of the window).
+        least: Minimum number of workers, if `expected` is None.
+        expected: Number of workers of the run.
     """
     _take(window, rows, numbers)
     for (attempt, _), ranks in window.memory.items():
