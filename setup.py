@@ -66,7 +66,7 @@ class CMakeBuild(build_ext):  # type: ignore[misc]  # setuptools has no annotati
             # AUTO, ON or OFF: whether nvcc compiles the GPU kernels (cmake/Kernels.cmake).
             f"-DTDCORE_CUDA={os.environ.get('TDCORE_CUDA') or 'AUTO'}",
         ]
-        # An editable install can run the tests: it has the simulated device too. A wheel never has.
+        # An editable install can run the tests, which need the simulated device. Wheels do not contain it.
         targets = ["_core", "_sim"] if self.editable_mode else ["_core"]
         try:
             subprocess.run(configure, check=True)
