@@ -27,6 +27,7 @@ _NOT_NEGATIVE = ("CrossEntropy", "MSE", "L1", "BCE", "Huber", "NLL")  # losses t
 _ROUNDING = 1e-3  # of a logarithm of a probability near 1, in half precision
 _GROWN = 30.0  # times, before a value that is not finite
 _ENDLESS = 60.0  # times the first loss, or one; a likelihood of continuous values may be a little below zero
+_RISEN = 1.08  # of a validation loss, relative to its lowest
 _OF_VARIANCE = 0.95  # a squared error above this share of the targets' variance is chance
 
 
@@ -228,7 +229,7 @@ def overfitting(facts: Facts) -> Iterator[Evidence]:
             )
             return
     found = facts.findings.get("Overfit", ())
-    if found:
+    if found and not _stands_still(facts, found[0].tensor):
         yield Evidence(
             why=found[0].why,
             strength=LIKELY + 0.03,
@@ -236,6 +237,15 @@ def overfitting(facts: Facts) -> Iterator[Evidence]:
             mode=found[0].mode,
             step=found[0].mode_step,
         )
+
+
+def _stands_still(facts: Facts, name: str) -> bool:
+    """Whether a validation loss ends close to its lowest: a gap alone does not show that it rises."""
+    training, held_out = facts.get(name), facts.get(name, "EVAL")
+    if training is None or held_out is None:
+        return False
+    _, means = _rounds(held_out, training)
+    return 0 < means[-1] < _RISEN * min(means)
 
 
 def _rounds(held_out: History, training: History) -> tuple[list[int], list[float]]:
