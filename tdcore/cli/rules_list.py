@@ -1,4 +1,4 @@
-"""tdcore rules list, tdcore rules explain: what rules there are, and what each of them does."""
+"""tdcore rules list, tdcore rules explain: the list of rules, and the documentation of one rule."""
 
 from __future__ import annotations
 
