@@ -66,7 +66,7 @@ def inputs_are_constant(facts: Facts) -> Iterator[Evidence]:
 def inputs_not_normalised(facts: Facts) -> Iterator[Evidence]:
     """Inputs whose magnitude or whose mean is far from that of normalised data."""
     for history in facts.inputs:
-        if not _holds_data(history) or len(history) < 2:
+        if not _holds_data(history) or len(history) < 2 or _model_normalises(facts, history):
             continue
         large = history.rms > _LARGE_RMS
         far = (np.abs(history.mean) > _FAR_MEAN * history.std) & (history.rms > _FAR_MEAN)
@@ -81,6 +81,16 @@ def inputs_not_normalised(facts: Facts) -> Iterator[Evidence]:
             mode=history.mode,
             step=int(history.steps[at]),
         )
+
+
+def _model_normalises(facts: Facts, history: History) -> bool:
+    """Whether the first module whose outputs have the shape of an input is a normalisation.
+
+    Embeddings do not count, since their inputs are numbers of rows.
+    """
+    alike = (one for one in facts.outputs if one.shape == history.shape and "Embedding" not in one.origin)
+    first = next(alike, None)
+    return first is not None and "Norm" in first.origin
 
 
 def _holds_data(history: History) -> bool:

@@ -24,6 +24,7 @@ __all__ = [
 
 _NOT_NEGATIVE = ("CrossEntropy", "MSE", "L1", "BCE", "Huber", "NLL")  # losses that are never below zero
 _GROWN = 30.0  # times, before a value that is not finite
+_ENDLESS = 60.0  # times the first loss, or one; a likelihood of continuous values may be a little below zero
 _OF_VARIANCE = 0.95  # a squared error above this share of the targets' variance is chance
 
 
@@ -149,7 +150,7 @@ def loss_is_maximised(facts: Facts) -> Iterator[Evidence]:
         middle = float(np.mean(loss.mean[rough - 2 : rough + 3]))
         bounded = any(kind in loss.name for kind in _NOT_NEGATIVE)
         falls = first < 0 and late < 0 and middle < first and late < 3 * first and late < 1.2 * middle
-        if falls and (bounded or late < 60 * first):  # others, such as a likelihood, may be below zero
+        if falls and (bounded or late < -_ENDLESS * max(-first, 1.0)):
             below = np.flatnonzero(loss.mean < 2 * first)
             yield Evidence(
                 why=f"the loss starts at {rounded(first)} and falls to {rounded(late)} without an end: "
@@ -188,14 +189,16 @@ def overfitting(facts: Facts) -> Iterator[Evidence]:
     """A validation loss that rises while the training loss goes on falling."""
     for loss in facts.losses[:1]:
         held_out = facts.get(loss.name, "EVAL")
-        if held_out is None or len(held_out) < 3 or len(loss) < 20:
+        if held_out is None or len(loss) < 20:
+            continue
+        starts, means = _rounds(held_out, loss)
+        if len(means) < 3:
             continue
         late = float(np.mean(loss.mean[-10:]))
-        best = float(np.min(held_out.mean))
-        last = float(np.mean(held_out.mean[-2:]))
+        best, last = min(means), means[-1]
         start = float(np.mean(loss.mean[:5]))
         if 0 < late < 0.3 * start and best > 0 and last > 1.4 * best and last > 3 * late:
-            at = int(np.argmin(held_out.mean))
+            at = starts[means.index(best)]
             yield Evidence(
                 why=f"the training loss falls to {rounded(late)} while the validation loss rises from "
                 f"{rounded(best)} to {rounded(last)}",
@@ -214,6 +217,13 @@ def overfitting(facts: Facts) -> Iterator[Evidence]:
             mode=found[0].mode,
             step=found[0].mode_step,
         )
+
+
+def _rounds(held_out: History, training: History) -> tuple[list[int], list[float]]:
+    """(index of the first value, mean) of each validation: batches of one validation differ in difficulty."""
+    after = np.searchsorted(training.global_steps, held_out.global_steps)
+    starts = np.flatnonzero(np.diff(after, prepend=-1))
+    return starts.tolist(), [float(np.mean(part)) for part in np.split(held_out.mean, starts[1:])]
 
 
 def _chance(facts: Facts, loss: History) -> float:

@@ -1,4 +1,7 @@
-"""Command line: python -m tests.faults.training. Plants faults and counts how many the rules name."""
+"""Command line: python -m tests.faults.training. Plants faults and counts how many the rules name.
+
+`--part healthy` plays trainings of other kinds, in which nothing is planted and no cause must be found.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from tests.faults.training.report import lines
 def main() -> None:
     """Plays what the arguments name."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.training", description=__doc__)
-    parser.add_argument("--part", choices=["develop", "held_out"], default="develop")
+    parser.add_argument("--part", choices=["develop", "held_out", "healthy"], default="develop")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--case", action="append", default=[], help="name of a case, as --list prints it")
     parser.add_argument("--cause", action="append", default=[], help="only faults of this cause")

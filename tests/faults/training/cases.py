@@ -8,21 +8,27 @@ from typing import Literal
 
 import torch
 
-from tests.faults.training.architectures import DEVELOP, Make
+from tests.faults.training.architectures import DEVELOP
 from tests.faults.training.faults import FAULTS, Fault
+from tests.faults.training.healthy import HEALTHY
+from tests.faults.training.healthy.parts import Make
 from tests.faults.training.held_out import HELD_OUT
-from tests.faults.training.job import Job
+from tests.faults.training.job import Job, Loop
 from tests.faults.training.planting import layers_of
 
 __all__ = ["Case", "Part", "case_of", "cases", "made"]
 
-Part = Literal["develop", "held_out"]
-_TRAININGS: Mapping[Part, Mapping[str, Make]] = {"develop": DEVELOP, "held_out": HELD_OUT}
+Part = Literal["develop", "held_out", "healthy"]
+_TRAININGS: Mapping[Part, Mapping[str, Make]] = {
+    "develop": DEVELOP,
+    "held_out": HELD_OUT,
+    "healthy": HEALTHY,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A training, with the fault that is planted in it; None: it is healthy. where: of this model's names."""
+    """A training, with the fault that is planted in it; None: it is healthy."""
 
     training: str
     fault: Fault | None
@@ -58,12 +64,12 @@ def case_of(name: str) -> Case:
     raise ValueError(f"no case is called {name!r}; `--list` prints their names")
 
 
-def made(case: Case) -> tuple[Job, str]:
+def made(case: Case) -> tuple[Job | Loop, str]:
     """The job, with its fault, and which tensor names show the fault."""
     torch.manual_seed(case.seed)
-    make = DEVELOP.get(case.training) or HELD_OUT[case.training]
+    make = next(trainings[case.training] for trainings in _TRAININGS.values() if case.training in trainings)
     job = make(torch.Generator().manual_seed(case.seed))
-    if case.fault is None:
+    if case.fault is None or isinstance(job, Loop):
         return job, ""
     names = [name for name, _ in layers_of(job.model)]
     at = {"first": names[0], "middle": names[len(names) // 2], "last": names[-1]} if names else {}

@@ -1,16 +1,19 @@
-"""Job: one training as a value that a fault can change in one place, and the loop that plays it."""
+"""Job: one training as a value that a fault can change in one place, and the loop that plays it.
+
+Loop: a training with a loop of its own, in which no fault is planted.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Batch", "Job", "Optimizers", "adam", "sgd", "train"]
+__all__ = ["Batch", "Job", "Loop", "Optimizers", "adam", "learns", "sgd", "train"]
 
 Batch = tuple[Any, Any]  # inputs (a tensor, or a tuple of tensors) and targets
 Optimizers = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -24,7 +27,8 @@ class Job:
     batch: the batch of a step. held_out: batches of the validation. loss: called with outputs and targets.
     optimizer: makes the optimizer of some parameters. rate: factor of the learning rate by step.
     trained: the parameters that the optimizer gets, all by default. forward, backward, update, validation:
-    events at these places of a step, called with the job and the number of the step.
+    events at these places of a step, called with the job and the number of the step. gain: by which share of
+    itself the loss falls without a fault.
     """
 
     model: nn.Module
@@ -44,8 +48,27 @@ class Job:
     after_backward: list[Event] = field(default_factory=list)
     after_update: list[Event] = field(default_factory=list)
     in_validation: list[Event] = field(default_factory=list)
+    autocast: bool = False  # forward and loss in bfloat16 where torch does so
+    gain: float = 0.3
     classes: bool = False  # targets are classes: labels and predictions are recorded
     current: torch.optim.Optimizer | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """A training that is no sequence of batches for one model and one optimizer.
+
+    play: trains, with a hook or None; returns what it lowers, step by step. gain: by which share of itself.
+    """
+
+    play: Callable[[Any], list[float]]
+    gain: float
+
+
+def learns(job: Job | Loop, losses: Sequence[float]) -> bool:
+    """Whether the mean of the last steps is below that of the first ones by the job's share."""
+    first, last = (sum(some) / len(some) for some in (losses[:_SOME], losses[-_SOME:]))
+    return last < first - job.gain * abs(first)
 
 
 def adam(rate: float, **options: Any) -> Optimizers:
@@ -58,8 +81,10 @@ def sgd(rate: float, **options: Any) -> Optimizers:
     return lambda parameters: torch.optim.SGD(parameters, lr=rate, **options)
 
 
-def train(job: Job, hook: Any = None) -> list[float]:
+def train(job: Job | Loop, hook: Any = None) -> list[float]:
     """Play the training. Returns the loss of each step; ends early where losses are not finite for long."""
+    if isinstance(job, Loop):
+        return job.play(hook)
     if hook is not None:
         hook.register_module(job.model)
         hook.register_loss(job.loss)
@@ -81,8 +106,9 @@ def _step(job: Job, optimizer: torch.optim.Optimizer, step: int, hook: Any) -> f
     job.model.train()
     _tell(job.before_forward, job, step)
     inputs, targets = job.batch(step)
-    outputs = _call(job.model, inputs)
-    loss = job.loss(outputs, targets)
+    with torch.autocast("cpu", torch.bfloat16, enabled=job.autocast):
+        outputs = _call(job.model, inputs)
+        loss = job.loss(outputs, targets)
     _tell(job.before_backward, job, step)
     (loss / job.accumulates).backward()
     _record(job, hook, outputs, targets)
@@ -124,3 +150,4 @@ def _tell(events: list[Event], job: Job, step: int) -> None:
 
 
 _NOT_FINITE = 20
+_SOME = 10  # steps whose losses are averaged

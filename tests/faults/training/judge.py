@@ -17,7 +17,7 @@ from tdcore.rules import RULES, Finding, run
 from tdcore.rules.diagnosis import DIAGNOSIS_CAPTURES, Diagnosed, diagnose
 from tests.faults.training.cases import Case, case_of, made
 from tests.faults.training.faults import ACCEPTED, CAUSES, Fault
-from tests.faults.training.job import train
+from tests.faults.training.job import learns, train
 
 __all__ = ["Captures", "Outcome", "play", "play_by_name"]
 
@@ -33,7 +33,7 @@ class Outcome:
     named: a rule that names the cause fired at the right place and in time. elsewhere: such a rule fired, at
     another tensor or too late. others: rules that fired and do not name the cause. causes: names that
     diagnose() returned, in its order. first, diagnosed: the first of them, or any, is the cause, at the right
-    place and in time.
+    place and in time. learned: whether the loss fell as it does in this training without a fault.
     """
 
     case: str
@@ -46,6 +46,7 @@ class Outcome:
     causes: tuple[str, ...]
     first: bool
     diagnosed: bool
+    learned: bool
     first_loss: float
     last_loss: float
 
@@ -79,6 +80,7 @@ def play(case: Case, folder: Path, captures: Captures = "all") -> Outcome:
         causes=tuple(one.cause for one in causes),
         first=right[:1] == [True],
         diagnosed=any(right),
+        learned=learns(job, losses),
         first_loss=_mean(losses[:10]),
         last_loss=_mean(losses[-10:]),
     )

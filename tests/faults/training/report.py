@@ -41,6 +41,9 @@ def lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
         yield f"healthy trainings in which a rule fired: {len(alarms)} of {len(healthy)}"
         false = [one for one in healthy if one.causes]
         yield f"healthy trainings with a cause: {len(false)} of {len(healthy)}"
+    for one in healthy:
+        if not one.learned:
+            yield f"  {one.case}: the loss went from {one.first_loss:.3g} to {one.last_loss:.3g}, too little"
     for one in alarms:
         yield f"  {one.case}: {', '.join(one.rules)}"
 

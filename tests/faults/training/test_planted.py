@@ -9,7 +9,7 @@ import torch
 
 from tests.faults.training.cases import Part, case_of, cases, made
 from tests.faults.training.faults import CAUSES, FAULTS
-from tests.faults.training.job import train
+from tests.faults.training.job import Job, train
 from tests.faults.training.judge import play
 from tests.faults.training.report import interval, lines
 
@@ -43,6 +43,7 @@ def test_a_case_trains_the_same_way_each_time_and_otherwise_than_without_its_fau
 
     def losses(name: str) -> list[float]:
         job, _ = made(case_of(name))
+        assert isinstance(job, Job)
         job.steps = 20
         return train(job)
 

@@ -329,3 +329,33 @@ def test_a_block_that_is_never_called_is_one_cause_whatever_is_in_it() -> None:
     name = "gradient/Net_spare.0.weight"
     found = causes(absent={name: {"no_backward": STEPS}}, notes={"never_called": {"spare": "no forward"}})
     assert found == ["a layer is never called"]
+
+
+def test_inputs_that_the_model_normalises_first_need_no_normalisation() -> None:
+    inputs = history("Net_input_0", "input", mean=24, std=14, rms=28, least=0, most=50)
+    norm = history("norm_output_0", "output", origin="BatchNorm1d", order=-1)
+    embedding = history("table_output_0", "output", origin="Embedding", order=-2)
+    assert causes(inputs, norm, embedding) == []
+    deeper = history("norm_output_0", "output", origin="BatchNorm1d", order=2)
+    assert causes(inputs, deeper) == ["inputs not normalised"]
+
+
+def test_a_likelihood_that_passes_zero_is_not_maximised() -> None:
+    name, first = "GaussianLoss_output_0", "CrossEntropyLoss_output_0"
+    loss = history(name, "loss", mean=np.linspace(-0.01, -2.6, STEPS), shape=(), count=1)
+    assert causes(loss, without=[first]) == []
+    endless = history(name, "loss", mean=-np.geomspace(0.01, 900, STEPS), shape=(), count=1)
+    assert causes(endless, without=[first]) == ["the loss is maximised"]
+
+
+def test_a_validation_is_judged_by_the_mean_of_its_batches() -> None:
+    name, steps = "CrossEntropyLoss_output_0", np.arange(6)
+    loss = history(name, "loss", mean=np.geomspace(1.6, 0.1, STEPS), shape=(), count=1)
+
+    def validated(means: Sequence[float]) -> History:
+        after = np.repeat([19.5, 39.5, 59.5], 2)  # two batches after each 20 steps
+        given: dict[str, Any] = {"steps": steps, "global_steps": after, "shape": (), "count": 1}
+        return history(name, "loss", mode="EVAL", mean=means, **given)
+
+    assert causes(loss, validated([0.9, 0.5, 0.8, 0.3, 0.7, 0.2])) == []  # one batch is harder
+    assert causes(loss, validated([0.9, 0.5, 0.8, 0.3, 1.2, 0.8])) == ["overfitting"]
