@@ -66,7 +66,7 @@ struct InFlightRecord {
   DeviceCommit commit;  // word null: none
   std::uint64_t tensors = 0;
   std::uint64_t bytes = 0;
-  bool by_host = false;  // to be committed by whoever sees the event
+  bool by_host = false;  // the host commits it when it has seen the event
 };
 
 struct Allocation {
