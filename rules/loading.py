@@ -86,9 +86,9 @@ def all_rules() -> list[Rule]:
 
 
 def load_rule(spec: str, parameters: Mapping[str, str] | None = None) -> Rule:
-    """The rule that `spec` describes. parameters: more of them, beside those in the text.
+    """The rule that `spec` describes. parameters: further parameters, in addition to those in the text.
 
-    Raises ConfigError, with the names that exist, when there is no such thing.
+    Raises ConfigError, with the existing names, if there is no such rule.
     """
     kind, text = _class_and_parameters(spec)
     given = _split(text, spec)

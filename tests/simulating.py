@@ -1,4 +1,4 @@
-"""Tensors that say they lie on a CUDA device: host memory behind the protocols of the frameworks.
+"""Tensors that seem to be on a CUDA device: host memory behind the protocols of the frameworks.
 
 What captures them is a simulated device (`_core.simulate_device`), whose memory is host memory too.
 """

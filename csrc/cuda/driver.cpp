@@ -1,4 +1,4 @@
-// libcuda.so.1: found, asked for its entry points, judged.
+// libcuda.so.1: loads it, finds its entry points, and checks its version.
 #include "cuda/driver.hpp"
 
 #include <dlfcn.h>

@@ -34,7 +34,7 @@ DIAGNOSIS_CAPTURES = (
     ),
 )
 
-_EARLY = range(40)  # steps in which most faults show, all of which are saved
+_EARLY = range(40)  # steps in which most faults show; all of them are saved
 _OFTEN = SaveConfig(save_interval=10, save_steps=_EARLY)
 _OF_LOSSES = SaveConfig(
     save_interval=5, save_steps=_EARLY, mode_save_configs={ModeKeys.EVAL: SaveConfigMode(save_interval=1)}

@@ -152,8 +152,9 @@ def rank(facts: Facts, causes: Mapping[str, Cause] = CAUSES) -> tuple[Diagnosed,
 def _roots(found: list[Cause], strength: Mapping[str, float]) -> tuple[list[Cause], dict[str, list[str]]]:
     """(causes that no other one explains, the strongest first; the by-products of each).
 
-    A cause is taken when no cause that is left explains it; in a circle the strongest one is taken. What it
-    explains is gone then, and so is what contradicts it: of two causes that do, the stronger one is taken.
+    A cause is selected if no remaining cause explains it; in a circle the strongest cause is selected. Causes
+    that it explains, or that contradict it, are removed then: of two contradicting causes the stronger one
+    stays.
     """
     left = sorted(found, key=lambda cause: -strength[cause.name])  # in the order of the table where equal
     kept: list[Cause] = []

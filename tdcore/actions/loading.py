@@ -89,10 +89,14 @@ def load_action(spec: str) -> Action:
 
 
 def action_from_config(config: str | Mapping[str, Any]) -> Action:
-    """The action that an entry of a configuration file describes: text as for load_action, or a mapping.
+    """The action that an entry of a configuration file describes.
 
-    The mapping has "action" (or "name", as the older library wrote it) and the parameters beside it.
-    Durations are seconds; None is a parameter that is not given. Raises ConfigError.
+    Args:
+        config: Text as for load_action, or a mapping with "action" (or "name", as in the older library) and
+            the parameters. Durations are seconds; None is a missing parameter.
+
+    Raises:
+        ConfigError: The action or a parameter is unknown or invalid.
     """
     if isinstance(config, str):
         return load_action(config)

@@ -40,7 +40,7 @@ def list_command(
 
 
 def explain_command(rule: Annotated[str, typer.Argument(help="Name or code of a rule.")]) -> None:
-    """Explain a rule: what it does, why it matters, how it decides, false alarms, what to do.
+    """Explain a rule: its purpose, its criterion, false alarms and advice.
 
     Example: [bold]tdcore rules explain TDC101[/]
     """

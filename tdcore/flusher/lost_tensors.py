@@ -15,7 +15,7 @@ __all__ = ["LostTensors"]
 
 Key: TypeAlias = tuple[int, int, int, int]  # mode, step, name, call
 
-_REMEMBERED = 4096  # tensors in parts of which more parts may come
+_REMEMBERED = 4096  # number of stored tensors that may get more parts
 
 
 class LostTensors:

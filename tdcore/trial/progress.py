@@ -62,9 +62,8 @@ Mask = npt.NDArray[np.bool_]
 _CLAIM = re.compile(r"attempts/(\d{4})-([A-Za-z0-9][A-Za-z0-9_.-]{0,127})\.json", re.ASCII)
 _FAR_SECONDS = 60.0  # without rows: longer than the clocks of two machines differ
 _ALWAYS = np.iinfo(np.int64).max
-_PATIENCE = (
-    10  # times `settle`: when a silent worker no longer holds others back, or a lost process is given up
-)
+# In units of `settle`: after this time a worker without rows, or a lost process, is no longer waited for.
+_PATIENCE = 10
 
 
 class _Frontier:

@@ -31,7 +31,7 @@
 //    records, by 1.) G is written before any H, so a head never runs ahead of G; meanwhile H is too old,
 //    which is only stricter for producers (ring.hpp, 2).
 // 4. None lost, none twice. Between G and the lanes' tails each record has at most one word, since a lane's
-//    records are taken in their order; records without a word are taken after the last word.
+//    records are taken in their order; records that have no word are taken after the last word.
 // 5. What a word says is there. The consumer that wrote L(g) had loaded the commit word (acquire) before its
 //    swap (release); the next one loads L(g) (acquire), so its own load of the commit word is not older.
 // 6. A consumer that was thought dead and wakes up: its swap of L(g) or of G fails, or finds what it would

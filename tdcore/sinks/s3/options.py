@@ -1,9 +1,9 @@
-"""Where in S3 a run lives, and how the service is to be used: one URL says both.
+"""The place of a run in S3 and the options of the service, in one URL.
 
     s3://bucket/prefix?region=eu-west-1&sse=aws:kms&tag.team=vision
 
-What the URL does not say comes from the standard AWS chain: environment, profile, configuration files.
-Credentials always do. Importing this module imports no client.
+Settings that are not in the URL are taken from the standard AWS chain: environment, profile, configuration
+files. Credentials are always taken from there. Importing this module imports no client.
 """
 
 from __future__ import annotations
