@@ -6,7 +6,7 @@
                                                   is neither in the list of processes nor in a file
     {"action": "email", "address": "a@b.org"}     the same as a mapping
 
-A parameter's text goes on up to the next ",<parameter of this action>=", so a URL may hold commas.
+The text of a parameter ends before the next ",<parameter of this action>=", so a URL may contain commas.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _OLDER_PARAMETERS = {("email", "endpoint"): "address", ("sms", "endpoint"): "num
 
 
 def load_action(spec: str) -> Action:
-    """The action that the text describes. Raises ConfigError, with the names that exist and no value."""
+    """The action that the text describes. Raises ConfigError with the existing names, without values."""
     name, _, rest = spec.partition(":")
     name = _known(name)
     known = ACTIONS[name][2]
