@@ -15,7 +15,7 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 MACHINES = {"x86_64": "x86-64", "amd64": "x86-64", "aarch64": "aarch64", "arm64": "aarch64"}
 
-# hooks/ and rules/ live beside tdcore/ in the repository and inside it once installed.
+# hooks/ and rules/ are next to tdcore/ in the repository, and inside it after installation.
 FOLDERS = {"tdcore": "tdcore", "tdcore.hooks": "hooks", "tdcore.rules": "rules"}
 # find_packages also walks the links tdcore/hooks and tdcore/rules; the mapped folders below replace what it
 # finds there.

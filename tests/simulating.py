@@ -1,4 +1,4 @@
-"""Tensors that say they lie on a CUDA device: host memory behind the protocols of the frameworks.
+"""Tensors that seem to be on a CUDA device: host memory behind the protocols of the frameworks.
 
 A simulated device (`tests._sim`) captures them; its memory is host memory too.
 """

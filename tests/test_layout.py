@@ -1,4 +1,4 @@
-"""hooks/ and rules/ stand beside tdcore/ in the repository and are tdcore.hooks and tdcore.rules."""
+"""hooks/ and rules/ are next to tdcore/ in the repository and are tdcore.hooks and tdcore.rules."""
 
 from __future__ import annotations
 

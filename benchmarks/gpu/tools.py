@@ -1,9 +1,9 @@
-"""The tools that are measured on a GPU: tdcore, and what one writes by hand.
+"""The tools that are measured on a GPU: tdcore, and hand-written hooks.
 
-By hand, saved tensors are collected by hooks that clone activations, and go to the host one after another;
-nothing is written anywhere. `cpu` waits for each; `non_blocking` enqueues all into memory that is not pinned
-beforehand, as `tensor.to("cpu", non_blocking=True)` gives it, and waits once at the end of the step, since
-nobody may read them before.
+Hand-written hooks clone activations and copy them to the host one after another; nothing is written to a
+disk. `cpu` waits for each copy. `non_blocking` enqueues all copies into memory that is not pinned before, the
+result of `tensor.to("cpu", non_blocking=True)`, and waits once at the end of the step, before the values may
+be read.
 """
 
 from __future__ import annotations

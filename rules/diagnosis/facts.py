@@ -1,6 +1,6 @@
-"""Facts of a run: the history of each tensor as arrays, which the signs of causes are looked up in.
+"""Facts of a run: the history of each tensor as arrays, which the signs of causes use.
 
-Values, built once from the index of a run; payloads are not read. Threads: any, once built.
+Plain values, created once from the index of a run; payloads are not read. Threads: any, after creation.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FACT_COLUMNS", "Facts", "History", "histories_of"]
 
-_LOOKED_UP = re.compile(r"(?i)emb|(^|[._])(tok|pos|cls|wte|wpe)([._]|$)")  # rows of them are looked up
+# Names of embeddings, whose rows are looked up.
+_LOOKED_UP = re.compile(r"(?i)emb|(^|[._])(tok|pos|cls|wte|wpe)([._]|$)")
 _LABELS = "labels"
 _BATCHES = 256
-_LARGEST = 1 << 16  # labels of one batch; more are a mask of pixels
+_LARGEST = 1 << 16  # maximum number of labels of one batch; a larger tensor is a mask of pixels
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 FACT_COLUMNS = (
@@ -42,8 +43,13 @@ FACT_COLUMNS = (
 class History:
     """One tensor of one worker in one mode, first call of each step, in order of steps.
 
-    All arrays have one entry per captured value. rms: root of the mean square. zeros: share of elements that
-    are zero. bad: number of elements that are NaN or infinite. shape: of the first value.
+    All arrays have one entry per captured value.
+
+    Attributes:
+        rms: Root of the mean square.
+        zeros: Share of elements that are zero.
+        bad: Number of elements that are NaN or infinite.
+        shape: Shape of the first value.
     """
 
     name: str
@@ -86,18 +92,22 @@ class History:
         return int(np.prod(self.shape[1:])) if len(self.shape) > 1 else 1
 
     def until(self, step: int) -> npt.NDArray[np.bool_]:
-        """Marks the values of the steps before `step`."""
+        """Mask of the values of the steps before `step`."""
         found: npt.NDArray[np.bool_] = self.steps < step
         return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """All that the signs are looked up in.
+    """The data of a run that the signs use.
 
-    histories: (mode, name) -> values of the first worker. absent: (mode, name) -> reason -> number of steps
-    at which the tensor had no value. ranks: (mode, name) -> histories of all workers. notes: Trial.notes().
-    findings: rule -> findings, see tdcore.rules.Finding. labels: class -> how often it occurs.
+    Attributes:
+        histories: (mode, name) -> values of the first worker.
+        absent: (mode, name) -> reason -> number of steps at which the tensor had no value.
+        ranks: (mode, name) -> histories of all workers.
+        notes: Trial.notes().
+        findings: Rule -> findings, see tdcore.rules.Finding.
+        labels: Class -> number of occurrences.
     """
 
     histories: Mapping[tuple[str, str], History]
@@ -144,7 +154,7 @@ class Facts:
 
     @cached_property
     def losses(self) -> list[History]:
-        """Scalar losses of the training, those with most values first."""
+        """Scalar losses of the training; the loss with the most values is first."""
         found = [one for one in self.of_kind("loss") if one.count.size and one.count.max() == 1]
         return sorted(found, key=lambda one: -len(one))
 
@@ -171,7 +181,7 @@ class Facts:
 
     @cached_property
     def inputs(self) -> list[History]:
-        """What the model is called with: the inputs of the root module."""
+        """Inputs of the model, that is, of the root module."""
         found = [
             one for one in self.of_kind("input") if self.root and one.name.startswith(f"{self.root}_input")
         ]
@@ -184,7 +194,7 @@ class Facts:
 
     @cached_property
     def roots(self) -> list[str]:
-        """Names of the models, which the names of their parameters begin with; the longest first."""
+        """Names of the models, the longest first. The names of their parameters begin with them."""
         names = dict.fromkeys(name for _, name in (*self.histories, *self.absent))
         parameters = [name.removeprefix("gradient/") for name in names if name.startswith("gradient/")]
         outputs = [name.rpartition("_output_")[0] for name in names if "_output_" in name]
@@ -200,7 +210,7 @@ class Facts:
 
     @property
     def root(self) -> str:
-        """The name of the first model; "" where it is not known."""
+        """The name of the first model; "" if it is unknown."""
         return self.roots[-1] if self.roots else ""
 
     def module_of(self, name: str) -> str:
@@ -213,14 +223,14 @@ class Facts:
         return bare.split("_", 1)[-1].rpartition(".")[0]
 
     def noted(self, heading: str) -> dict[str, str]:
-        """A note of the hook as names with texts; {} where there is none. The file may hold anything."""
+        """A note of the hook as names with texts; {} if there is none, or if it has another form."""
         found = self.notes.get(heading)
         if isinstance(found, dict):
             return {str(name): str(text) for name, text in found.items()}
         return {str(name): "" for name in found} if isinstance(found, list) else {}
 
     def loss_inputs(self) -> Iterator[tuple[History, History | None]]:
-        """(outputs, targets) that loss modules were called with."""
+        """(outputs, targets) with which loss modules were called."""
         names = {one.name.rsplit("_output_", 1)[0] for one in self.of_kind("loss")}
         names |= {
             one.name.removesuffix("_input_0")
@@ -241,7 +251,7 @@ class Facts:
         return self.get(f"gradient/{weight.name}")
 
     def hyperparameter(self, name: str) -> History | None:
-        """A hyperparameter such as "lr", where the run has one learning rate; None where it has several.
+        """A hyperparameter such as "lr"; None if the run has several learning rates.
 
         Groups with the same rates count as one.
         """
@@ -273,7 +283,7 @@ class Facts:
 
 
 def _label_counts(trial: Trial) -> dict[int, int]:
-    """How often each class occurs in the labels that were saved with their values, while training."""
+    """Number of occurrences of each class in the saved values of the labels of the training."""
     if not trial.has_tensor(_LABELS):
         return {}
     labels = trial.tensor(_LABELS)
@@ -315,7 +325,7 @@ def histories_of(
         reasons = columns["reason"].take(rows[~ok & (status[rows] == "absent")]).to_pylist()
         counts = dict(Counter(map(str, reasons)))
         if sum(counts.values()) > sum(absent.get(place, {}).values()):
-            absent[place] = counts  # of the worker with most
+            absent[place] = counts  # of the worker with the most steps
             first_seq[place] = (number["step"][rows[0]], number["seq"][rows[0]])
         counted = rows[ok & ~np.isnan(number["count"][rows])]
         if counted.size:

@@ -1,4 +1,4 @@
-"""How findings and verdicts are printed for people: what was found, one row per rule, what is missing."""
+"""Prints findings and verdicts: the findings, one row per rule, and missing captures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLOURS = {  # in the order in which they are shown
 
 
 def print_findings(findings: list[Finding], steps: int | None = None) -> None:
-    """By rule and step; at most so many steps of each rule."""
+    """Print findings by rule and step. steps: maximum number of steps per rule."""
     out = console()
     by_step: dict[tuple[str, int, str, str], list[Finding]] = {}
     for finding in findings:
@@ -51,9 +51,9 @@ def print_findings(findings: list[Finding], steps: int | None = None) -> None:
 
 
 class LiveFindings:
-    """Prints findings of a run that is followed, each when it begins, and at the end how it continued.
+    """Prints findings of a followed run: each when it begins, and at the end how it continued.
 
-    Two findings are the same where all but their step agrees: rule, attempt, worker, tensor and kind.
+    A finding is repeated if only its step differs: rule, attempt, worker, tensor and kind are equal.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class LiveFindings:
         self._newest: dict[NoticeKey, Finding] = {}
 
     def __call__(self, findings: list[Finding]) -> None:
-        """The findings that one look has begun or continued, in order of steps."""
+        """Print the findings that one poll has begun, in order of steps; count the continued ones."""
         from tdcore.actions.base import notice_key
 
         new: list[Finding] = []
@@ -75,7 +75,7 @@ class LiveFindings:
             print_findings(new)
 
     def print_again(self) -> None:
-        """What continued after it was printed: a line for each rule, attempt and worker."""
+        """Print what continued after it was printed: a line for each rule, attempt and worker."""
         out = console()
         groups: dict[tuple[str, int, str], list[NoticeKey]] = {}
         for key, finding in self._newest.items():
@@ -90,7 +90,7 @@ class LiveFindings:
 
 
 def print_lacking(verdict: Verdict) -> None:
-    """A rule of a run that goes on cannot be evaluated as the run is configured, or does not apply."""
+    """Print that a rule cannot be evaluated with the configuration of the run, or does not apply."""
     how = "is not evaluable so far"
     if verdict.status.value == "does not apply":
         how = "does not apply"
@@ -98,10 +98,10 @@ def print_lacking(verdict: Verdict) -> None:
 
 
 def print_report(report: Report, *, with_findings: bool, verbose: bool = False) -> None:
-    """The verdicts, gravest first; under them what rules would need to be evaluable, and problems.
+    """Print the verdicts, most serious first, then the captures that rules need, and problems.
 
-    Rules that nobody named and that could not judge the run are one line for each of the two reasons, unless
-    `verbose`.
+    Rules that run only because all rules run, and that could not judge the run, are printed in one line for
+    each of the two reasons, unless `verbose`.
     """
     from rich import box
     from rich.table import Table
@@ -147,7 +147,7 @@ def print_report(report: Report, *, with_findings: bool, verbose: bool = False) 
 
 
 def _print_folded(verdicts: Sequence[Verdict]) -> None:
-    """A line for the rules that are not evaluable, and one for those that do not apply."""
+    """Print a line with the rules that are not evaluable, and a line with those that do not apply."""
     out = console()
     for status, words in (
         ("not evaluable", "not evaluable here (--verbose says what each needs)"),

@@ -1,4 +1,4 @@
-"""Mutations: what somebody can do to the folder of a run, drawn from a random generator.
+"""Mutations: random changes of the folder of a run, as another user could make them.
 
 `healthy` makes a run as bytes, `written` writes it to a folder with one to four mutations. Nothing is changed
 outside of that folder.

@@ -72,7 +72,7 @@ def ring_config(**options: Any) -> td.RingConfig:
 
 
 class Tap:
-    """A session of which a test captures by hand, and its run."""
+    """A session for captures by hand, and its run."""
 
     def __init__(self, folder: Path, **ring: Any) -> None:
         self.folder = folder

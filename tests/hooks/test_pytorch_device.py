@@ -1,4 +1,4 @@
-"""The hook with tensors on devices: a simulated one, that takes the host's tensors as if they lay on it."""
+"""The hook with tensors on devices: a simulated device captures tensors in host memory."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 python -m tests.rules.resumed_runner RUN STATE LOG: follows the run to its end. At each moment of STOPS it
 prints the moment's name and goes on when a line comes; at last it prints what it says, as JSON. Time passes
-with the looks, 0.3 seconds each, so that what it does depends on nothing but the run and these lines.
+with the polls, 0.3 seconds each, so that the result depends only on the run and these lines.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def main(
 
 @contextmanager
 def stopping(stop: Callable[[str], object]) -> Iterator[None]:
-    """Calls `stop` at the moments; looks are what makes time pass."""
+    """Calls `stop` at the moments; each poll makes time pass."""
     looks = 0
     write, replace = state._write, Path.replace
 

@@ -1,4 +1,4 @@
-"""AllZero: how many zeros, of which tensors, for how long."""
+"""AllZero: the share of zeros, the selected tensors, and the patience."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def zeros(*counts: int, of: int = 10, kind: str = "gradient", name: str = W) -> 
 
 
 class CutOff(nn.Module):
-    """Two branches, one of which is multiplied by a gate that is zero: its layer gets no gradient."""
+    """Two branches. One is multiplied by a gate that is zero, so its layer gets no gradient."""
 
     def __init__(self, gate: float) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ from tests.rules.trainings import judge_run
 
 
 def few_outside(number: int) -> Batches:
-    """Rings of which only one point in 32 lies on the outer one."""
+    """Two rings; only one point in 32 is on the outer ring."""
     batches = rings(8 * number)
     points, labels = (torch.cat(each) for each in zip(*batches, strict=True))
     inner, outer = (torch.nonzero(labels == each).flatten() for each in (0, 1))
@@ -32,7 +32,7 @@ def few_outside(number: int) -> Batches:
 def batches(
     *labels: Any, predictions: Any = None, payload: bool = True, name: str = "labels", repeat: int = 1
 ) -> Trace:
-    """Labels of one step each, as often as said, and predictions beside them."""
+    """Labels of one step each, `repeat` times, with predictions."""
     trace = Trace()
     for step, each in enumerate(labels * repeat):
         trace.add(step, name, "custom", np.asarray(each), payload=payload)

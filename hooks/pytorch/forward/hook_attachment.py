@@ -135,7 +135,7 @@ class ModuleHooks:
                 record_root_input(), or another module than the root is called.
             step_id: The step; None: it has not begun, and the plan is empty.
             watch_end: Attach the hook for the end of the root's forward, too.
-            also: Modules that this plan selects get hooks as well, so that compiled code sees few different
+            also: Modules that this plan selects get hooks as well, so that compiled code has few different
                 sets of hooks.
         """
         if self._now is not None or self._recompute_detector.watching:

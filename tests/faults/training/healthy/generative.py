@@ -196,7 +196,7 @@ def flow(generator: torch.Generator) -> Job:
 
 
 class Sparse(nn.Module):
-    """An autoencoder with more features than inputs, few of which are on."""
+    """An autoencoder with more features than inputs; few features are active."""
 
     def __init__(self, width: int = 24, features: int = 64) -> None:
         super().__init__()
