@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from tdcore.config.hook_file import find_hook_file
+from tdcore.config.hook_json import find_hook_file
 from tdcore.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -1,15 +1,16 @@
-"""Rules: what can be wrong with a training run, and how tdcore sees it in the record.
+"""Rules: checks that find typical faults of a training in the recorded run.
 
-RULES is the table of all of them (rules/library/); each class's docstring is its documentation (docs/rules/
-is made from it).
+RULES is the table of all rules (rules/library/). The docstring of a rule's class is its documentation:
+docs/rules/ is generated from the docstrings.
 
     from tdcore.rules import VanishingGradient, run
     report = run("runs/demo", [VanishingGradient()])
     for finding in report.findings: ...
 
-    plan([VanishingGradient(), DeadRelu()])    what a hook must capture for them; Hook(rules=[...]) does it
+    plan([VanishingGradient(), DeadRelu()])    the collections that a hook must capture; Hook(rules=[...])
+                                               captures them
 
-Users' own rules: a class with `code`, `needs` and `check` (RuleProtocol, rules/base.py), or a subclass of
+A user's own rule is a class with `code`, `needs` and `check` (RuleProtocol, rules/base.py), or a subclass of
 Rule with `invoke_at_step`, as in the older library (rules/legacy.py).
 """
 

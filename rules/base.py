@@ -197,23 +197,24 @@ class Verdict:
 class RuleProtocol(Protocol):
     """A rule: pure judgement over rows of complete steps.
 
-    `check` may be called many times, each time with the rows of steps that became complete since the last
-    call: every row is shown once. What must outlive a call goes into `window.memory`. It yields findings, and
-    tells the window how many rows it judged (`window.judged`) and which it could not (`window.missing`).
+    The engine calls `check` many times, each time with the rows of the steps that became complete since the
+    last call. So a rule gets every row once. Values that must outlive a call are stored in `window.memory`.
+    `check` yields findings. It reports the number of rows that it judged with `window.judged`, and the rows
+    that it could not judge with `window.missing`.
 
-    Class variables that a rule may have besides: `columns`, names of index columns that it reads beyond
-    rules/source.py:COLUMNS; `each_look = True`, to be called at every look at the run, also without rows (for
-    rules about the time that passes).
+    A rule may have two more class variables. `columns` names index columns that the rule reads in addition to
+    rules/source.py:COLUMNS. `each_look = True` makes the engine call the rule at every poll of the run, also
+    without rows (for rules about elapsed time).
     """
 
     code: ClassVar[str]
 
     def needs(self) -> Need:
-        """What this rule, with its parameters, needs to find in a run."""
+        """The tensors that this rule, with its parameters, needs in a run."""
         ...
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """Findings in `window`, any order."""
+        """Yield the findings in `window`, in any order."""
         ...
 
 
@@ -221,9 +222,10 @@ Rule = RuleProtocol  # its earlier name
 
 
 def names_of(value: str | Iterable[str] | None) -> tuple[str, ...]:
-    """A list parameter as a tuple: None is empty, a string is split at commas (the older library's form).
+    """Convert a list parameter to a tuple. None gives an empty tuple.
 
-    Commas that regular expressions need do not split: those of "{2,3}", and those behind a backslash.
+    A string is split at commas, as in the older library. Commas that a regular expression needs do not split:
+    the comma in "{2,3}", and a comma after a backslash.
     """
     if value is None:
         return ()
@@ -233,7 +235,15 @@ def names_of(value: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 def require(holds: bool, rule: object, parameter: str, got: object, expected: str) -> None:
-    """Raises ConfigError for a parameter out of range, naming rule, parameter, value and range."""
+    """Raise ConfigError, with rule, parameter, value and range, if a parameter is out of range.
+
+    Args:
+        holds: Whether the parameter is in range.
+        rule: The rule.
+        parameter: Name of the parameter.
+        got: Its value.
+        expected: The range, as text.
+    """
     if not holds:
         raise ConfigError(f"{type(rule).__name__}.{parameter} must be {expected}, got {got!r}")
 

@@ -1,17 +1,17 @@
-"""Completeness: which of the rows that have come belong to steps of which nothing more will come.
+"""Completeness: decides which rows belong to complete steps, that is, steps that will get no more rows.
 
-A step's rows reach the index in pieces, and no row says "that was the last one"; rows of tensors on a device
-may come after rows of later steps that were on the host. A step is complete for its worker when
+The rows of a step reach the index in several parts, and no row is marked as the last. Rows of tensors on a
+device may arrive after rows of later steps that were on the host. A step is complete for its worker when
 
-- the worker has said that it is over, as a hook does when the next step begins (Index.whole_step);
+- the worker has recorded the end of the step, as a hook does when the next step begins (Index.whole_step);
 - the attempt has ended on that worker; or
-- nothing of the worker has come for `settle`. One that says when a step is over would have said so, and is
-  given ten times as long: a slow step is not cut in two between forward and backward, and the last one before
-  a very long pause is judged all the same.
+- no row of the worker has arrived for `settle` seconds. For a worker that records the ends of its steps the
+  limit is ten times longer. So a slow step is not split between forward and backward, and the last step
+  before a very long pause is still judged.
 
-Where a worker says nothing of steps (what wrote the run is no hook), its rows come in order: there a row of a
-later step completes a step, too. Here each worker's steps have its own
-numbers. Threads: belongs to one source.
+A run that was not written by a hook has no recorded ends of steps. The rows of its workers arrive in order,
+so a row of a later step also completes a step. In this file each worker's steps have its own numbers.
+Threads: belongs to one source.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Completeness"]
 
-_PATIENCE = 10  # times `settle`, for workers that say when a step is over
+_PATIENCE = 10  # times `settle`, for workers that record the ends of their steps
 
 Place = tuple[int, str]  # attempt and worker
 Mask = npt.NDArray[np.bool_]
@@ -35,16 +35,28 @@ Rows = npt.NDArray[np.int64]
 
 
 class Completeness:
-    """settle: seconds, see the module's text. clock: monotonic seconds."""
+    """Finds the rows of complete steps.
+
+    Args:
+        settle: Seconds without new rows after which a step counts as complete; see the module's docstring.
+        clock: Monotonic seconds.
+    """
 
     def __init__(self, settle: float, clock: Callable[[], float]) -> None:
         self._settle = settle
         self._clock = clock
-        self._arrived: dict[Place, float] = {}  # when the last rows of each came
-        self._whole: dict[Place, int] = {}  # up to which step each has said that they are over
+        self._arrived: dict[Place, float] = {}  # when the last rows of each place arrived
+        self._whole: dict[Place, int] = {}  # the last step whose end each place has recorded
 
     def of(self, index: Index, waiting: Rows, fresh: Rows, ended: Collection[Place]) -> Mask:
-        """Where waiting and then fresh rows are of complete steps. fresh: those that have just come."""
+        """Mask of the rows of complete steps: first the `waiting` rows, then the `fresh` rows.
+
+        Args:
+            index: The index of the run.
+            waiting: Rows of steps that were incomplete at the last call.
+            fresh: Rows that arrived since the last call.
+            ended: Places without further rows.
+        """
         rows, now = np.concatenate([waiting, fresh]), self._clock()
         texts = index.texts("worker")
         attempt, worker = (index.column(name)[rows].astype(np.int64) for name in ("attempt", "worker"))
@@ -65,11 +77,11 @@ class Completeness:
         return complete
 
     def position(self) -> dict[Place, int]:
-        """What a later source of the same run should know."""
+        """State that a later source of the same run needs; see `resume`."""
         return dict(self._whole)
 
     def resume(self, position: Mapping[Place, int]) -> None:
-        """position: of another."""
+        """Take over the `position` of another object."""
         self._whole = dict(position)
 
     def _whole_step(self, index: Index, place: Place) -> int | None:

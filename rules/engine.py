@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_FINDINGS", "Engine"]
 
-MAX_FINDINGS = 1000  # kept per rule; all are counted
+MAX_FINDINGS = 1000  # stored per rule; all findings are counted
 FindingKey: TypeAlias = "tuple[str, int, str, int, str, str]"
 
 
@@ -42,7 +42,7 @@ class Engine:
         actions: Get the findings.
         sink: The run, for findings/ and for actions; None: nothing is written.
         write_findings: False: findings/ is not written.
-        max_findings: How many findings are kept per rule; all are counted.
+        max_findings: Number of findings that are stored per rule. All findings are counted.
         clock_ns: Time of day, for rules about elapsed time.
         rules_of_run: The run names the rules, not the user, so that their patterns are run with the limits
             for patterns of a run (tdcore/format/run_patterns.py).
@@ -64,7 +64,7 @@ class Engine:
         self._run_patterns = RunPatterns() if rules_of_run else None
         self.problems: list[str] = []  # of actions and of writing findings; the rules go on
         self.left_out: tuple[str, ...] = ()  # rules that could not be loaded, with the reason
-        self.asked: int | None = None  # how many of the rules, the first ones, were named; None: all
+        self.asked: int | None = None  # number of rules, the first ones, that the user named; None: all
         self._runs = labelled(rules)
         self._dispatcher = ActionDispatcher(actions)
         self._sink = sink  # for actions
@@ -83,10 +83,18 @@ class Engine:
         )
 
     def step(self, *, everything: bool = False) -> list[Finding]:
-        """Check all steps that became complete since the last call. Returns the findings in order of steps.
+        """Check all steps that became complete since the last call.
 
-        everything: also the newest steps, although they may be incomplete (for a run that does not go on).
-        Raises RunCorrupt or SinkError if the run cannot be read; the next call continues from there.
+        Args:
+            everything: Also check the newest steps, although they may be incomplete (for a run that does not
+                continue).
+
+        Returns:
+            The new findings, in order of steps.
+
+        Raises:
+            RunCorrupt: The run is damaged.
+            SinkError: The run cannot be read. The next call continues at the same place.
         """
         batch = self.source.next(self._columns, everything=everything)
         rows = batch.table.num_rows
@@ -114,7 +122,7 @@ class Engine:
         return found
 
     def verdicts(self, *, finished: bool) -> tuple[Verdict, ...]:
-        """The verdict of each rule. finished: whether all rows that the run will ever have were checked."""
+        """The verdict of each rule. finished: whether the run has ended and all of its rows were checked."""
         asked = len(self._runs) if self.asked is None else self.asked
         return tuple(
             make_verdict(run, self.source, self._seen, finished=finished, asked=number < asked)

@@ -54,8 +54,8 @@ class ExpandedSizes:
 
 def check_size(value: Any) -> None:
     """Raise TooLargeError if a value is nested too deeply, or its expanded size is too large."""
-    weights: dict[int, int] = {}  # of each container, written out
-    ancestors: set[int] = set()  # of what is looked at
+    weights: dict[int, int] = {}  # expanded size of each container
+    ancestors: set[int] = set()  # ids of the containers around the current value
     stored = 0  # parts of all containers, each container once
     stack: list[tuple[Any, bool]] = [(value, False)]
     while stack:
@@ -69,7 +69,7 @@ def check_size(value: Any) -> None:
             weights[id(each)] = 1 + sum(weights.get(id(part), 1) for part in parts)
             continue
         if id(each) in ancestors:
-            continue  # it holds itself: all that walks through values ends there
+            continue  # it contains itself; code that walks through values stops there
         if len(ancestors) >= _MAX_DEPTH:
             raise TooLargeError(f"it is nested deeper than {_MAX_DEPTH} values")
         ancestors.add(id(each))
@@ -80,7 +80,7 @@ def check_size(value: Any) -> None:
 
 
 def _parts(value: Any) -> list[Any] | None:
-    """What a container holds; None for what is none."""
+    """The parts of a container; None if `value` is not a container."""
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     if isinstance(value, (list, tuple, set, frozenset, deque)):

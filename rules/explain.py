@@ -1,6 +1,6 @@
-"""Explain: a rule's docstring as sections, and as its page docs/rules/<code>.md.
+"""Explain: converts a rule's docstring to sections, and to its page docs/rules/<code>.md.
 
-The docstring is the only place where a rule is documented; what is here turns it into other forms.
+The docstring is the only place where a rule is documented. Plain functions; any thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tdcore.rules.base import Rule
 
 __all__ = ["SECTIONS", "Explanation", "RuleParameter", "explain", "page"]
 
-_WIDTH = 120  # of the prose of a page
+_WIDTH = 120  # line length of the prose of a page
 
 SECTIONS = ("What it does", "Why it matters", "Decides by", "Parameters", "False alarms", "Do", "Source")
 
@@ -31,7 +31,7 @@ class RuleParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A docstring in pieces. summary: its first line. sections: title -> text, without the parameters."""
+    """The parts of a docstring. summary: its first line. sections: title -> text, without the parameters."""
 
     summary: str
     sections: dict[str, str]
@@ -39,7 +39,10 @@ class Explanation:
 
 
 def explain(rule: type[Rule]) -> Explanation:
-    """Raises ValueError when a section is missing or out of order, or a parameter is not explained."""
+    """The parts of a rule's docstring.
+
+    Raises ValueError if a section is missing or out of order, or a parameter is not documented.
+    """
     text = inspect.cleandoc(rule.__doc__ or "")
     summary, _, rest = text.partition("\n")
     sections: dict[str, list[str]] = {}
@@ -62,12 +65,12 @@ def explain(rule: type[Rule]) -> Explanation:
 
 
 def _joined(lines: list[str]) -> str:
-    """Wrapped lines as one."""
+    """Join wrapped lines to one line."""
     return " ".join(line.strip() for line in lines if line.strip())
 
 
 def _parameters(rule: type[Any], lines: list[str]) -> tuple[RuleParameter, ...]:
-    """One for each field, in order. Raises ValueError when the text and the fields differ."""
+    """One RuleParameter for each field, in order. Raises ValueError if the text and the fields differ."""
     texts: dict[str, list[str]] = {}
     name = ""
     for line in lines:
@@ -91,7 +94,7 @@ def _parameters(rule: type[Any], lines: list[str]) -> tuple[RuleParameter, ...]:
 
 
 def page(code: str, rule: type[Rule]) -> str:
-    """docs/rules/<code>.md."""
+    """Markdown text of docs/rules/<code>.md."""
     from tdcore.rules.cases import CASES
 
     explanation = explain(rule)
@@ -123,6 +126,6 @@ def page(code: str, rule: type[Rule]) -> str:
 
 
 def _wrapped(text: str) -> str:
-    """Prose in lines of a page's width."""
+    """Wrap prose to the line length of a page."""
     wrap = textwrap.TextWrapper(_WIDTH, break_long_words=False, break_on_hyphens=False)
     return "\n".join(wrap.fill(line) for line in text.split("\n"))

@@ -1,4 +1,4 @@
-"""Rules of the older kind: subclasses of Rule with `invoke_at_step`, as written for the older library.
+"""Rules in the form of the older library: subclasses of Rule with `invoke_at_step`.
 
     class LossTooHigh(Rule):
         def __init__(self, base_trial, threshold="10"):
@@ -10,7 +10,7 @@
 
     invoke_rule(LossTooHigh(create_trial("runs/demo")))
 
-They run unchanged, here and under the engine (`tdcore rules run RUN --rule
+Such rules run unchanged with invoke_rule(), and in the engine (`tdcore rules run RUN --rule
 file.py::LossTooHigh:threshold=5`).
 """
 
@@ -50,10 +50,14 @@ _POLL_SECONDS = 0.3
 
 
 class Rule:
-    """Base class of rules of the older kind: subclasses have `invoke_at_step`.
+    """Base class of rules in the form of the older library. Subclasses implement `invoke_at_step`.
 
-    base_trial: the run to judge. other_trials: further runs the rule compares with. Subclasses take their
-    parameters, which may come as strings, in __init__ and pass base_trial on.
+    A subclass accepts its parameters, possibly as strings, in __init__ and passes base_trial to this class.
+
+    Args:
+        base_trial: The run to judge.
+        action_str: Not supported; see tdcore.rules.run(..., actions=[...]).
+        other_trials: Other runs that the rule compares with.
     """
 
     def __init__(
@@ -88,17 +92,22 @@ class Rule:
         """
 
     def invoke_at_step(self, step: int) -> bool:
-        """Whether the rule's condition is met at `step` (global): for subclasses to override.
+        """Return whether the rule's condition is met at `step` (global). Subclasses override this method.
 
-        May read this step and earlier ones only. The trials answer from what was read before the call.
+        It may read this step and earlier steps only. The trials return data that was read before the call.
         """
         raise NotImplementedError
 
     def judge(self, step: int, *, wait: bool = True) -> bool:
-        """Reads the runs, collects the required tensors, and returns what invoke_at_step returns.
+        """Read the runs, collect the required tensors, and return the result of invoke_at_step.
 
-        wait: for steps of required tensors that may still come. Raises what invoke_at_step raises, and
-        TensorUnavailable, StepUnavailable and their like when a required tensor is not there.
+        Args:
+            step: Global step.
+            wait: Wait for steps of required tensors that may still arrive.
+
+        Raises:
+            TensorUnavailable: A required tensor does not exist. StepUnavailable and similar errors are raised
+                if it has no value at a step. Exceptions of invoke_at_step are raised unchanged.
         """
         from tdcore.trial import no_refresh
 
@@ -111,9 +120,15 @@ class Rule:
             return bool(self.invoke_at_step(step))
 
     def invoke(self, step: int) -> None:
-        """Waits for a step and judges it. Raises RuleEvaluationConditionMet when the condition is met.
+        """Wait for a step and judge it.
 
-        Raises StepUnavailable and NoMoreData for a step that does not come.
+        Args:
+            step: Global step.
+
+        Raises:
+            RuleEvaluationConditionMet: The rule's condition is met.
+            StepUnavailable: The step was not saved.
+            NoMoreData: The run ended before the step.
         """
         self.base_trial.wait_for_steps([step])
         self.report["Datapoints"] += 1
@@ -123,7 +138,7 @@ class Rule:
 
 
 def is_older_rule(kind: type[Any]) -> bool:
-    """Whether a class is a rule of the older kind, with an invoke_at_step of its own."""
+    """Whether a class is a rule in the form of the older library, with its own invoke_at_step."""
     return issubclass(kind, Rule) and kind.invoke_at_step is not Rule.invoke_at_step
 
 
@@ -135,12 +150,21 @@ def invoke_rule(
     *,
     wait: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Judges the saved steps start_step <= step < end_step in order, following the run until it has ended.
+    """Judge the saved steps start_step <= step < end_step in order, and follow the run until it has ended.
 
-    Steps and tensors that are not there are skipped. start_step: None is 0. raise_eval_cond: raise
-    RuleEvaluationConditionMet at the first step where the condition is met; otherwise it is logged and the
-    next steps are judged, unless the rule raised it with end_of_rule=True, which ends the evaluation. wait:
-    called with seconds between two looks at a run that goes on.
+    Missing steps and tensors are skipped.
+
+    Args:
+        rule_obj: The rule.
+        start_step: First global step; None is 0.
+        end_step: Global step after the last step; None: until the run ends.
+        raise_eval_cond: Raise RuleEvaluationConditionMet at the first step where the condition is met. If
+            False, the exception is logged and the next steps are judged, unless the rule raised it with
+            end_of_rule=True, which ends the evaluation.
+        wait: Called with a number of seconds between two polls of a run that is still written.
+
+    Raises:
+        RuleEvaluationConditionMet: See raise_eval_cond.
     """
     start_step = start_step or 0
     if end_step is not None and end_step < start_step:
@@ -148,7 +172,7 @@ def invoke_rule(
     trial = rule_obj.base_trial
     step = start_step
     while True:
-        last_look = trial.loaded_all_steps  # asked before the steps are: then all of them are there
+        last_look = trial.loaded_all_steps  # read before the steps, so that all steps are there if it is True
         for step_there in trial.steps():
             if step_there < step or (end_step is not None and step_there >= end_step):
                 continue
@@ -161,7 +185,7 @@ def invoke_rule(
 
 
 def _invoke(rule_obj: Rule, step: int, raise_eval_cond: bool) -> bool:
-    """Judge one step; whether the rule has ended."""
+    """Judge one step. Return whether the rule has ended."""
     try:
         rule_obj.invoke(step)
     except _NOT_THERE as error:
@@ -175,10 +199,14 @@ def _invoke(rule_obj: Rule, step: int, raise_eval_cond: bool) -> bool:
 
 
 class LegacyRule:
-    """A rule of the older kind as one that the engine runs. As in the older library it ends at its first hit.
+    """Adapter that runs a rule in the form of the older library in the engine.
 
-    kind: the user's class. parameters: passed to it as strings. The run is opened when its first steps are
-    complete.
+    As in the older library, the rule ends when its condition is met for the first time. The run is opened
+    when its first steps are complete.
+
+    Attributes:
+        kind: The user's class.
+        parameters: Passed to the class as strings.
     """
 
     code: ClassVar[str] = "user"
@@ -191,15 +219,15 @@ class LegacyRule:
         self._rule: Rule | None = None
 
     def attach(self, source: Source) -> None:
-        """Tells the rule which run it will look at. Called by the runner before the first window."""
+        """Set the run that the rule judges. The runner calls this method before the first window."""
         self._place = source.where
 
     def needs(self) -> Need:
-        """Nothing can be said about somebody's own code."""
+        """No captures: the needs of a user's code are unknown."""
         return Need(what="steps at which the tensors that the rule reads were saved")
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """Invokes the rule at each global step that is complete on all workers seen so far, in order."""
+        """Invoke the rule at each global step that is complete on all workers seen so far, in order."""
         if window.memory.get("met"):
             return
         for row, step in _complete_steps(window):
@@ -249,8 +277,9 @@ class LegacyRule:
 def _complete_steps(window: Window) -> list[tuple[tuple[int, str, str, int], int]]:
     """((attempt, worker, mode, mode_step), global step) of steps that all workers have completed, sorted.
 
-    Global steps are those of the first worker by rank: the steps of a mode that it does not have do not show
-    how far another worker is. A row of a step that was returned before is not a new step.
+    Global steps are those of the first worker by rank. If that worker has no steps of a mode, the steps of
+    this mode do not show the progress of another worker. A row of a step that was returned before is not a
+    new step.
     """
     columns, memory = window.columns, window.memory
     waiting: dict[int, tuple[int, str, str, int]] = memory.setdefault("waiting", {})

@@ -14,7 +14,6 @@ older library, and become what the rule's fields say.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -27,8 +26,10 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from tdcore.config.schema import kind_of
 from tdcore.errors import ConfigError
 from tdcore.rules.base import SEPARATOR, Rule
+from tdcore.text.did_you_mean import closest
 
 __all__ = [
     "ALL",
@@ -46,7 +47,7 @@ __all__ = [
 
 ALL = "all"
 _FILE_MODULE = "tdcore_rules_of_user_"  # begins the names of modules made of files
-_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
+_WRONG = "{where} is {got!r}, expected {expected}"
 _PARAMETER = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)", re.DOTALL)
 
 
@@ -189,7 +190,7 @@ def rule_from_strings(rule: type[Any], parameters: Mapping[str, str]) -> Rule:
             raise ConfigError(
                 f"{rule.__name__} has no parameter {name!r}; it has {', '.join(known) or 'none'}"
             )
-        values[name] = _converted(text, hints[name], f"{rule.__name__}.{name}")
+        values[name] = kind_of(hints[name])(text, f"{rule.__name__}.{name}", _WRONG)
     return with_step_range(make(**values), **bounds)
 
 
@@ -198,7 +199,7 @@ def _without_bounds(rule: type[Any], given: Mapping[str, str]) -> tuple[dict[str
     kinds: dict[str, Any] = {"start_step": int, "end_step": int | None}
     own = inspect.signature(rule).parameters
     bounds = {
-        name: _converted(given[name], kind, f"{rule.__name__}.{name}")
+        name: kind_of(kind)(given[name], f"{rule.__name__}.{name}", _WRONG)
         for name, kind in kinds.items()
         if name in given and name not in own
     }
@@ -210,7 +211,7 @@ def _is_rule(kind: type[Any]) -> bool:
 
 
 def _changed(rule: object) -> dict[str, str]:
-    """Parameters that differ from their defaults, as text that _converted reads."""
+    """Parameters that differ from their defaults, as text that rule_from_strings reads."""
     if not is_dataclass(rule):
         return {}
     found = {}
@@ -251,23 +252,6 @@ def _split(text: str, spec: str) -> dict[str, str]:
                 f"{spec!r}: {part!r} is not a parameter; write name=value, with commas between them"
             )
     return found
-
-
-def _converted(text: str, hint: Any, what: str) -> object:
-    kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    if type(None) in kinds and text.lower() in ("", "none"):
-        return None
-    if bool in kinds:
-        if text.lower() not in (*_TRUE, *_FALSE):
-            raise ConfigError(f"{what} is {text!r}, expected true or false")
-        return text.lower() in _TRUE
-    for kind, word in ((int, "a whole number"), (float, "a number")):
-        if kind in kinds:
-            try:
-                return kind(text)
-            except ValueError:
-                raise ConfigError(f"{what} is {text!r}, expected {word}") from None
-    return text
 
 
 def _class_in_file(path: Path, class_name: str) -> type[Any]:
@@ -349,5 +333,5 @@ def _suggestion(name: str) -> str:
     from tdcore.rules import RULES
 
     names = {_plain(rule.__name__): rule.__name__ for rule in RULES.values()}
-    close = difflib.get_close_matches(_plain(name), names, n=1)
-    return f" (did you mean {names[close[0]]}?)" if close else ""
+    close = closest(_plain(name), names)
+    return f" (did you mean {names[close]}?)" if close else ""

@@ -1,9 +1,9 @@
-"""Planning: the capture configuration that a set of rules needs, together.
+"""Planning: the capture configuration that a set of rules needs.
 
-    plan([VanishingGradient(), DeadRelu()])        collections that give both rules what they need
+    plan([VanishingGradient(), DeadRelu()])        collections with all tensors that both rules need
 
-Collections of the same name become one that satisfies every rule: every step that one of them wants is saved,
-and values are saved where one of them wants values. Pure functions; any thread.
+Collections of the same name are merged into one collection that satisfies every rule: it saves every step
+that one of the rules needs, and values if one of the rules needs values. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -23,21 +23,29 @@ from tdcore.rules.requirements import arguments, as_code
 
 __all__ = ["joined", "merged", "plan", "plan_as_code", "united"]
 
-_MAX_LISTED = 100  # regular steps that are written as save_steps
+_MAX_LISTED = 100  # maximum number of regular steps that are written as save_steps
 _NAMES = ("CollectionConfig", "ReductionConfig", "SaveConfig", "SaveConfigMode", "modes")
 
 
 def plan(rules: Iterable[Rule]) -> tuple[CollectionConfig, ...]:
-    """Collections that give every rule what it needs, in the order in which they are first asked for."""
+    """The collections that a set of rules needs, in the order in which the rules first name them.
+
+    Args:
+        rules: Instances, classes (with their defaults) or text such as "vanishing_gradient:threshold=1e-6".
+
+    Returns:
+        Collections for `Hook(include_collections=...)`, one of each name.
+    """
     return merged(capture for rule in rules for capture in rule.needs().captures)
 
 
 def merged(captures: Iterable[CollectionConfig]) -> tuple[CollectionConfig, ...]:
-    """Collections, one of each name, that give what all of these give.
+    """Merge collections so that each name occurs once and all captures are covered.
 
-    Two rules may give different tensors, named by patterns, the same collection's name and want them in
-    different ways (one all activations' statistics, one a few layers' values). Such collections are kept
-    apart, the second as "name_2": as one they would save the values of everything.
+    Two rules may use the same collection name for different tensors (selected by patterns) that they need in
+    different forms, for example the statistics of all activations and the values of a few layers. Such
+    collections stay separate, and the second one is named "name_2": a merged collection would save the values
+    of all tensors.
     """
     found: dict[str, CollectionConfig] = {}
     for capture in captures:
@@ -48,9 +56,9 @@ def merged(captures: Iterable[CollectionConfig]) -> tuple[CollectionConfig, ...]
 
 
 def joined(one: CollectionConfig, other: CollectionConfig) -> CollectionConfig:
-    """One collection, named as the first, for the tensors of both, in the forms and at the steps of both.
+    """Merge two collections: the tensors, forms and steps of both, with the name of the first.
 
-    A setting that one of them leaves open (None) is that of the other.
+    A setting that is None in one of them is taken from the other.
     """
     return CollectionConfig(
         name=one.name,
@@ -63,10 +71,10 @@ def joined(one: CollectionConfig, other: CollectionConfig) -> CollectionConfig:
 
 
 def united(one: SaveConfig, other: SaveConfig) -> SaveConfig:
-    """A SaveConfig that saves every step that one of the two saves, in every mode, and few others.
+    """A SaveConfig that saves, in every mode, the steps that either of the two saves, and few others.
 
-    A few steps up to an end are listed one by one. Of intervals that go on the finer one stays, or, where
-    they do not divide each other, their greatest common divisor.
+    If the steps have an end and are few, they are listed one by one. Of two intervals without an end the
+    shorter one is used, or their greatest common divisor if neither divides the other.
     """
     rest = _steps_of_both(_rest(one), _rest(other))
     modes = {
@@ -82,9 +90,12 @@ def united(one: SaveConfig, other: SaveConfig) -> SaveConfig:
 
 
 def plan_as_code(captures: Sequence[CollectionConfig], out_dir: str, specs: Sequence[str] = ()) -> str:
-    """A Python text that makes a PyTorch hook which saves these collections.
+    """Python code that creates a PyTorch hook which saves these collections.
 
-    specs: the rules as text; the short form, Hook(rules=...), is put into a comment.
+    Args:
+        captures: The collections.
+        out_dir: Folder or URL of the run.
+        specs: The rules as text. If given, a comment shows the short form, Hook(rules=...).
     """
     text = " ".join(as_code(capture) for capture in captures)
     names = [name for name in _NAMES if re.search(rf"\b{name}[(.]", text)]
@@ -100,7 +111,7 @@ def plan_as_code(captures: Sequence[CollectionConfig], out_dir: str, specs: Sequ
 
 
 def _place(found: dict[str, CollectionConfig], capture: CollectionConfig) -> str:
-    """The name under which the capture goes into the plan."""
+    """The name of the capture in the plan."""
     name, number = capture.name, 1
     while name in found and not _may_join(found[name], capture):
         number += 1
@@ -116,7 +127,7 @@ def _may_join(one: CollectionConfig, other: CollectionConfig) -> bool:
 
 
 def _rest(when: SaveConfig) -> SaveConfigMode:
-    """What holds in modes that are not named."""
+    """The configuration of modes that are not named."""
     return SaveConfigMode(
         save_interval=when.save_interval,
         start_step=when.start_step,
@@ -150,7 +161,7 @@ def _covers(many: SaveConfigMode, few: SaveConfigMode) -> bool:
 
 
 def _listed(when: SaveConfigMode) -> list[int] | None:
-    """The regular steps one by one; None when they are many or have no end."""
+    """The regular steps as a list; None if they are many or have no end."""
     if when.end_step is None:
         return None
     first = when.start_step + (-when.start_step) % when.save_interval
@@ -159,7 +170,7 @@ def _listed(when: SaveConfigMode) -> list[int] | None:
 
 
 def _with_steps(when: SaveConfigMode, steps: Sequence[int]) -> SaveConfigMode:
-    """With these steps too, but for those that are regular ones."""
+    """Add these steps, except those that are regular steps already."""
     regular = replace(when, save_steps=())
     return replace(when, save_steps=[step for step in steps if not regular.should_save_step(step)])
 

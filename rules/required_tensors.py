@@ -1,4 +1,4 @@
-"""RequiredTensors: what a rule of the older kind needs at a step, collected before the step is judged.
+"""RequiredTensors: the tensors that a rule in the older form needs, collected before a step is judged.
 
     def set_required_tensors(self, step):
         self.req_tensors.add("loss_output_0", steps=[step])
@@ -7,8 +7,8 @@
         for tensor in self.req_tensors.get():
             tensor.value(step)
 
-Before invoke_at_step() the tensors are fetched: a tensor or step that is not there raises, so the step is
-skipped. Threads: as the rule.
+The tensors are fetched before invoke_at_step() is called. If a tensor or a step is missing, fetching raises
+and the step is skipped. Threads: those of the rule.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["RequiredTensors"]
 
 
 class RequiredTensors:
-    """Tensors of the base trial and of other trials, each with the steps at which it is needed.
+    """Tensors of the base trial and of other trials, with the steps at which they are needed.
 
-    Wherever `trial` is left out, the base trial is meant.
+    In all methods, `trial=None` is the base trial.
     """
 
     def __init__(self, base_trial: Trial, other_trials: Sequence[Trial] = ()) -> None:
@@ -37,9 +37,17 @@ class RequiredTensors:
     def add(
         self, name: str, steps: Iterable[int], trial: Trial | None = None, should_match_regex: bool = False
     ) -> None:
-        """Adds a tensor, or with should_match_regex all tensors whose names the pattern matches.
+        """Add a tensor and the steps at which it is needed.
 
-        Raises TensorUnavailable when the trial has no tensor of the name. A pattern may match none.
+        Args:
+            name: Name of the tensor.
+            steps: Global steps.
+            trial: The trial of the tensor; None: the base trial.
+            should_match_regex: `name` is a regular expression, and all tensors that match it are added. No
+                match is no error.
+
+        Raises:
+            TensorUnavailable: The trial has no tensor of this name.
         """
         owner, needed = self._of(trial)
         listed = set(steps)
@@ -53,22 +61,29 @@ class RequiredTensors:
         return [owner.tensor(name) for name in needed]
 
     def get_names(self, trial: Trial | None = None) -> list[str]:
-        """Their names, in the order in which they were added."""
+        """The names of the tensors, in the order in which they were added."""
         return list(self._of(trial)[1])
 
     def get_tensor_steps(self, name: str, trial: Trial | None = None) -> list[int]:
-        """The steps at which the tensor is needed, sorted; empty when it was not added."""
+        """The steps at which the tensor is needed, sorted; empty if it was not added."""
         return sorted(self._of(trial)[1].get(name, ()))
 
     def clear(self) -> None:
-        """Forgets all of them."""
+        """Remove all tensors."""
         for needed in self._needed:
             needed.clear()
 
     def fetch(self, *, wait: bool = True) -> None:
-        """Checks that each tensor has a value, or statistics, at its steps. wait: for the steps, before.
+        """Check that each tensor has a value, or statistics, at its steps.
 
-        Raises StepUnavailable, StepNotYetAvailable, NoMoreData or TensorUnavailableForStep.
+        Args:
+            wait: First wait until the steps are there.
+
+        Raises:
+            StepUnavailable: A step was not saved.
+            StepNotYetAvailable: A step is not there yet (without `wait`).
+            NoMoreData: The run ended before a step.
+            TensorUnavailableForStep: A tensor has neither a value nor statistics at a step.
         """
         for owner, needed in zip(self._trials, self._needed, strict=True):
             if wait:
@@ -76,7 +91,7 @@ class RequiredTensors:
             for name, steps in needed.items():
                 tensor = owner.tensor(name)
                 for step in sorted(steps):
-                    tensor.shape(step)  # raises where there is neither a value nor a statistic
+                    tensor.shape(step)  # raises if there is neither a value nor a statistic
 
     def _of(self, trial: Trial | None) -> tuple[Trial, dict[str, set[int]]]:
         for each, needed in zip(self._trials, self._needed, strict=True):

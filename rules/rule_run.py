@@ -1,4 +1,4 @@
-"""RuleRun: one rule at work on one run: its memory, its findings, and how far it has come.
+"""RuleRun: the state of one rule on one run: its memory, its findings, and the last checked step.
 
 Threads: belongs to one engine.
 """
@@ -60,7 +60,7 @@ class RuleRun:
                 self.count += 1
                 if self.count <= max_findings:
                     found.append(finding if finding.rule == self.label else replace(finding, rule=self.label))
-        except Exception as error:  # a rule may be anybody's code: its exceptions must not stop the others
+        except Exception as error:  # code of a user: must not stop the other rules
             self.error = where_raised(error)
         self.count += self.coverage.unlisted
         self.coverage.unlisted = 0

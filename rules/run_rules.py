@@ -1,8 +1,8 @@
 """choose_rules: decides which rules check a run.
 
-The rules that the user names; without them the rules of the hook, `Hook("runs/demo", rules=[...])`, which
-are in run.json; without those, or with "all", all rules of the table. Of a run only rules of the table are
-loaded, by name: a run never supplies code. Plain functions; any thread.
+These are the rules that the user names. If there are none, they are the rules of the hook, `Hook("runs/demo",
+rules=[...])`, which are stored in run.json. If the hook has none either, or for "all", they are all rules of
+the table. A run can only name rules of the table: it never supplies code. Plain functions; any thread.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class RunRules:
 
     Attributes:
         rules: Instances.
-        asked: How many of them, the first ones, were named by the user or the hook. The others were added
-            because all rules run.
+        asked: Number of rules, the first ones, that the user or the hook named. The others were added because
+            all rules run.
         left_out: Rules that the run names but that cannot be used, with the reason.
     """
 
@@ -42,9 +42,15 @@ class RunRules:
 
 
 def choose_rules(rules: Iterable[object] | str | None, sink: Sink) -> RunRules:
-    """The rules that check a run. rules: those that the user named; None if he named none.
+    """The rules that check a run.
 
-    Raises ConfigError for an unknown rule, and the errors of rules_of_run().
+    Args:
+        rules: The rules that the user named; None if there are none.
+        sink: The run.
+
+    Raises:
+        ConfigError: A rule is unknown.
+        SinkKeyError, RunCorrupt: See rules_of_run().
     """
     left_out: list[str] = []
     if rules is None:

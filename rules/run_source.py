@@ -173,7 +173,7 @@ class RunSource:
         return run_capture(self._collections.get(self._newest(), {}))
 
     def _newest(self) -> int:
-        """The attempt that is judged; of several, the newest."""
+        """The newest attempt that is judged."""
         if isinstance(self._attempt, int):
             return self._attempt
         return -1 if self._progress is None else self._progress.latest_attempt

@@ -1,13 +1,13 @@
 """Runner: judges a run once, or follows it while it is written.
 
-    run("runs/demo", [VanishingGradient()])                         what is there now
+    run("runs/demo", [VanishingGradient()])                         the steps that are there now
     run("runs/demo", ["vanishing_gradient:threshold=1e-6"])         the same, with a rule as text
-    run("runs/demo")                      by the rules that its hook was given, or else all that apply
-    run("runs/demo", "all")               by all rules that apply
+    run("runs/demo")                      the rules of the run's hook, or else all rules that apply
+    run("runs/demo", "all")               all rules that apply
     run("runs/demo", rules, live=True, actions=[RequestStop()])     until the first issue or the run's end
     run("runs/demo", rules, live=True, until_end=True)              until the run's end
 
-A run that has not begun is waited for. Each poll reads only what is new.
+While it follows, the runner waits for a run that has not begun. Each poll reads only new rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["EXIT_CODES", "Report", "follow", "run"]
 
 _log = logging.getLogger("tdcore.rules")
 
-# In order of precedence: the first status that some rule has decides.
+# In order of precedence: the first status in this list that a rule has decides.
 EXIT_CODES = (
     (Status.ISSUE, 1),
     (Status.ERROR, 3),
@@ -54,12 +54,18 @@ _FOLDED = frozenset({Status.NOT_EVALUABLE, Status.NOT_APPLICABLE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a set of rules says about one run.
+    """The verdicts of a set of rules on one run.
 
-    finished: the run has ended and all of it was judged. interrupted: the watch was ended from outside. rows:
-    captured tensors judged. problems: of actions, and of writing findings; none of them changes a verdict.
-    left_out: rules that the run was made with and that could not be taken, with the reason. not_recorded:
-    what the run's hook was asked for and has not recorded; it changes no verdict.
+    Attributes:
+        run: Folder or URL of the run.
+        verdicts: One verdict per rule.
+        finished: Whether the run has ended and all of it was judged.
+        interrupted: Whether the user interrupted the watch.
+        rows: Number of captured tensors that were judged.
+        problems: Failures of actions, and of writing findings. They do not change a verdict.
+        left_out: Rules of the run's hook that could not be loaded, with the reason.
+        not_recorded: Tensors that were requested from the run's hook and that it did not record. They do not
+            change a verdict.
     """
 
     run: str
@@ -80,17 +86,19 @@ class Report:
 
     @property
     def findings(self) -> list[Finding]:
-        """Findings of all rules (those kept), in order of attempts and steps."""
+        """The stored findings of all rules, in order of attempts and steps."""
         found = [finding for verdict in self.verdicts for finding in verdict.findings]
         return sorted(found, key=lambda finding: (finding.attempt, finding.step))
 
     @property
     def exit_code(self) -> int:
-        """0: every rule says no issue. 1: an issue. 3: not evaluable, an error, or a rule that was left out.
-        4: in progress, no issue so far.
+        """Exit code of `tdcore rules run`.
 
-        Of rules that nobody has named, those that cannot be evaluated or do not apply do not count, unless
-        there are no others.
+        0: no rule found an issue. 1: an issue. 3: not evaluable, an error, or a rule that was left out. 4: in
+        progress, no issue so far.
+
+        A rule that runs only because all rules run is ignored if it is not evaluable or does not apply,
+        unless all rules are such.
         """
         counted = [each for each in self.verdicts if each.asked or each.status not in _FOLDED]
         statuses = {verdict.status for verdict in counted or self.verdicts}
@@ -135,23 +143,39 @@ def run(
 ) -> Report:
     """Check a run with rules and return their verdicts.
 
-    trial: folder, URL or open Trial. rules: instances, classes (with their defaults) or text such as
-    "vanishing_gradient:threshold=1e-6"; None: those of the table that the run's hook was given, and where it
-    was given none, all that apply; "all": all that apply, besides others that are named. live: follow
-    the run while it is written, until the first issue or until it has ended. until_end: follow it to its end
-    whatever is found. attempt: None for the newest and those that follow, a number for that one, "all".
-    start_step, end_step: global steps that are judged, the end excluded (rules/step_range.py). ended: judge
-    the newest step too although no file records that the run has ended (its host died). write_findings: keep
-    findings/ in the run. poll_interval: between two looks; None: 0.3 s in a folder, a second in a bucket.
-    start_timeout: how long a run that has not begun is waited for when following; None: without limit.
-    timeout: how long to follow at all. on_findings: called with what
-    each look found. on_lacking: called, when following, with the verdict of a rule that cannot be evaluated
-    as the run is configured, once.
-    state: a file that keeps what was judged: a runner started again goes on there (rules/state.py).
-    KeyboardInterrupt ends the watch and gives the report so far, with interrupted set.
+    KeyboardInterrupt ends the watch. The report so far is returned, with `interrupted` set. While the runner
+    follows a run, it waits for storage that is temporarily unreachable.
 
-    Raises RunNotFound when there is no run (not following, or start_timeout over), RunCorrupt when it cannot
-    be read, SinkError when its place refuses. A place that is away for a while is waited for when following.
+    Args:
+        trial: Folder, URL or open Trial.
+        rules: Instances, classes (with their defaults) or text such as "vanishing_gradient:threshold=1e-6".
+            None: the rules of the run's hook, or all rules that apply if it has none. "all", alone or in the
+            list: all rules that apply.
+        live: Follow the run while it is written, until the first issue or until it has ended.
+        until_end: Follow the run until it has ended, also after an issue.
+        actions: Actions that get the findings.
+        attempt: None: the newest attempt and those after it. A number: this attempt. "all": all attempts.
+        start_step: First global step that is judged.
+        end_step: Global step after the last step that is judged; None: no end.
+        ended: Also judge the newest step, although no file records that the run has ended (its host died).
+        write_findings: Write the findings to findings/ in the run.
+        poll_interval: Time between two polls. None: 0.3 s for a folder, 1 s for a bucket.
+        start_timeout: How long to wait, when following, for a run that has not begun; None: without limit.
+        timeout: How long to follow; None: without limit.
+        max_findings: Number of findings that are stored per rule. All findings are counted.
+        on_findings: Called with the new findings of each poll, in this thread.
+        on_lacking: Called once, when following, with the verdict of each rule that cannot be evaluated with
+            the configuration of the run.
+        state: File with the progress. A runner that is started again continues there (rules/state.py).
+
+    Returns:
+        The verdict of each rule, with findings.
+
+    Raises:
+        RunNotFound: There is no run (when not following), or start_timeout has passed.
+        RunCorrupt: The run cannot be read.
+        SinkError: The storage refuses access.
+        ConfigError: A rule, action or argument is invalid.
     """
     source = RunSource(trial, attempt=attempt)
     sink = source.sink
@@ -172,7 +196,7 @@ def run(
             rules_of_run=rules is None and chosen.asked > 0,
         )
         engine.left_out, engine.asked = tuple(chosen.left_out), chosen.asked
-        for rule in instances:  # rules of the older kind look at the run themselves
+        for rule in instances:  # rules in the older form read the run themselves
             attach = getattr(rule, "attach", None)
             if attach is not None:
                 attach(source)
@@ -213,9 +237,17 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> Report:
-    """Step the engine until the run has ended, or until the first issue unless `until_end`. See `run`.
+    """Step the engine until the run has ended, or until the first issue unless `until_end`.
 
-    Findings of an earlier start count too. clock, wait: seconds; for tests.
+    Findings of an earlier start also count as issues. See `run` for the arguments.
+
+    Args:
+        engine: The engine.
+        source: The run.
+        until_end: See `run`, as for the following arguments.
+        state_file: Saves the progress.
+        clock: Monotonic seconds, for tests.
+        wait: Sleeps for a number of seconds, for tests.
     """
     start = clock()
     begun = False

@@ -14,7 +14,7 @@ lost. Findings from a time without actions are not passed on later. A rule of th
 step, but its own attributes start from their initial values. A lock keeps a second runner from using the
 file.
 
-The file may come from somebody else. Reading it creates only numbers, texts, containers, arrays and
+The file may come from another user. Reading it creates only numbers, texts, containers, arrays and
 dataclasses of rules, and runs no other code. Threads: belongs to one engine.
 """
 

@@ -1,10 +1,10 @@
-"""Sweep: many runs judged by the same rules, each on its own, in parallel.
+"""Sweep: checks many runs with the same rules, in parallel, each run independently.
 
     report = sweep("runs", ["vanishing_gradient", "exploding_tensor"])        processes of this machine
     report = sweep(["s3://bucket/a", "s3://bucket/b"], rules, engine="ray")   a cluster, by its own scheduler
 
-A run is one task. One that cannot be read, or whose task dies, is an entry with an error; the others go on.
-Processes are spawned, so a script that calls this needs the usual `if __name__ == "__main__":`.
+Each run is one task. If a run cannot be read, or its task dies, its entry has an error and the other runs
+continue. Processes are spawned, so a script that calls `sweep` needs the usual `if __name__ == "__main__":`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Place: TypeAlias = "str | os.PathLike[str]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReport:
-    """What the rules say about each run, in the order in which the runs were given."""
+    """The verdicts of a set of rules on many runs, in the order in which the runs were given."""
 
     entries: tuple[Entry, ...]
 
@@ -46,18 +46,18 @@ class SweepReport:
 
     @property
     def reports(self) -> list[Report]:
-        """Of the runs that could be judged."""
+        """Reports of the runs that could be judged."""
         return [entry.report for entry in self.entries if entry.report is not None]
 
     @property
     def exit_code(self) -> int:
-        """As of a run: that of the worst. A run that could not be judged counts as 3."""
+        """Exit code of the worst run, see Report.exit_code. A run that could not be judged counts as 3."""
         codes = {entry.exit_code for entry in self.entries}
         return next((code for _, code in EXIT_CODES if code in codes), 0)
 
     @property
     def summary(self) -> str:
-        """One line: how many runs there are, and how they stand."""
+        """One line with the number of runs and of each status."""
         counts = [
             (sum(entry.exit_code == 1 for entry in self.entries), "with issues"),
             (sum(entry.error != "" for entry in self.entries), "could not be judged"),
@@ -94,17 +94,24 @@ def sweep(
     max_findings: int = MAX_FINDINGS,
     on_run: Callable[[Entry], None] | None = None,
 ) -> SweepReport:
-    """Judges what there is of each run now, and returns all reports.
+    """Check the saved steps of many runs with rules, and return all reports.
 
-    places: see find_runs. rules: text as the command line takes it, instances that pickle can store, or
-    classes. engine: "processes" of this machine; "ray" or "dask", which run one task per run where they
-    please and need tdcore there (extras tdcore-capture[ray], [dask]); "serial", in this process. workers: at
-    most so many runs at a time; None: one for each CPU, or what the cluster has. cluster: the address of a
-    cluster, or a dask Client; None: the one this process is connected to, or else one of this machine for
-    the time of the call. attempt, ended, write_findings, max_findings: as for `run`. on_run: called with
-    each entry as it comes, in the order of arrival.
+    Args:
+        places: A run, a folder with runs, a pattern such as "runs/lr-*", or several of these; see find_runs.
+        rules: Text as on the command line, instances that pickle can store, or classes.
+        engine: "processes": processes of this machine. "ray" or "dask": one task per run on a cluster, whose
+            workers need tdcore (extras tdcore-capture[ray], tdcore-capture[dask]). "serial": this process.
+        workers: Maximum number of runs at a time. None: one per CPU, or the size of the cluster.
+        cluster: Address of a cluster, or a dask Client. None: the cluster that this process is connected to,
+            or else a cluster on this machine for the duration of the call.
+        attempt: See `run`.
+        ended: See `run`.
+        write_findings: See `run`.
+        max_findings: See `run`.
+        on_run: Called with each entry when it arrives, in order of arrival, in this thread.
 
-    Raises ConfigError for arguments, an engine that is not installed, and where there are no runs.
+    Raises:
+        ConfigError: An argument is invalid, the engine is not installed, or there are no runs.
     """
     if engine not in ENGINES:
         raise ConfigError(f"engine must be one of {', '.join(sorted(ENGINES))}, got {engine!r}")
@@ -130,10 +137,17 @@ def sweep(
 def find_runs(places: Place | Iterable[Place]) -> list[str]:
     """The runs that places name, each once, in order.
 
-    A place is a run; a folder or a prefix of a bucket with runs up to three levels below it; or a pattern of
-    folders or prefixes such as "runs/lr-*" or "s3://bucket/runs/lr-*" ("?" begins the options of a URL). One
-    that is given as it is and holds no run, or cannot be looked into, is kept, so that it is reported.
-    Raises ConfigError when there is nothing at all, SinkError for a pattern in a bucket that refuses.
+    A place that is no pattern and has no run, or cannot be read, is returned unchanged, so that it is
+    reported.
+
+    Args:
+        places: Each place is a run; or a folder or a prefix of a bucket with runs up to three levels below
+            it; or a pattern of folders or prefixes such as "runs/lr-*" or "s3://bucket/runs/lr-*" (in a URL,
+            "?" begins the options).
+
+    Raises:
+        ConfigError: There are no runs at all.
+        SinkError: The bucket of a pattern refuses access.
     """
     given = [places] if isinstance(places, (str, os.PathLike)) else list(places)
     found: dict[str, None] = {}
@@ -151,7 +165,7 @@ def find_runs(places: Place | Iterable[Place]) -> list[str]:
 
 
 def _matching_prefixes(url: str) -> list[str]:
-    """Runs in a bucket at or below the prefixes that the pattern matches, each part of it on its own."""
+    """Runs in a bucket at or below the prefixes that match the pattern, part by part."""
     base, mark, options = url.partition("?")
     bucket, _, pattern = base[len("s3://") :].partition("/")
     if glob.has_magic(bucket):
@@ -176,9 +190,9 @@ def _below(place: str) -> list[str]:
 
 
 def _checked(rules: Iterable[str | Rule | type[Rule]], *, sent: bool) -> Sequence[str | Rule | type[Rule]]:
-    """The rules as they go to the tasks; what cannot work is refused here rather than in each.
+    """The rules in the form that tasks get. Invalid rules are refused here, once, and not in each task.
 
-    sent: to other processes.
+    sent: whether the rules are sent to other processes.
     """
     chosen = list(rules)
     if not chosen:

@@ -1,8 +1,8 @@
-"""Where the tasks of a sweep run: in this process, in processes of this machine, on Ray or on Dask.
+"""Engines that run the tasks of a sweep: in this process, in processes of this machine, on Ray or on Dask.
 
 An engine is a function (task, places, workers, cluster) -> generator of (position of the place, Entry), in
-the order of arrival; closing it ends what it has started. Scheduling is theirs: Ray and Dask get one task per
-run. A worker that dies with a run is that run's error. Threads: the caller's.
+order of arrival. Closing the generator ends the tasks that it started. Ray and Dask get one task per run and
+schedule the tasks themselves. If a worker dies, the entry of its run has an error. Threads: the caller's.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Engine: TypeAlias = "Callable[[Task, list[str], int | None, Any], Entries]"
 
 
 def serial(task: Task, places: list[str], workers: int | None, cluster: Any) -> Entries:
-    """One after the other, here."""
+    """Run the tasks one after the other in this process."""
     _no_cluster("serial", cluster)
     for at, place in enumerate(places):
         yield at, task(place)
 
 
 def processes(task: Task, places: list[str], workers: int | None, cluster: Any) -> Entries:
-    """Spawned processes, which take one run after the other."""
+    """Run the tasks in spawned processes. Each process runs one task after the other."""
     _no_cluster("processes", cluster)
     number = min(workers or os.cpu_count() or 1, len(places))
     left = list(enumerate(places))
@@ -51,7 +51,7 @@ def processes(task: Task, places: list[str], workers: int | None, cluster: Any) 
                         entry = _entry(under_way[future][1], future.result)
                         yield under_way.pop(future)[0], entry
             except BrokenProcessPool:
-                pass  # one of those under way has killed its process: each again, alone
+                pass  # one of the running tasks has killed its process: repeat each of them alone
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -72,14 +72,14 @@ def _pool(number: int) -> ProcessPoolExecutor:
 
 
 def one_thread() -> None:
-    """There is a process for each CPU already."""
+    """Limit libraries to one thread, because there is a process for each CPU already."""
     import pyarrow as pa
 
     pa.set_cpu_count(1)
 
 
 def ray(task: Task, places: list[str], workers: int | None, cluster: Any) -> Entries:
-    """Tasks of Ray, one CPU each."""
+    """Run the tasks on Ray, with one CPU each."""
     ray = _module("ray", "ray")
     own = not ray.is_initialized()
     address = cluster or os.environ.get("RAY_ADDRESS") or "local"
@@ -106,14 +106,14 @@ def ray(task: Task, places: list[str], workers: int | None, cluster: Any) -> Ent
                 at, place = under_way.pop(reference)
                 yield at, _entry(place, partial(ray.get, reference))
     finally:
-        for reference in under_way:  # the caller gave up
+        for reference in under_way:  # the caller has closed the generator
             ray.cancel(reference)
         if own:
             ray.shutdown()
 
 
 def dask(task: Task, places: list[str], workers: int | None, cluster: Any) -> Entries:
-    """Futures of Dask's distributed scheduler."""
+    """Run the tasks on Dask's distributed scheduler."""
     distributed = _module("distributed", "dask")
     own = not isinstance(cluster, distributed.Client)
     client = _dask_client(distributed, cluster, workers, len(places)) if own else cluster
@@ -140,7 +140,7 @@ def dask(task: Task, places: list[str], workers: int | None, cluster: Any) -> En
 
 
 def _dask_client(distributed: Any, cluster: Any, workers: int | None, places: int) -> Any:
-    """The client that is there, one of the cluster at an address, or one of processes of this machine."""
+    """The current client; or a client of the cluster at an address; or of a new cluster on this machine."""
     if cluster is not None:
         return distributed.Client(cluster, set_as_default=False)
     known = _known_client(distributed)
@@ -161,14 +161,14 @@ def _known_client(distributed: Any) -> Any:
 
 
 def _judge(task: Task, place: str) -> Entry:
-    """The task as a function of a module, which clusters send by name."""
+    """Run the task. It is a function of a module because clusters send functions by name."""
     return task(place)
 
 
 def _entry(place: str, result: Callable[[], Entry]) -> Entry:
     try:
         return result()
-    except BrokenProcessPool:  # not of this run alone
+    except BrokenProcessPool:  # may be the fault of another run
         raise
     except Exception as error:  # a worker of the cluster that died, a task or a report that cannot be sent
         return Entry(place=place, error=f"{type(error).__name__}: {error}".splitlines()[0])
@@ -177,7 +177,7 @@ def _entry(place: str, result: Callable[[], Entry]) -> Entry:
 def _module(name: str, extra: str) -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of what they import
+            warnings.simplefilter("ignore", DeprecationWarning)  # warnings of their imports
             return importlib.import_module(name)
     except ImportError as error:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""One task of a sweep: one run judged, whatever happens; what travels to a worker and back.
+"""Task and Entry: one task of a sweep, and its result. Both are sent between processes.
 
 Plain values that pickle can store. A task may run in any process that has tdcore.
 """
@@ -18,7 +18,7 @@ __all__ = ["Entry", "Task"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What came of one run: its report, or why there is none."""
+    """Result of one run of a sweep: its report, or the reason why there is none."""
 
     place: str
     report: Report | None = None
@@ -29,7 +29,7 @@ class Entry:
 
     @property
     def exit_code(self) -> int:
-        """Of the report; 3 without one."""
+        """Exit code of the report; 3 without a report."""
         return 3 if self.report is None else self.report.exit_code
 
     def to_json(self) -> dict[str, object]:
@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What to do with each run. rules: text stays text, so that files of rules are loaded where it runs."""
+    """Checks one run. rules: text is not converted, so that files of rules are loaded where the task runs."""
 
     rules: Sequence[str | Rule | type[Rule]]
     attempt: int | str | None
@@ -49,7 +49,7 @@ class Task:
     max_findings: int
 
     def __call__(self, place: str) -> Entry:
-        """Judges the run. Never raises for what the run or the rules do."""
+        """Check the run at `place`. An exception of the run or of a rule becomes an Entry with an error."""
         try:
             report = run(
                 place,

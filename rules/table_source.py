@@ -1,4 +1,4 @@
-"""TableSource: index rows as a table instead of a run, for rules of the user's own and for tests.
+"""TableSource: a source of rows from a table instead of a run, to test rules.
 
 Threads: a source belongs to one engine.
 """

@@ -1,7 +1,4 @@
-"""Trace:
-
-a small run in memory, written down row by row. For the cases of rules, their documentation and tests.
-"""
+"""Trace: a small run in memory, built row by row, for the cases of rules, their documentation and tests."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from tdcore.rules.window import Members
 
 __all__ = ["Trace"]
 
-# Of the types that have subnormal numbers.
+# Smallest normal numbers of the types that have subnormal numbers.
 _SMALLEST_NORMAL = {
     "F64": 2.0**-1022, "F32": 2.0**-126, "BF16": 2.0**-126, "F16": 2.0**-14, "F8_E4M3": 2.0**-6,
     "F8_E5M2": 2.0**-14,
@@ -28,10 +25,14 @@ _SMALLEST_NORMAL = {
 
 @dataclass(slots=True, kw_only=True)
 class Trace:
-    """Rows as the index would hold them, with statistics computed from the values given.
+    """Rows in the form of the index, with statistics that are computed from the given values.
 
-    collections: name -> names of its tensors. `add` one captured tensor after the other, in order of
-    execution.
+    `add` captured tensors one after the other, in order of execution.
+
+    Attributes:
+        collections: Name -> names of its tensors.
+        rows: The rows.
+        payloads: Row number -> values.
     """
 
     collections: dict[str, list[str]] = field(default_factory=dict)
@@ -59,10 +60,20 @@ class Trace:
         dtype: str = "F32",
         shard: dict[str, Any] | None = None,
     ) -> Trace:
-        """Adds one row and returns the trace.
+        """Add one row, and return the trace.
 
-        values: None for a tensor that had no value (absent or skipped). dtype: as the index is to name it.
-        shard: which part of a tensor it is, as the index has it.
+        Most arguments are columns of the index; see docs/format.md.
+
+        Args:
+            step: Global step.
+            name: Name of the tensor.
+            kind: Kind of tensor, such as "gradient".
+            values: The values; None for a tensor without a value (absent or skipped).
+            mode_step: Step of the mode; None: as `step`.
+            payload: Whether the values are saved.
+            statistics: Whether the statistics are saved.
+            dtype: Name of the type in the index.
+            shard: Position of the part in a sharded tensor, in the form of the index.
         """
         row: dict[str, Any] = {
             "attempt": attempt,
@@ -107,7 +118,7 @@ class Trace:
         return pa.Table.from_pylist(self.rows, schema=layout.index_schema())
 
     def source(self) -> TableSource:
-        """As what an engine reads."""
+        """The trace as a source for an engine."""
         members = {name: Members(tensor_names=frozenset(names)) for name, names in self.collections.items()}
         return TableSource(self.table(), payloads=self.payloads, collections=members)
 

@@ -27,7 +27,7 @@ _LEFT_OUT = f"see the note {layout.LEFT_OUT_NOTE!r}"
 
 @dataclass(slots=True, kw_only=True)
 class SeenRows:
-    """What the rows of a run were so far: their number, kinds, and classes of modules with outputs."""
+    """Summary of the rows of a run so far: their number, kinds, and classes of modules with outputs."""
 
     rows: int = 0
     kinds: set[str] = field(default_factory=set)
@@ -106,7 +106,7 @@ def _left_out_names(run: RuleRun, source: Source) -> int:
         return 0
     try:
         return found.of_kinds(run.rule.needs().kinds)
-    except Exception:  # a rule may be anybody's code; its own verdict has the error
+    except Exception:  # a rule may be a user's code; its own verdict has the error
         return found.names
 
 

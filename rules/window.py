@@ -1,8 +1,8 @@
-"""Window: the rows of complete steps that a rule looks at in one call, as columns.
+"""Window: the rows of complete steps that a rule gets in one call, as columns.
 
-Built for whole-table judgement: masks over all rows at once, regular expressions tested once per distinct
-name; what all rules ask for is made once, and read-only. A Window belongs to one rule, one call and one
-thread. It reads payloads on demand and changes nothing but its own counts of what was judged.
+Rules work on whole tables: they use masks over all rows, and a regular expression is tested once per distinct
+name. Arrays that several rules use are computed once and are read-only. A Window belongs to one rule, one
+call and one thread. It reads payloads on demand. Only its counts of judged and missing rows change.
 """
 
 from __future__ import annotations
@@ -31,22 +31,25 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """Which tensors belong to a collection: those listed, and those whose name one of the patterns finds."""
+    """Members of a collection: the listed tensors, and the tensors whose names one of the patterns finds."""
 
     tensor_names: frozenset[str] = frozenset()
     include_regex: tuple[str, ...] = ()
     patterns: RunPatterns = field(default_factory=RunPatterns, repr=False, compare=False)
 
     def of(self, names: Sequence[str]) -> frozenset[str]:
-        """Those of the names that belong to it."""
+        """The names among `names` that belong to the collection."""
         listed = self.tensor_names.intersection(names)
         return listed | self.patterns.matching(self.include_regex, names)
 
 
 class Columns:
-    """The columns of one table of index rows as NumPy arrays, each converted once; shared by all rules.
+    """The columns of a table of index rows as NumPy arrays, shared by all rules.
 
-    table: rows with the columns of the index, parts of one tensor already merged.
+    Each column is converted once. The arrays are read-only.
+
+    Args:
+        table: Rows with the columns of the index. Parts of one tensor are already merged.
     """
 
     __slots__ = ("_cache", "_codes", "_shared", "table")
@@ -58,7 +61,7 @@ class Columns:
         self._shared: dict[tuple[object, ...], npt.NDArray[Any]] = {}
 
     def shared(self, key: tuple[object, ...], make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """What `make` gives, made once for all rules and from then on read-only. key: names it."""
+        """The result of `make`, computed once per `key` for all rules, and read-only."""
         if key not in self._shared:
             made = make()
             made.flags.writeable = False
@@ -66,7 +69,7 @@ class Columns:
         return self._shared[key]
 
     def floats(self, name: str) -> Floats:
-        """A number column as float64; NaN where it is null."""
+        """A number column as float64; null becomes NaN."""
         key = "f:" + name
         if key not in self._cache:
             column = self.table.column(name)
@@ -76,7 +79,7 @@ class Columns:
         return self._cache[key]
 
     def ints(self, name: str) -> Ints:
-        """An integer column as int64; 0 where it is null."""
+        """An integer column as int64; null becomes 0."""
         key = "i:" + name
         if key not in self._cache:
             column = self.table.column(name)
@@ -87,10 +90,10 @@ class Columns:
 
     @property
     def own_steps(self) -> Ints:
-        """Global steps as each worker counts its own: what comes later on a worker has a higher number.
+        """Global steps in each worker's own numbers, which grow with time on that worker.
 
-        The column `step` has the numbers of the first worker by rank instead, which may have another order
-        than the steps of another worker.
+        The column `step` has the numbers of the first worker by rank instead. Their order may differ from the
+        order of another worker's steps.
         """
         return self.ints("own_step" if "own_step" in self.table.column_names else "step")
 
@@ -106,9 +109,9 @@ class Columns:
         return self._cache[key]
 
     def codes(self, name: str) -> tuple[Ints, list[str | None]]:
-        """A text column as (position in the list of distinct texts, that list);
+        """A text column as (position of each row's text in a list of distinct texts, that list).
 
-        nulls are None, the last entry.
+        Null becomes None, the last entry of the list.
         """
         if name not in self._codes:
             column = self.table.column(name)
@@ -131,7 +134,7 @@ class Columns:
         return [text for text in self.codes(name)[1] if text is not None]
 
     def where(self, name: str, test: Callable[[str], bool]) -> Mask:
-        """Rows whose text in column `name` passes `test`, which is called once per distinct text.
+        """Mask of the rows whose text in column `name` passes `test`, which is called once per distinct text.
 
         Null never passes.
         """
@@ -140,25 +143,31 @@ class Columns:
         return passes[codes]
 
     def histograms(self, rows: Ints) -> Histograms:
-        """How magnitudes are spread in these rows; needs the columns log2_first and log2_counts."""
+        """Histograms of the magnitudes of these rows; needs the columns log2_first and log2_counts."""
         return Histograms.of(self.table, rows)
 
     def text(self, name: str, row: int) -> str:
-        """The text at one row; "" where it is null."""
+        """The text at one row; null becomes ""."""
         codes, texts = self.codes(name)
         return texts[int(codes[row])] or ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What one rule sees in one call of `check`.
+    """Rows and context of one call of a rule's `check`.
 
-    columns: the rows. memory: the rule's own, kept by the engine from call to call; values that pickle can
-    store. ended: the (attempt, worker) pairs that will get no more rows after these; the window that says so
-    may be empty. members: finds the members of a collection, None when the run has none of that name.
-    room: how many findings will still be kept. now_ns: time of day of this look, as `time_ns` of rows.
-    run_patterns: searches with the rule's patterns where the run brought the rule; None: the user did.
-    payload: reads the values of one row as an array; raises tdcore.errors.RunError where there are none.
+    Attributes:
+        columns: The rows.
+        memory: The rule's own values, which the engine keeps from call to call. pickle must be able to store
+            them.
+        ended: (attempt, worker) pairs that get no rows after these. A window with such pairs may be empty.
+        members: Returns the members of a collection; None if the run has no collection of that name.
+        payload: Reads the values of one row as an array; raises tdcore.errors.RunError if there are none.
+        room: Number of further findings that will be stored.
+        now_ns: Time of day of this poll, like `time_ns` of rows.
+        coverage: Counts of judged and missing rows.
+        run_patterns: Compiles the rule's patterns with limits if the rule was named by the run; None if the
+            user named it.
     """
 
     columns: Columns
@@ -171,7 +180,7 @@ class Window:
     coverage: Coverage = field(default_factory=lambda: Coverage())
     run_patterns: RunPatterns | None = None
 
-    # What rows there are.
+    # Selection of rows.
     # -------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -179,13 +188,13 @@ class Window:
 
     @property
     def ok(self) -> Mask:
-        """Rows that hold a value: not absent, not skipped."""
+        """Mask of the rows that have a value, that is, rows that are neither absent nor skipped."""
         columns = self.columns
         return columns.shared(("ok",), lambda: columns.where("status", lambda text: text in ("ok", "lost")))
 
     @property
     def counted(self) -> Mask:
-        """Rows with statistics."""
+        """Mask of the rows with statistics."""
         return self.columns.present("count")
 
     @property
@@ -199,19 +208,19 @@ class Window:
 
     @property
     def additive_masks(self) -> Mask:
-        """Inputs that hold nothing but 0 and -Inf: attention masks, which are so on purpose."""
+        """Mask of inputs that contain only 0 and -Inf. These are attention masks and no fault."""
         floats = self.columns.floats
         others = floats("nan_count") + floats("pos_inf_count")
         masks: Mask = (floats("neg_inf_count") > 0) & (others == 0) & (floats("abs_max") == 0)
         return masks & self.kind("input")
 
     def kind(self, *kinds: str) -> Mask:
-        """Rows of tensors of these kinds, such as "gradient"."""
+        """Mask of the rows of tensors of these kinds, such as "gradient"."""
         columns = self.columns
         return columns.shared(("kind", kinds), lambda: columns.where("kind", lambda kind: kind in kinds))
 
     def named(self, patterns: Iterable[str]) -> Mask:
-        """Rows whose tensor name one of the regular expressions finds: re.search, case-sensitive."""
+        """Mask of the rows whose tensor name matches one of the regular expressions (re.search)."""
         wanted = tuple(patterns)
         return self.columns.shared(("named", wanted), lambda: self._named(wanted))
 
@@ -232,7 +241,7 @@ class Window:
         return self.columns.where("name", found.__contains__)
 
     def in_collections(self, collections: Iterable[str]) -> Mask:
-        """Rows of tensors that belong to one of the collections. "all" is everything."""
+        """Mask of the rows of tensors in one of the collections. The collection "all" has every tensor."""
         names = tuple(collections)
         return self.columns.shared(("collections", names), lambda: self._in_collections(names))
 
@@ -251,31 +260,32 @@ class Window:
         return mask
 
     def selected(self, collections: Iterable[str], patterns: Iterable[str]) -> Mask:
-        """Union of `in_collections` and `named`; everything when both are empty."""
+        """Union of `in_collections` and `named`; all rows if both arguments are empty."""
         collections, patterns = tuple(collections), tuple(patterns)
         if not collections and not patterns:
             return np.ones(len(self), dtype=np.bool_)
         return self.in_collections(collections) | self.named(patterns)
 
-    # What the rule says about them.
+    # Results of the rule.
     # ---------------------------------------------------------------------------
 
     def judged(self, rows: int) -> None:
-        """Counts rows that the rule could decide on, whatever it decided."""
+        """Count rows that the rule has judged, with or without a finding."""
         self.coverage.judged += rows
 
     def missing(self, why: str, rows: int) -> None:
-        """Counts rows that the rule wanted and could not judge.
+        """Count rows that the rule needs and could not judge.
 
-        why: what they lack, same words for the same lack.
+        why: the reason. Use the same text for the same reason.
         """
         if rows:
             self.coverage.missing[why] = self.coverage.missing.get(why, 0) + rows
 
     def listed(self, rows: Ints) -> list[int]:
-        """The first of the rows to report, as many as will be kept; the others are only counted.
+        """The first of the rows to report, as many as will be stored. The others are only counted.
 
-        For rules that may report very many: making a Finding of each would take longer than judging.
+        Use this method in rules that may report very many rows, because to create a Finding for each row
+        takes longer than to judge the rows.
         """
         self.coverage.unlisted += max(0, len(rows) - self.room)
         found: list[int] = rows[: self.room].tolist()
@@ -284,7 +294,15 @@ class Window:
     def finding(
         self, rule: Rule, row: int, *, numbers: Mapping[str, float | int | str], why: str, do: str
     ) -> Finding:
-        """A finding of `rule` about the tensor and step of one row."""
+        """Create a finding of `rule` about the tensor and step of one row.
+
+        Args:
+            rule: The rule.
+            row: The row.
+            numbers: Measured values and their limits, by name.
+            why: One sentence with the numbers.
+            do: Advice.
+        """
         columns = self.columns
         return Finding(
             rule=type(rule).__name__,
@@ -301,7 +319,7 @@ class Window:
         )
 
     def layer(self, row: int) -> tuple[int, str, str, str, int]:
-        """What one row shares with the same tensor at other steps: attempt, worker, mode, name, call."""
+        """Identity of a row's tensor, equal at all steps: attempt, worker, mode, name, call."""
         columns = self.columns
         worker, mode, name = (columns.text(each, row) for each in ("worker", "mode", "name"))
         return (int(columns.ints("attempt")[row]), worker, mode, name, int(columns.ints("call")[row]))
@@ -316,15 +334,15 @@ class Window:
 
 @dataclass(slots=True, kw_only=True)
 class Coverage:
-    """What a rule could judge so far. Written by the rule through its Window, read by the engine."""
+    """Counts of judged rows. A rule changes them through its Window; the engine reads them."""
 
     judged: int = 0
-    unlisted: int = 0  # findings that were counted but not made
+    unlisted: int = 0  # findings that were counted without an object
     missing: dict[str, int] = field(default_factory=dict)
 
 
-# Built-in collections that hold one kind of tensor, so that they are known even before collections.json is.
-# Their patterns select among that kind only, so names alone would take in too much.
+# Built-in collections with one kind of tensor. Their members are known even before collections.json is
+# written. Their patterns select among that kind only, so a selection by name alone would be too large.
 KIND_OF_COLLECTION = {
     "weights": "weight",
     "biases": "bias",
@@ -340,7 +358,7 @@ KIND_OF_COLLECTION = {
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """A compiled regular expression; ConfigError says which one is wrong and where."""
+    """Compile a regular expression. Raises ConfigError with the pattern and the position of the error."""
     try:
         return re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Collection": "tdcore.config.collection",
     "CollectionKeys": "tdcore.config.built_in_collections",
-    "CollectionManager": "tdcore.config.collection",
+    "CollectionManager": "tdcore.config.collection_manager",
     "Hook": "tdcore.hooks.pytorch",
     "IndexReaderException": "tdcore.errors:RunCorrupt",
     "InsufficientInformationForRuleInvocation": "tdcore.errors",

@@ -47,6 +47,11 @@ def test_what_a_file_leaves_out_is_as_in_a_hook(tmp_path: Path) -> None:
     assert load(tmp_path, "") == HookConfig(out_dir="runs/given")
 
 
+def test_a_setting_that_is_left_empty_is_the_default(tmp_path: Path) -> None:
+    config = load(tmp_path, "{reduction_config: {norms: , save_raw_tensor: }, collections: , rules: }")
+    assert config == HookConfig(out_dir="runs/given", reduction_config=td.ReductionConfig())
+
+
 def test_the_older_form_is_read_and_needs_no_place(tmp_path: Path) -> None:
     document = {"HookParameters": {"save_interval": "3"}, "CollectionConfigurations": []}
     config = load(tmp_path, json.dumps(document), "hook.json")

@@ -1,7 +1,4 @@
-"""For each rule of the table one trace on which it fires and one on which it stays quiet.
-
-Used by docs and tests.
-"""
+"""Cases: for each rule a trace with a finding, and a trace without one. Used by docs and tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Case: a trace, a rule and what the rule must find in it."""
+"""Case: a trace, a rule, and the findings that are expected."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ __all__ = ["Case"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """story:
+    """A trace with the expected findings of a rule.
 
-    what the trace is, in a sentence. found: (global step, tensor) of each finding expected, in order.
+    Attributes:
+        story: Description of the trace, one sentence.
+        found: (global step, tensor) of each expected finding, in order.
     """
 
     story: str

@@ -12,7 +12,7 @@ __all__ = ["FIRES", "QUIET"]
 
 
 def _images(shift: float) -> Trace:
-    """Ten batches of 64 images with three channels, the last of which is shifted."""
+    """Ten batches of 64 images with three channels. The last channel is shifted."""
     random = np.random.default_rng(0)
     trace = Trace()
     for step in range(10):

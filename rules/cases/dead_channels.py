@@ -14,7 +14,7 @@ NAME = "Net_conv_output_0"
 
 
 def _outputs(dead: int) -> Trace:
-    """Outputs of a convolution with 20 channels for 8 inputs; the first ones are their bias everywhere."""
+    """Outputs of a convolution with 20 channels for 8 inputs; the first `dead` channels are constant."""
     values = np.random.default_rng(0).normal(0.0, 1.0, (8, 20, 4, 4))
     values[:, :dead] = 0.1
     trace = Trace()

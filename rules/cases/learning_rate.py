@@ -12,7 +12,7 @@ __all__ = ["FIRES", "QUIET"]
 
 
 def _weights(ratio: float) -> Trace:
-    """Twelve steps, each of which changes a weight by this share of its size, and a loss that stands."""
+    """Twelve steps with a constant loss. Each step changes a weight by `ratio` times its size."""
     trace = Trace()
     values = np.linspace(-1, 1, 16)
     for step in range(12):

@@ -14,7 +14,7 @@ TOKENS = "Net_embedding_input_0"
 
 
 def _tokens(*padding: int) -> Trace:
-    """Batches of 8 sequences of 20 ids, of which so many at the end are 0."""
+    """Batches of 8 sequences of 20 ids. The last `padding` ids of each sequence are 0."""
     trace = Trace()
     for step, number in enumerate(padding):
         ids = np.tile(np.arange(1, 21), (8, 1))

@@ -14,7 +14,7 @@ LOSS = "CrossEntropyLoss_output_0"
 
 
 def _epochs(number: int) -> Trace:
-    """Epochs of ten training steps and one validation step; both losses fall for five epochs, then stand."""
+    """Epochs of ten training steps and one validation step. Both losses fall for five epochs only."""
     noise = np.random.default_rng(0).normal(0.0, 0.01, 10 * number)
     trace = Trace()
     for epoch in range(number):

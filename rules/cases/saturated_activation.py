@@ -14,7 +14,7 @@ NAME = "Net_act_input_0"
 
 
 def _inputs(saturated: int) -> Trace:
-    """Inputs of a tanh layer of 10 units for 32 samples; the saturated ones get inputs around +-20."""
+    """Inputs of a tanh layer of 10 units for 32 samples; saturated units get inputs around +-20."""
     values = np.random.default_rng(0).normal(0.0, 1.0, (32, 10))
     values[:, :saturated] += np.where(np.arange(32) % 2, 20.0, -20.0)[:, np.newaxis]
     trace = Trace()

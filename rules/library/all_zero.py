@@ -24,34 +24,34 @@ class AllZero:
     """Tensors whose elements are all, or nearly all, exactly zero.
 
     What it does:
-        Counts the zeros of every saved weight and gradient, or of the tensors you name.
+        Counts the zeros of every saved weight and gradient, or of the tensors that you select.
 
     Why it matters:
-        A gradient of zeros means that a layer does not learn: it is cut off from the loss, or everything
-        behind it is dead. A weight of zeros passes nothing on, and its layer gets no gradient either.
+        If a gradient is zero, its layer does not learn: the layer is cut off from the loss, or all units
+        after it are dead. If a weight is zero, its layer outputs zeros and gets no gradient either.
 
     Decides by:
-        100 x zero_count / count >= threshold, from the statistics in the index; exact zeros, NaN and
-        infinities are not zero. Reported at the `patience`-th saved step in a row at which it holds, once
-        until it has ceased to hold. Not judged: tensors without elements and parameters without a gradient
-        (row `absent`).
+        100 x zero_count / count >= threshold, from the statistics in the index. Only exact zeros count; NaN
+        and infinities are not zero. A tensor is reported at the `patience`-th consecutive saved step at which
+        the condition holds, and not again until the condition has ceased to hold. Not judged: tensors without
+        elements, and parameters without a gradient (row `absent`).
 
     Parameters:
         collection_names: names of collections, or one string with commas.
         tensor_regex: regular expressions searched for in names, or one string with commas. Given with
             collection_names: the union. Neither: collections `weights` and `gradients`.
-        threshold: per cent of zeros from which a tensor is reported.
-        patience: saved steps in a row. The older rule is 1; with 2, weights that start at zero on purpose
-            (the last layer of a residual branch, low-rank adapters) and gradients that are zero because of
-            them are not reported if the next step moves them.
+        threshold: percentage of zeros from which a tensor is reported.
+        patience: number of consecutive saved steps. The older rule uses 1. With 2, weights that start at zero
+            on purpose (the last layer of a residual branch, low-rank adapters), and gradients that are zero
+            because of such weights, are not reported if the next step changes them.
 
     False alarms:
-        Experts or branches that a batch does not use. Masks, labels and sparse inputs, when collections are
-        named that hold them. A head that is trained later.
+        Experts or branches that a batch does not use. Masks, labels and sparse inputs, if you select
+        collections with such tensors. A head that is trained later.
 
     Do:
         Look for a detach(), a frozen or unused branch, a loss that does not depend on the layer, or dead
-        ReLUs before it (DeadRelu). Give weights that start at zero a random start.
+        ReLUs before the layer (DeadRelu). Initialise weights of zeros with random numbers.
 
     Source:
         I. Goodfellow, Y. Bengio, A. Courville, Deep Learning (2016), ch. 8.4.
@@ -72,11 +72,11 @@ class AllZero:
         require(self.patience >= 1, self, "patience", self.patience, "1 or more")
 
     def needs(self) -> Need:
-        """Statistics of the tensors it was pointed at."""
+        """Statistics of the selected tensors."""
         return need_of(self, _DEFAULT, interval=100, keep=STATISTICS, form="statistics")
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """One finding per tensor and stretch of steps of zeros."""
+        """One finding per tensor and series of consecutive steps with zeros."""
         judged = with_statistics(self, window, _DEFAULT) & (window.columns.ints("count") > 0)
         window.judged(int(np.sum(judged)))
         zeros, count = window.columns.floats("zero_count"), window.columns.floats("count")

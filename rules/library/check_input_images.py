@@ -20,9 +20,9 @@ from tdcore.rules.window import Columns, Mask, Window, compile_pattern
 
 __all__ = ["CheckInputImages"]
 
-_MODEL_INPUT = r"^(?!.*[Ll]oss)[A-Z]\w*_input_\d+$"  # the model goes by its class, losses by theirs
+_MODEL_INPUT = r"^(?!.*[Ll]oss)[A-Z]\w*_input_\d+$"  # inputs of the model, not of a loss
 _CONVOLUTION = re.compile(r"^(Lazy)?Conv2d$")
-_CHANNELS = (1, 3, 4)  # of a picture
+_CHANNELS = (1, 3, 4)  # numbers of channels of an image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,30 +30,30 @@ class CheckInputImages:
     """Input images whose mean is far from zero.
 
     What it does:
-        Takes the first images that the model is given and computes mean and standard deviation per channel.
+        Computes mean and standard deviation per channel of the first input images of the model.
 
     Why it matters:
-        Inputs far from zero drive all gradients of the first layer's weights the same way: training is slow
-        or unstable. Usually it means that the step that normalises was forgotten, or done twice.
+        Inputs far from zero give all gradients of the first layer's weights the same sign, so training is
+        slow or unstable. Usually the normalisation was forgotten, or applied twice.
 
     Decides by:
         |mean of a channel| over the first `threshold_samples` images > threshold_mean (strictly), per tensor
-        and worker; reported once, with the worst channel. The standard deviation is given in the numbers and
-        not judged. Judged are tensors of four axes: by default the inputs of the registered model and, where
-        these are not saved, the first input of a Conv2d in the order of execution; or those that `regex`
-        finds. It needs the values, and reads no more of them than it takes. A run with fewer images is not
-        judged.
+        and worker. It is reported once, with the worst channel. The standard deviation is in the numbers but
+        not judged. The rule judges tensors with four axes: by default the inputs of the registered model or,
+        if these are not saved, the first input of a Conv2d in the order of execution; or the tensors that
+        `regex` finds. The rule needs the values, and reads only as many images as it judges. A run with fewer
+        images is not judged.
 
     Parameters:
         threshold_mean: in units of the input.
-        threshold_samples: images to take.
+        threshold_samples: number of images that are judged.
         regex: regular expressions for tensors, or one string with commas. None: see above. The older default,
             `.*hybridsequential0_input_0`, fits one layout of one framework.
-        channel: axis of colours; 1 for (batch, channel, height, width), 3 or -1 when the channel is last.
+        channel: axis of the channels: 1 for (batch, channel, height, width), 3 or -1 for channels last.
 
     False alarms:
-        Inputs that are scaled to 0..1 on purpose in front of a normalisation layer. Pictures with very much
-        background (digits: a mean of 0.13 in 0..1). Spectrograms and other data that are no pictures.
+        Inputs that are scaled to 0..1 on purpose before a normalisation layer. Images with much background
+        (digits: a mean of 0.13 in 0..1). Spectrograms and other data that are not images.
 
     Do:
         Subtract the mean and divide by the standard deviation per channel, with the values of the training
@@ -116,12 +116,12 @@ class CheckInputImages:
                         state.images = self.threshold_samples
 
     def _is_first(self, columns: Columns, row: int, states: dict[str, _Images]) -> bool:
-        """Whether an input that was not seen before is to be looked at: none before it was of images."""
+        """Whether to judge a new input: only if no earlier input has images."""
         is_root = _is_of_root(columns.text("name", row), columns.text("origin", row))
         return is_root or not any(not state.other for state in states.values())
 
     def _fill(self, window: Window, rows: npt.NDArray[np.int64], state: _Images) -> Iterator[Finding]:
-        """Takes images from the rows of one tensor until there are enough."""
+        """Read images from the rows of one tensor until there are enough."""
         there = window.columns.present("nbytes")
         for row in rows.tolist():
             if there[row]:
@@ -132,7 +132,7 @@ class CheckInputImages:
                 return
 
     def _take(self, window: Window, row: int, state: _Images) -> Iterator[Finding]:
-        """Adds the images of one tensor; judges when there are enough."""
+        """Add the images of one tensor. Judge them when there are enough."""
         values = read_values(window, row, "input")
         if values is None:
             return
@@ -175,7 +175,7 @@ class CheckInputImages:
 
 @dataclass(slots=True, kw_only=True)
 class _Images:
-    """What was seen of one input. other: it holds no images."""
+    """Sums over the images of one input. other: whether the input has no images."""
 
     images: int = 0
     pixels: int = 0  # per channel
@@ -185,14 +185,14 @@ class _Images:
 
     @property
     def mean(self) -> npt.NDArray[np.float64]:
-        """Per channel."""
+        """Mean per channel."""
         assert self.total is not None
         found: npt.NDArray[np.float64] = self.total / self.pixels
         return found
 
     @property
     def std(self) -> npt.NDArray[np.float64]:
-        """Per channel, of all pixels."""
+        """Standard deviation per channel, over all pixels."""
         assert self.squares is not None
         with np.errstate(over="ignore", invalid="ignore"):
             variance = self.squares / self.pixels - self.mean**2
@@ -200,21 +200,21 @@ class _Images:
         return found
 
     def add(self, images: npt.NDArray[Any]) -> None:
-        """images: (image, channel, ...)."""
+        """Add images of shape (image, channel, ...)."""
         wide = images.astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             total, squares = wide.sum(axis=(0, 2, 3)), (wide**2).sum(axis=(0, 2, 3))
         if self.total is not None and self.squares is not None and self.total.size == total.size:
             total, squares = self.total + total, self.squares + squares
         elif self.total is not None:
-            self.images = self.pixels = 0  # another number of channels: counting begins anew
+            self.images = self.pixels = 0  # another number of channels: restart
         self.total, self.squares = total, squares
         self.images += images.shape[0]
         self.pixels += images.shape[0] * images.shape[2] * images.shape[3]
 
 
 def _is_of_root(name: str, origin: str) -> bool:
-    """Whether an input is that of the registered model, which bears the name of its class."""
+    """Whether an input belongs to the registered model, which has the name of its class."""
     kind = origin.rpartition(".")[2]
     return bool(kind) and bool(re.fullmatch(re.escape(kind) + r"_input_\d+", name))
 

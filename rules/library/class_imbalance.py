@@ -1,4 +1,4 @@
-"""TDC110: classes that are rare among the labels, or that the model does not learn."""
+"""TDC110: classes that are rare among the labels, or that the model does not learn to predict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tdcore.rules.window import Mask, Window, compile_pattern
 
 __all__ = ["ClassImbalance"]
 
-_CLASSES = 1 << 16  # with more of them labels are numbers of something else
+_CLASSES = 1 << 16  # with more classes the labels are other numbers
 _PER_CLASS = 50  # labels per class seen, on average, before counts of classes are compared
 _Ints = npt.NDArray[np.int64]
 
@@ -30,46 +30,46 @@ class ClassImbalance:
     """Classes with far fewer labels than others, or whose labels are mostly predicted wrong.
 
     What it does:
-        Counts the labels that the training is shown, class by class, and how often each class is predicted
-        wrong.
+        Counts the labels of each class, and how often each class is predicted wrong.
 
     Why it matters:
-        A model learns what pays: where one class is rare, answering with the frequent one is nearly always
-        right, and loss and accuracy look fine while the rare class is never found.
+        If one class is rare, a model that always predicts the frequent class is nearly always right. Loss and
+        accuracy then look good although the rare class is never predicted.
 
     Decides by:
-        Counts over the run so far, per worker and mode, whenever `samples` more labels were seen. Imbalance:
-        largest count / smallest count > threshold_imbalance (strictly), over the classes that occurred, once
-        there are 50 labels per such class on average, so that chance alone does not make the ratio; reported
-        once. Misprediction: within each such block of `samples` labels, share of a class's labels predicted
-        wrong > threshold_misprediction (strictly), while labels of the other classes are mispredicted at most
-        half as often (else it is the model that has not learned yet, not the class), in `patience` blocks in
-        a row; reported once per class until it is over. Classes with fewer than min_class_count labels in the
-        block are left out. Negative labels are ignored, as losses do; counts of more than 65536 classes are
-        not judged. It needs the values. compat=True is the older rule: counts however few, and one block in
-        which a class is mispredicted, whatever the others are.
+        Counts over the run so far, per worker and mode, after every block of `samples` labels. Imbalance:
+        largest count / smallest count > threshold_imbalance (strictly), over the classes that occurred. It is
+        judged when there are 50 labels per class on average, so that the ratio is not due to chance, and it
+        is reported once. Misprediction: in `patience` consecutive blocks, the share of a class's labels that
+        are predicted wrong > threshold_misprediction (strictly), while labels of the other classes are
+        predicted wrong at most half as often (otherwise the whole model has not learned yet). It is reported
+        once per class until it has ended. Classes with fewer than min_class_count labels in the block are
+        left out. Negative labels are ignored, as in losses. Counts of more than 65536 classes are not judged.
+        The rule needs the values. compat=True applies the older rule: it judges any number of labels, and one
+        block with a mispredicted class is enough, also if the other classes are mispredicted.
 
     Parameters:
         labels_regex: tensors with labels: class numbers (whole numbers of any type, bool), or one-hot.
-        predictions_regex: tensors with predictions: class numbers, scores with one axis more than the labels
-            (their largest wins), or probabilities of class 1 of two (0.5 cuts). Without any, counts alone are
-            judged.
+        predictions_regex: tensors with predictions: class numbers; scores with one axis more than the labels
+            (the largest score is the prediction); or probabilities of class 1 of two (threshold 0.5). Without
+            predictions only the counts are judged.
         threshold_imbalance: ratio of class counts that is tolerated.
         threshold_misprediction: share of wrong predictions of a class that is tolerated.
-        samples: labels to see before judging, and between two judgements.
-        argmax: True takes the last axis of labels and of predictions for classes (one-hot labels).
-        min_class_count: labels of a class in a block without which its predictions are not judged.
-        patience: blocks in a row.
-        compat: True is the older rule.
+        samples: number of labels in one block.
+        argmax: True: the last axis of labels and predictions is the axis of classes (one-hot labels).
+        min_class_count: minimum number of labels of a class in a block for its predictions to be judged.
+        patience: number of consecutive blocks.
+        compat: True applies the older rule.
 
     False alarms:
-        Labels that are rare in the world (fraud, faults): true, and perhaps accepted; raise the threshold.
-        A few saved steps estimate the sampler, not the data set: a sampler that balances hides imbalance.
+        Labels that are rare by nature (fraud, faults): the finding is true but may be accepted; raise the
+        threshold. A few saved steps describe the sampler, not the data set: a balancing sampler hides an
+        imbalance.
 
     Do:
-        Weight the loss by class or sample classes evenly, gather more of the rare class, and judge by recall
-        per class or average precision instead of accuracy. For losses of PyTorch their own inputs serve:
-        labels_regex=CrossEntropyLoss_input_1, predictions_regex=CrossEntropyLoss_input_0.
+        Weight the loss by class or sample classes evenly, collect more data of the rare class, and use recall
+        per class or average precision instead of accuracy. With PyTorch losses, use the inputs of the loss
+        module: labels_regex=CrossEntropyLoss_input_1, predictions_regex=CrossEntropyLoss_input_0.
 
     Source:
         H. He, E. A. Garcia, Learning from imbalanced data, IEEE TKDE 2009.
@@ -116,7 +116,7 @@ class ClassImbalance:
         )
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """One finding per imbalance, and per class that is predicted wrong for a while."""
+        """One finding per imbalance, and per class that is predicted wrong for `patience` blocks."""
         there = window.ok & window.columns.present("nbytes")
         labels = window.named(names_of(self.labels_regex)) & window.ok
         window.missing("labels saved without their values", int(np.sum(labels & ~there)))
@@ -132,7 +132,7 @@ class ClassImbalance:
                 state.seen = 0
 
     def _read(self, window: Window, row: int, partner: int) -> tuple[_Ints | None, _Ints | None]:
-        """The labels of a row and the predictions for them; None for what there is not."""
+        """The labels of a row and their predictions; None for missing ones."""
         try:
             ((_, values),) = window.read([row])
             if partner < 0:
@@ -232,18 +232,18 @@ class ClassImbalance:
 
 @dataclass(slots=True, kw_only=True)
 class _Seen:
-    """What the rule remembers of one worker and mode between windows."""
+    """State of the rule for one worker and mode, kept between windows."""
 
-    classes: PairTable = field(default_factory=PairTable)  # of labels, over the whole run
+    classes: PairTable = field(default_factory=PairTable)  # labels of the whole run
     block: PairTable = field(default_factory=PairTable)  # labels and predictions since the last judgement
     seen: int = 0  # labels since the last judgement
-    strikes: dict[int, int] = field(default_factory=dict)  # class -> blocks in a row
+    strikes: dict[int, int] = field(default_factory=dict)  # class -> number of consecutive blocks
     told_imbalance: bool = False
-    too_many: bool = False  # classes to be counted
+    too_many: bool = False  # more classes than can be counted
 
 
 def _why_not(error: Any) -> str:
-    """Why a row could not be judged, in the same words for the same lack."""
+    """Why a row could not be judged; the same text for the same reason."""
     if isinstance(error, RunError):
         return f"labels or predictions could not be read ({type(error).__name__})"
     return str(error)

@@ -1,4 +1,4 @@
-"""TDC111: a classifier that takes classes for each other."""
+"""TDC111: a classifier that confuses classes."""
 
 from __future__ import annotations
 
@@ -19,57 +19,59 @@ from tdcore.rules.window import Mask, Window
 
 __all__ = ["Confusion"]
 
-_PARTS = 4  # of a block; at the end of a run the newest one or two are judged
-_PROGRESS = 0.01  # accuracy by which a block must beat the best before it, to be progress
+_PARTS = 4  # parts of a block; at the end of a run the newest one or two parts are judged
+_PROGRESS = 0.01  # minimum increase of the best accuracy that counts as progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confusion:
-    """A confusion matrix with too little on its diagonal, or too much beside it.
+    """A confusion matrix with small shares on its diagonal, or large shares elsewhere.
 
     What it does:
         Fills a confusion matrix from saved labels and predictions and judges each class.
 
     Why it matters:
-        An accuracy of 95 % may hide two classes that the model cannot tell apart. Which ones they are says
-        where data, labels or features are missing.
+        An accuracy of 95 % may hide two classes that the model cannot distinguish. The names of these classes
+        show where data, labels or features are missing.
 
     Decides by:
-        C[l][p] = pairs with label l and prediction p, per worker and mode, in blocks of at least `samples`
-        pairs. By column (all pairs with prediction p): diagonal C[p][p] / column must be at least min_diag,
-        which is the precision of p, and each C[l][p] / column with l != p at most max_off_diag. By row the
-        same over all pairs with label l (recall). A cell is reported when it misses its limit by more than
-        `standard_errors` standard errors of a share of so many pairs, and its column or row holds at least
-        min_class_count pairs. A block is judged when the classifier does not get better any more (`patience`
-        blocks in a row without an accuracy 0.01 above the best before): a model that has not learned yet is
-        confused, and that is no finding. When the run has ended its newest pairs are judged, samples / 4 to
-        samples / 2 of them, or what there is. Reported is each cell once until a block is better. compat=True
-        is the older rule, to the letter: every block; diagonal C[i][i] / sum of the diagonal; no standard
-        errors. With two classes or more that diagonal always fails a min_diag of 0.9 somewhere.
+        C[l][p] = number of pairs with label l and prediction p, per worker and mode, in blocks of at least
+        `samples` pairs. With normalize="column" (all pairs with prediction p), the diagonal C[p][p] / column,
+        which is the precision of p, must be at least min_diag, and each C[l][p] / column with l != p must be
+        at most max_off_diag. With normalize="row" the same holds for all pairs with label l (recall). A cell
+        is reported if it misses its limit by more than `standard_errors` standard errors of a share of that
+        number of pairs, and its column or row has at least min_class_count pairs. A block is judged when the
+        classifier no longer improves (`patience` consecutive blocks without an accuracy 0.01 above the best
+        one before), because a model that has not learned yet confuses classes without a fault. When the run
+        has ended, its newest pairs are judged: samples / 4 to samples / 2 of them, or all if there are fewer.
+        Each cell is reported once until a block is better. compat=True applies the older rule literally:
+        every block is judged; the diagonal is C[i][i] / sum of the diagonal; there are no standard errors.
+        With two or more classes, some cell of that diagonal is always below a min_diag of 0.9.
 
     Parameters:
-        category_no: number of classes; labels or predictions beyond it are not judged. None: what occurs.
+        category_no: number of classes. Larger labels or predictions are not judged. None: all that occur.
         labels: name of the tensor with labels.
-        predictions: name of the tensor with predictions: classes, scores in one axis more (the largest
-            wins), or probabilities of class 1 of two (0.5 cuts).
-        labels_collection: collection whose tensors are labels, too.
-        predictions_collection: collection whose tensors are predictions, too.
+        predictions: name of the tensor with predictions: class numbers; scores with one axis more (the
+            largest score is the prediction); or probabilities of class 1 of two (threshold 0.5).
+        labels_collection: collection whose tensors are also labels.
+        predictions_collection: collection whose tensors are also predictions.
         min_diag: lower limit of the diagonal, a share.
         max_off_diag: upper limit of each other cell, a share.
         normalize: "column" or "row".
         samples: pairs in one block.
-        min_class_count: pairs in a column or row without which it is not judged.
-        standard_errors: by how many of them a limit must be missed; 0 takes each share as it is.
-        patience: blocks in a row without progress before one is judged while the run goes on; 0 judges every
-            block.
-        compat: True is the older rule.
+        min_class_count: minimum number of pairs in a column or row for it to be judged.
+        standard_errors: number of standard errors by which a limit must be missed; 0 compares the shares
+            directly.
+        patience: consecutive blocks without progress before a block is judged while the run continues;
+            0 judges every block.
+        compat: True applies the older rule.
 
     False alarms:
-        Tasks in which 90 % cannot be reached: set the limits by what the task allows. Labels with noise.
+        Tasks in which 90 % cannot be reached: set limits that the task allows. Labels with noise.
 
     Do:
-        Look at pairs of the two classes named: mislabelled data, classes that overlap, features that do not
-        tell them apart. Weight the loss, or add data of these classes.
+        Look at pairs of the two classes in the finding: mislabelled data, classes that overlap, features that
+        do not distinguish them. Weight the loss, or add data of these classes.
 
     Source:
         R. Kohavi, F. Provost, Glossary of terms, Machine Learning 30, 1998.
@@ -143,7 +145,7 @@ class Confusion:
         return found & window.ok
 
     def _take(self, window: Window, row: int, partner: int) -> Iterator[Finding]:
-        """Takes in one pair of tensors; judges when a block is full."""
+        """Add one pair of tensors. Judge the block if it is full."""
         try:
             (_, values), (_, scores) = window.read([row, partner])
             label, predicted = classes_of(values, scores, argmax=False)
@@ -180,7 +182,7 @@ class Confusion:
             yield from self._judge(window, place, state, block)
 
     def _last(self, window: Window, place: tuple[int, str, str], state: _Pairs) -> Iterator[Finding]:
-        """The run has ended: the newest pairs are judged; older ones are of a model that knew less."""
+        """Judge the newest pairs at the end of the run. Older pairs are of a model that had learned less."""
         table = state.block.merged(state.before) if self.compat else state.newest.merged(state.last)
         fresh = bool(state.block.total) or state.strikes < self.patience
         state.block, state.before, state.newest, state.last = (PairTable() for _ in range(4))
@@ -223,7 +225,7 @@ class Confusion:
         pairs: int,
         table: PairTable,
     ) -> Iterator[Finding]:
-        """A finding about one cell, unless it was told already."""
+        """A finding about one cell, unless the cell was reported already."""
         if (label, prediction) in state.told:
             return
         state.told.add((label, prediction))
@@ -262,7 +264,7 @@ class Confusion:
 
 @dataclass(slots=True, kw_only=True)
 class _Pairs:
-    """What the rule remembers of one worker and mode between windows. step, tensor: of the newest pairs."""
+    """State of the rule for one worker and mode, kept between windows. step, tensor: of the newest pairs."""
 
     block: PairTable = field(default_factory=PairTable)  # since the last judgement
     before: PairTable = field(default_factory=PairTable)  # the last full block
@@ -276,7 +278,7 @@ class _Pairs:
     tensor: str = ""
 
     def take(self, labels: Ints, predictions: Ints, *, part: int) -> None:
-        """Takes in pairs. part: so many of them make one of the parts."""
+        """Add pairs. part: number of pairs in one part of a block."""
         self.block.add(labels, predictions)
         self.newest.add(labels, predictions)
         if self.newest.total >= part:
@@ -284,6 +286,6 @@ class _Pairs:
 
 
 def _standard_error(share: npt.NDArray[np.float64], size: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Of a share among `size` pairs."""
+    """Standard error of a share among `size` pairs."""
     found: npt.NDArray[np.float64] = np.sqrt(np.clip(share * (1 - share), 0, None) / size)
     return found

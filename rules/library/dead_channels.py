@@ -1,4 +1,4 @@
-"""TDC127: channels of a layer that say nothing, or the same as another one."""
+"""TDC127: channels of a layer that are constant, or equal to another channel."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tdcore.rules.window import Floats, Mask, Window, compile_pattern
 __all__ = ["DeadChannels"]
 
 _WHAT = "output of a convolution or linear layer"
-_PLACES = 8192  # of each channel that are compared
-_BLOCK = 256  # channels whose distances to all others are held at once
+_PLACES = 8192  # number of values of each channel that are compared
+_BLOCK = 256  # channels whose distances to all others are in memory at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,33 +28,33 @@ class DeadChannels:
     """Convolutions and linear layers with channels that are constant, or copies of other channels.
 
     What it does:
-        Reads the saved outputs of convolutions and linear layers, and counts the channels that do not change
-        over the batch and those that are the same as another one.
+        Reads the saved outputs of convolutions and linear layers. Counts the channels that do not change over
+        the batch, and the channels that are equal to another channel.
 
     Why it matters:
-        Such channels cost as much as the others and add nothing: the layer is narrower than it looks.
-        Constant ones come from weights that are zero (a pruning mask, a broken checkpoint, too much weight
-        decay), copies from weights that started alike.
+        Such channels cost as much as other channels and add no information, so the layer has less capacity
+        than its size suggests. Constant channels come from weights of zeros (a pruning mask, a broken
+        checkpoint, too much weight decay). Equal channels come from weights that started equal.
 
     Decides by:
-        A channel is an index of axis 1 for convolutions (and other layers named by `tensor_regex` with 4 or 5
-        axes), of the last axis for linear layers; its values are taken over batch and space, up to 8192 of
-        them, evenly spread. Dead: largest - smallest <= tolerance x
-        largest magnitude. Duplicate: not dead, and the root mean square of its difference from an earlier
-        channel is <= tolerance x its standard deviation. Kind `dead`: 100 x dead / channels >
-        threshold_dead; kind `duplicate`: 100 x duplicates / channels > threshold_duplicate (both strictly),
-        per layer and saved step. Layers are found by module class (Conv1d, ConvTranspose2d, Linear, ...). It
-        needs the values themselves. Not judged: outputs with fewer than `min_values` values per channel, one
-        channel only, or values that are not finite. Channels that differ by a factor are no duplicates:
-        behind a single input all channels do.
+        A channel is an index of axis 1 for convolutions (and for other layers with 4 or 5 axes that
+        `tensor_regex` selects), and of the last axis for linear layers. Its values are those over batch and
+        space; at most 8192 evenly spaced values are compared. Dead: largest - smallest <= tolerance x largest
+        magnitude. Duplicate: not dead, and the root mean square of its difference from an earlier channel is
+        <= tolerance x its standard deviation. Kind `dead`: 100 x dead / channels > threshold_dead; kind
+        `duplicate`: 100 x duplicates / channels > threshold_duplicate (both strictly), per layer and saved
+        step. Layers are found by module class (Conv1d, ConvTranspose2d, Linear, ...). The rule needs the
+        values. Not judged: outputs with fewer than `min_values` values per channel, with one channel only, or
+        with values that are not finite. Channels that differ by a factor are not duplicates, because after a
+        single input all channels differ only by a factor.
 
     Parameters:
-        tensor_regex: names to look at instead; regular expressions, or one string with commas.
-        threshold_dead: per cent of dead channels above which a layer is reported.
-        threshold_duplicate: per cent of duplicate channels above which a layer is reported.
-        tolerance: relative difference that counts as none.
-        min_values: values that a channel must have.
-        channel_axis: the axis of channels, for layouts that the reading above does not fit.
+        tensor_regex: regular expressions for names of tensors to judge instead, or one string with commas.
+        threshold_dead: percentage of dead channels above which a layer is reported.
+        threshold_duplicate: percentage of duplicate channels above which a layer is reported.
+        tolerance: relative difference below which values count as equal.
+        min_values: minimum number of values of a channel.
+        channel_axis: the axis of channels, for layouts other than those above.
 
     False alarms:
         Channels that are padded to a round number. Networks pruned on purpose. A batch of one input repeated.
@@ -119,7 +119,7 @@ class DeadChannels:
                 yield from self._judge(window, row, values)
 
     def _channels(self, window: Window, row: int, convolution: Mask, linear: Mask) -> Floats | None:
-        """(channels, places) of one output; None, told to the window, where they cannot be judged."""
+        """Array (channels, places) of one output. If it cannot be judged, count the row and return None."""
         values = read_values(window, row, _WHAT)
         if values is None:
             return None

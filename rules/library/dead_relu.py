@@ -1,4 +1,4 @@
-"""TDC104: ReLU layers most of whose units never fire."""
+"""TDC104: ReLU layers with many units that are never active."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ class DeadRelu:
     """ReLU layers in which most units are dead: zero for (almost) every input of the batch.
 
     What it does:
-        Reads the saved outputs of ReLU layers and measures, per unit, for what share of the batch it is
-        active.
+        Reads the saved outputs of ReLU layers and measures, for each unit, the share of the batch for which
+        the unit is active.
 
     Why it matters:
-        A ReLU that is zero for every input has no gradient, so it never comes back: the layer has fewer units
-        than it was given, and no later step repairs it.
+        A ReLU that is zero for every input has no gradient, so it stays zero. The layer has fewer working
+        units than configured, and later steps do not repair this.
 
     Decides by:
         A unit is an index over all axes but the batch; for convolutions (4 or 5 axes: batch, channel, space)
         it is the channel, pooled over batch and space. activity = 100 x share of its values > 0. Dead:
-        activity < threshold_inactivity. Fires when 100 x dead units / units > threshold_layer (strictly), per
-        layer and saved step. It needs the values themselves: a layer that is 95 % zeros may be healthy and
-        sparse, or dead, and statistics look the same. They only spare reading layers with so few zeros that
-        they cannot fire. Layers are found by module class (ReLU, ReLU6) or by name.
+        activity < threshold_inactivity. The rule fires if 100 x dead units / units > threshold_layer
+        (strictly), per layer and saved step. It needs the values: a layer with 95 % zeros may be healthy and
+        sparse, or dead, with the same statistics. The statistics are used only to skip layers that have too
+        few zeros for a finding. Layers are found by module class (ReLU, ReLU6) or by name.
 
     Parameters:
         tensor_regex: regular expressions, or one string with commas. None: outputs of ReLU modules, and names
             with `relu_output` or `ReLU_output`.
-        threshold_inactivity: per cent of activity below which a unit is dead.
-        threshold_layer: per cent of dead units above which a layer is reported.
-        pool_steps: k pools activity over the last k saved steps of a layer before judging, for small batches.
-        unit_axis: the axis of units, for layouts that the reading above does not fit (transformers: -1).
+        threshold_inactivity: percentage of activity below which a unit is dead.
+        threshold_layer: percentage of dead units above which a layer is reported.
+        pool_steps: number of last saved steps of a layer whose activity is added up, for small batches.
+        unit_axis: the axis of units, for layouts other than those above (transformers: -1).
 
     False alarms:
         Small batches: with 8 samples a unit that fires for one input in 20 looks dead; use pool_steps.
@@ -120,7 +120,7 @@ class DeadRelu:
         return window.kind("output") & by_module | window.named(_OLDER_REGEX)
 
     def _cannot_fire(self, window: Window) -> Mask:
-        """Rows with too few zeros for more than threshold_layer of the units to be that inactive."""
+        """Mask of rows that have too few zeros for a finding."""
         floats = window.columns.floats
         clean = window.counted & (floats("min") >= 0) & (floats("nan_count") == 0) & (floats("count") > 0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -161,5 +161,5 @@ class DeadRelu:
 
 
 def _positive(values: npt.NDArray[Any]) -> Mask:
-    with np.errstate(invalid="ignore"):  # NaN is not
+    with np.errstate(invalid="ignore"):  # NaN is not active
         return np.asarray(values > 0)

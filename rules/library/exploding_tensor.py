@@ -21,35 +21,35 @@ class ExplodingTensor:
     """Tensors that hold NaN or infinite values.
 
     What it does:
-        Looks at every saved tensor, or those you name, and reports each that holds a NaN or an infinity.
+        Reports each saved tensor that contains NaN or infinity; of all tensors, or of those that you select.
 
     Why it matters:
         One non-finite value spreads through the next layers and, through the optimizer, into all weights
-        within a step or two. From then on every step is wasted, and the checkpoints hold nothing of use.
+        within a step or two. All later steps are wasted, and all later checkpoints are useless.
 
     Decides by:
         nan_count + pos_inf_count + neg_inf_count > 0 per tensor and step, from the statistics in the index;
-        nan_count > 0 alone with `only_nan`. Not reported: inputs of modules that hold nothing but 0 and -Inf,
-        which are attention masks. Findings come in order of execution, so the first names where the trouble
-        began among what was saved. compat=True is the older rule, which reports masks too.
+        with `only_nan`, nan_count > 0. Not reported: inputs of modules that contain only 0 and -Inf, because
+        these are attention masks. Findings are in order of execution, so the first finding is the first saved
+        tensor with a non-finite value. compat=True applies the older rule, which also reports masks.
 
     Parameters:
         collection_names: names of collections, or one string with commas.
         tensor_regex: regular expressions searched for in names, or one string with commas. Given with
             collection_names: the union. Neither: every saved tensor.
-        only_nan: True judges NaN alone.
-        compat: True reports attention masks too.
+        only_nan: True judges NaN only.
+        compat: True also reports attention masks.
 
     False alarms:
-        Outputs in which some values are -Inf on purpose (attention scores, logits of what is not allowed);
-        metrics that are undefined before their first batch. Leave such tensors out with `tensor_regex`, or
-        use `only_nan`. Under a gradient scaler, single steps with infinite gradients are normal: the scaler
+        Outputs in which some values are -Inf on purpose (attention scores, logits of forbidden tokens).
+        Metrics that are undefined before their first batch. Leave such tensors out with `tensor_regex`, or
+        use `only_nan`. With a gradient scaler, single steps with infinite gradients are normal: the scaler
         skips them.
 
     Do:
-        Lower the learning rate, clip gradients, or warm up. Look at the first finding of the first step: a
-        loss or activation before any gradient points to the input or to a log, division or square root in the
-        forward pass; a gradient first points to the backward pass; fp16 points to the loss scale.
+        Lower the learning rate, clip gradients, or warm up. Look at the first finding of the first step. If
+        it is a loss or an activation, check the input, and each log, division and square root in the forward
+        pass. If it is a gradient, check the backward pass. With fp16, check the loss scale.
 
     Source:
         R. Pascanu, T. Mikolov, Y. Bengio, On the difficulty of training recurrent neural networks, ICML 2013.
@@ -67,7 +67,7 @@ class ExplodingTensor:
             compile_pattern(pattern)
 
     def needs(self) -> Need:
-        """Statistics of the tensors it was pointed at."""
+        """Statistics of the selected tensors."""
         scope = [f"collection {name!r}" for name in names_of(self.collection_names)]
         scope += [f"tensors matching {pattern!r}" for pattern in names_of(self.tensor_regex)]
         return Need(

@@ -1,4 +1,4 @@
-"""TDC116: an ensemble of trees that leans on a few features."""
+"""TDC116: an ensemble of trees that depends on a few features."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ __all__ = ["FeatureImportanceOverweight"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureImportanceOverweight:
-    """A few features that carry almost all importance.
+    """A few features that have almost all of the importance.
 
     What it does:
-        Adds up the importances of the `nfeatures` largest features of a step, as a share of all.
+        Computes the share of the `nfeatures` most important features in the sum of all importances of a step.
 
     Why it matters:
-        A model that rests on two or three features often rests on a leak (an identifier, a value that is
-        known only afterwards), and fails when these are missing or drift.
+        If a model depends on two or three features, these often leak the label (an identifier, a value that
+        is known only afterwards). The model fails if they are missing or drift.
 
     Decides by:
-        Sum of the nfeatures largest importances / sum of all > threshold (strictly), per step,
-        worker and type of importance (the part of the name before the last "/"), from the statistics of
-        scalars named feature_importance/<type>/<feature>. Importances need not sum to 1. Steps with nfeatures
-        features or fewer, where the share is always 1, are not judged; neither are those that sum to 0.
+        Sum of the nfeatures largest importances / sum of all > threshold (strictly), per step, worker and
+        type of importance (the part of the name before the last "/"), from the statistics of scalars named
+        feature_importance/<type>/<feature>. The sum of the importances need not be 1. Steps with nfeatures
+        features or fewer are not judged, because their share is always 1. Steps whose importances sum to 0
+        are not judged either.
 
     Parameters:
-        threshold: share of the largest features that is tolerated, 0 to 1.
-        nfeatures: how many of the largest features.
+        threshold: largest share that is tolerated, 0 to 1.
+        nfeatures: number of the most important features.
         tensor_regex: regular expressions for importances, or one string with commas.
 
     False alarms:
-        The first trees, which have split by few features only. Data with few features that matter.
+        The first trees, which use few features only. Data with few relevant features.
 
     Do:
-        Look at what these features are and when they are known; leave them out and compare; sample columns
-        (colsample_bytree), or compare with permutation importance.
+        Check the meaning of these features and when their values are known. Leave them out and compare.
+        Sample columns (colsample_bytree), or compare with permutation importance.
 
     Source:
         S. Kaufman et al., Leakage in data mining, ACM TKDD 2012.
@@ -128,5 +129,5 @@ class FeatureImportanceOverweight:
 
 
 def _type_of(name: str | None) -> str:
-    """The part of a name that says which kind of importance it is."""
+    """The part of a name that is the type of importance."""
     return (name or "").rpartition("/")[0]

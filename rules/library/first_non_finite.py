@@ -1,4 +1,4 @@
-"""TDC123: the first NaN or infinity of a training, and what led up to it."""
+"""TDC123: the first NaN or infinity of a training, and the values before it."""
 
 from __future__ import annotations
 
@@ -36,45 +36,46 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstNonFinite:
-    """The first tensor of a training that holds a NaN or an infinity, and how its values grew before.
+    """The first tensor of a training that contains NaN or infinity, and the growth of its values before.
 
     What it does:
-        Goes through all saved tensors in the order in which they were made, names the first one with a NaN or
-        an infinity, and tells how large it and the tensors before it had been.
+        Goes through all saved tensors in the order in which they were computed, and reports the first one
+        with NaN or infinity, with the earlier magnitudes of this tensor and of the tensors before it.
 
     Why it matters:
-        A NaN is everywhere within a step. What matters is where it began, and whether values grew until they
-        overflowed (a learning rate too high) or appeared out of nothing (log, division, square root, a broken
-        input).
+        A NaN spreads to all tensors within a step. Its origin shows the cause, and so do the values before:
+        either they grew until they overflowed (a learning rate that is too high), or a single operation
+        produced the NaN (log, division, square root, a broken input).
 
     Decides by:
         nan_count + pos_inf_count + neg_inf_count > 0, from the statistics in the index, in order of step and
-        of execution within the step: optimizer state and weights first, for they are those that the step
-        began with, then `seq`: outputs in forward, losses, gradients in backward. One finding per attempt and
-        worker. numbers: `where` (forward pass, loss, backward pass, weights, optimizer), the counts,
-        `also_non_finite` (tensors of the same step after it),
-        the abs_max of the same tensor at its last saved steps (`abs_max_before`, `growth` = last / first of
-        them), and the tensor before it in the same step that had grown most (`grown_tensor`,
-        `grown_times`, `grown_abs_max`). Saved steps at which gradients alone are not finite are passed over,
-        up to `skipped_steps` in a row, when the next saved step is sound: a gradient scaler skips such steps
-        on purpose. When it is not, the finding is about the first of them. Inputs of nothing but zeros and
-        -inf are attention masks, and no fault.
+        of execution within the step: first optimizer state and weights, because the step began with them,
+        then in order of `seq`: outputs in the forward pass, losses, gradients in the backward pass. One
+        finding per attempt and worker. Its numbers are `where` (forward pass, loss, backward pass, weights,
+        optimizer), the counts, `also_non_finite` (number of such tensors after it in the same step), the
+        abs_max of the same tensor at its last saved steps (`abs_max_before`, `growth` = last / first of
+        them), and the earlier tensor of the same step that had grown most (`grown_tensor`, `grown_times`,
+        `grown_abs_max`). If only gradients are not finite at up to `skipped_steps` consecutive saved steps,
+        and the next saved step is finite, there is no finding: a gradient scaler skips such steps on purpose.
+        If the next saved step is not finite either, the finding is about the first of these steps. Inputs
+        that contain only zeros and -inf are attention masks and no fault.
 
     Parameters:
         collection_names: names of collections, or one string with commas.
         tensor_regex: regular expressions searched for in names, or one string with commas. Given with
             collection_names: the union. Neither: every saved tensor.
-        only_nan: True looks for NaN alone.
-        history: how many saved steps before it are told about.
-        skipped_steps: saved steps in a row with non-finite gradients alone that are no fault yet.
+        only_nan: True judges NaN only.
+        history: number of earlier saved steps whose magnitudes are reported.
+        skipped_steps: maximum number of consecutive saved steps with only non-finite gradients that are no
+            fault.
 
     False alarms:
-        Attention scores that are masked with -inf on purpose, metrics that are undefined at first: name other
-        tensors, or use `only_nan`.
+        Attention scores that are masked with -inf on purpose, and metrics that are undefined at first: select
+        other tensors, or use `only_nan`.
 
     Do:
-        As the finding says, by where it began. The tensors between the last sound one and this one are where
-        to look; capture `inputs` and `outputs` to narrow it down.
+        Follow the advice in the finding, which depends on the origin. The cause is between the last finite
+        tensor and this one; capture `inputs` and `outputs` to narrow it down.
 
     Source:
         P. Micikevicius et al., Mixed precision training, ICLR 2018, for steps skipped by loss scaling. R.
@@ -95,7 +96,7 @@ class FirstNonFinite:
         require(self.skipped_steps >= 0, self, "skipped_steps", self.skipped_steps, "0 or more")
 
     def needs(self) -> Need:
-        """Statistics of the tensors it was pointed at."""
+        """Statistics of the selected tensors."""
         return need_of(self, _CAPTURED, interval=100, keep=STATISTICS, form="statistics")
 
     def check(self, window: Window) -> Iterator[Finding]:
@@ -136,7 +137,7 @@ class FirstNonFinite:
         story.remember(window, rows[~bad], self.history)
 
     def _finding(self, window: Window, story: WorkerHistory, rows: Ints, bad: Mask, at: Ints) -> Finding:
-        """About the first of the bad rows of a step. at: their positions in rows, in order."""
+        """Finding about the first of the bad rows of a step. at: their positions in `rows`, in order."""
         columns = window.columns
         steps = columns.own_steps[rows]
         row, step = int(rows[at[0]]), int(steps[at[0]])
@@ -171,10 +172,13 @@ class FirstNonFinite:
 
 @dataclass(slots=True, kw_only=True)
 class WorkerHistory:
-    """What is remembered of one worker.
+    """State of the rule for one worker.
 
-    sizes: abs_max of each tensor at its last saved steps. held: a finding that waits for the next saved step.
-    skipped: saved steps in a row with gradients alone that were not finite. told: it was reported.
+    Attributes:
+        sizes: abs_max of each tensor at its last saved steps.
+        held: A finding that waits for the next saved step.
+        skipped: Number of consecutive saved steps at which only gradients were not finite.
+        told: Whether the finding was reported.
     """
 
     sizes: dict[str, list[float]] = field(default_factory=dict)
@@ -183,7 +187,7 @@ class WorkerHistory:
     told: bool = False
 
     def remember(self, window: Window, rows: Ints, history: int) -> None:
-        """Takes in the sizes of sound tensors."""
+        """Add the magnitudes of finite tensors."""
         largest = window.columns.floats("abs_max")
         for name, group in groups(window.columns, rows, "name"):
             steps = window.columns.own_steps[group]
@@ -192,7 +196,7 @@ class WorkerHistory:
             self.sizes[name] = [*self.sizes.get(name, []), *newest][-history:]
 
     def tell(self) -> Finding:
-        """The finding that was held; nothing more comes of this worker."""
+        """Return the finding that was held. This worker gets no further finding."""
         if self.held is None:
             raise ValueError("there is no finding to tell")
         held, self.held, self.told = self.held, None, True
@@ -201,14 +205,14 @@ class WorkerHistory:
 
 
 def _as_made(window: Window, rows: Ints) -> Ints:
-    """Rows in the order in which their values came to be: weights are older than what a forward makes."""
+    """Rows in the order in which their values were computed: weights are older than the step's outputs."""
     columns = window.columns
     older = 2 * window.kind("optimizer_state")[rows] + window.kind("weight", "bias")[rows]
     return rows[np.lexsort((columns.ints("seq")[rows], -older.astype(np.int8), columns.own_steps[rows]))]
 
 
 def _grown(window: Window, rows: Ints, before: WorkerHistory) -> dict[str, float | int | str]:
-    """Of the sound tensors before it in the same step, the one that has grown most over the history."""
+    """The finite tensor before it in the same step that has grown most over the history."""
     largest = window.columns.floats("abs_max")
     names = [window.columns.text("name", row) for row in rows.tolist()]
     times = [

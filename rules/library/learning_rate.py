@@ -18,45 +18,45 @@ from tdcore.rules.window import Window
 
 __all__ = ["LearningRate"]
 
-_FALL = 0.01  # by which the loss must fall for large steps to be in order
-_LOSSES = 5  # saved values that are averaged
+_FALL = 0.01  # relative fall of the loss with which large steps are no fault
+_LOSSES = 5  # number of saved values that are averaged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRate:
-    """A learning rate that is too high or too low, told by how far a step moves the weights.
+    """A learning rate that is too high or too low, judged by the relative change of the weights per step.
 
     What it does:
-        Measures by what share of its size a step changes the middle one of all weights, and says when that is
-        persistently far from the usual thousandth.
+        Measures the relative change of each weight per step. Reports when the median over all weights is
+        persistently far from the usual 0.001.
 
     Why it matters:
-        The learning rate is the first thing to set and the last thing to be sure of. Steps that are large
-        against the weights throw training about; steps that are tiny against them waste it. Both show in the
-        weights long before they show in the loss.
+        Steps that are large compared with the weights make training unstable; steps that are tiny waste time.
+        Both are visible in the weights long before they are visible in the loss.
 
     Decides by:
-        Per weight: ratio = ||w_s - w_p|| / ||w_p|| per step, p and s consecutive saved steps of TRAIN (or
-        GLOBAL) mode; per step the median over all weights that moved. Kind `too_high`: median > too_high at
-        `patience_high` comparisons in a row while the loss, where one is saved, did not fall by 1 % meanwhile
-        (mean of the last 5 saved values against that of the 5 before the first of these steps). Kind
-        `too_low`: median < too_low at the first `patience_low` comparisons of an attempt; later a small step
-        may be the end of a schedule. Without values of the weights, the ratio is estimated: for SGD from the
-        captured learning rate, lr ||g|| / ||w||, up to 1 / (1 - momentum) times that; otherwise bounded: from
-        below by the change of norm, mean, minimum and maximum, from above, for Adam and its kin, by 3.2 lr
-        sqrt(n) / ||w||. Steps at which the bounds do not decide are not judged. When saves are k steps apart,
-        `too_high` takes 1/k of the change and `too_low` 1/sqrt(k) of it.
+        Per weight: ratio = ||w_s - w_p|| / ||w_p|| per step, where p and s are consecutive saved steps of
+        TRAIN (or GLOBAL) mode; per step, the median over all weights that changed. Kind `too_high`: median >
+        too_high at `patience_high` consecutive comparisons, while the loss (if one is saved) did not fall by
+        1 % (mean of the last 5 saved values compared with the mean of the 5 values before the first of these
+        steps). Kind `too_low`: median < too_low at the first `patience_low` comparisons of an attempt; later,
+        a small step may be the end of a schedule. Without values of the weights, the ratio is estimated or
+        bounded. For SGD it is estimated from the captured learning rate: lr ||g|| / ||w||, up to
+        1 / (1 - momentum) times that. Otherwise the lower bound comes from the change of norm, mean, minimum
+        and maximum; for Adam and similar optimizers the upper bound is 3.2 lr sqrt(n) / ||w||. Steps for
+        which the bounds do not decide are not judged. If saves are k steps apart, `too_high` compares 1/k of
+        the change and `too_low` 1/sqrt(k) of it.
 
     Parameters:
-        too_high: share of its size by which the middle weight may change per step.
-        too_low: share by which it should change per step at least.
-        patience_high: comparisons in a row that must be too high. Not many, because weights that are thrown
-            about grow, and then the same steps are small against them.
-        patience_low: comparisons from the start that must be too low.
+        too_high: largest median relative change per step that is tolerated.
+        too_low: smallest median relative change per step that is tolerated.
+        patience_high: number of consecutive comparisons that must be too high. Keep it small: unstable
+            weights grow, and then the same steps are small compared with them.
+        patience_low: number of comparisons from the start that must be too low.
 
     False alarms:
-        Very small networks, whose weights move far and settle. A warm-up that begins next to zero and takes
-        longer than `patience_low` saved steps. A model none of whose captured weights is trained.
+        Very small networks, whose weights change much before they converge. A warm-up that begins near zero
+        and takes longer than `patience_low` saved steps. A model whose captured weights are all not trained.
 
     Do:
         Too high: divide the learning rate by 3 to 10, warm up, clip gradients. Too low: multiply it by 3 to
@@ -97,7 +97,7 @@ class LearningRate:
         )
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """One finding per kind, attempt, worker and stretch of steps."""
+        """One finding per kind, attempt, worker and series of consecutive steps."""
         self._take_losses(window)
         for rate in step_rates(window):
             state = window.memory.setdefault((rate.attempt, rate.worker), LearningRateHistory())
@@ -168,11 +168,14 @@ class LearningRate:
 
 @dataclass(slots=True, kw_only=True)
 class LearningRateHistory:
-    """What is remembered of one attempt and worker.
+    """State of the rule for one attempt and worker.
 
-    steps, losses: of the last saved losses, in order. high: comparisons in a row that were too high; before:
-    the loss before them; told: they were reported. low: comparisons since the start that were all too low; -1
-    once one was not.
+    Attributes:
+        steps, losses: The last saved losses, in order.
+        high: Number of consecutive comparisons that were too high.
+        before: Loss before these comparisons.
+        told: Whether these comparisons were reported.
+        low: Number of comparisons since the start, all too low; -1 after one that was not.
     """
 
     steps: list[int] = field(default_factory=list)
@@ -183,18 +186,18 @@ class LearningRateHistory:
     low: int = 0
 
     def mean_loss(self, until: int) -> float | None:
-        """Of the last values up to a step; None before the first one."""
+        """Mean of the last losses up to a step; None before the first loss."""
         end = bisect_right(self.steps, until)
         values = self.losses[max(0, end - _LOSSES) : end]
         return float(np.mean(values)) if values else None
 
     def stands(self, step: int) -> bool:
-        """Whether the loss has not fallen since before the steps that were too high, or is not known."""
+        """Whether the loss is unknown, or has not fallen since the first step that was too high."""
         now = self.mean_loss(step)
         if self.before is None or now is None or not np.isfinite([self.before, now]).all():
             return True
         return now > self.before - _FALL * abs(self.before)
 
     def trim(self) -> None:
-        """Forgets losses that are no longer needed."""
+        """Remove losses that are no longer needed."""
         del self.steps[:-_LOSSES], self.losses[:-_LOSSES]

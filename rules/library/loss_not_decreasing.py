@@ -22,8 +22,8 @@ from tdcore.rules.window import Mask, Window, compile_pattern
 __all__ = ["LossNotDecreasing"]
 
 _MODES = ("EVAL", "TRAIN", "GLOBAL")
-_FALLEN = 0.2  # of its first value, which a training loss has fallen by where something is learned
-_AT_ONCE = 1 << 20  # values that are averaged together
+_FALLEN = 0.2  # relative fall since the first value with which a training loss counts as learning
+_AT_ONCE = 1 << 20  # values that are averaged in one call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,50 +31,50 @@ class LossNotDecreasing:
     """A loss that does not fall by a given share within a given number of steps.
 
     What it does:
-        Follows each scalar loss and compares it, every `num_steps` steps, with the best it has reached so
-        far.
+        Compares each scalar loss, every `num_steps` steps, with its best value so far.
 
     Why it matters:
-        A loss that stands still or rises is the plainest sign that training is not working: a learning rate
-        far too high or too low, frozen weights, broken labels. The sooner it is seen, the less is spent.
+        A loss that is constant or rises is the clearest sign that a training does not work: a learning rate
+        that is far too high or too low, frozen weights, broken labels. Early detection saves compute time.
 
     Decides by:
-        Evaluated at a saved step that lies at least `num_steps` after the last evaluation (the first saved
-        step starts the count). b = baseline, c = current, d = 100 (b - c) / max(|b|, 1e-12). d >=
-        diff_percent is progress: c becomes the baseline. Anything less is a strike: `increase` when d <
-        -increase_threshold_percent, else `plateau`. `patience` strikes in a row make a finding, and so does
-        each further one until there is progress. c is the mean of the values saved in the last
-        `smoothing_steps` steps, because one batch says little about 0.1 %. In EVAL mode a whole validation
-        phase counts as one value, at its last step, so that batches of one phase are not compared with each
-        other. Each loss tensor is judged alone; any of them fires. Several values of one step (a reused
-        criterion) are averaged. Steps are those of the mode; global ones for GLOBAL. compat=True is the older
-        rule: no smoothing, one strike is enough, the baseline moves with every finding, an increase up to
-        increase_threshold_percent is neither progress nor a strike, and TRAIN is not judged next to EVAL.
+        The loss is evaluated at the first saved step that is at least `num_steps` after the last evaluation
+        (the count starts at the first saved step). b = baseline, c = current, d = 100 (b - c) / max(|b|,
+        1e-12). d >= diff_percent is progress: c becomes the baseline. Otherwise the evaluation is a strike:
+        `increase` if d < -increase_threshold_percent, else `plateau`. `patience` consecutive strikes make a
+        finding, and so does each further strike until there is progress. c is the mean of the values saved in
+        the last `smoothing_steps` steps, because a single batch is too noisy to measure 0.1 %. In EVAL mode a
+        whole validation phase counts as one value, at its last step, so that batches of one phase are not
+        compared with each other. Each loss tensor is judged separately. Several values of one step (a reused
+        criterion) are averaged. Steps are steps of the mode; for GLOBAL they are global steps. compat=True
+        applies the older rule: there is no smoothing, one strike is enough, the baseline moves with every
+        finding, an increase up to increase_threshold_percent is neither progress nor a strike, and TRAIN is
+        not judged if there is EVAL.
 
     Parameters:
-        collection_names: collections to judge besides `losses`; names, or one string with commas.
-        tensor_regex: tensors to judge besides them; regular expressions, or one string with commas.
+        collection_names: collections to judge in addition to `losses`; names, or one string with commas.
+        tensor_regex: tensors to judge in addition; regular expressions, or one string with commas.
         use_losses_collection: whether the collection `losses` is judged.
         num_steps: steps between two evaluations.
-        diff_percent: how far the loss must fall to count as progress.
-        increase_threshold_percent: above it a rise is called an increase.
+        diff_percent: relative fall of the loss that counts as progress.
+        increase_threshold_percent: relative rise above which a strike is an `increase`.
         mode: "EVAL", "TRAIN" or "GLOBAL" (all steps, global numbers). None: the first of EVAL, TRAIN, GLOBAL
-            that had a loss up to the step judged. A TRAIN loss is judged next to EVAL, too, while it is above
-            80 % of its first value; twice as many strikes make a finding then.
-        patience: evaluations in a row without progress that make a finding. With the defaults a loss that
-            stands still is found after 60 steps at the median; with 1, healthy trainings are reported too.
-        smoothing_steps: None is the same as num_steps; 1 takes each value as it is.
-        compat: True is the older rule.
+            that has had a loss so far. With an EVAL loss, a TRAIN loss is also judged while it is above 80 %
+            of its first value; then twice as many strikes make a finding.
+        patience: number of consecutive evaluations without progress that make a finding. With the defaults, a
+            constant loss is found after 60 steps (median); with 1, healthy trainings are reported too.
+        smoothing_steps: steps over which values are averaged; None: num_steps; 1: no smoothing.
+        compat: True applies the older rule.
 
     False alarms:
-        The end of a training that has converged: the finding is true, and harmless. Losses that are not meant
-        to fall (the two sides of a GAN, reinforcement learning, a warm-up in the first steps). Small batches
-        with few steps between evaluations: raise num_steps to about an epoch, or patience.
+        The end of a training that has converged: the finding is true, and harmless. Losses that need not fall
+        (the two losses of a GAN, reinforcement learning, a warm-up in the first steps). Small batches with
+        few steps between evaluations: raise num_steps to about an epoch, or raise patience.
 
     Do:
-        Lower the learning rate when the loss rises or jumps, raise it when the loss creeps. Check that the
-        optimizer holds the parameters that should learn, that gradients arrive (VanishingGradient) and that
-        labels fit inputs.
+        Lower the learning rate if the loss rises or jumps; raise it if the loss falls very slowly. Check that
+        the optimizer has the parameters that should learn, that they get gradients (VanishingGradient), and
+        that labels belong to their inputs.
 
     Source:
         L. Prechelt, Early stopping - but when?, in: Neural Networks: Tricks of the Trade, 1998.
@@ -158,7 +158,7 @@ class LossNotDecreasing:
         return scalars(window, wanted)
 
     def _note_modes(self, window: Window, rows: npt.NDArray[np.int64]) -> None:
-        """Remembers the first global step at which each worker had a loss in each mode."""
+        """Store the first global step at which each worker had a loss in each mode."""
         columns = window.columns
         for attempt, worker, mode, group in groups(columns, rows, "attempt", "worker", "mode"):
             first = window.memory.setdefault(("first", attempt, worker), {})
@@ -175,15 +175,13 @@ class LossNotDecreasing:
         return state.mode == "TRAIN" and not self.compat and self._never_fell(state)
 
     def _never_fell(self, state: _Series) -> bool:
-        """Whether a loss has stayed where it started for twice the usual time."""
+        """Whether a loss has stayed near its first value for twice the usual time."""
         start = state.start
         return state.strikes >= 2 * self.patience and state.lowest > start - _FALLEN * abs(start)
 
     def _evaluate(self, window: Window, state: _Series, points: Points) -> Iterator[Finding]:
-        """Walks through the evaluations that lie in these points, one jump each."""
-        points = points.after(
-            state.newest
-        )  # a row that came late, for a step already judged, changes nothing
+        """Go through the evaluations at these points, one jump each."""
+        points = points.after(state.newest)  # without late rows
         if not points.unit.size:
             return
         state.newest = int(points.unit[-1])
@@ -210,7 +208,7 @@ class LossNotDecreasing:
                     yield finding
 
     def _step_word(self, state: _Series) -> str:
-        """What the units of the loss count."""
+        """The word for the units of the loss."""
         if self.mode == "GLOBAL":
             return "global step"
         return "step" if state.mode == "GLOBAL" else f"{state.mode} step"
@@ -260,7 +258,7 @@ class LossNotDecreasing:
 
 
 def _jumps(units: list[int], evaluated: int, num_steps: int) -> npt.NDArray[np.int64]:
-    """Positions of the evaluations: each the first that is `num_steps` or more after the one before."""
+    """Positions of the evaluations: each is the first at num_steps or more after the previous one."""
     found: list[int] = []
     at = bisect_left(units, evaluated + num_steps)
     while at < len(units):
@@ -272,7 +270,7 @@ def _jumps(units: list[int], evaluated: int, num_steps: int) -> npt.NDArray[np.i
 def _means(
     values: npt.NDArray[np.float64], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
-    """Mean of values[start : end + 1] for each pair; those of the same length at once, in bounded memory."""
+    """Mean of values[start : end + 1] for each pair; pairs of equal length together, in bounded memory."""
     found = np.empty(ends.size)
     sizes = ends + 1 - starts
     for size in np.unique(sizes).tolist():
@@ -284,13 +282,13 @@ def _means(
 
 @dataclass(slots=True, kw_only=True)
 class _Series:
-    """What the rule remembers of one loss in one mode between windows."""
+    """State of the rule for one loss in one mode, kept between windows."""
 
     attempt: int
     worker: str
     name: str
     mode: str
-    newest: int = -1  # last unit taken in
+    newest: int = -1  # last unit that was added
     evaluated: int | None = None  # step of the last evaluation
     start: float = 0.0  # the first value
     lowest: float = 0.0  # the lowest value of an evaluation
@@ -298,4 +296,4 @@ class _Series:
     baseline_step: int = 0
     strikes: int = 0
     recent: Points = NO_POINTS  # the last smoothing_steps steps
-    phases: PhaseCutter = field(default_factory=PhaseCutter)  # of EVAL
+    phases: PhaseCutter = field(default_factory=PhaseCutter)  # phases of EVAL

@@ -27,40 +27,39 @@ class LossSpike:
     """A loss far above its recent level, for several values in a row.
 
     What it does:
-        Holds each loss value against the median and the spread of those just before it.
+        Compares each loss value with the median and the deviation of the values before it.
 
     Why it matters:
-        A spike is an update that damaged the weights: a batch of broken data, a learning rate at the edge of
-        stability, an overflow. Some trainings recover after many lost steps, some stay on the worse level,
-        and the cause is easiest to find when the step is known.
+        A spike shows an update that damaged the weights: a batch of broken data, a learning rate at the edge
+        of stability, an overflow. Some trainings recover after many lost steps, others stay at the worse
+        level. The cause is easier to find if the step is known.
 
     Decides by:
-        m, s = median and 1.4826 x median absolute deviation of the `window_values` values before, of the
-        same loss in the same mode. A value is above when it exceeds m + factor x s, (1 + min_jump) x m, and
-        m + min_share x the highest m so far (all strictly). `consecutive` values above in a row make a
-        spike, reported at the last of them; single values above are single hard batches, not damage to the
-        weights. When 2/5 of a window are above in a row, the loss has not come back and a second finding
-        says so (kind "step"). In EVAL mode a whole validation phase counts as one value, its mean, because
-        its batches come in a fixed order that may be sorted. Medians and not means, because losses of
-        mini-batches have heavy tails. The first `window_values` values are not judged.
+        m, s = median and 1.4826 x median absolute deviation of the last `window_values` values before this
+        one, of the same loss in the same mode. A value is high if it exceeds m + factor x s,
+        (1 + min_jump) x m, and m + min_share x the highest m so far (all strictly). `consecutive` high values
+        in a row make a spike, which is reported at the last of them. A single high value is a hard batch and
+        no damage to the weights. If 2/5 of a window are high in a row, the loss has not come back, and a
+        second finding (kind "step") reports it. In EVAL mode a whole validation phase counts as one value,
+        its mean, because its batches come in a fixed order that may be sorted. The rule uses medians because
+        losses of mini-batches have heavy tails. The first `window_values` values are not judged.
 
     Parameters:
         tensor_regex: losses to judge; regular expressions, or one string with commas. None: the collection
             `losses`.
-        window_values: saved values before the one that is judged, 10 or more.
-        factor: deviations above the median.
+        window_values: number of earlier saved values to compare with, 10 or more.
+        factor: number of deviations above the median.
         min_jump: relative rise above the median.
-        min_share: rise as a share of the highest median, so that a loss near zero may flicker.
-        consecutive: values in a row.
+        min_share: rise as a share of the highest median, so that noise of a loss near zero is no spike.
+        consecutive: number of consecutive high values.
 
     False alarms:
-        Data that comes in another order than at random (sorted by class or length): whole stretches of
-        batches are harder. Changes that are meant: another task, a harder stage of a curriculum, a loss whose
-        weights change.
+        Data that is not in random order (sorted by class or length), so that many batches in a row are
+        harder. Intended changes: another task, a harder stage of a curriculum, a loss whose weights change.
 
     Do:
         Look at the batches of the steps before, clip gradients, lower the learning rate or lengthen its
-        warm-up; go back to a checkpoint before the spike and leave out those batches.
+        warm-up. Restart from a checkpoint before the spike and leave out those batches.
 
     Source:
         A. Chowdhery et al., PaLM: scaling language modeling with pathways, 2022, section 5.1. F. R. Hampel,
@@ -121,7 +120,7 @@ class LossSpike:
     def _series(
         self, window: Window, key: tuple[int, str, str, str], state: _Recent, points: Points
     ) -> Iterator[Finding]:
-        """Judges the values that are new, a chunk at a time."""
+        """Judge the new values, in chunks."""
         points = points.after(int(state.points.unit[-1]) if state.points.unit.size else -1)
         for begin in range(0, points.unit.size, _CHUNK):
             part = points.at(np.arange(begin, min(begin + _CHUNK, points.unit.size)))
@@ -129,7 +128,7 @@ class LossSpike:
 
     @property
     def _step_values(self) -> int:
-        """Values in a row that are a step. Fewer than half a window, which leaves the median where it was."""
+        """Consecutive high values that make a step: below half a window, so the median is unchanged."""
         return 2 * self.window_values // 5
 
     def _judge(
@@ -138,7 +137,7 @@ class LossSpike:
         known = state.points.joined(fresh)
         size = self.window_values
         state.points = known.at(np.arange(max(0, known.unit.size - size), known.unit.size))
-        first = max(size, known.unit.size - fresh.unit.size)  # first value with a whole window before it
+        first = max(size, known.unit.size - fresh.unit.size)  # first value with a full window before it
         judged = max(0, known.unit.size - first)
         window.judged(judged)
         window.missing(f"loss among the first {size} values", fresh.unit.size - judged)
@@ -151,7 +150,7 @@ class LossSpike:
         state.level = float(level[-1])
         limit = np.maximum(median + self.min_jump * np.abs(median), median + self.min_share * level)
         above: Mask = value > limit
-        high = np.flatnonzero(above)  # the spread of the others need not be known
+        high = np.flatnonzero(above)  # the deviation is computed for these only
         spread = _SIGMA_OF_MAD * np.median(np.abs(before[high] - median[high, np.newaxis]), axis=1)
         limit[high] = np.maximum(limit[high], median[high] + self.factor * spread)
         above[high] = value[high] > limit[high]
@@ -199,16 +198,16 @@ class LossSpike:
 
 @dataclass(slots=True, kw_only=True)
 class _Recent:
-    """What the rule remembers of one loss in one mode between windows."""
+    """State of the rule for one loss in one mode, kept between windows."""
 
-    points: Points = NO_POINTS  # the last window_values ones
-    phases: PhaseCutter = field(default_factory=PhaseCutter)  # of EVAL
+    points: Points = NO_POINTS  # the last window_values values
+    phases: PhaseCutter = field(default_factory=PhaseCutter)  # phases of EVAL
     level: float = 0.0  # highest median so far
-    run: int = 0  # values above in a row, up to the newest
+    run: int = 0  # number of consecutive high values, up to the newest
 
 
 def _run_lengths(above: Mask, before: int) -> npt.NDArray[np.int64]:
-    """For each value, how many in a row up to and with it are above; `before` of them came earlier."""
+    """For each value, the number of consecutive high values that end there; `before`: number before these."""
     position = np.arange(1, above.size + 1)
     last_below = np.maximum.accumulate(np.where(above, 0, position))
     lengths: npt.NDArray[np.int64] = np.where(last_below == 0, position + before, position - last_below)

@@ -25,31 +25,33 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NLPSequenceRatio:
-    """Batches of token ids of which a token, such as padding, makes up too much.
+    """Batches of token ids with too large a share of one token, such as padding.
 
     What it does:
-        Counts given tokens in the inputs of embeddings, by default token 0, which is padding in most
+        Counts the given tokens in the inputs of embeddings. The default is token 0, which is padding in most
         vocabularies.
 
     Why it matters:
-        Padding is computed like any other token and teaches nothing: with 80 % padding four fifths of the
-        time are spent on it. Many unknown tokens mean a vocabulary that does not fit the text.
+        Padding costs as much as other tokens, and the model learns nothing from it: with 80 % padding, 80 %
+        of the time is wasted. Many unknown tokens show that the vocabulary does not fit the text.
 
     Decides by:
-        100 x (number of the token) / (number of ids in the tensor) > its threshold (strictly), per tensor and
-        step. Token 0 is counted by the statistics in the index; other tokens need the values, which are read
-        only where the smallest and largest id leave room for the token. Inputs are found by the class of
-        their module (Embedding), without those named as positions, segments or token types, or by name.
+        100 x (occurrences of the token) / (number of ids in the tensor) > its threshold (strictly), per
+        tensor and step. For token 0 the count is in the statistics of the index. For other tokens the values
+        are needed; they are read only if the token is between the smallest and the largest id. Inputs are
+        found by name, or by the class of their module (Embedding), except those whose names are those of
+        positions, segments or token types.
 
     Parameters:
         tensor_regex: regular expressions for tensors of token ids, or one string with commas. None: inputs of
             Embedding modules of tokens, and the older names (embedding0_input_0).
         token_values: tokens to count, or one string with commas.
-        token_thresholds_percent: one limit for each of them, in per cent, or one string with commas.
+        token_thresholds_percent: one limit for each token, in percent, or one string with commas.
 
     False alarms:
-        Other embeddings in whose inputs 0 is a value like others (categories, speakers): name the token
-        embedding with tensor_regex. Vocabularies in which 0 is no padding. Batches that are short by nature.
+        Other embeddings in whose inputs 0 is an ordinary value (categories, speakers): select the token
+        embedding with tensor_regex. Vocabularies in which 0 is not padding. Sequences that are short by
+        nature.
 
     Do:
         Sort or bucket sequences by length, pack several into one, or cut the longest; for unknown tokens use
@@ -81,7 +83,7 @@ class NLPSequenceRatio:
             require(0 <= limit <= 100, self, "token_thresholds_percent", limit, "percentages, 0 to 100")
 
     def needs(self) -> Need:
-        """Token ids: statistics, or values where a token other than 0 is counted."""
+        """Token ids: statistics, or values if a token other than 0 is counted."""
         values, patterns = any(self._numbers("token_values")), names_of(self.tensor_regex)
         return Need(
             what=f"token ids ({'the values' if values else 'statistics'} of inputs of an Embedding)",
@@ -147,21 +149,21 @@ class NLPSequenceRatio:
 
 
 def _may_be_tokens(name: str) -> bool:
-    """Whether the name of an input of an Embedding does not say that it is something else."""
+    """Whether an input of an Embedding may be token ids, judged by its name."""
     return not _NO_TOKENS.search(name)
 
 
 def _by_statistics(window: Window, wanted: Mask) -> tuple[_Ints, _Ints]:
-    """(rows that can be judged, zeros in each)."""
+    """(rows that can be judged, number of zeros in each row)."""
     window.missing("token ids saved without statistics", int(np.sum(wanted & ~window.counted)))
     rows = np.flatnonzero(wanted & window.counted & (window.columns.ints("count") > 0))
     return rows, window.columns.ints("zero_count")[rows]
 
 
 def _by_values(window: Window, wanted: Mask, token: float) -> tuple[_Ints, _Ints]:
-    """(rows that can be judged, how often the token is in each); reads where it may be."""
+    """(rows that can be judged, occurrences of the token in each row); reads rows that may have the token."""
     columns = window.columns
-    wanted = wanted & ~(window.counted & (columns.ints("count") == 0))  # nothing to count in
+    wanted = wanted & ~(window.counted & (columns.ints("count") == 0))  # without empty tensors
     counted = wanted & window.counted
     outside = counted & ((columns.floats("min") > token) | (columns.floats("max") < token))
     there = columns.present("nbytes")

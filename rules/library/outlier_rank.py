@@ -1,4 +1,4 @@
-"""TDC125: a rank whose gradients are unlike those of all others."""
+"""TDC125: a rank whose gradients differ from those of all other ranks."""
 
 from __future__ import annotations
 
@@ -27,36 +27,37 @@ class OutlierRank:
     """A rank of a distributed training whose gradients are persistently larger or smaller than the others'.
 
     What it does:
-        Lays the gradients of all workers at the same step side by side, and names a rank that deviates.
+        Compares the gradients of all workers at the same step, and reports a rank that deviates.
 
     Why it matters:
-        Ranks see samples of the same data, so their gradients are alike. One that deviates step after step
-        has other data (a broken shard, labels shifted, padding), another model (a missed broadcast, a stale
-        checkpoint) or faulty hardware, and spoils the mean of all.
+        Ranks get samples of the same data, so their gradients are similar. A rank that deviates step after
+        step has other data (a broken shard, shifted labels, padding), another model (a missed broadcast, an
+        old checkpoint) or faulty hardware, and it spoils the mean of all gradients.
 
     Decides by:
-        Per gradient and step, d = ln(L2 norm) - median of that over ranks; per rank and step, the median of d
-        over its gradients. Outlier: |d| > ln(factor), and |d| > 5 standard deviations of the ranks' values
-        (estimated from their median absolute deviation), both strictly. Reported at the `patience`-th judged
-        step in a row, once until it has ceased; kind `large` or `small`; the tensor is the one that deviates
-        most. Steps are those of TRAIN (or GLOBAL) mode. A step is judged when all workers known so far have
-        come as far or have ended; at most a hundred saved steps (or four million norms) wait. Not judged:
-        steps with fewer than three ranks, gradients that are not finite, gradients that not all ranks have,
-        and parts of sharded gradients: every rank has other elements, which need not be alike.
-        After an all-reduce the gradients of all ranks are the same, and only a rank that is out of step with
-        the others shows.
+        Per gradient and step, d = ln(L2 norm) - median of ln(L2 norm) over the ranks; per rank and step, the
+        median of d over its gradients. Outlier: |d| > ln(factor), and |d| > 5 standard deviations of the
+        ranks' values (estimated from their median absolute deviation), both strictly. An outlier is reported
+        at the `patience`-th consecutive judged step, and not again until it has ended. The kind is `large` or
+        `small`, and the tensor is the one that deviates most. Steps are those of TRAIN (or GLOBAL) mode. A
+        step is judged when all workers known so far have reached it or have ended; at most a hundred saved
+        steps (or four million norms) wait. Not judged: steps with fewer than three ranks, gradients that are
+        not finite, gradients that not all ranks have, and parts of sharded gradients, because every rank has
+        other elements. After an all-reduce the gradients of all ranks are equal, so the rule finds only a
+        rank that is at another step than the others.
 
     Parameters:
-        factor: how many times larger or smaller than the median a rank's gradients must be.
-        patience: judged steps in a row.
-        workers: how many workers to wait for. None: those that have saved something so far, three or more.
+        factor: ratio to the median (or its inverse) above which a rank's gradients deviate.
+        patience: number of consecutive judged steps.
+        workers: number of workers to wait for. None: the workers that have saved rows so far, at least three.
 
     False alarms:
-        Ranks with other work on purpose: stages of a pipeline, experts, other batch sizes or data sources.
+        Ranks with different work on purpose: stages of a pipeline, experts, other batch sizes or data
+        sources.
 
     Do:
-        Compare the rank's inputs and labels with those of another one; check that weights are broadcast at
-        the start and that seeds differ only where they should; exchange the device.
+        Compare the rank's inputs and labels with those of another rank. Check that weights are broadcast at
+        the start and that seeds differ only where they should. Exchange the device.
 
     Source:
         S. McCandlish et al., An empirical model of large-batch training, 2018, for gradient noise between
@@ -88,7 +89,7 @@ class OutlierRank:
         )
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """One finding per rank and stretch of steps."""
+        """One finding per rank and series of consecutive steps."""
         trained = window.columns.where("mode", lambda mode: mode in ("TRAIN", "GLOBAL"))
         gradients = window.kind("gradient") & window.ok & trained
         window.missing("gradient saved without statistics", int(np.sum(gradients & ~window.counted)))

@@ -1,4 +1,4 @@
-"""TDC105: a model that fits its training data and not the validation data."""
+"""TDC105: a model that fits its training data but not its validation data."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ class Overfit:
         Compares, after each validation phase, its mean loss with that of the training phase before it.
 
     Why it matters:
-        A model that has begun to learn its training data by heart does worse on everything else with each
-        further step. The best weights are behind, and the loss that most people watch, the training loss,
-        says the opposite.
+        A model that memorises its training data becomes worse on other data with each further step. The best
+        weights are those of an earlier step. The training loss does not show this, because it still falls.
 
     Decides by:
         r = (mean validation loss - mean training loss) / mean training loss, once per validation phase that
-        has ended (a training step follows, or the attempt has ended). The phase counts when r >
-        ratio_threshold (strictly), the difference is more than `standard_errors` standard errors (from the
-        scatter of the saved losses in both phases), and the mean validation loss is not the lowest so far: a
-        gap alone, while the validation loss still falls, is a model that still learns. `patience` counting
-        phases in a row make a finding, and no other comes until a phase did not count; the first phase,
-        the lowest by nature, never counts. Each loss tensor is judged alone. A phase without a training phase
-        right before it, or with a mean training loss of 0 or less, is not judged. compat=True is the older
-        rule: r alone decides, one phase is enough, and each further one is a finding, too.
+        has ended (a training step follows, or the attempt has ended). A phase counts if r > ratio_threshold
+        (strictly), the difference is more than `standard_errors` standard errors (from the variance of the
+        saved losses in both phases), and the mean validation loss is not the lowest so far. The last
+        condition is needed because a model whose validation loss still falls is still learning. `patience`
+        consecutive phases that count make a finding. There is no further finding until a phase does not
+        count. The first phase never counts, because its loss is the lowest so far. Each loss tensor is judged
+        separately. A phase without a training phase immediately before it, or with a mean training loss of 0
+        or less, is not judged. compat=True applies the older rule: only r decides, one phase is enough, and
+        each further phase is also a finding.
 
     Parameters:
         tensor_regex: losses to judge; regular expressions, or one string with commas. None: the collection
             `losses`.
-        start_step: global step from which on phases are compared.
-        patience: phases in a row that make a finding. None: 3, or 1 with compat.
+        start_step: first global step of the phases that are compared.
+        patience: number of consecutive phases that make a finding. None: 3, or 1 with compat.
         ratio_threshold: limit of r.
-        standard_errors: how many of them the difference must exceed; 0 takes each difference as it is.
-        compat: True is the older rule.
+        standard_errors: number of standard errors that the difference must exceed; 0: no such condition.
+        compat: True applies the older rule.
 
     False alarms:
-        Dropout and augmentation raise the training loss, so they hide overfitting rather than invent it; a
-        validation set that is harder than the training set has a gap from the start. A model that has
-        converged with a training loss near zero has a large r while its validation loss merely stands still.
+        A validation set that is harder than the training set has a gap from the start. A model that has
+        converged with a training loss near zero has a large r although its validation loss is only constant.
+        Dropout and augmentation raise the training loss, so they hide overfitting but cause no false alarms.
 
     Do:
-        Stop here or go back to the weights of the lowest validation loss. Add data or augmentation, weight
-        decay or dropout, or take a smaller model.
+        Stop the training, or use the weights of the lowest validation loss. Add data or augmentation, weight
+        decay or dropout, or use a smaller model.
 
     Source:
         L. Prechelt, Early stopping - but when?, in: Neural Networks: Tricks of the Trade, 1998. I.
@@ -95,7 +95,7 @@ class Overfit:
         )
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """One finding per loss and row of counting phases."""
+        """One finding per loss and series of consecutive phases that count."""
         patterns = names_of(self.tensor_regex)
         wanted = in_both_modes(window, patterns)
         wanted = wanted & (window.columns.ints("step") >= self.start_step)
@@ -117,7 +117,7 @@ class Overfit:
     def _take(
         self, window: Window, key: tuple[int, str, str], state: _OverfitMemory, phase: Phase
     ) -> Iterator[Finding]:
-        """Takes in a phase that has ended."""
+        """Add a phase that has ended."""
         if not phase.is_eval:
             state.train = phase
             return
@@ -172,7 +172,7 @@ class Overfit:
 
 @dataclass(slots=True, kw_only=True)
 class _OverfitMemory:
-    """What the rule remembers of one loss between windows."""
+    """State of the rule for one loss, kept between windows."""
 
     phases: PhaseCutter = field(default_factory=PhaseCutter)
     train: Phase | None = None  # the training phase that has just ended

@@ -1,4 +1,4 @@
-"""TDC107: a training that goes on although nothing improves any more."""
+"""TDC107: a training that continues although its losses no longer improve."""
 
 from __future__ import annotations
 
@@ -21,40 +21,41 @@ __all__ = ["Overtraining"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overtraining:
-    """Training that goes on long after the losses stopped improving.
+    """Training that continues long after the losses stopped improving.
 
     What it does:
-        Counts, for the training and for the validation loss, how long ago each last reached a new optimum.
+        Counts, for the training loss and the validation loss, how long ago each of them had a new optimum.
 
     Why it matters:
-        Steps after the last improvement cost as much as those before it and give nothing; when the
-        validation loss rises meanwhile, they even take away.
+        Steps after the last improvement cost as much as the steps before it, without a benefit. If the
+        validation loss rises, they even make the model worse.
 
     Decides by:
-        A loss reaches a new optimum when best - loss > delta (strictly). Compared are means, because the
-        luckiest of many batches is never beaten again: of the training loss over `smoothing_values` saved
-        values each, of the validation loss over each validation phase. Each mean that is no new optimum adds
-        one to its counter, each new optimum sets it to zero. Fires when the training counter has reached
-        patience_train and the validation counter patience_validation; with require="any", when one of them
-        has. Without any validation loss the training counter decides alone, and the finding says so. delta
-        is absolute; where a loss begins below 1 it is scaled by the first mean, so that small losses can
-        improve at all. One finding, and no other until there was a new optimum. compat=True is the older
-        rule: single saved values of either mode and delta as it is.
+        A loss has a new optimum if best - loss > delta (strictly). The rule compares means, because a single
+        lucky batch may have a loss that is never reached again: means of `smoothing_values` saved values for
+        the training loss, and means of each validation phase for the validation loss. Each mean that is no
+        new optimum adds one to the counter of its loss, and each new optimum resets the counter to zero. The
+        rule fires when the training counter has reached patience_train and the validation counter has reached
+        patience_validation; with require="any", when one of them has. Without a validation loss only the
+        training counter decides, and the finding mentions it. delta is absolute. If a loss begins below 1,
+        delta is multiplied by the first mean, so that small losses can improve. There is one finding, and no
+        further finding until a new optimum. compat=True applies the older rule: it compares single saved
+        values of both modes, with an unscaled delta.
 
     Parameters:
         tensor_regex: losses to judge; regular expressions, or one string with commas. None: the collection
             `losses`.
-        patience_train: means of the training loss without a new optimum.
-        patience_validation: validation phases without one.
-        delta: in units of the loss.
+        patience_train: number of means of the training loss without a new optimum.
+        patience_validation: number of validation phases without a new optimum.
+        delta: minimum improvement, in units of the loss.
         require: "both" counters, or "any" of them.
-        smoothing_values: saved training losses in one mean.
-        compat: True is the older rule.
+        smoothing_values: number of saved training losses in one mean.
+        compat: True applies the older rule.
 
     False alarms:
-        Long plateaus that end (schedules that drop the learning rate late, grokking). Losses that are not
-        meant to fall (the two sides of a GAN, reinforcement learning). A training that was planned with some
-        reserve is reported at its end; that is true, and says how much shorter the next one may be.
+        Long plateaus that end (schedules that drop the learning rate late, grokking). Losses that need not
+        fall (the two losses of a GAN, reinforcement learning). A training that was planned with some reserve
+        is reported at its end. This finding is true, and shows how much shorter the next training can be.
 
     Do:
         Stop, and keep the weights of the lowest validation loss; use early stopping. Lower the learning rate
@@ -94,7 +95,7 @@ class Overtraining:
         )
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """One finding per loss and stretch without improvement."""
+        """One finding per loss and series of means without improvement."""
         patterns = names_of(self.tensor_regex)
         wanted = in_both_modes(window, patterns)
         for key, points, is_eval in mixed_series(window, np.flatnonzero(scalars(window, wanted))):
@@ -111,7 +112,7 @@ class Overtraining:
     def _means(
         self, state: _OvertrainingMemory, points: Points, is_eval: np.ndarray[tuple[int], np.dtype[np.bool_]]
     ) -> list[tuple[bool, int, int, float]]:
-        """(is validation, step, mode step, mean) of what these points complete, in order of steps."""
+        """(is validation, step, mode step, mean) of each mean that these points complete, in order."""
         late = int(np.searchsorted(points.step, state.phases.newest, side="right"))
         points, is_eval = points.after(state.phases.newest), is_eval[late:]
         if self.compat:
@@ -154,7 +155,7 @@ class Overtraining:
         mode_step: int,
         mean: float,
     ) -> Iterator[Finding]:
-        """Takes in one mean: of a block of training losses, or of a validation phase."""
+        """Add one mean: of a block of training losses, or of a validation phase."""
         which = state.validation if is_validation else state.train
         if which.means == 0:
             which.first = abs(mean)
@@ -227,7 +228,7 @@ class Overtraining:
 
 @dataclass(slots=True, kw_only=True)
 class _Counter:
-    """How one of the two losses stands."""
+    """Best mean of one of the two losses, and the number of means since."""
 
     means: int = 0
     first: float = 0.0
@@ -243,10 +244,10 @@ class _Counter:
 
 @dataclass(slots=True, kw_only=True)
 class _OvertrainingMemory:
-    """What the rule remembers of one loss between windows."""
+    """State of the rule for one loss, kept between windows."""
 
     phases: PhaseCutter = field(default_factory=PhaseCutter)
-    kept: Points = NO_POINTS  # training losses of a block that is not full
+    kept: Points = NO_POINTS  # training losses of a block that is incomplete
     train: _Counter = field(default_factory=_Counter)
     validation: _Counter = field(default_factory=_Counter)
-    told: bool = False  # reported, and still so
+    told: bool = False  # reported, without a new optimum since

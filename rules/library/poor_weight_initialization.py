@@ -1,4 +1,4 @@
-"""TDC117: weights whose start keeps a network from learning."""
+"""TDC117: initial weights with which a network does not learn."""
 
 from __future__ import annotations
 
@@ -26,49 +26,51 @@ _DO = "use He initialisation for ReLU layers, Xavier for tanh and sigmoid, or ad
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoorWeightInitialization:
-    """Weights that start too small, too large, or all alike, so that the network does not begin to learn.
+    """Weights that start too small, too large, or all equal, so that the network does not begin to learn.
 
     What it does:
-        Looks at activations, gradients, losses and weights of the first saved steps of a training.
+        Checks activations, gradients, losses and weights of the first saved steps of a training.
 
     Why it matters:
-        Each layer multiplies the signal by the spread of its weights: if that is off, activations and
-        gradients fade or grow with every layer, and a deep network stands still from the first step on.
-        Neurons that start alike get the same gradients and stay alike for ever.
+        Each layer scales the signal by the standard deviation of its weights. If this scale is wrong,
+        activations and gradients shrink or grow with every layer, and a deep network does not learn from the
+        first step on. Neurons that start equal get equal gradients and stay equal.
 
     Decides by:
-        The first `steps` saved steps of TRAIN (or GLOBAL) mode, per attempt and worker. Kind `variance`:
-        variance of the inputs of activations (ReLU, LeakyReLU, PReLU, ELU, GELU, SiLU modules, in order of
-        execution); the geometric mean over the last quarter of the layers and that over the first quarter
-        differ by more than `threshold` times. Kind `gradient`: per gradient of a weight, r = p95 - p5 of its
+        The first `steps` saved steps of TRAIN (or GLOBAL) mode are judged, per attempt and worker. Kind
+        `variance`: variance of the inputs of activations (ReLU, LeakyReLU, PReLU, ELU, GELU, SiLU modules, in
+        order of execution); the geometric means over the first and the last quarter of the layers differ by
+        more than a factor of `threshold`. Kind `gradient`: per gradient of a weight, r = p95 - p5 of its
         elements; smallest r / largest r < distribution_range (gradients of fewer than 20 elements, or mostly
-        zeros, are left out). Both are reported once, at the end of these steps, when they held at more than
-        half of them and the loss did not fall by 1 % (mean of the last `patience` values against the first
-        ones): a network that learns was not initialised poorly, and pretrained ones differ widely from layer
-        to layer. Kind `equal_weights`: at the first saved step all weights within each neuron are equal, or
-        all neurons of a layer are; weights of zeros only when they are still zero at the second saved step.
-        Reported at once, whatever the loss does. Values are read where they were saved; else r comes from the
-        histograms in the index (within a factor of two), and only weights that are all the same number are
-        seen. compat=True is the older reading: largest variance > threshold x smallest, smallest r <
-        distribution_range, or no better loss within `patience` saved steps; each is reported at once.
+        zeros, are left out). Both kinds are reported once, at the end of these steps, if they held at more
+        than half of the steps and the loss did not fall by 1 % (mean of the last `patience` values compared
+        with the first values). The loss is a condition because a network that learns was not initialised
+        poorly, and because the layers of pretrained networks differ widely. Kind `equal_weights`: at the
+        first saved step all weights within each neuron are equal, or all neurons of a layer are equal;
+        weights of zeros count only if they are still zero at the second saved step. It is reported
+        immediately, for any loss. Values are read if they were saved. Otherwise r is computed from the
+        histograms in the index (within a factor of two), and `equal_weights` finds only weights whose
+        elements are all the same number. compat=True applies the older rule: largest variance > threshold x
+        smallest, smallest r < distribution_range, or no better loss within `patience` saved steps; each is
+        reported immediately.
 
     Parameters:
         activation_inputs_regex: names of activation inputs; regular expressions, or one string with commas.
             None: inputs of the modules above, and names with `relu_input`.
-        threshold: largest ratio of variances that is in order.
-        distribution_range: smallest range of gradients that is in order; as a share of that of the layer
-            with the largest one (compat=True: in units of the gradient).
-        patience: saved steps over which losses are averaged (compat=True: without a better loss).
-        steps: saved steps that are looked at.
-        compat: True is the older rule.
+        threshold: largest ratio of variances that is no fault.
+        distribution_range: smallest range of gradients that is no fault, as a share of the largest range of
+            all layers (compat=True: in units of the gradient).
+        patience: number of saved steps over which losses are averaged (compat=True: without a better loss).
+        steps: number of saved steps that are judged.
+        compat: True applies the older rule.
 
     False alarms:
-        A long warm-up of a pretrained network whose layers differ widely. Trainings that do not learn for
-        another reason, with such layers.
+        A long warm-up of a pretrained network whose layers differ widely. A training with such layers that
+        does not learn for another reason.
 
     Do:
-        Use He initialisation for ReLU layers and Xavier for tanh and sigmoid, add normalisation layers, and
-        never start a hidden layer with one constant.
+        Use He initialisation for ReLU layers and Xavier initialisation for tanh and sigmoid, add
+        normalisation layers, and never initialise a hidden layer with a constant.
 
     Source:
         K. He et al., Delving deep into rectifiers, ICCV 2015. X. Glorot and Y. Bengio, Understanding the
@@ -164,7 +166,7 @@ class PoorWeightInitialization:
             window.judged(weights.size)
 
     def _close(self, window: Window, opening: EarlySteps) -> Iterator[Finding]:
-        """The first steps are over: evidence is reported when the loss did not fall."""
+        """Report the evidence at the end of the first steps, if the loss did not fall."""
         opening.over = True
         found = [] if self.compat else opening.found()
         progress = opening.progress(self.patience)
@@ -186,7 +188,7 @@ class PoorWeightInitialization:
         return window.kind("input") & by_module | window.named([".*relu_input"])
 
     def _variance(self, window: Window, inputs: Ints) -> tuple[int, Finding | None]:
-        """(layers judged, what is wrong with their variances)."""
+        """(number of judged layers, finding about their variances)."""
         rows, values = variances(window, inputs)
         if rows.size < 2:
             return 0, None
@@ -217,7 +219,7 @@ class PoorWeightInitialization:
         )
 
     def _gradient(self, window: Window, gradients: Ints) -> tuple[int, Finding | None]:
-        """(layers judged, what is wrong with the ranges of their gradients)."""
+        """(number of judged layers, finding about the ranges of their gradients)."""
         rows, ranges = gradient_ranges(window, gradients)
         if rows.size < (1 if self.compat else 2):
             return 0, None
@@ -265,7 +267,7 @@ class PoorWeightInitialization:
 
 
 def _first_steps(units: Ints, number: int) -> list[int]:
-    """The lowest distinct ones, ascending, at most so many; the others need not be sorted."""
+    """The lowest distinct units, ascending, at most `number`; the others are not sorted."""
     found: list[int] = []
     while units.size and len(found) < number:
         found.append(int(units.min()))
@@ -274,6 +276,6 @@ def _first_steps(units: Ints, number: int) -> list[int]:
 
 
 def scalar_losses(window: Window, losses: Ints) -> Floats:
-    """Values of the scalar losses among these rows with statistics; NaN for one that is not finite."""
+    """Values of the scalar losses among these rows with statistics; NaN if a value is not finite."""
     rows = losses[window.columns.ints("count")[losses] == 1]
     return np.where(window.finite[rows] == 1, window.columns.floats("mean")[rows], np.nan)

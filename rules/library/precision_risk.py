@@ -1,4 +1,4 @@
-"""TDC124: values at the edges of what a number type of low precision can hold."""
+"""TDC124: values near the limits of a number type of low precision."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ __all__ = ["PrecisionRisk"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberType:
-    """A type of low precision.
+    """A number type of low precision.
 
-    stored: its name in the index. normal: exponent of its smallest normal number. lost: below 2^lost a value
-    becomes zero. largest: its largest number. scaled: tensors of it are stretched to its range on purpose.
+    Attributes:
+        stored: Its name in the index.
+        normal: Exponent of its smallest normal number.
+        lost: A value below 2^lost becomes zero.
+        largest: Its largest number.
+        scaled: Whether tensors of this type are scaled to its range on purpose.
     """
 
     stored: str
@@ -48,44 +52,45 @@ class PrecisionRisk:
     """Tensors whose values underflow or are about to overflow in float16, bfloat16 or float8.
 
     What it does:
-        Looks at how the magnitudes of tensors are spread over powers of two, and holds them against the range
-        of a number type: the one they are stored in, or the one you think of moving to.
+        Compares the histogram of the magnitudes of tensors with the range of a number type: the type in which
+        they are stored, or a type that you consider.
 
     Why it matters:
-        Below its smallest normal number a type loses digits, and below its smallest number everything becomes
-        zero: small gradients then never reach the weights. Above the largest one everything is infinite. Both
-        are seen before they do harm.
+        Below the smallest normal number a type loses digits, and below the smallest number every value
+        becomes zero, so small gradients never reach the weights. Above the largest number every value is
+        infinite. The rule finds both before they do harm.
 
     Decides by:
         Kind `underflow`: 100 x (non-zero elements below the smallest normal number) / (non-zero elements) >
         underflow_percent. Kind `overflow`: the largest magnitude x headroom > the largest number of the type
-        (both strictly). Reported at the `patience`-th saved step in a row, once until it has ceased. Smallest
-        normal and largest numbers: float16 6.1e-5 and 65504, bfloat16 1.2e-38 and 3.4e38, float8_e4m3 0.016
-        and 448, float8_e5m2 6.1e-5 and 57344. The shares come from the histogram and the count of subnormal
-        numbers in the index. Elements that have become zero already cannot be counted in a tensor of the type
-        itself; in one of higher precision they are (`lost_percent`). Tensors stored in float8 are not judged
-        for overflow: they are scaled to fill its range; those stored in float64 not for underflow of
-        bfloat16, which lies beyond the histogram.
+        (both strictly). It is reported at the `patience`-th consecutive saved step, and not again until it
+        has ended. Smallest normal and largest numbers: float16 6.1e-5 and 65504, bfloat16 1.2e-38 and 3.4e38,
+        float8_e4m3 0.016 and 448, float8_e5m2 6.1e-5 and 57344. The shares come from the histogram and the
+        count of subnormal numbers in the index. In a tensor of the type itself, elements that have already
+        become zero cannot be counted; in a tensor of higher precision they are counted (`lost_percent`).
+        Tensors stored in float8 are not judged for overflow, because they are scaled to fill its range.
+        Tensors stored in float64 are not judged for underflow of bfloat16, because it is outside the
+        histogram.
 
     Parameters:
-        dtype: "auto" judges each tensor for the type it is stored in, and leaves out float32 and float64; a
+        dtype: "auto" judges each tensor for the type in which it is stored, except float32 and float64; a
             name ("float16", "bfloat16", "float8_e4m3", "float8_e5m2") judges all tensors for that type.
         collection_names: names of collections, or one string with commas.
         tensor_regex: regular expressions searched for in names, or one string with commas. Given with
             collection_names: the union. Neither: gradients and optimizer state for underflow, and for
-            overflow weights, biases, inputs and outputs as well; small activations and weights do no harm.
-        underflow_percent: per cent of non-zero elements that may be too small.
-        headroom: how many times larger values must be able to become; 2 is one bit.
-        patience: saved steps in a row.
+            overflow also weights, biases, inputs and outputs; small activations and weights do no harm.
+        underflow_percent: percentage of non-zero elements that may be too small.
+        headroom: factor by which values must be able to grow; 2 is one bit.
+        patience: number of consecutive saved steps.
 
     False alarms:
         Attention masks that are filled with the largest number of the type. Gradients that a gradient scaler
-        has scaled up in the backward pass and the hook has scaled down again: use dtype only for what is
-        stored. The end of a successful training, where all gradients are small.
+        has scaled up in the backward pass and that the hook has scaled down again: use dtype="auto". The end
+        of a successful training, where all gradients are small.
 
     Do:
         Underflow: scale the loss (a gradient scaler), use bfloat16, or keep this tensor in float32. Overflow:
-        use bfloat16 or float32 for it, normalise before it, or lower the loss scale.
+        use bfloat16 or float32 for this tensor, normalise its input, or lower the loss scale.
 
     Source:
         P. Micikevicius et al., Mixed precision training, ICLR 2018, and FP8 formats for deep learning, 2022.
@@ -111,7 +116,7 @@ class PrecisionRisk:
         require(self.patience >= 1, self, "patience", self.patience, "1 or more")
 
     def needs(self) -> Need:
-        """Statistics of the tensors it was pointed at."""
+        """Statistics of the selected tensors."""
         need = need_of(self, _DEFAULT[:2], interval=100, keep=STATISTICS, form="statistics")
         if self.dtype == "auto":
             stored = "stored in float16, bfloat16 or float8 (name a dtype to judge those in float32)"
@@ -119,7 +124,7 @@ class PrecisionRisk:
         return need
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """One finding per tensor, kind and stretch of saved steps."""
+        """One finding per tensor, kind and series of consecutive saved steps."""
         rows = with_statistics(self, window, _DEFAULT) & (window.finite > 0)
         everything = bool(names_of(self.collection_names) or names_of(self.tensor_regex))
         small_matters = rows if everything else rows & window.kind(*_UNDERFLOW_KINDS)

@@ -1,4 +1,4 @@
-"""TDC122: tanh and sigmoid layers whose inputs are so large that nothing passes back."""
+"""TDC122: tanh and sigmoid layers whose inputs are so large that their gradients vanish."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ class SaturatedActivation:
     """Tanh or sigmoid layers most of whose units are saturated for (almost) every input of the batch.
 
     What it does:
-        Reads the saved inputs of tanh and sigmoid layers and measures, per unit, for what share of the batch
-        the input lies where the function still has a slope.
+        Reads the saved inputs of tanh and sigmoid layers and measures, for each unit, the share of the batch
+        for which the input is in the range where the function has a slope.
 
     Why it matters:
-        Far from zero tanh and sigmoid are flat: the gradient that passes back through them is next to
-        nothing, so the layers before do not learn, and the unit gives the same answer whatever comes in.
+        Far from zero tanh and sigmoid are flat. The gradient through them is almost zero, so the layers
+        before do not learn, and the unit has the same output for every input.
 
     Decides by:
         A unit is an index over all axes but the batch; for convolutions (4 or 5 axes: batch, channel, space)
         it is the channel, pooled over batch and space. activity = 100 x share of its inputs strictly between
-        the two limits of its function. Saturated: activity < threshold_inactivity. Fires when 100 x saturated
-        units / units > threshold_layer (strictly), per layer and saved step. Layers are found by module class
-        (Tanh, Sigmoid) or by name; which limits hold is told by the class, else by `tanh` or `sigmoid` in the
-        name. Layers whose minimum and maximum lie between the limits cannot fire and are not read. The limits
-        are the published ones of the older rule: at them the slope of tanh is 2e-8, that of sigmoid 1e-10
-        below and 4e-8 above.
+        the two limits of its function. Saturated: activity < threshold_inactivity. The rule fires if 100 x
+        saturated units / units > threshold_layer (strictly), per layer and saved step. Layers are found by
+        module class (Tanh, Sigmoid) or by name. The limits are selected by the class, or else by `tanh` or
+        `sigmoid` in the name. Layers whose minimum and maximum are between the limits cannot fire and are not
+        read. The limits are the published limits of the older rule. At these limits the slope of tanh is
+        2e-8, and the slope of sigmoid is 1e-10 (lower limit) and 4e-8 (upper limit).
 
     Parameters:
-        collection_names: collections to look at instead, or one string with commas.
-        tensor_regex: names to look at instead; regular expressions, or one string with commas. None for both:
-            inputs of Tanh and Sigmoid modules, and names with `tanh_input` or `sigmoid_input`.
+        collection_names: collections to judge instead, or one string with commas.
+        tensor_regex: regular expressions for names of tensors to judge instead, or one string with commas.
+            None for both: inputs of Tanh and Sigmoid modules, and names with `tanh_input` or `sigmoid_input`.
         threshold_tanh_min: lower limit of the input of tanh.
         threshold_tanh_max: upper limit of the input of tanh.
         threshold_sigmoid_min: lower limit of the input of sigmoid.
         threshold_sigmoid_max: upper limit of the input of sigmoid.
-        threshold_inactivity: per cent of activity below which a unit is saturated.
-        threshold_layer: per cent of saturated units above which a layer is reported.
-        unit_axis: the axis of units, for layouts that the reading above does not fit (transformers: -1).
+        threshold_inactivity: percentage of activity below which a unit is saturated.
+        threshold_layer: percentage of saturated units above which a layer is reported.
+        unit_axis: the axis of units, for layouts other than those above (transformers: -1).
 
     False alarms:
-        A sigmoid at the end of a classifier that is sure of its answers. Gates that are meant to be open or
-        shut. Small batches.
+        A sigmoid at the end of a classifier with confident predictions. Gates that are open or closed on
+        purpose. Small batches.
 
     Do:
         Use Xavier initialisation, normalise the inputs, lower the learning rate, add normalisation before the
@@ -133,7 +133,7 @@ class SaturatedActivation:
         return self.threshold_sigmoid_min, self.threshold_sigmoid_max
 
     def _inputs(self, window: Window) -> tuple[Mask, Mask]:
-        """(rows to judge, which of them are inputs of tanh)."""
+        """(mask of rows to judge, mask of inputs of tanh)."""
         columns = window.columns
         collections, patterns = names_of(self.collection_names), names_of(self.tensor_regex)
         tanh_module, sigmoid_module = (columns.where("origin", _is_module(name)) for name in _FUNCTIONS)

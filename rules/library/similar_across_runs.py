@@ -26,29 +26,30 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimilarAcrossRuns:
-    """Tensors that are not the same in this run and in another one.
+    """Tensors that differ between this run and another run.
 
     What it does:
         Compares saved tensors with those of one or more other runs, at the same steps.
 
     Why it matters:
-        Two runs of the same code, data and seed should agree. The first tensor that does not, in order of
-        execution, is where they parted: a seed that was not set, another version of a library, data in
-        another order, a kernel that is not deterministic.
+        Two runs of the same code, data and seed should agree. The first tensor that differs, in order of
+        execution, shows the cause: a seed that was not set, another version of a library, data in another
+        order, a kernel that is not deterministic.
 
     Decides by:
-        Rows of the same worker, mode, step of the mode, name and call belong together. Where both runs hold
-        the values: shapes differ, or not |a - b| <= atol + rtol x |b| everywhere, b of the other run (equal
-        infinities and NaN at the same place agree). Otherwise the statistics must agree: numbers of elements,
-        NaN and infinities exactly, and minimum, maximum, mean, sum of |x| and of x^2 within the same
-        tolerances; the finding says which way it was. Despite its name the rule fires on difference, as the
-        older one did. A tensor that the other run lacks is counted as not judged. Of the other run numbers
-        are read as they are at the first look; nothing in it is executed.
+        Rows with the same worker, mode, step of the mode, name and call are compared. If both runs have the
+        values, the tensors differ if their shapes differ, or if |a - b| <= atol + rtol x |b| is false for an
+        element (b is of the other run; equal infinities and NaN at the same position agree). Otherwise the
+        statistics are compared: the numbers of elements, NaN and infinities must be equal, and minimum,
+        maximum, mean, sum of |x| and of x^2 must be within the same tolerances. The finding contains which
+        comparison was used. Despite its name the rule fires on differences, as the older rule did. A tensor
+        that is missing in the other run is counted as not judged. The other run is read once, at the first
+        poll. Only its numbers are read, and none of its content is executed.
 
     Parameters:
-        other_trials: folders or URLs of the other runs, or one string with commas; a Trace stands for a run
-            in memory.
-        other_trial: one more of them, under the older name.
+        other_trials: folders or URLs of the other runs, or one string with commas; a Trace is a run in
+            memory.
+        other_trial: one more run, under the older name of this parameter.
         collection_names: names of collections, or one string with commas.
         tensor_regex: regular expressions searched for in names, or one string with commas. Given with
             collection_names: the union. Neither: every saved tensor.
@@ -56,12 +57,13 @@ class SimilarAcrossRuns:
         atol: absolute tolerance.
 
     False alarms:
-        GPU kernels that add in any order: differences grow from 1e-7 to visible within some hundred steps of
-        training; compare early steps, or widen rtol. Runs with another batch size or number of workers.
+        GPU kernels that add in any order: differences of 1e-7 become visible within some hundred steps of
+        training; compare early steps, or raise rtol. Runs with another batch size or number of workers.
 
     Do:
-        Take the first finding of the first step: inputs differ: data order or augmentation; weights at step
-        0: seed or initialisation; a gradient first: a kernel that is not deterministic.
+        Look at the first finding of the first step. If it is an input, check data order and augmentation. If
+        it is a weight at step 0, check seed and initialisation. If it is a gradient, a kernel is not
+        deterministic.
 
     Source:
         P. Nagarajan, G. Warnell, P. Stone, Deterministic implementations for reproducibility in deep
@@ -179,7 +181,7 @@ class SimilarAcrossRuns:
     def _values_differ(
         self, window: Window, row: int, other: OtherRun, partner: int
     ) -> tuple[dict[str, float | int | str], str]:
-        """What differs, empty when nothing does or the values could not be read."""
+        """The differences; empty if there are none, or the values could not be read."""
         try:
             ((_, here),) = window.read([row])
             there = other.payload(partner)
@@ -204,7 +206,7 @@ class SimilarAcrossRuns:
 
 
 def _wide(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """In double precision, so that differences of narrow types do not overflow."""
+    """Values in double precision, so that differences of narrow types do not overflow."""
     return values if values.dtype.kind == "c" else values.astype(np.float64)
 
 

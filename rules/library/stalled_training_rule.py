@@ -1,4 +1,4 @@
-"""TDC108: a run to which nothing was added for a long time."""
+"""TDC108: a run that got no new tensor for a long time."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ __all__ = ["StalledTrainingRule"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StalledTrainingRule:
-    """A training that saves nothing for longer than a threshold.
+    """A training that saves no tensor for longer than a threshold.
 
     What it does:
-        Watches the time between one captured tensor and the next, on each worker. Live, it also compares the
-        newest with the time of day, so that a stall is seen while it lasts.
+        Measures the time between two successive captured tensors of each worker. In a live run, the rule also
+        compares the newest tensor with the time of day, so that it finds a stall while it lasts.
 
     Why it matters:
         A training that hangs (a collective operation that waits for a lost rank, a data loader that waits for
-        storage) looks like one that is busy: the process lives, and the machines cost what they always do.
+        storage) looks like a busy training: the process exists, and the machines still cost money.
 
     Decides by:
-        seconds without a new tensor >= threshold, between two tensors of a worker, or since the newest one
-        while that worker's part of the attempt has not ended. Each stall of a worker is one finding, at the
-        step after which nothing came; workers that are found silent at the same look make one, about the
-        first of them. The clock starts with the first tensor. Nothing is reported about the time after a
-        worker has ended, well or not. A rule reports and does not act: what the older library did with
-        stop_training_on_fire is done by an action, which goes with any rule.
+        seconds without a new tensor >= threshold, between two tensors of a worker, or since its newest tensor
+        while the worker's part of the attempt has not ended. Each stall of a worker is one finding, at the
+        last step before the stall. Workers that are found stalled at the same poll make one finding, about
+        the first of them. The time starts with the first tensor. The time after a worker has ended, normally
+        or not, is not judged. A rule reports and does not act: instead of stop_training_on_fire of the older
+        library, use an action, which can be combined with any rule.
 
     Parameters:
-        threshold: seconds. The save interval must take well under it; a scalar saved now and then
-            (save_scalar) serves as a heartbeat.
-        stop_training_on_fire: accepted as False only; use the action RequestStop.
-        training_job_name_prefix: accepted as None only; the action knows the job.
+        threshold: seconds. The time between two saves must be well below it. A scalar that is saved regularly
+            (save_scalar) can be used as a heartbeat.
+        stop_training_on_fire: must be False; use the action RequestStop instead.
+        training_job_name_prefix: must be None; the action has the name of the job.
 
     False alarms:
-        Long pauses that are meant: a validation that saves nothing, checkpoints of large models, compilation,
-        a suspended machine. A clock that is set while the run goes on, or that differs between the training's
-        machine and the one that watches.
+        Intended long pauses: a validation that saves nothing, checkpoints of large models, compilation, a
+        suspended machine. A clock that is changed during the run, or that differs between the machine of the
+        training and the machine that runs the rule.
 
     Do:
-        Look at the stacks of all ranks (py-spy dump), at the data loader and at storage; give collective
-        operations a time-out.
+        Check the stacks of all ranks (py-spy dump), the data loader and the storage. Set a timeout for
+        collective operations.
 
     Source:
         Y. Jiang et al., MegaScale: scaling large language model training to more than 10,000 GPUs, NSDI 2024,
@@ -77,7 +77,7 @@ class StalledTrainingRule:
             )
 
     def needs(self) -> Need:
-        """Anything that is saved again and again."""
+        """Any tensor that is saved regularly."""
         return Need(
             what="any tensor or scalar that is saved again and again, well within the threshold of "
             f"{self.threshold:g} s",
@@ -104,7 +104,7 @@ class StalledTrainingRule:
     def _gaps(
         self, window: Window, place: tuple[int, str], state: _Newest, rows: npt.NDArray[np.int64]
     ) -> Iterator[Finding]:
-        """Stalls that are over: gaps between rows."""
+        """Stalls that have ended: gaps between rows."""
         seen = state.time_ns > 0
         times = np.append(state.time_ns if seen else 0, window.columns.ints("time_ns")[rows])
         times = np.maximum.accumulate(times)
@@ -120,7 +120,7 @@ class StalledTrainingRule:
         state.move(window.columns, int(rows[-1]), int(times[-1]))
 
     def _now(self, window: Window) -> Iterator[Finding]:
-        """Stalls that last: of all workers of an attempt that are silent, the one that fell silent first."""
+        """Stalls that still last: one finding per attempt, about the worker that stalled first."""
         silent = {
             place: state
             for place, state in window.memory.items()
@@ -178,7 +178,7 @@ class _Newest:
     told: bool = False
 
     def move(self, columns: Columns, row: int, time_ns: int) -> None:
-        """Goes on to a later row."""
+        """Set the newest row."""
         self.told = self.told and time_ns == self.time_ns
         self.time_ns = time_ns
         self.step, self.mode_step = int(columns.ints("step")[row]), int(columns.ints("mode_step")[row])

@@ -1,4 +1,4 @@
-"""TDC120: tensors whose variance is out of bounds."""
+"""TDC120: tensors whose variance is outside given limits."""
 
 from __future__ import annotations
 
@@ -23,33 +23,34 @@ class TensorVariance:
     """Tensors whose variance is above or below limits that you give.
 
     What it does:
-        Compares the variance of every saved weight, or of the tensors you name, with two limits.
+        Compares the variance of every saved weight, or of the tensors that you select, with two limits.
 
     Why it matters:
-        Weights or activations that spread too far saturate what comes after them and make steps unstable;
-        those that hardly differ from each other carry no information and learn alike.
+        Weights or activations with a large variance saturate the next layers and make steps unstable. Weights
+        or activations that are nearly equal contain no information and get equal gradients.
 
     Decides by:
         Population variance of the finite elements, m2 / (number of them), from the statistics in the index:
-        kind `high` when it is > max_threshold, kind `low` when it is < min_threshold (both strictly), per
-        tensor and saved step. Not judged: tensors with fewer than two finite elements. There is no variance
-        that is wrong for every tensor (that of a weight goes with one over the layer's width), so neither
-        limit has a default; without any, the verdict is `not evaluable` and says so.
+        kind `high` if it is > max_threshold, kind `low` if it is < min_threshold (both strictly), per tensor
+        and saved step. Not judged: tensors with fewer than two finite elements. No variance is wrong for
+        every tensor (the variance of a weight is proportional to 1 / width of the layer), so the limits have
+        no defaults. Without a limit the verdict is `not evaluable`, with this reason.
 
     Parameters:
         collection_names: names of collections, or one string with commas.
         tensor_regex: regular expressions searched for in names, or one string with commas. Given with
             collection_names: the union. Neither: the collection `weights`.
-        max_threshold: upper limit; None for no such limit.
-        min_threshold: lower limit; None for no such limit.
+        max_threshold: upper limit; None: no upper limit.
+        min_threshold: lower limit; None: no lower limit.
 
     False alarms:
         Weights of normalisation layers, which all start at 1: variance 0. Very wide layers, whose weights
         have a small variance by design. One limit for tensors of different kinds.
 
     Do:
-        Compare with the layers beside it. High: lower the learning rate, add weight decay or normalisation,
-        check the initialisation. Low: check the initialisation and that gradients arrive.
+        Compare with the neighbouring layers. High: lower the learning rate, add weight decay or
+        normalisation, check the initialisation. Low: check the initialisation, and whether the layer gets
+        gradients.
 
     Source:
         X. Glorot and Y. Bengio, Understanding the difficulty of training deep feedforward neural networks,
@@ -73,7 +74,7 @@ class TensorVariance:
         require(ordered, self, "min_threshold", low, f"at most max_threshold = {high}")
 
     def needs(self) -> Need:
-        """Statistics of the tensors it was pointed at, and a limit."""
+        """Statistics of the selected tensors, and a limit."""
         need = need_of(self, _DEFAULT, interval=100, keep=STATISTICS, form="statistics")
         if self.max_threshold is None and self.min_threshold is None:
             return replace(need, what=f"max_threshold or min_threshold, and {need.what}")

@@ -28,27 +28,27 @@ class TreeDepth:
     """Trees of an ensemble that are deeper than expected.
 
     What it does:
-        Computes the depth of the deepest tree in the saved tables of trees, step by step.
+        Computes the depth of the deepest tree in the saved tables of trees, for each step.
 
     Why it matters:
-        Each level doubles the number of leaves a tree may have and halves the samples in each: deep trees
-        learn single samples by heart. Trees far below the depth that was allowed say that there is little to
-        split: labels or features carry nothing more.
+        Each level doubles the number of leaves that a tree may have and halves the samples in each leaf, so
+        deep trees memorise single samples. Trees far below the allowed depth show that labels or features
+        contain little information.
 
     Decides by:
-        depth = number of splits on the longest way from a root to a leaf, over all trees of the step, from
-        the links in trees/Yes and trees/No (with trees/ID, the node's number, and trees/Tree). Where these
-        are not all there with their values: log2 of the largest node number in trees/ID or trees/Node, which
-        is what the older library did; it is true for full trees only, whose nodes are numbered level by
-        level. Fires when depth > `depth` (strictly), or < with direction="below".
+        depth = number of splits on the longest path from a root to a leaf, over all trees of the step, from
+        the links in trees/Yes and trees/No (with trees/ID, the node's number, and trees/Tree). If the values
+        of one of these tensors are missing, depth = log2 of the largest node number in trees/ID or
+        trees/Node, as in the older library. This is correct only for full trees whose nodes are numbered
+        level by level. The rule fires if depth > `depth` (strictly), or < with direction="below".
 
     Parameters:
         depth: limit, in splits.
         direction: "above" or "below".
 
     False alarms:
-        Ensembles of deep trees on purpose (random forests). Unbalanced trees by their log2: 2^k - 1 nodes in
-        a chain are deeper than k.
+        Ensembles that use deep trees on purpose (random forests). Unbalanced trees, if log2 is used: a chain
+        of 2^k - 1 nodes is deeper than k.
 
     Do:
         Limit max_depth or the number of leaves, raise min_child_weight or gamma; for shallow trees look at
@@ -94,7 +94,7 @@ class TreeDepth:
                 yield from self._judge(window, table)
 
     def _judge(self, window: Window, table: Mapping[str, int]) -> Iterator[Finding]:
-        """table: column -> row of the window."""
+        """Judge the trees of one step. table: column -> row of the window."""
         found = self._by_links(window, table) or self._by_number(window, table)
         if found is None:
             window.missing("table of trees without trees/ID and trees/Node", 1)
@@ -138,10 +138,18 @@ class TreeDepth:
 
 
 def depths(tree: Any, node: Any, yes: Any, no: Any) -> _Floats:
-    """Depth of each tree, in splits; 0 for a tree that is one leaf.
+    """Depth of each tree, in splits; 0 for a tree with a single leaf.
 
-    One entry per node in each argument: number of the tree, of the node in it, and of the nodes to go to;
-    these are NaN or negative at a leaf. Raises ValueError for tables that are not trees.
+    All arguments have one entry per node.
+
+    Args:
+        tree: Number of the tree.
+        node: Number of the node within its tree.
+        yes: Number of the first child; NaN or negative at a leaf.
+        no: Number of the second child; NaN or negative at a leaf.
+
+    Raises:
+        ValueError: The table is not a table of trees.
     """
     columns = [np.asarray(each, dtype=np.float64).ravel() for each in (tree, node, yes, no)]
     if len({each.size for each in columns}) != 1 or not columns[0].size:
@@ -171,7 +179,7 @@ def depths(tree: Any, node: Any, yes: Any, no: Any) -> _Floats:
 
 
 def _find(key: _Floats, order: npt.NDArray[np.int64], wanted: _Floats) -> npt.NDArray[np.int64]:
-    """Positions in `key` of the wanted ones. Raises ValueError when one is not there."""
+    """Positions of the wanted keys in `key`. Raises ValueError if one is missing."""
     at = np.minimum(np.searchsorted(key, wanted, sorter=order), key.size - 1)
     found: npt.NDArray[np.int64] = order[at]
     if not np.array_equal(key[found], wanted):

@@ -1,4 +1,4 @@
-"""TDC121: tensors that stay as they are."""
+"""TDC121: tensors that do not change."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _DEFAULT = ("losses", "gradients")
 _COUNTS = ("count", "nan_count", "pos_inf_count", "neg_inf_count")
 _SIZES = ("min", "max", "mean", "m2", "abs_sum", "square_sum", "abs_min", "abs_max")
 _COLUMNS = (*_COUNTS, "zero_count", *_SIZES)
-_SLACK = 1e-9  # relative, for sums that were added up in another order
-_NOISE = 10  # a tensor within so many atol of zero is close to any other such one
+_SLACK = 1e-9  # relative, for sums that were added in another order
+_NOISE = 10  # in units of atol; tensors below this magnitude are close to each other
 _UNDECIDED = "statistics agree within the tolerance, and the values were not saved"
 
 
@@ -33,25 +33,25 @@ class UnchangedTensor:
     """Tensors that do not change over several saved steps.
 
     What it does:
-        Compares every saved loss and gradient, or the tensors you name, with the same tensor at the saved
-        step before.
+        Compares every saved loss and gradient, or the tensors that you select, with the same tensor at the
+        previous saved step.
 
     Why it matters:
-        A loss or a gradient that repeats itself means that nothing is learned: the learning rate is zero, the
-        optimizer holds other parameters, one batch is fed again and again, or the graph is cut.
+        If a loss or a gradient is constant, the model does not learn: the learning rate is zero, the
+        optimizer has other parameters, every step gets the same batch, or the graph is cut.
 
     Decides by:
-        `num_steps` saved steps, the current one included; every consecutive pair is close in the sense of
-        numpy.allclose(older, newer, rtol, atol, equal_nan). Reported once, until the tensor has changed. The
-        statistics in the index decide nearly always: if minimum, maximum, mean or a norm differ by more than
-        the tolerance allows, the tensor has changed; if all of them are the same bit for bit, it has not
-        (kind `statistics`: "unchanged by its statistics"); of scalars they are the value. Only in between,
-        and for integers, which keep their statistics when they are shuffled, are the values compared (kind
-        `values`), from the second such pair in a row on, because the first shows that they will be needed.
-        Without values such a pair is not judged. A tensor whose largest magnitude is below 10 atol is
-        unchanged only when it is the same bit for bit: else all tensors of rounding errors, such as the
-        gradient of a bias in front of a normalisation layer, would be. compat=True is the older rule, for
-        which those are unchanged. Not judged: tensors without elements.
+        Of `num_steps` saved steps, including the current one, every consecutive pair is close in the sense of
+        numpy.allclose(older, newer, rtol, atol, equal_nan). A tensor is reported once, until it has changed.
+        Nearly always the statistics in the index decide: if minimum, maximum, mean or a norm differ by more
+        than the tolerance, the tensor has changed; if all of them are bitwise equal, it has not changed (kind
+        `statistics`: "unchanged by its statistics"). For scalars the statistics are the value. In all other
+        cases, and for integers, whose statistics do not change when they are shuffled, the values are
+        compared (kind `values`). This begins with the second such pair in a row, because the first pair only
+        shows that the values will be needed. Without values such a pair is not judged. A tensor whose largest
+        magnitude is below 10 atol is unchanged only if it is bitwise equal. Otherwise every tensor of
+        rounding errors, such as the gradient of a bias before a normalisation layer, would count as
+        unchanged, as in the older rule (compat=True). Not judged: tensors without elements.
 
     Parameters:
         collection_names: names of collections, or one string with commas.
@@ -61,15 +61,15 @@ class UnchangedTensor:
         rtol: relative tolerance, of the newer value.
         atol: absolute tolerance.
         equal_nan: whether NaN equals NaN.
-        compat: True compares tensors of rounding errors by numpy.allclose, too.
+        compat: True compares tensors of rounding errors by numpy.allclose as well.
 
     False alarms:
-        Layers that are frozen on purpose, when `weights` are named. Gradients of zeros of unused branches
-        (AllZero says so too). A loss that has reached exactly zero.
+        Layers that are frozen on purpose, if `weights` are selected. Zero gradients of unused branches, which
+        AllZero reports too. A loss that is exactly zero.
 
     Do:
-        Check the learning rate and which parameters the optimizer holds; check that the data loader moves on
-        and shuffles; look for a detach() or a no_grad() around the forward pass.
+        Check the learning rate and the parameters of the optimizer. Check that the data loader returns new
+        batches and shuffles. Look for a detach(), or a no_grad() around the forward pass.
 
     Source:
         Documentation of numpy.allclose for the comparison.
@@ -92,7 +92,7 @@ class UnchangedTensor:
             require(0 <= getattr(self, name) < np.inf, self, name, getattr(self, name), "0 or more")
 
     def needs(self) -> Need:
-        """Statistics of the tensors it was pointed at."""
+        """Statistics of the selected tensors."""
         return need_of(
             self,
             _DEFAULT,
@@ -102,7 +102,7 @@ class UnchangedTensor:
         )
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """One finding per tensor and stretch of steps without a change."""
+        """One finding per tensor and series of steps without a change."""
         wanted = with_statistics(self, window, _DEFAULT) & (window.columns.ints("count") > 0)
         found = step_pairs(window, wanted, _COLUMNS, "before")
         same, maybe = self._by_statistics(window, found)
@@ -130,7 +130,7 @@ class UnchangedTensor:
             )
 
     def _by_statistics(self, window: Window, found: StepPairs) -> tuple[Mask, Mask]:
-        """(pairs that are the same, pairs that may be close), by statistics alone."""
+        """(pairs that are equal, pairs that may be close), by statistics only."""
         now, before = found.now, found.before
         with np.errstate(invalid="ignore", over="ignore"):
             counts = np.all([now[name] == before[name] for name in _COUNTS], axis=0)
@@ -144,7 +144,7 @@ class UnchangedTensor:
         return possible & decided, possible & near & ~decided & ~scalar
 
     def _within(self, now: dict[str, Any], before: dict[str, Any]) -> Mask:
-        """Where the statistics do not rule out that all elements are within the tolerance.
+        """Mask of pairs whose elements may all be within the tolerance, judged by the statistics.
 
         |a - b| <= atol + rtol |b| for all elements bounds the difference of every statistic below.
         """
@@ -163,7 +163,7 @@ class UnchangedTensor:
         return close
 
     def _by_values(self, window: Window, found: StepPairs, same: Mask, maybe: Mask) -> Mask:
-        """Where reading shows that a pair is close. Counts what was judged on the way."""
+        """Mask of pairs whose values are close. Counts the judged and missing rows."""
         close = np.zeros(found.rows.size, dtype=np.bool_)
         anchors: dict[tuple[object, ...], npt.NDArray[Any]] = window.memory.setdefault("values", {})
         saved = window.columns.present("nbytes")[found.rows]

@@ -1,4 +1,4 @@
-"""TDC106: a model that does not even fit its training data."""
+"""TDC106: a model that does not fit its training data."""
 
 from __future__ import annotations
 
@@ -25,48 +25,47 @@ class Underfit:
     """A training and validation loss that both stay high.
 
     What it does:
-        Follows the training loss, and the validation loss if there is one, from the level at which they
-        began, and reports a training that stays near that level.
+        Compares the training loss, and the validation loss if there is one, with their starting levels, and
+        reports a training that stays near these levels.
 
     Why it matters:
-        A model that explains little more than it did untrained is too small for its task, cannot learn (dead
-        units, frozen weights, a learning rate far off), or is shown inputs that do not tell the labels apart.
-        More steps do not help.
+        A model that is hardly better than an untrained one is too small for its task, cannot learn (dead
+        units, frozen weights, a wrong learning rate), or gets inputs that do not determine the labels. More
+        steps do not help.
 
     Decides by:
-        The definition is ours. The training loss is taken in blocks of `window_values` saved values, each as
-        its mean; the validation loss as the mean of each validation phase. The starting level is the mean of
-        the first 3 values (2 or 1 in blocks so short) or of the first block, whichever is higher. After each
-        block whose last step is at least `warmup_steps` (of the mode): flat, when `patience` blocks in a row,
-        and all validation phases that ended among them, lowered neither loss by `min_fall_percent` below its
-        mean at the last such fall, while both losses are above flat_fraction x starting level. Or high, when
-        the step is at least `high_steps` and both are above high_fraction x starting level, even if they
-        still creep down. A training that has converged is flat but low, and a training that learns is high
-        but falling; neither is reported. Where there is no validation loss, the training loss decides alone,
-        and the finding says so. Flat is reported once until there is progress, high once. Losses that begin
-        at 0 or below are not judged.
+        This definition is tdcore's own. The training loss is averaged over blocks of `window_values` saved
+        values, and the validation loss over each validation phase. The starting level is the larger of two
+        means: of the first 3 values (or fewer, if a block is shorter), and of the first block. The rule
+        decides after each block whose last step is at least `warmup_steps` (of the mode). Kind `flat`: in
+        `patience` consecutive blocks, and in all validation phases that ended among them, neither loss fell
+        by `min_fall_percent` below its mean at the last such fall, and both losses are above flat_fraction x
+        starting level. Kind `high`: the step is at least `high_steps`, and both losses are above
+        high_fraction x starting level, even if they still fall slowly. A training that has converged is flat
+        but low, and a training that learns is high but falling; neither is reported. Without a validation
+        loss only the training loss decides, and the finding mentions it. `flat` is reported once until there
+        is progress, and `high` once. Losses that begin at 0 or below are not judged.
 
     Parameters:
         tensor_regex: losses to judge; regular expressions, or one string with commas. None: the collection
             `losses`.
-        warmup_steps: steps of the training before which nothing is reported.
-        window_values: saved values of the training loss in one block.
-        patience: blocks in a row without a fall.
-        min_fall_percent: what counts as a fall.
-        flat_fraction: share of the starting level above which a loss that stands still is too high.
-        high_steps: steps after which a loss should be well below its starting level.
-        high_fraction: share of the starting level above which it is not.
-        start_level: the loss of an untrained model, such as ln(number of classes). None: measured.
+        warmup_steps: number of first steps of the training without a finding.
+        window_values: number of saved values of the training loss in one block.
+        patience: number of consecutive blocks without a fall.
+        min_fall_percent: relative fall of the loss that counts as progress.
+        flat_fraction: share of the starting level above which a constant loss is too high.
+        high_steps: steps after which the loss should be below high_fraction x starting level.
+        high_fraction: see high_steps.
+        start_level: the loss of an untrained model, such as ln(number of classes). None: it is measured.
 
     False alarms:
-        Training that goes on from weights that fit already: its starting level is low; give start_level.
-        Data in which little can be learned (a loss that no model brings below 75 % of its start). Very slow
-        schedules: raise high_steps. Losses that are not meant to fall (GANs, reinforcement learning).
+        A training that starts from trained weights has a low starting level: set start_level. Data from which
+        little can be learned (no model reaches 75 % of the starting level). Very slow schedules: raise
+        high_steps. Losses that need not fall (GANs, reinforcement learning).
 
     Do:
-        Take a larger model or train features that were frozen, raise the learning rate, lessen
-        regularisation, check that inputs are normalised and belong to their labels. Try to fit one single
-        batch first.
+        First try to fit one single batch. Use a larger model or train frozen layers, raise the learning rate,
+        reduce regularisation, and check that inputs are normalised and belong to their labels.
 
     Source:
         I. Goodfellow, Y. Bengio, A. Courville, Deep Learning, 2016, sections 5.2 and 11.5.
@@ -118,9 +117,9 @@ class Underfit:
                 yield from self._judge(window, key, state, block)
 
     def _blocks(self, state: _UnderfitMemory, points: Points, is_eval: Mask) -> Iterator[_Block]:
-        """The blocks of training losses that these points fill.
+        """The blocks of training losses that these points complete.
 
-        Each comes after the validation phases that ended before its last step were taken in.
+        Before each block, the validation phases that ended before its last step are added.
         """
         late = int(np.searchsorted(points.step, state.phases.newest, side="right"))
         points, is_eval = points.after(state.phases.newest), is_eval[late:]
@@ -225,21 +224,21 @@ class _Block:
 
 @dataclass(slots=True, kw_only=True)
 class _UnderfitMemory:
-    """What the rule remembers of one loss between windows."""
+    """State of the rule for one loss, kept between windows."""
 
     phases: PhaseCutter = field(default_factory=PhaseCutter)
-    kept: Points = NO_POINTS  # training losses of a block that is not full
+    kept: Points = NO_POINTS  # training losses of a block that is incomplete
     start: float | None = None  # starting level, once known
     baseline: float = np.inf  # mean of the block that fell last
     validation: float | None = None  # mean of the last validation phase
     validation_baseline: float = np.inf
-    validation_fell: bool = False  # since the last block
+    validation_fell: bool = False  # whether it fell since the last block
     strikes: int = 0
     told_flat: bool = False
     told_high: bool = False
 
     def validated(self, mean: float, min_fall_percent: float) -> None:
-        """Takes in the mean of a validation phase."""
+        """Add the mean of a validation phase."""
         self.validation = mean
         if mean < self.validation_baseline * (1 - min_fall_percent / 100):
             self.validation_baseline, self.validation_fell = mean, True

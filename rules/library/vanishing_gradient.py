@@ -1,4 +1,4 @@
-"""TDC101: gradients so small that the layers behind them do not learn."""
+"""TDC101: gradients so small that their layers do not learn."""
 
 from __future__ import annotations
 
@@ -22,36 +22,37 @@ class VanishingGradient:
     """Gradients whose mean magnitude is below a threshold.
 
     What it does:
-        Looks at every gradient of every saved step and names those whose mean of |g| is below `threshold`.
+        Reports each gradient of each saved step whose mean of |g| is below `threshold`.
 
     Why it matters:
-        A weight moves by its gradient times the learning rate. In a deep stack of sigmoid or tanh layers each
-        layer multiplies the gradient by a number well below 1, so the first layers get almost none: they keep
-        their random values while the loss stops falling, and nothing else in the log says why.
+        A step changes a weight by its gradient times the learning rate. In a deep stack of sigmoid or tanh
+        layers each layer multiplies the gradient by a number well below 1, so the gradients of the first
+        layers are almost zero. These layers keep their random weights and the loss stops falling, without
+        another sign in the log.
 
     Decides by:
         mean |g| = abs_sum / (number of finite elements) < threshold (strictly), per tensor and step, from the
-        statistics in the index. Any tensor fires; all offenders of a step are reported. Not judged:
-        parameters without a gradient at the step (unused or frozen: row `absent`), and gradients without a
-        finite element, which are left to ExplodingTensor. The bias of a layer whose weight has a gradient
-        above the threshold is not reported: in front of a normalisation layer the gradient of a bias is zero
-        but for rounding, and nothing is wrong. compat=True is the older rule, which reports it.
+        statistics in the index. All such tensors of a step are reported. Not judged: parameters without a
+        gradient at the step (unused or frozen: row `absent`), and gradients without a finite element, which
+        ExplodingTensor reports. The bias of a layer whose weight has a gradient above the threshold is not
+        reported: before a normalisation layer the gradient of a bias is zero except for rounding, and this is
+        no fault. compat=True applies the older rule, which reports it.
 
     Parameters:
         threshold: in units of the gradient.
-        ignore_zero: True leaves out gradients that are exactly zero everywhere, as those of frozen layers
-            can be.
-        compat: True reports biases whatever the weight of their layer gets.
+        ignore_zero: True leaves out gradients whose elements are all exactly zero, such as those of frozen
+            layers.
+        compat: True reports every bias, for any gradient of the weight of its layer.
 
     False alarms:
         The end of a successful training, where all gradients are small. Losses or gradients scaled down (a
-        mean over very many elements, a small loss weight). Embeddings of which a batch touches few rows. fp16
-        training whose gradients are read before they are unscaled.
+        mean over very many elements, a small loss weight). Embeddings, if a batch uses few of their rows.
+        fp16 training whose gradients are read before they are unscaled.
 
     Do:
         Replace sigmoid or tanh by ReLU or GELU, add residual connections or normalisation layers, use He or
-        Xavier initialisation, or check the loss scale. Compare with the gradient of the last layer: if that
-        is small too, look at the loss first.
+        Xavier initialisation, or check the loss scale. Compare with the gradient of the last layer: if it is
+        small too, check the loss first.
 
     Source:
         S. Hochreiter, Untersuchungen zu dynamischen neuronalen Netzen (1991). X. Glorot and Y. Bengio,
@@ -115,7 +116,7 @@ def _skipped(status: str) -> bool:
 
 
 def _beside_healthy_weight(columns: Columns, rows: Mask, healthy: Mask) -> Mask:
-    """Which of `rows` are biases whose layer's weight is among `healthy` at the same step."""
+    """Mask of the biases among `rows` whose layer's weight is among `healthy` at the same step."""
     codes, texts = columns.codes("name")
     position = {text: code for code, text in enumerate(texts)}
     partner = [position.get(_weight_of(text), -1) for text in texts]
@@ -133,5 +134,5 @@ def _beside_healthy_weight(columns: Columns, rows: Mask, healthy: Mask) -> Mask:
 
 
 def _weight_of(name: str | None) -> str | None:
-    """Name of the weight beside a bias; None for anything else."""
+    """Name of the weight of a bias's layer; None if the tensor is not a bias."""
     return name.removesuffix("bias") + "weight" if name is not None and name.endswith("bias") else None

@@ -24,37 +24,37 @@ _UNDECIDED = "weight saved without its values, and statistics do not decide"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightUpdateRatio:
-    """Weights whose change per step is out of proportion to their size.
+    """Weights whose change per step is too large or too small compared with their size.
 
     What it does:
-        Compares every saved weight with the same weight at a saved step before, and measures the change
-        relative to its size, per step.
+        Compares every saved weight with the same weight at an earlier saved step, and measures the relative
+        change per step.
 
     Why it matters:
-        A healthy step changes weights by about a thousandth of their size. Steps of their own size destroy
-        what was learned; steps far below the resolution of the number type are lost in rounding, and the
-        layer stands still.
+        A healthy step changes weights by about 0.001 of their size. Steps as large as the weights destroy the
+        learned values. Steps far below the resolution of the number type are lost in rounding, so the layer
+        does not change.
 
     Decides by:
         ratio = ||w_s - w_p|| / (||w_p|| + epsilon) / (s - p), L2 norms, s and p saved steps of TRAIN mode (or
-        GLOBAL); p is the saved step before, or with num_steps = n the oldest one with p >= s - n. Kind
-        `large`: ratio > large_threshold; kind `small`: 0 < ratio < small_threshold (both strictly), per
-        weight and saved step. A weight that did not change at all is reported as kind `stuck` when that
-        happened `still_steps` times in a row although its gradient was not zero at any of them; without a
-        gradient (row `absent`, or zero) it is frozen or unused, which is no fault. Not judged: a weight whose
-        norm before was below epsilon, because a start at zero makes any step infinitely large. Weights saved
-        without values are judged by bounds: | ||w_s|| - ||w_p|| |, and the differences of minimum, maximum
-        and mean, are at most ||w_s - w_p||, which is at most ||w_s|| + ||w_p||; where the bounds do not
-        decide, the row is not judged. compat=True is the older reading: no division by s - p, a start at zero
-        counts, and a weight that did not change is `small`.
+        GLOBAL); p is the previous saved step, or with num_steps = n the oldest saved step with p >= s - n.
+        Kind `large`: ratio > large_threshold; kind `small`: 0 < ratio < small_threshold (both strictly), per
+        weight and saved step. Kind `stuck`: a weight did not change at all at `still_steps` consecutive
+        comparisons, although its gradient was not zero at any of them. A weight without a gradient (row
+        `absent`, or zero) is frozen or unused, which is no fault. Not judged: a weight whose earlier norm was
+        below epsilon, because the relative change of a weight of zeros is infinite. Weights saved without
+        values are judged by bounds: | ||w_s|| - ||w_p|| |, and the differences of minimum, maximum and mean,
+        are at most ||w_s - w_p||, which is at most ||w_s|| + ||w_p||. If the bounds do not decide, the row is
+        not judged. compat=True applies the older rule: no division by s - p, weights that start at zero are
+        judged, and a weight that did not change is `small`.
 
     Parameters:
-        num_steps: None compares with the saved step before; n with the oldest one at most n steps back.
+        num_steps: None: compare with the previous saved step. n: with the oldest one at most n steps back.
         large_threshold: ratio above which a weight is reported.
         small_threshold: ratio below which a weight is reported.
-        epsilon: added to the norm before; also the norm below which a weight is not judged.
-        still_steps: comparisons in a row without any change after which a weight is `stuck`.
-        compat: True is the older rule.
+        epsilon: added to the earlier norm; a weight with a smaller norm is not judged.
+        still_steps: number of consecutive comparisons without a change after which a weight is `stuck`.
+        compat: True applies the older rule.
 
     False alarms:
         The end of a schedule whose learning rate falls to zero. Gradient accumulation over more than
@@ -101,7 +101,7 @@ class WeightUpdateRatio:
         )
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """One finding per weight and saved step beyond a limit; one per stretch of no change."""
+        """One finding per weight and saved step beyond a limit; one per series of steps without a change."""
         found = updates(window, trained_weights(window), self.num_steps)
         scale = (found.norm + self.epsilon) * (1 if self.compat else found.steps)
         low, high = found.least / scale, found.most / scale
@@ -145,7 +145,7 @@ class WeightUpdateRatio:
         )
 
     def _stuck(self, window: Window, found: WeightChanges, still: Mask, moved: Mask) -> Iterator[Finding]:
-        """Weights that did not change although their gradients asked for it, `still_steps` times in a row."""
+        """Weights that did not change `still_steps` times in a row although their gradients were not zero."""
         gradients = Gradients(window)
         asked, judged = (np.zeros(len(window), dtype=np.bool_) for _ in range(2))
         judged[found.rows[moved]] = True

@@ -1,1 +1,1 @@
-"""What rules measure rows with: series, validation phases, units of a layer, updates of weights, ..."""
+"""Measures that rules share: series, validation phases, units of a layer, updates of weights, and more."""

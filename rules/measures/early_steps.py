@@ -52,8 +52,8 @@ class EarlySteps:
     def progress(self, patience: int) -> float | None:
         """Share by which the loss has fallen: mean of the last `patience` values compared with the first.
 
-        With fewer than twice as many values: the later half against the earlier. None with fewer than two
-        values; minus infinity when one is not finite.
+        With fewer than 2 * patience values, the later half is compared with the earlier half. Returns None
+        for fewer than two values, and minus infinity if a value is not finite.
         """
         values = np.array([self.losses[step] for step in sorted(self.losses)])
         if values.size < 2:

@@ -6,7 +6,7 @@ __all__ = ["rounded"]
 
 
 def rounded(value: float) -> str:
-    """A number in three digits or more: 0.0123, 45.6, 250, 12345; from a million on with an exponent."""
+    """Format a number with at least three digits: 0.0123, 45.6, 250, 12345; with an exponent from 1e6."""
     if not 100 <= abs(value) < 1e6:
         return f"{value:.3g}"
     return f"{value:.0f}"

@@ -1,7 +1,7 @@
 """Histograms: how the magnitudes of many tensors are spread over powers of two, from the index.
 
 Bin e counts non-zero finite elements with 2^e <= |x| < 2^(e+1). The first and the last bin that the index can
-hold (-40 and 23) take in everything beyond them. Plain values; any thread.
+hold (-40 and 23) also count all smaller and all larger elements. Plain values; any thread.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Histograms:
 
     @classmethod
     def of(cls, table: pa.Table, rows: Ints) -> Histograms:
-        """Those of some rows of a table with the columns log2_first and log2_counts, in the order given."""
+        """Histograms of `rows` of a table with the columns log2_first and log2_counts, in the given order."""
         low, span = (int(rows.min()), int(np.ptp(rows)) + 1) if rows.size else (0, 0)
-        near = table.select(["log2_first", "log2_counts"]).slice(low, span)  # take copies all it is given
+        near = table.select(["log2_first", "log2_counts"]).slice(low, span)  # take() copies its whole input
         part = near.take(pa.array(rows - low))
         lists = part.column("log2_counts").combine_chunks()
         if isinstance(lists, pa.ChunkedArray):  # no rows at all
@@ -46,7 +46,7 @@ class Histograms:
         return cls(exponent=np.repeat(first, lengths) + within, count=count, ends=ends)
 
     def below(self, exponent: int | Ints) -> Ints:
-        """Per row, how many elements are smaller in magnitude than 2^exponent; not zeros.
+        """Per row, the number of non-zero elements with a magnitude below 2^exponent.
 
         exponent: one for all rows, or one per row.
         """
@@ -54,11 +54,11 @@ class Histograms:
         return self._sums(np.where(self.exponent < each, self.count, 0))
 
     def total(self) -> Ints:
-        """Per row, how many elements there are that are not zero."""
+        """Per row, the number of elements that are not zero."""
         return self._sums(self.count)
 
     def quantile(self, share: float) -> Ints:
-        """Per row, the exponent of the bin in which the share-quantile of the non-zero magnitudes lies.
+        """Per row, the exponent of the bin that contains the share-quantile of the non-zero magnitudes.
 
         Rows without elements: 0.
         """

@@ -1,4 +1,4 @@
-"""Initial: measures of weights, activations and gradients that tell how a network was initialised.
+"""Initial: measures of weights, activations and gradients that depend on the initialisation of a network.
 
 Any thread that owns the window.
 """
@@ -21,7 +21,7 @@ _MIN_ELEMENTS = 20
 
 
 def variances(window: Window, rows: Ints) -> tuple[Ints, Floats]:
-    """(rows, population variance of each), in order; rows without a variance above 0 are left out."""
+    """(rows, population variance of each row), in order; rows without a variance above 0 are left out."""
     with np.errstate(divide="ignore", invalid="ignore"):
         values = window.columns.floats("m2")[rows] / window.finite[rows]
     some = np.isfinite(values) & (values > 0)
@@ -29,10 +29,10 @@ def variances(window: Window, rows: Ints) -> tuple[Ints, Floats]:
 
 
 def gradient_ranges(window: Window, rows: Ints) -> tuple[Ints, Floats]:
-    """(rows, p95 - p5 of the elements of each); of weights with 20 elements or more, most of them not zero.
+    """(rows, p95 - p5 of the elements of each row), for gradients of at least 20 elements, most not zero.
 
-    From values where they were saved; else twice the upper edge of the bin of the histogram in which p95 of
-    the magnitudes lies, which is an upper bound.
+    Computed from the values if they were saved. Otherwise it is an upper bound: twice the upper edge of the
+    histogram bin that contains p95 of the magnitudes.
     """
     columns = window.columns
     count, zeros = columns.floats("count")[rows], columns.floats("zero_count")[rows]
@@ -50,9 +50,9 @@ def gradient_ranges(window: Window, rows: Ints) -> tuple[Ints, Floats]:
 
 
 def equal_weights(window: Window, rows: Ints, opening: EarlySteps) -> Iterator[tuple[int, str]]:
-    """(row, what of it is alike) for weights with two axes or more that start alike.
+    """(row, description of the equal parts) for weights with two or more axes that start with equal parts.
 
-    Looks at the first saved step, and at the second for those that were zero at the first.
+    Checks the first saved step, and the second saved step for weights that were zero at the first.
     """
     columns = window.columns
     for row in rows.tolist():
@@ -83,5 +83,5 @@ def _alike(window: Window, row: int, shape: list[int]) -> str:
     neurons = np.reshape(values, (shape[0], -1))
     if bool(np.all(neurons == neurons[:, :1])):
         return "weights within each neuron"
-    depthwise = len(shape) > 2 and shape[1] == 1  # each sees a channel of its own
+    depthwise = len(shape) > 2 and shape[1] == 1  # each filter reads its own channel
     return "neurons" if not depthwise and bool(np.all(neurons == neurons[:1])) else ""

@@ -1,4 +1,4 @@
-"""Losses of training and of validation: which rows hold them, and what must be captured for rules about both.
+"""Losses of training and validation: the rows that contain them, and the captures that rules about them need.
 
 Plain functions; any thread.
 """
@@ -25,7 +25,10 @@ _SAVE = SaveConfig(
 
 
 def loss_captures(patterns: Sequence[str]) -> tuple[CollectionConfig, ...]:
-    """Losses of every tenth TRAIN step and every EVAL step. patterns: names; none for collection `losses`."""
+    """Capture of the losses of every tenth TRAIN step and every EVAL step.
+
+    patterns: regular expressions for names; empty: the collection `losses`.
+    """
     return captures_of(() if patterns else ("losses",), patterns, save_config=_SAVE, keep=STATISTICS)
 
 

@@ -57,7 +57,7 @@ class OtherRun:
         return np.where((key >= 0) & (self._sorted[at] == key), self._order[at], -1)
 
     def ok(self, rows: _Ints) -> Mask:
-        """Which of these rows have a value."""
+        """Mask of the rows that have a value."""
         found: Mask = self.columns.where("status", lambda status: status in ("ok", "lost"))[rows]
         return found
 
@@ -83,9 +83,9 @@ class OtherRun:
         return np.where(known, key, -1)
 
 
-@dataclass(eq=False)  # without slots, so that it can be referred to weakly
+@dataclass(eq=False)  # without slots, so that weak references work
 class OpenedRuns:
-    """Key of a cache of opened runs, for a rule's memory. The cache lives as long as it and is not saved."""
+    """Key of a cache of opened runs in a rule's memory. The cache has the key's lifetime and is not saved."""
 
 
 def opened(place: str, key: OpenedRuns) -> OtherRun:

@@ -1,4 +1,4 @@
-"""Pairs: labels with the predictions for them, out of a window; and tables of how often each pair occurs.
+"""Pairs: labels of a window with their predictions, and tables that count how often each pair occurs.
 
 Plain values; any thread.
 """
@@ -17,14 +17,14 @@ from tdcore.rules.window import Mask, Window
 __all__ = ["Ints", "PairTable", "classes_of", "label_classes", "paired"]
 
 Ints = npt.NDArray[np.int64]
-_LARGEST = 2**31  # beyond it a number is an identifier, not a class
+_LARGEST = 2**31  # a larger number is an identifier, not a class
 
 
 def paired(window: Window, labels: Mask, predictions: Mask) -> tuple[Ints, Ints]:
-    """(rows of labels, row of the predictions beside each; -1 where there is none), in order of rows.
+    """(rows of labels, row of the predictions for each; -1 if there are none), in order of rows.
 
-    They belong together when attempt, worker, step and mode agree; the n-th labels of a step, in order of
-    execution, go with its n-th predictions.
+    Labels and predictions belong together if attempt, worker, step and mode are equal. The n-th labels of a
+    step, in order of execution, belong to its n-th predictions.
     """
     label_rows, prediction_rows = np.flatnonzero(labels), np.flatnonzero(predictions)
     rows = np.concatenate([label_rows, prediction_rows])
@@ -41,11 +41,19 @@ def paired(window: Window, labels: Mask, predictions: Mask) -> tuple[Ints, Ints]
 
 
 def classes_of(labels: Any, predictions: Any, *, argmax: bool) -> tuple[Ints, Ints]:
-    """Labels and predictions as one class number each, in one axis.
+    """Convert labels and predictions to class numbers in one axis.
 
-    labels: class numbers, or one-hot in the last axis. predictions: class numbers; scores of classes in one
-    axis more than the labels have; or the probability of class 1 of two (cut at 0.5). argmax: the last axis
-    of both holds classes, wherever it is longer than 1. Raises ValueError that says why not.
+    Args:
+        labels: Class numbers, or one-hot in the last axis.
+        predictions: Class numbers; or scores of classes, with one axis more than the labels; or the
+            probability of class 1 of two (threshold 0.5).
+        argmax: The last axis of both arrays holds classes if it is longer than 1.
+
+    Returns:
+        Two arrays of the same shape (n,).
+
+    Raises:
+        ValueError: The arrays cannot be converted. The message has the reason.
     """
     labels, predictions = np.asarray(labels), np.asarray(predictions)
     if argmax or predictions.ndim == labels.ndim + 1:
@@ -63,7 +71,7 @@ def classes_of(labels: Any, predictions: Any, *, argmax: bool) -> tuple[Ints, In
 
 
 def label_classes(labels: Any, *, argmax: bool) -> Ints:
-    """Labels as one class number each, in one axis. argmax: the last axis, where longer than 1, is one-hot.
+    """Convert labels to class numbers in one axis. argmax: a last axis longer than 1 is one-hot.
 
     Raises ValueError for labels that are not whole numbers.
     """
@@ -78,7 +86,7 @@ def label_classes(labels: Any, *, argmax: bool) -> Ints:
 
 @dataclass(slots=True, kw_only=True)
 class PairTable:
-    """How often each pair of (label, prediction) was seen; only pairs that occurred take room."""
+    """Number of occurrences of each (label, prediction) pair. Only pairs that occurred use memory."""
 
     label: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     prediction: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -86,16 +94,16 @@ class PairTable:
 
     @property
     def total(self) -> int:
-        """Pairs seen."""
+        """Number of all pairs."""
         return int(self.count.sum())
 
     @property
     def correct(self) -> int:
-        """Pairs whose prediction is the label."""
+        """Number of pairs whose prediction equals the label."""
         return int(self.count[self.label == self.prediction].sum())
 
     def add(self, label: Ints, prediction: Ints, count: Ints | None = None) -> None:
-        """Takes in pairs, each `count` times (once without it)."""
+        """Add pairs, each `count` times (by default once)."""
         labels = np.concatenate([self.label, label])
         predictions = np.concatenate([self.prediction, prediction])
         if not labels.size:
@@ -109,13 +117,13 @@ class PairTable:
         self.label, self.prediction = labels[first], predictions[first]
 
     def merged(self, other: PairTable) -> PairTable:
-        """The pairs of both."""
+        """A table with the pairs of both tables."""
         found = PairTable(label=self.label, prediction=self.prediction, count=self.count)
         found.add(other.label, other.prediction, other.count)
         return found
 
     def sums(self, *, by_label: bool) -> tuple[Ints, Ints, Ints]:
-        """(classes, pairs of each, correct ones of each), by label or by prediction, ascending."""
+        """(classes, number of pairs, number of correct pairs) by label or by prediction, ascending."""
         classes, inverse = np.unique(self.label if by_label else self.prediction, return_inverse=True)
         hits = np.where(self.label == self.prediction, self.count, 0)
         return (
@@ -126,9 +134,9 @@ class PairTable:
 
 
 def _largest(scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Position of the largest along the last axis; the values themselves where that holds one or none.
+    """Position of the largest value along the last axis; the values themselves for an axis of length 0 or 1.
 
-    Raises ValueError for NaN, than which nothing is larger.
+    Raises ValueError for NaN, which has no order.
     """
     if scores.ndim == 0 or scores.shape[-1] <= 1 or scores.size == 0:
         return scores
@@ -138,12 +146,12 @@ def _largest(scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _whole(values: npt.NDArray[Any]) -> bool:
-    """Whether all values are whole numbers that a class may bear, whatever their type."""
+    """Whether all values, of any type, are whole numbers that can be class numbers."""
     if values.dtype.kind not in "iubf":
         return False
     if values.dtype.kind != "f" and (values.dtype.itemsize < 4 or values.dtype == np.int32):
         return True
-    wide = values.astype(np.float64)  # of NaN all comparisons are false
+    wide = values.astype(np.float64)  # all comparisons with NaN are false
     return bool(np.all((np.floor(wide) == wide) & (np.abs(wide) < _LARGEST)))
 
 
@@ -157,7 +165,7 @@ def _places(window: Window, rows: Ints) -> Ints:
 
 
 def _rank(place: Ints, seq: Ints) -> Ints:
-    """Position of each row among those of its place, in order of execution."""
+    """Position of each row among the rows of its place, in order of execution."""
     order = np.lexsort((seq, place))
     starts = np.flatnonzero(np.diff(place[order], prepend=-1))
     rank = np.empty(place.size, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Parts: rows that hold a part of a sharded tensor, of which other workers hold other parts. Plain values."""
+"""Parts: rows that hold one worker's part of a sharded tensor. Plain values."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["part_rows"]
 
 
 def part_rows(window: Window, rows: Mask) -> Mask:
-    """Which of `rows` are parts; copies of a whole tensor and summands of one are not.
+    """Mask of the rows that are parts. Copies of a whole tensor, and summands of a tensor, are not parts.
 
-    The rule that asks names "shard" and "shape" in its `columns`.
+    A rule that calls this function must have "shard" and "shape" in its `columns`.
     """
     table = window.columns.table
     found = np.zeros(len(window), dtype=np.bool_)

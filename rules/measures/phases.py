@@ -1,7 +1,7 @@
-"""Phases: a training alternates between TRAIN and EVAL; one phase of either, and what its losses were.
+"""Phases: the losses of each TRAIN or EVAL phase of a training that alternates between the two modes.
 
-Within a phase the global step and the step of its mode advance together, so their difference, with the mode,
-names it. Plain values; any thread.
+Within a phase the global step and the step of its mode advance together, so the mode and the difference of
+the two steps identify the phase. Plain values; any thread.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ __all__ = ["Phase", "PhaseCutter", "as_points"]
 
 @dataclass(slots=True, kw_only=True)
 class Phase:
-    """The losses of one phase. Sums go from value to value, so they do not depend on how windows are cut.
+    """The losses of one phase. Sums are added value by value, so they do not depend on the window boundaries.
 
-    step, mode_step: of its last saved value. first: its first value; total, squares: sums of the values minus
-    `first`, and of their squares.
+    Attributes:
+        step, mode_step: Of the last saved value.
+        first: First value.
+        total, squares: Sums of (value - first), and of its squares.
     """
 
     is_eval: bool
@@ -42,14 +44,14 @@ class Phase:
 
     @property
     def standard_error(self) -> float:
-        """Of the mean, from the scatter of the values; 0.0 for a single one."""
+        """Standard error of the mean, from the variance of the values; 0.0 for a single value."""
         if self.count < 2:
             return 0.0
         variance = max(0.0, self.squares - self.total**2 / self.count) / (self.count - 1)
         return float(np.sqrt(variance / self.count))
 
     def take(self, points: Points, rows: slice) -> None:
-        """Adds values of this phase."""
+        """Add values of this phase."""
         values = points.value[rows] - self.first
         self.total = float(np.cumsum(np.append(self.total, values))[-1])
         self.squares = float(np.cumsum(np.append(self.squares, values**2))[-1])
@@ -59,15 +61,15 @@ class Phase:
 
 @dataclass(slots=True, kw_only=True)
 class PhaseCutter:
-    """Cuts a series into phases as it comes in; keeps the one that is still open."""
+    """Splits a series into phases while it grows; stores the phase that has not ended."""
 
     open: Phase | None = None
-    newest: int = -1  # global step of the last value taken in, as the worker counts its own
+    newest: int = -1  # global step of the last value, in the worker's own numbers
 
     def take(self, points: Points, is_eval: Mask) -> list[Phase]:
-        """The phases that these points end: a phase ends when another one begins.
+        """Add points, and return the phases that ended: a phase ends when another phase begins.
 
-        A point that came late, for a step already taken in, changes nothing.
+        A late point, for a step that is not after the newest step, is ignored.
         """
         late = int(np.searchsorted(points.own_step, self.newest, side="right"))
         points, is_eval = points.after(int(points.unit[late - 1])) if late else points, is_eval[late:]
@@ -85,13 +87,13 @@ class PhaseCutter:
         return ended
 
     def end(self) -> list[Phase]:
-        """The open phase, ended; none when there is none."""
+        """End the open phase and return it; an empty list if no phase is open."""
         ended, self.open = self.open, None
         return [] if ended is None else [ended]
 
 
 def as_points(phases: list[Phase]) -> Points:
-    """One point per phase: its mean, at its last step, by the step of its mode."""
+    """One point per phase: its mean, at its last step; the unit is the step of the mode."""
     unit = np.array([phase.mode_step for phase in phases], dtype=np.int64)
     step = np.array([phase.step for phase in phases], dtype=np.int64)
     value = np.array([phase.mean for phase in phases])

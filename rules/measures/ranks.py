@@ -1,4 +1,4 @@
-"""Gradients of several workers side by side, step by step, although they arrive at different times.
+"""Ranks: compares gradients of several workers at the same steps, also if they arrive at different times.
 
 Plain values; any thread that owns the window.
 """
@@ -19,7 +19,7 @@ __all__ = ["ComparedStep", "RankHistory", "WorkerGradients", "side_by_side"]
 
 _HELD = 100  # steps that wait for slower workers, per attempt and mode
 _ROOM = 4_000_000  # norms that wait, per attempt and mode
-_SMALLEST = 1e-300  # of a norm, so that zero has a logarithm
+_SMALLEST = 1e-300  # smallest norm, so that zero has a logarithm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +79,14 @@ class ComparedStep:
 def side_by_side(window: Window, rows: Mask, least: int, expected: int | None) -> Iterator[ComparedStep]:
     """Steps that every worker has reached, in order, once each.
 
-    rows: gradients that can be judged. A step is returned when all workers known so far (at least `expected`
-    of them, or `least`) have reached it or have ended, or when a hundred later steps, or too many norms,
-    wait.
+    A step is returned when all workers known so far have reached it or have ended, or when a hundred later
+    steps, or too many norms, wait.
+
+    Args:
+        window: The window.
+        rows: Gradients that can be judged.
+        least: Minimum number of workers, if `expected` is None.
+        expected: Number of workers of the run.
     """
     _take(window, rows)
     for (attempt, _), ranks in window.memory.items():

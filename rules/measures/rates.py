@@ -1,7 +1,8 @@
-"""Rates: how far one step moves each weight relative to its size, measured or estimated.
+"""Rates: the relative change of each weight per step, measured or estimated.
 
-Measured from saved values; else bounded by statistics, and estimated from the learning rate, the gradient and
-the weight where the optimizer's hyperparameters are captured. Any thread that owns the window.
+The change is measured if the values were saved. Otherwise the statistics give bounds; and if the optimizer's
+hyperparameters were captured, the change is estimated from the learning rate, the gradient and the weight.
+Any thread that owns the window.
 """
 
 from __future__ import annotations
@@ -29,9 +30,12 @@ _SGD, _ADAM = 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRate:
-    """The middle one of all weights at one saved step: it lies between `low` and `high`.
+    """The median relative change of all weights at one saved step, which is between `low` and `high`.
 
-    row: of one of the weights. weights: how many. how: "measured", "estimated" or "bounded".
+    Attributes:
+        row: Row of one of the weights.
+        weights: Number of weights.
+        how: "measured", "estimated" or "bounded".
     """
 
     attempt: int
@@ -55,9 +59,9 @@ class _Setting:
 
 
 def step_rates(window: Window) -> Iterator[StepRate]:
-    """Of each attempt, worker and saved step with weights that can be compared, in order of steps.
+    """The rate of each attempt, worker and saved step with weights that can be compared, in order of steps.
 
-    Weights that did not change are left out when others did: they are frozen or unused.
+    If some weights changed, weights that did not change are left out: they are frozen or unused.
     """
     found = updates(window, trained_weights(window))
     exact = found.least == found.most
@@ -91,13 +95,13 @@ def step_rates(window: Window) -> Iterator[StepRate]:
 
 
 def _runs(sorted_: npt.NDArray[Any]) -> tuple[Ints, Ints]:
-    """(start, length) of each stretch of equal numbers."""
+    """(start, length) of each run of equal numbers."""
     starts = np.flatnonzero(np.append(True, sorted_[1:] != sorted_[:-1]))
     return starts, np.diff(np.append(starts, sorted_.size))
 
 
 def _medians(values: Floats, starts: Ints, sizes: Ints) -> Floats:
-    """The median of each run of values; those of the same length at once."""
+    """The median of each run of values. Runs of the same length are computed together."""
     found = np.empty(starts.size)
     for size in np.unique(sizes).tolist():
         these = np.flatnonzero(sizes == size)
@@ -130,12 +134,12 @@ def _intervals(window: Window, found: WeightChanges, exact: Mask) -> tuple[Float
 
 
 def _larger(known: Floats, other: Floats) -> Floats:
-    """The larger one; `known` where the other is not a number."""
+    """The elementwise maximum; `known` where `other` is NaN."""
     return np.where(other > known, other, known)
 
 
 def _at_rows(window: Window, rows: Ints, settings: Mapping[_Place, _Setting]) -> tuple[Any, ...]:
-    """Of each row: smallest and largest learning rate, momentum, kind of optimizer (0: not known)."""
+    """Per row: smallest and largest learning rate, momentum, kind of optimizer (0: unknown)."""
     columns = window.columns
     place = group_codes(columns, rows, *_PLACE)
     distinct, first = np.unique(place, return_index=True)
@@ -149,7 +153,7 @@ def _at_rows(window: Window, rows: Ints, settings: Mapping[_Place, _Setting]) ->
 
 
 def _settings(window: Window) -> dict[_Place, _Setting]:
-    """What is captured of hyperparameters, by attempt, worker and step of the mode."""
+    """The captured hyperparameters, by attempt, worker and step of the mode."""
     columns = window.columns
     rows = np.flatnonzero(window.kind("hyperparameter") & window.counted & (window.finite == 1))
     rates: dict[_Place, list[float]] = {}

@@ -1,4 +1,4 @@
-"""Reading: the values of one row for a rule; what cannot be read is counted as missing, and judging goes on.
+"""Reading: reads the values of one row for a rule. Values that cannot be read are counted as missing.
 
 Any thread that owns the window.
 """
@@ -17,9 +17,13 @@ __all__ = ["read_values", "readable"]
 
 
 def read_values(window: Window, row: int, what: str, *, complex_too: bool = False) -> npt.NDArray[Any] | None:
-    """The values at one row, read-only; None, counted in the window, where they cannot be read.
+    """The values at one row, read-only. If they cannot be read, returns None and counts the row as missing.
 
-    what: the tensor in words, for the count. complex_too: False counts complex numbers as not judged.
+    Args:
+        window: The window.
+        row: The row.
+        what: Description of the tensor, for the reason of the missing row.
+        complex_too: If False, complex numbers also count as missing.
     """
     try:
         for _, values in window.read([row]):
@@ -33,7 +37,7 @@ def read_values(window: Window, row: int, what: str, *, complex_too: bool = Fals
 
 
 def readable(window: Window, wanted: Mask, what: str) -> Mask:
-    """Those of `wanted` (rows that hold a value) whose values were saved; the others are counted."""
+    """The `wanted` rows (which hold a value) whose values were saved; the others are counted as missing."""
     saved = window.columns.present("nbytes")
     window.missing(f"{what} saved without its values", int(np.sum(wanted & ~saved)))
     return wanted & saved

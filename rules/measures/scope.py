@@ -1,4 +1,4 @@
-"""Scope: which tensors a rule looks at, from collection_names and tensor_regex.
+"""Scope: the tensors that a rule judges, selected by collection_names and tensor_regex.
 
 Plain functions, any thread.
 """
@@ -20,7 +20,7 @@ __all__ = ["Scoped", "checked", "need_of", "with_statistics"]
 
 
 class Scoped(Protocol):
-    """A rule with the two parameters; the union of both is its scope."""
+    """A rule with these two parameters. Its scope is the union of both."""
 
     @property
     def collection_names(self) -> str | Sequence[str] | None:
@@ -34,15 +34,20 @@ class Scoped(Protocol):
 
 
 def checked(rule: Scoped) -> None:
-    """Raises ConfigError for a regular expression that is none."""
+    """Raise ConfigError for an invalid regular expression."""
     for pattern in names_of(rule.tensor_regex):
         compile_pattern(pattern)
 
 
 def need_of(rule: Scoped, default: Sequence[str], *, interval: int, keep: ReductionConfig, form: str) -> Need:
-    """The need of a rule with this scope; `default` are its collections where none is given.
+    """The need of a rule with this scope.
 
-    interval: steps between two saves. keep: STATISTICS or VALUES. form: the same in words.
+    Args:
+        rule: The rule.
+        default: Collections if the rule has no scope of its own.
+        interval: Steps between two saves.
+        keep: STATISTICS or VALUES.
+        form: The same in words.
     """
     collections, patterns = _scope(rule, default)
     names = [f"collection {name!r}" for name in collections]
@@ -56,7 +61,7 @@ def need_of(rule: Scoped, default: Sequence[str], *, interval: int, keep: Reduct
 
 
 def with_statistics(rule: Scoped, window: Window, default: Sequence[str]) -> Mask:
-    """Rows in scope that hold a value and statistics; of those without, the window is told."""
+    """Rows in scope that hold a value and statistics. Rows without statistics are counted as missing."""
     wanted = window.selected(*_scope(rule, default))
     window.missing("tensor saved without statistics", int(np.sum(wanted & window.ok & ~window.counted)))
     window.missing("tensor not captured", int(np.sum(wanted & window.columns.where("status", _skipped))))

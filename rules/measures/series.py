@@ -1,4 +1,4 @@
-"""Series: the values of one tensor over steps, out of the rows of a window. For rules that follow something.
+"""Series: the values of one tensor over the steps, from the rows of a window.
 
 Plain values; any thread.
 """
@@ -21,8 +21,10 @@ __all__ = ["NO_POINTS", "Points", "dense", "group_codes", "groups", "mixed_serie
 class Points:
     """Values of one loss in one mode, ascending: one value per unit.
 
-    unit: step of the mode; of several modes together `own_step`, the global step as the worker counts.
-    step: the global step of the first worker by rank.
+    Attributes:
+        unit: Step of the mode. For several modes together: `own_step`, the global step in the worker's own
+            numbers.
+        step: Global step of the first worker by rank.
     """
 
     unit: npt.NDArray[np.int64]
@@ -32,7 +34,7 @@ class Points:
     value: npt.NDArray[np.float64]
 
     def after(self, unit: int) -> Points:
-        """Those whose unit is above `unit`."""
+        """The points whose unit is above `unit`."""
         start = int(np.searchsorted(self.unit, unit, side="right"))
         return Points(
             unit=self.unit[start:],
@@ -43,7 +45,7 @@ class Points:
         )
 
     def at(self, positions: npt.NDArray[np.int64]) -> Points:
-        """Those at these positions."""
+        """The points at these positions."""
         return Points(
             unit=self.unit[positions],
             step=self.step[positions],
@@ -53,7 +55,7 @@ class Points:
         )
 
     def joined(self, later: Points) -> Points:
-        """These, then the later ones."""
+        """These points, followed by the later points."""
         return Points(
             unit=np.concatenate([self.unit, later.unit]),
             step=np.concatenate([self.step, later.step]),
@@ -69,9 +71,9 @@ NO_POINTS = Points(unit=_NONE, step=_NONE, own_step=_NONE, mode_step=_NONE, valu
 
 
 def scalars(window: Window, wanted: Mask, what: str = "loss") -> Mask:
-    """Those of the wanted rows that hold one finite number; of the others the window is told why not.
+    """The wanted rows that hold one finite number. The other rows are counted as missing, with the reason.
 
-    what: word for them in those reasons.
+    what: word for these tensors in the reasons.
     """
     wanted = wanted & window.ok
     window.missing(f"{what} saved without statistics", int(np.sum(wanted & ~window.counted)))
@@ -102,7 +104,7 @@ def mixed_series(
 ) -> Iterator[tuple[tuple[int, str, str], Points, Mask]]:
     """The losses among `rows`, of TRAIN and EVAL together, by (attempt, worker, name), in order of steps.
 
-    The mask says which of the points are EVAL.
+    The mask selects the points of EVAL mode.
     """
     columns = window.columns
     is_eval = columns.where("mode", lambda mode: mode == "EVAL")
@@ -148,7 +150,7 @@ def groups(columns: Columns, rows: npt.NDArray[np.int64], *names: str) -> Iterat
 
 
 def group_codes(columns: Columns, rows: npt.NDArray[np.int64], *names: str) -> npt.NDArray[Any]:
-    """Per row, a number from 0 for its values of these columns, ascending as they do, the first one first."""
+    """Per row, a number from 0 for its combination of values, in ascending order of the values by columns."""
     if 4 * rows.size < columns.table.num_rows:
         return _group_codes(columns, names, rows)
     return columns.shared(("groups", names), lambda: _group_codes(columns, names, slice(None)))[rows]
@@ -157,7 +159,7 @@ def group_codes(columns: Columns, rows: npt.NDArray[np.int64], *names: str) -> n
 def _group_codes(
     columns: Columns, names: tuple[str, ...], rows: npt.NDArray[np.int64] | slice
 ) -> npt.NDArray[Any]:
-    """In two bytes where they do: those are sorted in a quarter of the time."""
+    """Group codes, as two-byte integers if they fit: these are sorted in a quarter of the time."""
     code, size = np.zeros(1, dtype=np.int64), 1
     for name in names:
         part, span = dense((columns.ints(name) if name in _NUMBERS else columns.codes(name)[0])[rows])
@@ -166,7 +168,10 @@ def _group_codes(
 
 
 def dense(values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
-    """(position of each value among the distinct ones, ascending; how many those are). Of one or more."""
+    """(position of each value among the distinct values, ascending; number of distinct values).
+
+    values: at least one.
+    """
     low, span = int(values.min()), int(values.max()) - int(values.min()) + 1
     if span > 4 * values.size + (1 << 16):
         distinct, inverse = np.unique(values, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Streaks: for how many saved steps in a row something has held of a tensor, from window to window.
+"""Streaks: for how many consecutive saved steps a condition has held for a tensor, also across windows.
 
 Any thread that owns the window.
 """
@@ -18,11 +18,15 @@ Ints = npt.NDArray[np.int64]
 
 
 def streaks(window: Window, judged: Mask, hit: Mask, about: str) -> Ints:
-    """Per row of the window, the length of the row of hits that ends there; 0 where it is none.
+    """Per row of the window, the number of consecutive hits that end there; 0 if the row is no hit.
 
-    judged: rows that continue or break a streak; the others do neither. hit: among them, where it holds.
-    about: names the condition in the window's memory, where streaks that go on are kept. A tensor is followed
-    by attempt, worker, mode, name and call.
+    A tensor is identified by attempt, worker, mode, name and call.
+
+    Args:
+        window: The window. Streaks that have not ended are stored in its memory.
+        judged: Rows that continue or end a streak. Other rows have no effect.
+        hit: The judged rows for which the condition holds.
+        about: Name of the condition, the key in the memory.
     """
     columns = window.columns
     memory: dict[tuple[object, ...], int] = window.memory.setdefault(about, {})

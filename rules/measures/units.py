@@ -1,4 +1,4 @@
-"""Units of a layer: which index of its output is one, and how often each is active.
+"""Units of a layer: the indices of its output that are units, and how often each unit is active.
 
 Plain functions; any thread that owns the window.
 """
@@ -27,9 +27,14 @@ def read_activity(
     active: Callable[[npt.NDArray[Any]], Mask],
     unit_axis: int | None,
 ) -> Activity | None:
-    """unit_activity() of the values at one row; None, counted in the window, where there is none.
+    """unit_activity() of the values at one row. If there are no values, returns None and counts the row.
 
-    what: the tensor in words, for the count. active: where values are active.
+    Args:
+        window: The window.
+        row: The row.
+        what: Description of the tensor, for the reason of a missing row.
+        active: Returns the mask of the active values.
+        unit_axis: See unit_activity.
     """
     values = read_values(window, row, what)
     if values is None:
@@ -45,11 +50,16 @@ def read_activity(
 
 
 def unit_activity(active: npt.NDArray[np.bool_], unit_axis: int | None = None) -> Activity:
-    """(in how many places each unit is active, how many places each unit has).
+    """(number of active positions of each unit, number of positions of each unit).
 
-    active: at least one axis, not empty; axis 0 is the batch, unless it is the only one. A unit is an index
-    over all axes but the batch; with 4 or 5 axes (batch, channel, space) it is the channel, pooled over batch
-    and space. unit_axis names the axis instead. Raises ValueError when there is no such axis.
+    Args:
+        active: Mask with at least one axis, not empty. Axis 0 is the batch, unless it is the only axis. A
+            unit is an index over all axes but the batch. With 4 or 5 axes (batch, channel, space) a unit is a
+            channel, pooled over batch and space.
+        unit_axis: The axis of the units, instead of the default above.
+
+    Raises:
+        ValueError: The array has no such axis.
     """
     if active.ndim == 1:
         active = active[np.newaxis]
@@ -65,20 +75,20 @@ def unit_activity(active: npt.NDArray[np.bool_], unit_axis: int | None = None) -
 
 
 def channels(values: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
-    """(channels, everything else): the values with one axis in front and the others flattened."""
+    """Reshape to (channels, everything else): `axis` becomes the first axis, the other axes are flattened."""
     return np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
 
 
 def pooled(memory: MutableMapping[Any, Any], key: object, activity: Activity, steps: int) -> Activity | None:
-    """Activity summed over the last `steps` saved steps of a layer; None before there are that many.
+    """Activity summed over the last `steps` saved steps of a layer; None while there are fewer steps.
 
-    key: names the layer in `memory`, where the steps before are kept.
+    key: key of the layer in `memory`, which stores the earlier steps.
     """
     if steps == 1:
         return activity
     kept: list[Activity] = memory.setdefault(key, [])
     if kept and kept[-1][0].size != activity[0].size:
-        kept.clear()  # another shape: the units are not the same ones
+        kept.clear()  # another shape, so the units differ
     kept.append(activity)
     del kept[:-steps]
     if len(kept) < steps:

@@ -1,7 +1,7 @@
-"""WeightChanges: by how much weights changed between two saved steps, from values or bounded by statistics.
+"""WeightChanges: the change of weights between two saved steps, from values, or bounded by statistics.
 
-What is kept of a weight goes into the window's memory: its statistics, and its values where they are saved,
-at the steps that will be compared with. Any thread that owns the window.
+The window's memory stores the statistics of a weight, and its values if they are saved, at the steps that
+later steps are compared with. Any thread that owns the window.
 """
 
 from __future__ import annotations
@@ -27,10 +27,14 @@ _PREFIX = "gradient/"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WeightChanges:
-    """Changes of weights, one per row and array element, in order of rows.
+    """Changes of weights, one array element per row, in order of rows.
 
-    rows: of the newer saves. least, most: bounds of the L2 norm of the change, the same where values were
-    read. norm: L2 norm of the weight before. since: step of the mode before; steps: how many lie between.
+    Attributes:
+        rows: Rows of the newer saves.
+        least, most: Bounds of the L2 norm of the change; equal if values were read.
+        norm: L2 norm of the earlier weight.
+        since: Step of the mode of the earlier save.
+        steps: Number of steps between the two saves.
     """
 
     rows: Ints
@@ -43,19 +47,19 @@ class WeightChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedWeight:
-    """A weight at one saved step. numbers: those of _COLUMNS."""
+    """A weight at one saved step. numbers: the values of _COLUMNS."""
 
     numbers: npt.NDArray[np.float64]
     values: npt.NDArray[Any] | None
 
     @property
     def step(self) -> int:
-        """Step of its mode."""
+        """Step of the mode."""
         return int(self.numbers[0])
 
 
 def trained_weights(window: Window) -> Mask:
-    """Weights of TRAIN or GLOBAL mode with finite statistics; of those without, the window is told."""
+    """Weights of TRAIN or GLOBAL mode with finite statistics. Other weights are counted as missing."""
     trained = window.columns.where("mode", _MODES.__contains__)
     weights = window.in_collections(["weights"]) & window.ok & trained
     window.missing("weight saved without statistics", int(np.sum(weights & ~window.counted)))
@@ -64,10 +68,14 @@ def trained_weights(window: Window) -> Mask:
 
 
 def updates(window: Window, wanted: Mask, num_steps: int | None = None) -> WeightChanges:
-    """The change of each wanted weight since the saved step to compare with.
+    """The change of each wanted weight since an earlier saved step.
 
-    num_steps: None for the save before; n for the oldest at most n steps back. Weights whose values are saved
-    are read, unless their statistics are the same bit for bit.
+    Saved values are read, unless the statistics of both saves are bitwise equal.
+
+    Args:
+        window: The window.
+        wanted: Rows of weights.
+        num_steps: None: compare with the previous save. n: compare with the oldest save at most n steps back.
     """
     codes, texts = window.columns.codes("name")
     saves: dict[tuple[object, ...], list[SavedWeight]] = window.memory.setdefault("saves", {})
@@ -95,7 +103,7 @@ def updates(window: Window, wanted: Mask, num_steps: int | None = None) -> Weigh
 
 
 def _ascending(rows: Ints, number: int) -> Ints:
-    """The positions of rows, each there once and below `number`, in order of rows."""
+    """The positions that sort `rows`, which are distinct and below `number`."""
     position = np.full(number, -1, dtype=np.int64)
     position[rows] = np.arange(rows.size)
     return position[position >= 0]
@@ -104,7 +112,7 @@ def _ascending(rows: Ints, number: int) -> Ints:
 def _compared(
     window: Window, row: int, kept: dict[tuple[object, ...], list[SavedWeight]], num_steps: int | None
 ) -> list[tuple[float, float, float, int, int]]:
-    """(least, most, norm before, step before, step) of one row; nothing at the first save of a weight."""
+    """(least, most, earlier norm, earlier step, step) of one row; empty at the first save of a weight."""
     layer = window.layer(row)
     saves = kept.setdefault(layer, [])
     if not saves and (older := window.memory["statistics"].pop(layer, None)) is not None:
@@ -132,7 +140,7 @@ def _compared(
 
 
 def _values(window: Window, row: int) -> npt.NDArray[Any] | None:
-    """In single precision, or double where they have that; None where they were not saved."""
+    """Values of one row in single precision, or in double precision if saved so; None if not saved."""
     if not window.columns.present("nbytes")[row]:
         return None
     values = read_values(window, row, "weight")
@@ -142,7 +150,7 @@ def _values(window: Window, row: int) -> npt.NDArray[Any] | None:
 
 
 def _bounds(new: Mapping[str, Floats], old: Mapping[str, Floats]) -> tuple[Floats, Floats]:
-    """Bounds of the norm of the change, from _COLUMNS now and before."""
+    """Bounds of the norm of the change, from _COLUMNS of the two saves."""
     with np.errstate(invalid="ignore", over="ignore"):
         norm, norm_before = np.sqrt(new["square_sum"]), np.sqrt(old["square_sum"])
         mean = np.abs(new["mean"] - old["mean"]) * np.sqrt(new["count"])
@@ -153,12 +161,12 @@ def _bounds(new: Mapping[str, Floats], old: Mapping[str, Floats]) -> tuple[Float
     same = np.logical_and.reduce([new[name] == old[name] for name in _COLUMNS[1:]])
     least[same], most[same] = 0.0, 0.0
     resized = new["count"] != old["count"]
-    least[resized], most[resized] = 0.0, np.inf  # another tensor, so nothing is known
+    least[resized], most[resized] = 0.0, np.inf  # another shape: there is no bound
     return least, most
 
 
 class Gradients:
-    """Which weights had a gradient other than zero, and when; the newest of each is kept in memory."""
+    """Steps at which weights had a non-zero gradient. The memory stores the newest step of each weight."""
 
     def __init__(self, window: Window) -> None:
         columns = window.columns
@@ -184,7 +192,7 @@ class Gradients:
         return None if last is None or last[0] < since else last[1]
 
     def keep(self) -> None:
-        """Puts the newest of each weight into memory, for the next window."""
+        """Store the newest gradient of each weight in the memory, for the next window."""
         newest = {key: self._of(int(group[-1])) for key, group in self._rows.items()}
         kept = self._window.memory["gradients"] = self._kept | newest
         forget(self._window, kept)

@@ -3,7 +3,7 @@
     stop                                          an action by its name (any case, with or without "_")
     capture_more:steps=20,regex=^gradient/        with parameters; lists with "|" between their items
     webhook:url=env:SLACK_URL                     a parameter from an environment variable, so that a secret
-                                                  stands neither in the list of processes nor in a file
+                                                  is neither in the list of processes nor in a file
     {"action": "email", "address": "a@b.org"}     the same as a mapping
 
 A parameter's text goes on up to the next ",<parameter of this action>=", so a URL may hold commas.
@@ -11,86 +11,55 @@ A parameter's text goes on up to the next ",<parameter of this action>=", so a U
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import os
 import re
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any
 
 from tdcore.actions.base import Action
+from tdcore.config.schema import FLAG, SECONDS, TEXT, WHOLE, Kind
 from tdcore.errors import ConfigError
+from tdcore.text.did_you_mean import closest
 
 __all__ = ["ACTIONS", "action_from_config", "load_action"]
 
-_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
+_LIST = Kind("texts with | between them", lambda value: tuple(part for part in value.split("|") if part))
+_NOTIFIER = {"again_after": SECONDS, "max_listed": WHOLE}
+_AWS = {"region": TEXT, **_NOTIFIER}
 
-
-def _text(value: str) -> str:
-    return value
-
-
-def _whole(value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise ConfigError(f"expected a whole number, got {value!r}") from None
-
-
-def _seconds(value: str) -> timedelta:
-    try:
-        return timedelta(seconds=float(value))
-    except (ValueError, OverflowError):
-        raise ConfigError(f"expected a number of seconds, got {value!r}") from None
-
-
-def _flag(value: str) -> bool:
-    if value.lower() not in (*_TRUE, *_FALSE):
-        raise ConfigError(f"expected true or false, got {value!r}")
-    return value.lower() in _TRUE
-
-
-def _list(value: str) -> tuple[str, ...]:
-    return tuple(part for part in value.split("|") if part)
-
-
-Reader = Callable[[str], Any]
-_NOTIFIER: dict[str, Reader] = {"again_after": _seconds, "max_listed": _whole}
-_AWS: dict[str, Reader] = {"region": _text, **_NOTIFIER}
-
-# name -> module, class, parameters and how their text is read
-ACTIONS: dict[str, tuple[str, str, Mapping[str, Reader]]] = {
+# name -> module, class, and kinds of the parameters
+ACTIONS: dict[str, tuple[str, str, Mapping[str, Kind]]] = {
     "capture_more": (
         "capture_more",
         "CaptureMore",
         {
-            "steps": _whole,
-            "tensors": _list,
-            "regex": lambda value: (value,),
-            "level": _text,
-            "modes": _list,
-            "max_requests": _whole,
-            "again_after": _seconds,
+            "steps": WHOLE,
+            "tensors": _LIST,
+            "regex": TEXT,
+            "level": TEXT,
+            "modes": _LIST,
+            "max_requests": WHOLE,
+            "again_after": SECONDS,
         },
     ),
-    "cloudwatch_event": ("cloudwatch", "CloudWatchEvent", {"bus": _text, "source": _text, **_AWS}),
-    "cloudwatch_metric": ("cloudwatch", "CloudWatchMetric", {"namespace": _text, **_AWS}),
-    "command": ("command", "Command", {"argv": _text, "shell": _flag, "timeout": _seconds, **_NOTIFIER}),
-    "email": ("sns", "Email", {"address": _text, "topic": _text, **_AWS}),
-    "log": ("local", "LogFindings", {"again_after": _seconds}),
-    "sms": ("sns", "SMS", {"number": _text, "topic": _text, **_AWS}),
+    "cloudwatch_event": ("cloudwatch", "CloudWatchEvent", {"bus": TEXT, "source": TEXT, **_AWS}),
+    "cloudwatch_metric": ("cloudwatch", "CloudWatchMetric", {"namespace": TEXT, **_AWS}),
+    "command": ("command", "Command", {"argv": TEXT, "shell": FLAG, "timeout": SECONDS, **_NOTIFIER}),
+    "email": ("sns", "Email", {"address": TEXT, "topic": TEXT, **_AWS}),
+    "log": ("local", "LogFindings", {"again_after": SECONDS}),
+    "sms": ("sns", "SMS", {"number": TEXT, "topic": TEXT, **_AWS}),
     "stop": ("request_stop", "RequestStop", {}),
     "stop_sagemaker_job": (
         "sagemaker",
         "StopSageMakerJob",
-        {"job_name": _text, "job_name_prefix": _text, "region": _text},
+        {"job_name": TEXT, "job_name_prefix": TEXT, "region": TEXT},
     ),
     "webhook": (
         "webhook",
         "Webhook",
-        {"url": _text, "allow_http": _flag, "timeout": _seconds, **_NOTIFIER},
+        {"url": TEXT, "allow_http": FLAG, "timeout": SECONDS, **_NOTIFIER},
     ),
 }
 # Names of the older library. Its StopTraining with a prefix stopped a SageMaker job.
@@ -150,8 +119,8 @@ def _known(name: str) -> str:
     for known, (_, class_name, _) in ACTIONS.items():
         if plain in (_plain(known), _plain(class_name)):
             return known
-    close = difflib.get_close_matches(plain, list(ACTIONS), n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
+    close = closest(plain, ACTIONS)
+    hint = f" (did you mean {close}?)" if close else ""
     raise ConfigError(f"there is no action {name!r}{hint}; actions are {', '.join(ACTIONS)}")
 
 
@@ -172,27 +141,19 @@ def _made(name: str, given: Mapping[str, Any]) -> Action:
     return made(**values)
 
 
-def _read(reader: Reader, value: Any, what: str) -> Any:
-    """A parameter's value from text, or from what a configuration file holds."""
-    from_environment = isinstance(value, str) and value.startswith("env:")
+def _read(kind: Kind, value: Any, what: str) -> Any:
+    """The value of a parameter, from text or from a value of a configuration file."""
     if isinstance(value, list):
-        return tuple(_read(_text, item, what) for item in value)
-    if isinstance(value, bool) and reader is not _flag:
+        return tuple(_read(TEXT, item, what) for item in value)
+    if isinstance(value, bool) and kind is not FLAG:
         raise ConfigError(f"{what}: true and false are no values for it")
-    text = _from_environment(value[4:], what) if from_environment else str(value)
-    try:
-        return reader(text)
-    except ConfigError as error:
-        if from_environment:
-            raise ConfigError(f"{what}: the value of {value[4:]} does not fit") from None
-        raise ConfigError(f"{what}: {error}") from None
-
-
-def _from_environment(name: str, what: str) -> str:
-    value = os.environ.get(name)
-    if not value:
-        raise ConfigError(f"{what}: the environment variable {name!r} is not set")
-    return value
+    if not (isinstance(value, str) and value.startswith("env:")):
+        return kind(str(value), what, "{where}: expected {expected}, got {got!r}")
+    variable = value[len("env:") :]
+    secret = os.environ.get(variable)
+    if not secret:
+        raise ConfigError(f"{what}: the environment variable {variable!r} is not set")
+    return kind(secret, f"{what}: the value of {variable}", "{where} does not fit")
 
 
 def _plain(name: str) -> str:

@@ -3,7 +3,8 @@
 save_config, reduction_config, collection_config, hook_config   the values
 collection, collection_manager, built_in_collections, pattern_list   collections, which a training may change
 defaults                                                        those of td.watch() and `tdcore run`
-hook_file, hook_json, config_text                               readers of configuration files
+schema                                                          the parts of all readers
+hook_file, hook_json                                            readers of configuration files
 settings                                                        environment variables
 workers, checks                                                 which workers capture; checks of values
 

@@ -19,7 +19,6 @@ one file, keeps no state.
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import os
@@ -31,13 +30,18 @@ from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.hook_config import HookConfig
 from tdcore.config.reduction_config import ReductionConfig, reduction_lists
 from tdcore.config.save_config import SETTINGS, SaveConfig, SaveConfigMode
+from tdcore.config.schema import FLAG, WHOLE, items, mapping, read_text, unknown_keys, within
 from tdcore.errors import ConfigError, UnsupportedFeature
 from tdcore.modes import ModeKeys
 
 __all__ = [
     "CONFIG_VARIABLES",
     "DEFAULT_CONFIG_PATH",
+    "MODES",
     "PLACES",
+    "TOP_KEYS",
+    "WHAT",
+    "find_hook_file",
     "hook_document",
     "load_hook_config",
     "parse_hook_config",
@@ -48,55 +52,67 @@ _log = logging.getLogger("tdcore")
 CONFIG_VARIABLES = ("TDCORE_CONFIG", "SMDEBUG_CONFIG_FILE_PATH")
 DEFAULT_CONFIG_PATH = "/opt/ml/input/config/debughookconfig.json"
 
+WHAT = "hook configuration"  # the name of the files in messages
 PLACES = ("LocalPath", "S3OutputPath", "S3Path")  # the first that is there holds
-_TOP = (*PLACES, "HookParameters", "CollectionConfigurations")
-_MODES = {mode.name.lower(): mode for mode in ModeKeys}
-_SAVE_KEYS = (*SETTINGS, *(f"{mode}.{setting}" for mode in _MODES for setting in SETTINGS))
+TOP_KEYS = (*PLACES, "HookParameters", "CollectionConfigurations")
+MODES = {mode.name.lower(): mode for mode in ModeKeys}
+_SAVE_KEYS = (*SETTINGS, *(f"{mode}.{setting}" for mode in MODES for setting in SETTINGS))
 _REDUCTION_KEYS = ("reductions", "save_raw_tensor", "save_shape")
 _TENSORBOARD = ("export_tensorboard", "tensorboard_dir")
-_HOOK_KEYS = ("dry_run", "save_all", "include_workers", "include_regex", "include_collections")
+_PARAMETERS = (*_SAVE_KEYS, *_REDUCTION_KEYS)
+_HOOK_KEYS = (
+    *("dry_run", "save_all", "include_workers", "include_regex", "include_collections"),
+    *(*_PARAMETERS, *_TENSORBOARD),
+)
 # save_histogram only ever acted on TensorBoard export: without that it means nothing, there and here.
-_COLLECTION_KEYS = ("include_regex", "tensor_names", "module_regex", "save_histogram")
+_COLLECTION_KEYS = ("include_regex", "tensor_names", "module_regex", "save_histogram", *_PARAMETERS)
+
+
+def find_hook_file() -> str | None:
+    """Path of the file from an environment variable, or of the older service's file; None without one."""
+    for variable in CONFIG_VARIABLES:
+        if os.environ.get(variable):
+            return os.environ[variable]
+    return DEFAULT_CONFIG_PATH if os.path.exists(DEFAULT_CONFIG_PATH) else None
 
 
 def load_hook_config(path: str | os.PathLike[str] | None = None) -> HookConfig:
     """Find and read the file; the docstring of the module has the order of paths."""
-    found = _find(path)
+    found = find_hook_file() if path is None else path
+    if found is None:
+        raise ConfigError(
+            f"no hook configuration: give its path, or set {' (or '.join(CONFIG_VARIABLES)}) to it"
+        )
+    text = read_text(Path(found), WHAT)
     try:
-        document = json.loads(Path(found).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"hook configuration {found} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise ConfigError(f"hook configuration {found} is not JSON: {error}") from error
-    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{WHAT} {found} is not JSON: {error}") from error
+    with within(f"{WHAT} {found}"):
         return parse_hook_config(document)
-    except ConfigError as error:
-        raise type(error)(f"hook configuration {found}: {error}") from error
 
 
 def parse_hook_config(document: object) -> HookConfig:
     """The configuration in a parsed JSON document. Raises ConfigError."""
-    top = _object("the document", document)
-    top = _known("the document", top, _TOP)
-    hook = _object("HookParameters", top.get("HookParameters"))
-    _refuse_tensorboard(hook)
-    hook = _known("HookParameters", hook, (*_HOOK_KEYS, *_SAVE_KEYS, *_REDUCTION_KEYS, *_TENSORBOARD))
+    top = _object("the document", document, TOP_KEYS)
+    hook = _parameters("HookParameters", top.get("HookParameters"), _HOOK_KEYS)
     out_dir = next((top[key] for key in PLACES if top.get(key)), None)
     if not isinstance(out_dir, str):
         raise ConfigError("LocalPath (or S3OutputPath) must say where the run is written")
-    entries = top.get("CollectionConfigurations") or []
-    if not isinstance(entries, list):
-        raise ConfigError("CollectionConfigurations must be a list of objects")
+    entries = top.get("CollectionConfigurations") or None  # 0 and "" are none
     return HookConfig(
         out_dir=out_dir,
-        dry_run=_bool("dry_run", hook.get("dry_run", False)),
+        dry_run=FLAG(hook.get("dry_run", False), "dry_run"),
         save_config=_save_config(hook, {}),
         reduction_config=_reduction_config(hook),
-        include_regex=_list("include_regex", hook.get("include_regex")),
-        include_collections=_list("include_collections", hook.get("include_collections")),
-        save_all=_bool("save_all", hook.get("save_all", False)),
+        include_regex=_texts(hook.get("include_regex")),
+        include_collections=_texts(hook.get("include_collections")),
+        save_all=FLAG(hook.get("save_all", False), "save_all"),
         include_workers=_workers(hook.get("include_workers", "one")),
-        collections=tuple(_collection(entry, hook) for entry in entries),
+        collections=[
+            _collection(entry, hook)
+            for entry in items("CollectionConfigurations", entries, "be a list of objects")
+        ],
     )
 
 
@@ -142,40 +158,23 @@ def _save_parameters(config: SaveConfig) -> Iterable[tuple[str, Any]]:
             yield f"{mode.name.lower()}.{name}", value
 
 
-def _find(path: str | os.PathLike[str] | None) -> str:
-    if path is not None:
-        return os.fspath(path)
-    for variable in CONFIG_VARIABLES:
-        if os.environ.get(variable):
-            return os.environ[variable]
-    if os.path.exists(DEFAULT_CONFIG_PATH):
-        return DEFAULT_CONFIG_PATH
-    raise ConfigError(
-        f"no hook configuration: give its path, or set {CONFIG_VARIABLES[0]} (or {CONFIG_VARIABLES[1]}) to it"
-    )
-
-
 def _collection(entry: object, hook: Mapping[str, Any]) -> CollectionConfig:
-    item = _object("an entry of CollectionConfigurations", entry)
-    item = _known("an entry of CollectionConfigurations", item, ("CollectionName", "CollectionParameters"))
+    what = "an entry of CollectionConfigurations"
+    item = _object(what, entry, ("CollectionName", "CollectionParameters"))
     name = item.get("CollectionName")
     if not isinstance(name, str) or not name:
-        raise ConfigError("an entry of CollectionConfigurations lacks its CollectionName")
+        raise ConfigError(f"{what} lacks its CollectionName")
     where = f"collection {name!r}"
-    own = _object(where, item.get("CollectionParameters"))
-    _refuse_tensorboard(own)
-    own = _known(where, own, (*_COLLECTION_KEYS, *_SAVE_KEYS, *_REDUCTION_KEYS))
-    try:
+    own = _parameters(where, item.get("CollectionParameters"), _COLLECTION_KEYS)
+    with within(where):
         return CollectionConfig(
             name=name,
-            include_regex=_list("include_regex", own.get("include_regex")),
-            tensor_names=_list("tensor_names", own.get("tensor_names")),
-            module_regex=_list("module_regex", own.get("module_regex")),
+            include_regex=_texts(own.get("include_regex")),
+            tensor_names=_texts(own.get("tensor_names")),
+            module_regex=_texts(own.get("module_regex")),
             save_config=_save_config(own, hook) if any(key in own for key in _SAVE_KEYS) else None,
             reduction_config=_reduction_config(own),
         )
-    except ConfigError as error:
-        raise type(error)(f"{where}: {error}") from error
 
 
 def _save_config(own: Mapping[str, Any], base: Mapping[str, Any]) -> SaveConfig:
@@ -197,84 +196,59 @@ def _save_config(own: Mapping[str, Any], base: Mapping[str, Any]) -> SaveConfig:
     return SaveConfig(
         **settings(None),
         mode_save_configs={
-            mode: SaveConfigMode(**settings(key)) for key, mode in _MODES.items() if named(key)
+            mode: SaveConfigMode(**settings(key)) for key, mode in MODES.items() if named(key)
         },
     )
 
 
 def _setting(key: str, value: object) -> object:
     if key.endswith("save_steps"):
-        items = value if isinstance(value, list) else _list(key, value)
-        return [_int(key, item) for item in items]
+        return [WHOLE(item, key) for item in _list(value)]
     if key.endswith("end_step") and (value is None or str(value).strip().lower() in ("none", "")):
         return None
-    return _int(key, value)
+    return WHOLE(value, key)
 
 
 def _reduction_config(own: Mapping[str, Any]) -> ReductionConfig | None:
     if not any(key in own for key in _REDUCTION_KEYS):
         return None
-    groups = reduction_lists(_list("reductions", own.get("reductions")))
+    groups = reduction_lists(_texts(own.get("reductions")))
     # Asking for reductions asks not for the tensor, as in the older library; save_raw_tensor asks for both.
-    raw = _bool("save_raw_tensor", own.get("save_raw_tensor", not any(groups.values())))
+    raw = FLAG(own.get("save_raw_tensor", not any(groups.values())), "save_raw_tensor")
     return ReductionConfig(**groups, save_raw_tensor=raw)
 
 
-def _refuse_tensorboard(parameters: Mapping[str, Any]) -> None:
-    for key in _TENSORBOARD:
-        if key in parameters and str(parameters[key]).strip().lower() not in ("false", "none", ""):
+def _object(where: str, value: object, known: tuple[str, ...]) -> dict[str, Any]:
+    """The entries of an object with known keys. Logs a warning for each other key, which has no effect."""
+    found = mapping(where, value, "be a JSON object")
+    for message in unknown_keys(where, found, known):
+        _log.warning("tdcore: %s: %s", WHAT, message)
+    return {key: value for key, value in found.items() if key in known}
+
+
+def _parameters(where: str, value: object, known: tuple[str, ...]) -> dict[str, Any]:
+    """The same, of an object of parameters, without those that export to TensorBoard."""
+    for key, setting in mapping(where, value, "be a JSON object").items():
+        if key in _TENSORBOARD and str(setting).strip().lower() not in ("false", "none", ""):
             raise UnsupportedFeature(
                 f"{key}: TensorBoard export is not there yet; remove {key} from the configuration"
             )
+    return _object(where, value, known)
 
 
-def _object(where: str, value: object) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where} must be a JSON object, got {type(value).__name__}")
-    return value
+def _list(value: object) -> list[Any]:
+    """The items of a list, or of a text with commas between them."""
+    if value is None or isinstance(value, list):
+        return value or []
+    return [part.strip() for part in str(value).split(",") if part.strip()]
 
 
-def _known(where: str, found: Mapping[str, Any], allowed: tuple[str, ...]) -> dict[str, Any]:
-    """The entries with known keys. Logs a warning for each other key, which has no effect."""
-    for key in found:
-        if key not in allowed:
-            close = difflib.get_close_matches(key, allowed, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(allowed)}"
-            _log.warning("tdcore: hook configuration: %s has an unknown key %r; %s", where, key, hint)
-    return {key: value for key, value in found.items() if key in allowed}
-
-
-def _list(key: str, value: object) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if isinstance(value, list):
-        return tuple(str(item) for item in value)
-    return tuple(part.strip() for part in str(value).split(",") if part.strip())
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(map(str, _list(value)))
 
 
 def _workers(value: object) -> str | list[int | str]:
     """One word, or a list of ranks and names."""
     if value in ("one", "all"):
         return str(value)
-    items = value if isinstance(value, list) else _list("include_workers", value)
-    return [int(item) if str(item).isdecimal() else item for item in items]
-
-
-def _int(key: str, value: object) -> int:
-    try:
-        if isinstance(value, (bool, float)):
-            raise ValueError
-        return int(str(value).strip())
-    except ValueError:
-        raise ConfigError(f"{key} must be a whole number, got {value!r}") from None
-
-
-def _bool(key: str, value: object) -> bool:
-    text = str(value).strip().lower()
-    if text in ("true", "1", "yes"):
-        return True
-    if text in ("false", "0", "no"):
-        return False
-    raise ConfigError(f"{key} must be true or false, got {value!r}")
+    return [int(item) if str(item).isdecimal() else item for item in _list(value)]

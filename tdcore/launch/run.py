@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from tdcore.config.defaults import COLLECTIONS, SAVE_INTERVAL
 from tdcore.config.hook_config import HookConfig
-from tdcore.config.hook_file import find_hook_file, load_hook_file
+from tdcore.config.hook_file import load_hook_file
+from tdcore.config.hook_json import find_hook_file
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig
 from tdcore.config.settings import disabled

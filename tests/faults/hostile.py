@@ -1,6 +1,7 @@
 """Hostile folders: mutated runs that are listed, shown, read and judged.
 
     python -m tests.faults.hostile --runs 600 --seed 0
+    python -m tests.faults.hostile --runs 100000 --one-command       more runs in the same time
     python -m tests.faults.hostile --seed 0 --first 41 --runs 1 --keep /tmp/here     one run of the sequence
 
 Of each run the commands must end by themselves, with one of their exit codes and without a traceback, print
@@ -12,6 +13,7 @@ and a new one goes on behind that run. Exit status 1 when anything is wrong.
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import json
 import random
@@ -63,19 +65,25 @@ class Outcome:
         return "\n".join(lines)
 
 
-def campaign(*, runs: int, seed: int, first: int = 0, hung: float = _HUNG_SECONDS) -> Outcome:
-    """Runs the runs `first` to `first + runs` of the sequence of a seed, in child processes."""
+def campaign(
+    *, runs: int, seed: int, first: int = 0, one_command: bool = False, hung: float = _HUNG_SECONDS
+) -> Outcome:
+    """Runs the runs `first` to `first + runs` of the sequence of a seed, in child processes.
+
+    one_command: each run is listed, looked at or judged, by chance, and not all of them.
+    """
     outcome, start = Outcome(), time.monotonic()
     number, end = first, first + runs
     while number < end:
-        number = _child(seed, number, min(end, number + _RUNS_PER_CHILD), outcome, hung)
+        number = _child(seed, number, min(end, number + _RUNS_PER_CHILD), one_command, outcome, hung)
     outcome.seconds = time.monotonic() - start
     return outcome
 
 
-def _child(seed: int, first: int, end: int, outcome: Outcome, hung: float) -> int:
+def _child(seed: int, first: int, end: int, one_command: bool, outcome: Outcome, hung: float) -> int:
     """One child process; returns the number at which the next one begins."""
     command = [sys.executable, "-m", "tests.faults.hostile", "--child", f"--seed={seed}"]
+    command += ["--one-command"] if one_command else []
     number = first
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
@@ -123,15 +131,16 @@ def _lines(process: subprocess.Popen[bytes], hung: float) -> Iterator[bytes]:
 # In the child. ------------------------------------------------------------------------------------------
 
 
-def _run_all(seed: int, first: int, runs: int, keep: Path | None) -> None:
+def _run_all(seed: int, first: int, runs: int, one_command: bool, keep: Path | None) -> None:
     reports = sys.stdout
     _build_commands_once()
+    gc.freeze()  # a fifth faster: what is imported is not searched again and again
     with tempfile.TemporaryDirectory(prefix="tdcore-hostile-") as folder:
         files = healthy(Path(folder))
         baseline = 0
         for number in range(first, first + runs):
             place = Path(folder) / str(number) if keep is None else keep
-            report = _run_one(files, place, seed, number)
+            report = _run_one(files, place, seed, number, one_command)
             memory = _memory()
             if number == first + 50:
                 baseline = memory
@@ -143,7 +152,9 @@ def _run_all(seed: int, first: int, runs: int, keep: Path | None) -> None:
                 shutil.rmtree(place, ignore_errors=True)
 
 
-def _run_one(files: dict[str, bytes], place: Path, seed: int, number: int) -> dict[str, object]:
+def _run_one(
+    files: dict[str, bytes], place: Path, seed: int, number: int, one_command: bool
+) -> dict[str, object]:
     rng = random.Random(f"{seed}/{number}")
     outside, root = place / "outside", place / "runs" / "run"
     start = time.thread_time()
@@ -155,7 +166,7 @@ def _run_one(files: dict[str, bytes], place: Path, seed: int, number: int) -> di
     before, highest = _contents(outside), _highest()
     codes: list[int] = []
     wrong: list[str] = []
-    for arguments in _commands(root, state, rng):
+    for arguments in _commands(root, state, rng, one_command):
         code, printed, failure = _command(arguments)
         name = " ".join(arguments[:2]).replace(str(place), "")
         if failure:
@@ -176,16 +187,22 @@ def _run_one(files: dict[str, bytes], place: Path, seed: int, number: int) -> di
     return {"number": number, "codes": codes, "wrong": wrong, "mutations": mutations}
 
 
-def _commands(root: Path, state: Path, rng: random.Random) -> list[list[str]]:
-    """The listing of the folder above, one other look, and one or two judgements."""
+def _commands(root: Path, state: Path, rng: random.Random, one_command: bool) -> list[list[str]]:
+    """The listing of the folder above, one other look, and one or two judgements; or one of these three."""
     run = str(root)
     looks = [["ls", run], ["ls", run, "--json"], ["show", run], ["show", run, "fc.weight", "--json"]]
     by_user = ["-r", "all_zero:tensor_regex=.", "-r", "exploding_tensor", "--ended"]
     with_state = ["rules", "run", run, "--state", str(state)]
     judged = rng.choice(
-        [[["rules", "run", run]], [["rules", "run", run, *by_user]], [with_state, with_state]]
+        [
+            [["rules", "run", run]],
+            [["rules", "run", run, *by_user]],
+            [with_state, with_state],
+            [["diagnose", run]],
+        ]
     )
-    return [["ls", str(root.parent)], rng.choice(looks), *judged]
+    parts = [[["ls", str(root.parent)]], [rng.choice(looks)], judged]
+    return rng.choice(parts) if one_command else [command for part in parts for command in part]
 
 
 def _command(arguments: list[str]) -> tuple[int, str, str]:
@@ -245,12 +262,13 @@ def _main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first run of the sequence")
     parser.add_argument("--keep", type=Path, help="a new folder in which one run stays")
+    parser.add_argument("--one-command", action="store_true", help="one command for each run, by chance")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child or given.keep is not None:
-        _run_all(given.seed, given.first, given.runs, given.keep)
+        _run_all(given.seed, given.first, given.runs, given.one_command, given.keep)
         return 0
-    outcome = campaign(runs=given.runs, seed=given.seed, first=given.first)
+    outcome = campaign(runs=given.runs, seed=given.seed, first=given.first, one_command=given.one_command)
     print(outcome.text)
     return 1 if outcome.wrong else 0
 

@@ -102,7 +102,7 @@ def written(files: dict[str, bytes], root: Path, outside: Path, rng: random.Rand
         path = root / key
         try:
             done.append(f"{mutation.__name__.strip('_')} {key}: {mutation(path, outside, rng)}")
-        except (OSError, ValueError, KeyError, IndexError, TypeError, StopIteration):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
             continue  # another mutation has made it impossible
     return done
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import quote, unquote_plus, urlsplit
 
+from tdcore.config.schema import FLAG, NUMBER, SECONDS, TEXT, WHOLE, Kind
 from tdcore.errors import ConfigError
 from tdcore.sinks.base import check_key
 
@@ -231,61 +232,29 @@ def _parse_query(query: str) -> S3Options:
                 f"S3 option {name!r}: credentials do not belong in a URL; give them to the AWS chain "
                 "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role)"
             )
-        read = _READERS.get(name)
-        if read is None:
-            known = ", ".join(sorted([*_READERS, "tag.NAME"]))
+        if name not in _KINDS:
+            known = ", ".join(sorted([*_KINDS, "tag.NAME"]))
             raise ConfigError(f"there is no S3 option {name!r}; there are: {known}")
         if not equals or not value:
             raise ConfigError(f"S3 option {name} has no value; write {name}=VALUE or leave it out")
-        given["spool_bytes" if name == "spool_gib" else name] = read(name, value)
+        given["spool_bytes" if name == "spool_gib" else name] = _KINDS[name](value, f"S3 option {name}")
     return S3Options(**given, tags=tags)
 
 
-def _text(name: str, value: str) -> str:
-    return value
-
-
-def _flag(name: str, value: str) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise ConfigError(f"S3 option {name} must be true or false, got {value!r}")
-    return value.lower() == "true"
-
-
-def _number(name: str, value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise ConfigError(f"S3 option {name} must be a number, got {value!r}") from None
-
-
-def _whole(name: str, value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise ConfigError(f"S3 option {name} must be a whole number, got {value!r}") from None
-
-
-def _seconds(name: str, value: str) -> timedelta:
-    try:
-        return timedelta(seconds=_number(name, value))
-    except (OverflowError, ValueError):
-        raise ConfigError(f"S3 option {name} must be a number of seconds, got {value!r}") from None
-
-
-def _gib(name: str, value: str) -> int:
-    number = _number(name, value)
+def _gib(value: str) -> int:
+    number: float = NUMBER(value, "S3 option spool_gib")
     if not 0 <= number < 1 << 30:
-        raise ConfigError(f"S3 option {name} must be a number of GiB, got {value!r}")
+        raise ValueError(number)
     return int(number * _GIB)
 
 
-_READERS: dict[str, Callable[[str, str], Any]] = {
-    **dict.fromkeys((*_TEXTS, *_CHOICES), _text),
-    **dict.fromkeys(("bucket_key", "requester_pays"), _flag),
-    **dict.fromkeys(("connect_timeout", "read_timeout"), _seconds),
-    "concurrency": _whole,
-    "spool_bytes": _whole,
-    "spool_gib": _gib,
+_FLAG = Kind(FLAG.expected, lambda value: {"true": True, "false": False}[value.lower()])
+_KINDS = {
+    **dict.fromkeys((*_TEXTS, *_CHOICES), TEXT),
+    **dict.fromkeys(("bucket_key", "requester_pays"), _FLAG),
+    **dict.fromkeys(("connect_timeout", "read_timeout"), SECONDS),
+    **dict.fromkeys(("concurrency", "spool_bytes"), WHOLE),
+    "spool_gib": Kind("a number of GiB", _gib),
 }
 
 

@@ -1,0 +1,209 @@
+"""The parts of all readers of configuration: documents, the objects in them, and their values.
+
+read_text, parse_document   the text of a file; the plain values in YAML or JSON
+mapping, items, check_keys  objects and lists of a document, and their keys
+within                      adds the place to the front of an error
+Kind, FLAG, WHOLE, ...      kinds of values; a reader has a table of its settings and their kinds
+kind_of                     the kind for a type hint, such as that of a dataclass field
+
+Every error is a ConfigError whose message has the place, the invalid value, and the valid ones.
+Functions without state; any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tdcore.errors import ConfigError
+from tdcore.text.did_you_mean import did_you_mean
+
+__all__ = [
+    "FLAG",
+    "NUMBER",
+    "SECONDS",
+    "TEXT",
+    "WHOLE",
+    "Kind",
+    "check_keys",
+    "items",
+    "kind_of",
+    "mapping",
+    "parse_document",
+    "read_text",
+    "type_name",
+    "unknown_keys",
+    "within",
+]
+
+_ContainerT = TypeVar("_ContainerT", dict[str, Any], list[Any])
+_FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of value. Calling it returns the value that a text or a value of a document stands for.
+
+    expected: the words for it in messages, as in "must be a whole number". read: raises ValueError,
+    TypeError, LookupError or OverflowError for any other value, or a ConfigError with a message of its own.
+    types: the types that a value may have, any without them. True is not an int.
+    """
+
+    expected: str
+    read: Callable[[Any], Any]
+    types: tuple[type, ...] = ()
+
+    def __call__(
+        self, value: object, where: str, form: str = "{where} must be {expected}, got {got!r}"
+    ) -> Any:
+        """The value. where, form: the place, and the message, of the ConfigError for any other value."""
+        try:
+            if self.types and type(value) not in self.types:
+                raise TypeError(type(value))
+            return self.read(value)
+        except ConfigError:
+            raise
+        except (TypeError, ValueError, LookupError, OverflowError):
+            raise ConfigError(form.format(where=where, expected=self.expected, got=value)) from None
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, (bool, float)):
+        raise TypeError("not whole")
+    return int(str(value))
+
+
+FLAG = Kind("true or false", lambda value: _FLAGS[str(value).strip().lower()])
+WHOLE = Kind("a whole number", _whole)
+NUMBER = Kind("a number", float)
+SECONDS = Kind("a number of seconds", lambda value: timedelta(seconds=float(value)))
+TEXT = Kind("a text", str)
+
+
+def kind_of(hint: Any) -> Kind:
+    """The kind for a type hint: the first of bool, int and float in it, otherwise text.
+
+    "none" and "" are None if the hint contains None.
+    """
+    hints = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    known = {bool: FLAG, int: WHOLE, float: NUMBER}
+    kind = next((kind for each, kind in known.items() if each in hints), TEXT)
+    if type(None) not in hints:
+        return kind
+    return Kind(kind.expected, lambda value: None if value.lower() in ("", "none") else kind.read(value))
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text of a file. what: the sort of file, for messages. Raises ConfigError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{what} {path} cannot be read: {why}") from error
+
+
+def parse_document(text: str, *, as_json: bool) -> object:
+    """The plain values of a document. A repeated key is an error: one of the two values would be lost."""
+    if as_json:
+        try:
+            return json.loads(text, object_pairs_hook=_unique)
+        except ConfigError:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"not JSON: {error}") from error
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Plain values only."""
+
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            seen: set[object] = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode):
+                    if key.value in seen:
+                        raise ConfigError(f"line {key.start_mark.line + 1}: {key.value!r} is given twice")
+                    seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    try:
+        return yaml.load(text, Loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ConfigError(f"{next(n for n in names if names.count(n) > 1)!r} is given twice")
+    return found
+
+
+@contextlib.contextmanager
+def within(where: str) -> Iterator[None]:
+    """Put the place in front of the message of a ConfigError, whose class stays."""
+    try:
+        yield
+    except ConfigError as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
+def type_name(value: object) -> str:
+    """The type of a value, without the value."""
+    return type(value).__name__
+
+
+def mapping(
+    where: str,
+    value: object,
+    expected: str = "hold names with values",
+    got: Callable[[object], str] = type_name,
+) -> dict[str, Any]:
+    """The names and values of an object, none for None. Raises ConfigError for a value of another type.
+
+    expected: the words after "must". got: the words for another value.
+    """
+    return _container(dict, where, value, expected, got)
+
+
+def items(
+    where: str, value: object, expected: str = "be a list", got: Callable[[object], str] = type_name
+) -> list[Any]:
+    """The items of a list, none for None. The arguments are those of mapping()."""
+    return _container(list, where, value, expected, got)
+
+
+def _container(
+    kind: type[_ContainerT], where: str, value: object, expected: str, got: Callable[[object], str]
+) -> _ContainerT:
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise ConfigError(f"{where} must {expected}, got {got(value)}")
+    return value
+
+
+def unknown_keys(where: str, found: Iterable[object], known: Iterable[str]) -> Iterator[str]:
+    """A message for each key that is not known, with the most similar one or with all.
+
+    where: "" if the place is in front of the message anyway.
+    """
+    names = list(known)
+    what = f"{where} has an unknown key" if where else "unknown key"
+    for key in found:
+        if key not in names:
+            hint = did_you_mean(str(key), names) or f"; known keys: {', '.join(names)}"
+            yield f"{what} {key!r}{hint}"
+
+
+def check_keys(where: str, found: Iterable[object], known: Iterable[str]) -> None:
+    """Raise ConfigError for the first key that is not known."""
+    for message in unknown_keys(where, found, known):
+        raise ConfigError(message)
