@@ -25,7 +25,9 @@ OTHERS = (BY_HAND, "false-alarms.md", "proofs.md", "related.md")
 
 def measured_section(code: str, results: dict[str, Any]) -> str:
     """The last section of a rule's page: in how many runs of the campaigns it fired."""
-    one = results["rules"][code]
+    one = results["rules"].get(code)
+    if one is None:
+        return f"\n## Measured\n\nThe rule is newer than the last measurement (commit {results['commit']}).\n"
     parts = []
     if one["own"][1]:
         parts.append(

@@ -60,9 +60,13 @@ class Action(Protocol):
 
 
 def notice_key(finding: Finding) -> NoticeKey:
-    """What makes two findings one notice: all of their key but the step."""
+    """What makes two findings one notice: all of their key but the step.
+
+    Of a rule that reports each step (its parameter `each`), the step belongs to it.
+    """
     kind = str(finding.numbers.get("kind", ""))
-    return (finding.rule, finding.attempt, finding.worker, finding.tensor, kind)
+    step = f" at {finding.step}" if finding.each else ""
+    return (finding.rule, finding.attempt, finding.worker, finding.tensor, kind + step)
 
 
 class Once:
@@ -140,9 +144,10 @@ def finding_line(finding: Finding, *, with_do: bool = True) -> str:
     """A finding as one line of text."""
     do = f" {finding.do}" if with_do else ""
     where = f"{finding.tensor}: " if finding.tensor else ""
+    again = f" ({finding.again})" if finding.again else ""
     return printable(
         f"{finding.rule} ({finding.code}) at {finding.at} of attempt {finding.attempt}, "
-        f"{finding.worker}: {where}{finding.why}.{do}"
+        f"{finding.worker}: {where}{finding.why}{again}.{do}"
     )
 
 

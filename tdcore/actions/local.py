@@ -49,7 +49,7 @@ class LogFindings:
 
 
 class Callback:
-    """Calls a function with all new findings, of keys that are not new too.
+    """Calls a function with all findings that a check of the run began or continued.
 
     name: for messages about its failures.
     """

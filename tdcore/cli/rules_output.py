@@ -41,7 +41,8 @@ def print_findings(findings: list[Finding], steps: int | None = None) -> None:
         where = f" of attempt {attempt}" if attempt else ""
         out.print(f"[bold red]{rule}[/] at {at}{where}, {worker}:")
         for finding in found[:_TENSORS_SHOWN]:
-            out.print(f"  {shown(finding.tensor or 'the run')}: {shown(finding.why, _MAX_CHARS)}")
+            again = f" [dim]({finding.again})[/]" if finding.again else ""
+            out.print(f"  {shown(finding.tensor or 'the run')}: {shown(finding.why, _MAX_CHARS)}{again}")
         if len(found) > _TENSORS_SHOWN:
             out.print(f"  ... and {len(found) - _TENSORS_SHOWN:,} more")
     for rule, count in printed.items():
@@ -50,42 +51,42 @@ def print_findings(findings: list[Finding], steps: int | None = None) -> None:
 
 
 class LiveFindings:
-    """Prints findings of a run that is followed: what is found again is counted, and told of at the end.
+    """Prints findings of a run that is followed, each when it begins, and at the end how it continued.
 
     Two findings are the same where all but their step agrees: rule, attempt, worker, tensor and kind.
     """
 
     def __init__(self) -> None:
+        self._printed: dict[NoticeKey, Finding] = {}
         self._newest: dict[NoticeKey, Finding] = {}
-        self._again: Counter[NoticeKey] = Counter()
 
     def __call__(self, findings: list[Finding]) -> None:
-        """What one look has found, in order of steps."""
+        """The findings that one look has begun or continued, in order of steps."""
         from tdcore.actions.base import notice_key
 
-        fresh: list[Finding] = []
+        new: list[Finding] = []
         for finding in findings:
             key = notice_key(finding)
-            if key in self._newest:
-                self._again[key] += 1
-            else:
-                fresh.append(finding)
+            if key not in self._printed:
+                self._printed[key] = finding
+                new.append(finding)
             self._newest[key] = finding
-        if fresh:
-            print_findings(fresh)
+        if new:
+            print_findings(new)
 
     def print_again(self) -> None:
-        """What was found again since it was printed: a line for each rule, attempt and worker."""
+        """What continued after it was printed: a line for each rule, attempt and worker."""
         out = console()
         groups: dict[tuple[str, int, str], list[NoticeKey]] = {}
-        for key in self._again:
-            groups.setdefault((key[0], key[1], key[2]), []).append(key)
+        for key, finding in self._newest.items():
+            if finding != self._printed[key]:
+                groups.setdefault((key[0], key[1], key[2]), []).append(key)
         for (rule, attempt, worker), keys in groups.items():
-            newest = max((self._newest[key] for key in keys), key=lambda finding: finding.step)
-            times = sum(self._again[key] for key in keys)
+            newest = max((self._newest[key] for key in keys), key=lambda finding: finding.last_step or 0)
+            times = sum(self._newest[key].count - self._printed[key].count for key in keys)
             often = f"{times:,} time{'s' * (times > 1)}" + (f" in {len(keys):,} tensors" if keys[1:] else "")
             where = f" of attempt {attempt}" if attempt else ""
-            out.print(f"[bold red]{rule}[/] again {often}, last at {newest.at}{where}, {worker}")
+            out.print(f"[bold red]{rule}[/] again {often}, last at {newest.last_at}{where}, {worker}")
 
 
 def print_lacking(verdict: Verdict) -> None:
