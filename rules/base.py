@@ -118,7 +118,7 @@ class Finding:
         return replace(self.continued(later.count, later.step, later.mode_step), last_numbers=later.numbers)
 
     def continued(self, count: int, step: int, mode_step: int) -> Finding:
-        """This finding with `count` further steps, of which `step` is the newest."""
+        """This finding with `count` further steps; `step` is the newest of them."""
         newest = max(step, self.step if self.last_step is None else self.last_step)
         newest_of_mode = max(
             mode_step, self.mode_step if self.last_mode_step is None else self.last_mode_step
