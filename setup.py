@@ -15,7 +15,7 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 MACHINES = {"x86_64": "x86-64", "amd64": "x86-64", "aarch64": "aarch64", "arm64": "aarch64"}
 
-# hooks/ and rules/ live beside tdcore/ in the repository and inside it once installed.
+# hooks/ and rules/ are next to tdcore/ in the repository, and inside it after installation.
 FOLDERS = {"tdcore": "tdcore", "tdcore.hooks": "hooks", "tdcore.rules": "rules"}
 # find_packages also walks the links tdcore/hooks and tdcore/rules; the mapped folders below replace what it
 # finds there.
@@ -66,11 +66,13 @@ class CMakeBuild(build_ext):  # type: ignore[misc]  # setuptools has no annotati
             # AUTO, ON or OFF: whether nvcc compiles the GPU kernels (cmake/Kernels.cmake).
             f"-DTDCORE_CUDA={os.environ.get('TDCORE_CUDA') or 'AUTO'}",
         ]
+        # An editable install can run the tests, which need the simulated device. Wheels do not contain it.
+        targets = ["_core", "_sim"] if self.editable_mode else ["_core"]
         try:
             subprocess.run(configure, check=True)
             jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
             subprocess.run(
-                ["cmake", "--build", str(build), "--target", "_core", "--parallel", jobs], check=True
+                ["cmake", "--build", str(build), "--parallel", jobs, "--target", *targets], check=True
             )
         except FileNotFoundError as error:
             raise SystemExit("tdcore needs CMake >= 3.18 to build; `pip install cmake` brings it") from error

@@ -3,9 +3,9 @@
     python -m benchmarks.crash_table [--trials 20] [--seed 0]
 
 The trainer (tests/trainers/quadratic.py) captures 6 tensors at every step and notes each capture that has
-returned. After the kill the run is read with pyarrow alone: every noted step must be there, whole and once; every
-payload must have its checksum and the exact bits that training again gives. Writes docs/crashes.md and a file in
-benchmarks/results/.
+returned. After the kill the run is read with pyarrow alone: every noted step must be there, whole and once;
+every payload must have its checksum and the exact bits that training again gives. Writes docs/crashes.md and
+a file in benchmarks/results/.
 """
 
 # ruff: noqa: E501, ISC004 -- lines of a Markdown table
@@ -94,7 +94,7 @@ def kill_flusher(kills: int, draw: random.Random) -> FlusherTrial:
                 wait_until(
                     lambda: any(each.pid not in killed for each in trainer.flushers()), "a flusher was there"
                 )
-                # Long enough to write something: a flusher that never does is given up, by design.
+                # Long enough to write something: a flusher that writes nothing is not restarted, by design.
                 trainer.wait_for_steps(len(trainer.captured()) + 1)
                 time.sleep(1.0 + draw.uniform(0.0, 1.5))
                 for flusher in trainer.flushers():

@@ -1,13 +1,13 @@
 """Reading a run of 1,000,000 index rows: opening it, one tensor over all steps, everything, and all rules.
 
 The run is made by a session as a training makes it: 200 tensors at each step, statistics of all, values of
-two; then each question is asked in fresh processes, in turn. Beside it stand the limit (pyarrow reading the
-same Parquet files into a table; reading their bytes) and the older library on an equal run. That library
-writes slowly, so the two are compared on a smaller run, 200 tensors of 64 values each with all values saved,
-as large as it can write in --peer-seconds, tdcore at that size too.
+two; then each question is asked in fresh processes, in turn. It is compared with the limit (pyarrow reading
+the same Parquet files into a table; reading their bytes) and with the older library on an equal run. That
+library writes slowly, so the two are compared on a smaller run, 200 tensors of 64 values each with all values
+saved, as large as it can write in --peer-seconds, tdcore at that size too.
 
 All files are in the page cache. Times are medians over processes. Imports are counted by themselves, and
-with them what pyarrow does at its first call (it imports pandas where that is installed); memory is the peak
+with them the first call of pyarrow (it imports pandas if that is installed); memory is the peak
 of the process with all that.
 """
 
@@ -35,7 +35,7 @@ PEER_SCRIPT = "benchmarks/peers/smdebug_read.py"
 TENSORS = 200
 _ELEMENTS = 1024
 _SMALL_ELEMENTS = 64
-_ASKED = "tensor_7"  # the tensor that is asked for
+_ASKED = "tensor_7"  # the requested tensor
 
 
 # Making runs. -------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """All rules over 1,000,000 index rows, a look at a long run, and the delay from save to finding.
 
 Speed: the run of `python -m benchmarks read` (200 tensors a step, statistics of all) is read once, then each
-rule judges all of it alone, and all rules together; beside them stands one read of the index. Rules that
-cannot stand alone with their defaults are left out and named. Payload reads of rules that need values are in
+rule judges all of it alone, and all rules together; both are compared with one read of the index. Rules that
+cannot run alone with their defaults are left out and named. Payload reads of rules that need values are in
 their times, and so is taking apart the columns that they look at, which all rules together do once. _s is
 wall-clock, _cpu_s what the process used, on all cores; medians of the repeats.
 
@@ -119,7 +119,7 @@ class _Held:
             source.capture,
         )
         self.left_out, self.not_recorded = source.left_out, source.not_recorded
-        self.training = source.training
+        self.training, self.notes = source.training, source.notes
         self._batch = batch
 
     def next(self, columns: Any, *, everything: bool = False) -> Any:

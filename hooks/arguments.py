@@ -1,4 +1,4 @@
-"""The arguments that every framework's hook takes, as one checked value. Pure functions, any thread."""
+"""Checks the arguments that the hooks of all frameworks have in common. Pure functions, any thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def hook_config(
     save_config: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode] | None,
     **settings: Any,
 ) -> HookConfig:
-    """The arguments of every hook as one checked value. Raises ConfigError."""
+    """Check the common arguments of hooks and return them as one value. Raises ConfigError."""
     if export_tensorboard or tensorboard_dir is not None:
         raise UnsupportedFeature(
             "export_tensorboard and tensorboard_dir are not served yet: TensorBoard export comes later"

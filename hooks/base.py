@@ -4,7 +4,7 @@ A framework's hook calls `_begin_step` at the start of every step, reads from th
 passes tensors to the recorder. clock.py decides when a tensor is captured, plan.py how.
 
 Threads: set-up, steps and close() in the training thread; the recorder from any thread.
-Errors: bad arguments raise when they are given. Once training runs nothing of ours reaches it, except
+Errors: bad arguments raise at the call. While the training runs, no error of tdcore reaches it except
 StopTraining: `_fault` switches the faulty part off, logs the error once, and stores it in the run.
 """
 
@@ -57,7 +57,7 @@ _HookT = TypeVar("_HookT", bound="BaseHook")
 
 
 class BaseHook(HookState, StepStateDict):
-    """Collections, modes, scalars, stop requests. See the subclasses for what a user makes."""
+    """Collections, modes, scalars, stop requests. Users create hooks of its subclasses."""
 
     framework: ClassVar[str]
     _clock: Clock
@@ -119,11 +119,11 @@ class BaseHook(HookState, StepStateDict):
 
     @property
     def out_dir(self) -> str:
-        """Where the run is written."""
+        """Folder or URL of the run."""
         return self._session.out_dir if self._session else self.config.out_dir
 
     def set_mode(self, mode: ModeKeys) -> None:
-        """Says what the following steps are. From the first call on the mode no longer follows the model."""
+        """Set the mode of the following steps. After the first call the mode no longer follows the model."""
         if not isinstance(mode, ModeKeys):
             raise ConfigError(f"mode must be one of modes.TRAIN, EVAL, PREDICT and GLOBAL, got {mode!r}")
         self._mode = mode.value
@@ -143,7 +143,7 @@ class BaseHook(HookState, StepStateDict):
         self._epoch = int(epoch)
 
     def add_collection(self, collection: Collection | CollectionConfig) -> Collection:
-        """Adds a collection (or settings to the one of that name) and saves it from the next step on."""
+        """Add a collection, or update the collection of that name. It is saved from the next step on."""
         found = self._collections.add(collection)
         self._clock.include(found.name)
         return found
@@ -151,11 +151,16 @@ class BaseHook(HookState, StepStateDict):
     def save_scalar(
         self, name: str, value: Any, sm_metric: bool = False, timestamp: float | None = None
     ) -> None:
-        """Records a number as "scalar/<name>": at every call, or as the save_config of "scalars" says.
+        """Record a number as "scalar/<name>".
 
-        value: a number, or a tensor or array of one element. sm_metric, timestamp: for the metrics of the
-        older library's service, which tdcore does not send; a warning is logged once, and the number is
-        recorded under the time of the call.
+        It is recorded at every call, unless the collection "scalars" has a save_config.
+
+        Args:
+            name: Name of the scalar.
+            value: A number, or a tensor or array with one element.
+            sm_metric: For the metrics of the older library's service, which tdcore does not send. If it is
+                set, a warning is logged once and the number is recorded.
+            timestamp: As sm_metric. The recorded time is the time of the call.
         """
         if sm_metric or timestamp is not None:
             self._warn(_NO_METRICS)
@@ -167,45 +172,50 @@ class BaseHook(HookState, StepStateDict):
         tensor_value: Any,
         collections_to_write: str | Iterable[str] = CollectionKeys.DEFAULT,
     ) -> None:
-        """Records a tensor (array, number) of the script's own, when one of the collections is being saved.
+        """Record a tensor of the script, if one of the collections is saved in the current step.
 
-        Naming a collection here is enough to have it saved.
+        Args:
+            tensor_name: Name of the tensor.
+            tensor_value: A tensor, array or number.
+            collections_to_write: One or more names of collections. A collection that is named here is saved;
+                it need not be in include_collections.
         """
         self._save("save_tensor", self._values.tensor, tensor_name, tensor_value, collections_to_write)
 
     def record_tensor_value(self, tensor_name: str, tensor_value: Any) -> None:
-        """Records a functional loss as "<tensor_name>_output_0", when its collection is being saved.
+        """Record a functional loss as "<tensor_name>_output_0", if its collection is saved in this step.
 
-        A name with "loss" in it belongs to "losses"; any other needs a collection that matches it.
+        A name that contains "loss" belongs to "losses". Any other name needs a collection that matches it.
         """
         self._save("record_tensor_value", self._values.functional_loss, tensor_name, tensor_value)
 
     def counters(self) -> Counters:
-        """What was captured and dropped so far; what would have been, with dry_run."""
+        """Numbers of captured and dropped tensors so far. With dry_run: those that would be captured."""
         if self._session is not None:
             return self._session.counters()
         counters: Counters = self._ring.counters()
         return counters
 
     def device_reports(self) -> tuple[DeviceReport, ...]:
-        """The accelerators that were met, and why those that are not used are not."""
+        """The accelerators of captured tensors, with the reason if tdcore cannot use one."""
         return device_reports(self._ring)
 
     def time_spent(self) -> timedelta:
-        """Time of the training's threads inside the hook on steps that save, native calls included."""
+        """Time that the training's threads spent in the hook in saved steps, including native calls."""
         return timedelta(microseconds=self._recorder.spent_ns / 1000)
 
     def flush(self, timeout: timedelta | None = None) -> bool:
-        """Waits until everything captured so far can be read in the run, without ending the capture.
+        """Wait until everything captured so far can be read in the run, without ending the capture.
 
-        What a step that has not ended still lacks is not captured early. Never raises.
+        The current step continues; its later tensors are not captured early. Never raises. Usually it takes
+        about a second.
 
         Args:
-            timeout: How long to wait at most; None takes the hook's close_timeout. Usually about a second.
+            timeout: Maximum time to wait. None: close_timeout of the hook.
 
         Returns:
-            True when everything is readable, also where nothing is written (dry_run, a worker that captures
-            nothing, a closed hook). False, with a warning, when time ran out or the capture was given up.
+            True if everything can be read, and also if nothing is written (dry_run, a worker that captures
+            nothing, a closed hook). False, with a warning, after the timeout, or if the capture has failed.
         """
         if self._session is None or self._off:
             return True
@@ -216,9 +226,13 @@ class BaseHook(HookState, StepStateDict):
         return self._session.flush(timeout)
 
     def close(self) -> CloseReport | None:
-        """Ends the capture, takes everything off the framework, and waits for the last data.
+        """End the capture, remove all hooks from the framework, and wait until the last data is written.
 
-        None when nothing was written (dry_run, or a worker that captures nothing). May be called again.
+        May be called again.
+
+        Returns:
+            Counts and state of the capture; None if nothing was written (dry_run, or a worker that captures
+            nothing).
         """
         current.forget(self)
         self._end_capture()
@@ -243,7 +257,7 @@ class BaseHook(HookState, StepStateDict):
         self.close()
 
     def __del__(self) -> None:
-        """Write the notes of close() where the hook is dropped without it, as at the end of main()."""
+        """Write the notes of close() if the hook is deleted without close(), as at the end of main()."""
         if "_shortfalls" in self.__dict__ and not self._off:
             self._guarded("what is missing", self._report_shortfalls)
             self._guarded("collections", self._send_collections)
@@ -251,21 +265,21 @@ class BaseHook(HookState, StepStateDict):
     # For the framework's hook ---------------------------------------------------------------------------
 
     def _last_complete_step(self) -> int:
-        """The last step of those that nothing more is captured for, as the next one begins."""
+        """The last complete step when the next step begins: no more tensors of it will be captured."""
         return self._clock.last
 
     def _finish(self) -> None:
         """Capture the rest of a step. Called once, before the end."""
 
     def _detach(self) -> None:
-        """Takes everything off the framework. May be called again; never raises."""
+        """Remove all hooks from the framework. May be called again; never raises."""
 
     def _missing(self) -> Iterator[str]:
         """Yield a sentence for each thing that was requested and not recorded. Called once, at the end."""
         return self._shortfalls.of_collections(Possible())
 
     def _switch_off(self, part: str) -> None:
-        """Stops the part of the hook that failed."""
+        """Switch off the part of the hook that failed."""
 
     @staticmethod
     def _product(tensor: Any, product: str) -> Any:
@@ -273,7 +287,7 @@ class BaseHook(HookState, StepStateDict):
         return array_product(tensor, product)
 
     def _begin_step(self, mode: int) -> Plan | None:
-        """Starts the next step in the mode (a ModeKeys value). Its plan; None: it saves nothing."""
+        """Start the next step in the mode (a ModeKeys value). Return its plan; None: it saves nothing."""
         if self._names.changed:
             self._send_collections()
         if self._unmarked:
@@ -287,10 +301,9 @@ class BaseHook(HookState, StepStateDict):
         return plan
 
     def _mark(self) -> None:
-        """Marks the steps that nothing more is captured for: for readers of the live run
-        (rules/completeness.py).
+        """Mark complete steps in the ring, for readers of the live run (rules/completeness.py).
 
-        The mark before the first step announces that marks will follow. Without room in the ring the mark is
+        The mark before the first step announces that marks will follow. If the ring is full, the mark is
         written when the next step begins.
         """
         whole = self._last_complete_step()
@@ -300,7 +313,7 @@ class BaseHook(HookState, StepStateDict):
         warn_growth_refusal(self._ring, self._warn)
 
     def _check_control(self) -> None:
-        """Handle requests: capture more, and stop (raises StopTraining, or calls on_stop), each once."""
+        """Handle each request once: to capture more, and to stop (raises StopTraining, or calls on_stop)."""
         if self._session is None:
             return
         text = self._session.take_request()
@@ -338,7 +351,7 @@ class BaseHook(HookState, StepStateDict):
             self._fault(part, error)
 
     def _fault(self, part: str, error: Exception) -> None:
-        """An error of our own: never the training's business."""
+        """Handle an error of tdcore, so that it does not reach the training."""
         if part in self._faults:
             return
         self._faults[part] = f"{type(error).__name__}: {error}"
@@ -358,7 +371,7 @@ class BaseHook(HookState, StepStateDict):
             self._off = True
 
     def _report_shortfalls(self) -> None:
-        """Note in the run, and log, what was requested and not recorded."""
+        """Note in the run, and log, requested tensors that were not recorded."""
         failed = "exception" in self._notes or sys.exc_info()[0] is not None
         if self._session is None or (failed and self._clock.last <= self._clock.now.first):
             return  # an error in the first step explains it

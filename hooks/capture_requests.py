@@ -21,13 +21,13 @@ from tdcore.modes import ModeKeys
 
 __all__ = ["REQUESTED", "CaptureRequests"]
 
-REQUESTED = "capture_more/"  # begins the name of the collection that a request becomes
+REQUESTED = "capture_more/"  # prefix of the name of a request's collection
 
 
 class CaptureRequests:
     """Applies requests to a hook's collections from its next step on.
 
-    notes: notes of the run, where each request is noted.
+    notes: notes of the run; each request is stored there.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class CaptureRequests:
         self._clock = clock
         self._names = names
         self._notes = notes
-        self._number = 0  # of the next one: they come in the order of their numbers, each once
+        self._number = 0  # of the next request; requests arrive in order of their numbers, each once
 
     def apply(self, text: str) -> None:
-        """A request's text. One that cannot be followed is noted and ignored."""
+        """Apply a request. An invalid request is noted and ignored. text: of the request."""
         number, self._number = self._number, self._number + 1
         note: dict[str, Any] = {"number": number}
         try:
@@ -53,7 +53,7 @@ class CaptureRequests:
         self._names.changed = True
 
     def _begin(self, name: str, request: CaptureRequest) -> dict[str, Any]:
-        """Saves the request's tensors from the next step on; what to note about it."""
+        """Save the request's tensors from the next step on. Return the note about the request."""
         modes = {mode: self._window(mode, request) for mode in ModeKeys}
         self._collections.add(
             Collection(
@@ -78,7 +78,7 @@ class CaptureRequests:
         }
 
     def _window(self, mode: ModeKeys, request: CaptureRequest) -> SaveConfigMode:
-        """The next steps of the mode; none, of a mode that the request does not name."""
+        """The next steps of the mode; no steps if the request does not name the mode."""
         if request.modes and mode.name not in request.modes:
             return SaveConfigMode(end_step=0)
         begin = self._clock.mode_steps[mode.value] + 1

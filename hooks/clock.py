@@ -1,9 +1,9 @@
-"""The step and mode clock of a hook: which step this is, and which collections it saves. Knows no framework.
+"""Clock: the number and mode of a hook's current step, and the collections that it saves.
 
-A step counts once over all modes and once within its mode; whether it is saved goes by the latter, as in the
-older library. A step that saves nothing costs some additions and comparisons. Steps can interleave: a hook
-may leave a step, begin another one, and continue the first. Threads: begin() by one thread at a time; the
-rest from any thread.
+Independent of the framework. A step is counted once over all modes and once within its mode. As in the older
+library, the step within the mode decides whether the step is saved. A step that saves nothing costs some
+additions and comparisons. Steps can interleave: a hook may leave a step, begin another one, and continue the
+first. Threads: begin() by one thread at a time; all other methods from any thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StepId(NamedTuple):
 
 
 class StepContext(NamedTuple):
-    """A step that can be continued after another one: numbers, plan, and how often names were captured."""
+    """A step that can be continued after another one: numbers, plan, and captures per name."""
 
     step_id: StepId
     plan: Plan | None
@@ -46,26 +46,26 @@ class StepContext(NamedTuple):
 
 
 class StepState:
-    """The current step. Refers to nothing, so that every part of a hook may hold it."""
+    """The current step. It has no references, so that every part of a hook can refer to it."""
 
     __slots__ = ("_expected", "calls", "first", "mode", "mode_step", "step")
 
     def __init__(self) -> None:
         self.step = self.mode_step = -1
-        self.first = 0  # the first step of this attempt: what comes before it belongs to it
+        self.first = 0  # first step of this attempt; earlier captures belong to it
         self.mode = ModeKeys.GLOBAL.value
         self.calls: defaultdict[str, int] = defaultdict(int)  # how often a name was captured in this step
         self._expected = self.calls.copy()  # zeros for names that every saved step counts
 
     @property
     def step_id(self) -> StepId:
-        """The current step; before the first step that one."""
+        """The current step. Before the first step, the first step."""
         return StepId(max(self.step, self.first), self.mode, max(self.mode_step, 0))
 
     def next_call(self, name: str) -> int:
         """Return how often the name was counted in this step already, and count it."""
         calls = self.calls
-        call = calls[name]  # no call between reading and writing: no other thread gets the GIL in between
+        call = calls[name]  # without a call in between, so that no other thread gets the GIL
         calls[name] = call + 1
         return call
 
@@ -74,7 +74,10 @@ class StepState:
         self._expected[name] = 0
 
     def forget_calls(self, *, saved: bool) -> None:
-        """A step begins, and whether it is saved. What came before the first step belongs to it."""
+        """Reset the counts when a step begins. Captures before the first step belong to that step.
+
+        saved: whether the step is saved.
+        """
         if self.step == self.first and self.calls:
             return
         if saved:
@@ -95,11 +98,11 @@ class Clock:
     ) -> None:
         self.now = StepState()
         self.mode_steps = [-1] * (len(ModeKeys) + 1)  # by ModeKeys value
-        self._before = list(self.mode_steps)  # as this attempt began
+        self._before = list(self.mode_steps)  # at the start of this attempt
         self.plan: Plan | None = None  # of the current step; None: it saves nothing
         self.last = -1  # the highest global step that has begun
-        self.saving = 0  # how many steps that are saved have begun
-        # who is called when collections changed
+        self.saving = 0  # number of saved steps that have begun
+        # called when collections changed
         self.on_refresh: Callable[[], Callable[[], None] | None] = _no_callback
         self.included: dict[str, None] = {}  # names of the collections that are saved; an ordered set
         self._config = config
@@ -112,18 +115,18 @@ class Clock:
         self._schedules: dict[int, Schedule] = {}
 
     def include(self, name: str) -> None:
-        """The collection is saved from the next step on."""
+        """Save the collection from the next step on."""
         if name not in self.included:
             self._collections.get(name)
             self.included[name] = None
             self._version = -1
 
     def refresh_next(self) -> None:
-        """The next step reads the collections anew."""
+        """Make the next step read the collections again."""
         self._version = -1
 
     def set_first_mode(self, mode: int) -> None:
-        """What is captured before the first step belongs to this mode."""
+        """Set the mode of captures before the first step."""
         if not self.begun:
             self.now.mode = mode
             self.now.mode_step = self.mode_steps[mode] + 1
@@ -134,7 +137,7 @@ class Clock:
         return self.last >= self.now.first
 
     def resume(self, step: int, mode_steps: Mapping[ModeKeys, int]) -> None:
-        """Goes on after these steps of an earlier attempt. Before the first step."""
+        """Continue the step numbers of an earlier attempt. Call it before the first step."""
         self.now.step = self.last = step
         self.now.first = step + 1
         for mode in ModeKeys:
@@ -142,7 +145,7 @@ class Clock:
         self.set_first_mode(self.now.mode)
 
     def begin(self, mode: int) -> Plan | None:
-        """Starts the next step, in the mode (a ModeKeys value). Its plan; None: it saves nothing."""
+        """Start the next step in the mode (a ModeKeys value). Return its plan; None: it saves nothing."""
         steps = self.mode_steps
         now = self.now
         mode_step = steps[mode] = steps[mode] + 1
@@ -162,7 +165,7 @@ class Clock:
         return plan
 
     def leave(self) -> StepContext:
-        """The current step, to be continued later. Another one begins or is continued next."""
+        """Return the current step, to be continued later. Another step begins or is continued next."""
         now = self.now
         context = StepContext(StepId(now.step, now.mode, now.mode_step), self.plan, now.calls)
         now.calls = defaultdict(int)
@@ -170,7 +173,7 @@ class Clock:
 
     @contextmanager
     def during(self, context: StepContext) -> Iterator[None]:
-        """Makes another step the current one for a while: what is captured meanwhile belongs to it."""
+        """Make another step the current one within the block, so that captures belong to it."""
         current = self.leave()
         self.continue_step(context)
         try:
@@ -179,13 +182,13 @@ class Clock:
             self.continue_step(current)
 
     def continue_step(self, context: StepContext) -> None:
-        """Makes an earlier step the current one again. Counts nothing."""
+        """Make an earlier step the current one again, without counting a step."""
         now = self.now
         now.step, now.mode, now.mode_step = context.step_id
         now.calls, self.plan = context.calls, context.plan
 
     def may_save_next(self) -> bool:
-        """Whether the next step may be saved, if it is in a mode that there was already."""
+        """Whether the next step may be saved, if its mode has occurred before."""
         if self._collections.version.value != self._version:
             return True
         met = False
@@ -197,7 +200,7 @@ class Clock:
         return not met
 
     def plan_now(self) -> Plan:
-        """A plan of what the current step saves, also when it saves nothing. Sees the newest collections."""
+        """The plan of the current step with the newest collections, also if the step saves nothing."""
         if self._collections.version.value != self._version:
             self._refresh()
         _, current, mode_step = self.now.step_id
@@ -207,7 +210,7 @@ class Clock:
         )
 
     def plan_of(self, names: Iterable[str]) -> Plan:
-        """The plan of these collections, whatever the step."""
+        """The plan of these collections, for any step."""
         key = tuple(names)
         plan = self._plans.get(key)
         if plan is None:
@@ -216,11 +219,11 @@ class Clock:
         return plan
 
     def begun_steps(self, mode: int) -> int:
-        """Steps of the mode (a ModeKeys value) in this attempt."""
+        """Number of steps of the mode (a ModeKeys value) in this attempt."""
         return self.mode_steps[mode] - self._before[mode]
 
     def due_modes(self, name: str) -> list[ModeKeys]:
-        """The modes in which some step of this attempt was to save the collection."""
+        """The modes in which a step of this attempt had to save the collection."""
         found = []
         for mode in ModeKeys:
             first = self._when(name, mode).next_saved_step(self._before[mode.value] + 1)
@@ -241,7 +244,7 @@ class Clock:
                 over = True
             elif after < following:
                 following = after
-        if over:  # requests to capture more leave many that are
+        if over:  # requests to capture more leave many such collections
             self._schedules[mode] = [
                 each for each in schedule if each[0].next_saved_step(mode_step + 1) is not None
             ]
@@ -249,7 +252,7 @@ class Clock:
         return self._plans.get(due) or self.plan_of(due) if due else None
 
     def _schedule(self, mode: int) -> Schedule:
-        """The collections that are saved, by when they are: mostly there is one answer for all."""
+        """The saved collections, grouped by their save configuration; mostly there is one group."""
         known = self._schedules.get(mode)
         if known is None:
             groups: dict[SaveConfigMode, tuple[str, ...]] = {}
@@ -264,7 +267,7 @@ class Clock:
         return (when and when.own(mode)) or self._config.save_config.get_save_config(mode)
 
     def _refresh(self) -> None:
-        """Collections changed, or this is the first step."""
+        """Compute the schedules when collections changed, or at the first step."""
         changed = self.on_refresh()
         if changed is not None:
             changed()

@@ -1,4 +1,4 @@
-"""The collections of a hook as collections.json has them. Pure functions; the training thread."""
+"""Entries of a hook's collections in collections.json. Pure functions; the training thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["collection_entries"]
 def collection_entries(
     collections: CollectionManager, included: Names[str], config: HookConfig
 ) -> dict[str, dict[str, Any]]:
-    """By name, of the collections that are saved or have met a tensor. included: names of those saved."""
+    """Entries by name, of collections that are saved or have a tensor. included: names of saved ones."""
     entries: dict[str, dict[str, Any]] = {}
     for collection in collections:
         if collection.name not in included and not collection.seen:

@@ -1,9 +1,9 @@
-"""The hook that scripts get without passing it around: get_hook(), set_hook(), del_hook().
+"""The current hook of the process: get_hook(), set_hook(), del_hook().
 
-The current hook is the newest hook that is open: one that was made, or that set_hook() made current. A hook
-that was only made is not kept alive, so it ends with its model as always; one that get_hook() made or that
-set_hook() was given is kept until it is closed or del_hook() is called. A hook that is closed is no longer
-current, and the one before it is again. Threads: any.
+The current hook is the newest open hook: the newest one that was created, or the one that set_hook() made
+current. A hook that a script creates is not kept alive here, so it ends with its model. A hook that
+get_hook() created or set_hook() made current is kept alive until it is closed or del_hook() is called. When a
+hook is closed, the hook before it becomes current again. Threads: any.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def get_hook(
     """Return the current hook of the class, or None.
 
     Args:
-        json_config_path: The configuration to make a hook from; without it, TDCORE_CONFIG,
-            SMDEBUG_CONFIG_FILE_PATH and the older service's place are looked at.
-        create_if_not_exists: Make a hook from that configuration when there is no current one; under
-            `tdcore run`, from the command's configuration. Without one the result is None, which a warning
-            says: nothing is recorded then.
+        json_config_path: File with the configuration of a new hook. None: the path in TDCORE_CONFIG or
+            SMDEBUG_CONFIG_FILE_PATH, or the path of the older service.
+        create_if_not_exists: If there is no current hook, create one from that configuration; under
+            `tdcore run`, from the configuration of the command. Without a configuration the result is None,
+            nothing is recorded, and a warning is logged.
         hook_class: The class of the hook.
 
     Raises:
-        ConfigError: The configuration is there and cannot be used.
+        ConfigError: The configuration is invalid.
     """
     for reference in reversed(_open):
         hook = reference()
@@ -81,23 +81,23 @@ def set_hook(custom_hook: BaseHook) -> None:
 
 
 def del_hook() -> None:
-    """Forget all hooks that were made so far. They record until they are closed."""
+    """Make no hook current. The hooks that were created so far record until they are closed."""
     _open.clear()
     _kept.clear()
 
 
 def offer(make: Callable[[], BaseHook]) -> None:
-    """From now on get_hook() makes the hook with this, unless it is given a path."""
+    """Make get_hook() create hooks with `make`, unless it gets a path."""
     _makers[:] = [make]
 
 
 def remember(hook: BaseHook) -> None:
-    """The hook was made. It is not kept alive."""
+    """Add a new hook. It is not kept alive."""
     _open[:] = [reference for reference in _open if reference() is not None]
     _open.append(weakref.ref(hook))
 
 
 def forget(hook: BaseHook) -> None:
-    """The hook was closed."""
+    """Remove a closed hook."""
     _open[:] = [reference for reference in _open if reference() not in (None, hook)]
     _kept[:] = [kept for kept in _kept if kept is not hook]

@@ -1,6 +1,6 @@
 """Preparation of accelerators, and warnings about them. Independent of the framework.
 
-Threads: any; preparing a device lasts, so the training thread does it before the first step.
+Threads: any. To prepare a device takes time, so the training thread does it before the first step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["device_notes", "device_reports", "prepare_devices", "warn_growth_ref
 
 
 def prepare_devices(ring: Any, devices: Iterable[int], warn: Callable[[str], None]) -> None:
-    """Set up CUDA devices before their first capture, and log which cannot be used."""
+    """Set up CUDA devices before their first capture. Log devices that cannot be used."""
     unused = [device for device in sorted(devices) if not ring.prepare_device(device)]
     warn_refusals(ring, warn)
     if unused and ring.usable and not ring.device_refusals():
@@ -25,24 +25,24 @@ def prepare_devices(ring: Any, devices: Iterable[int], warn: Callable[[str], Non
 
 
 def warn_refusals(ring: Any, warn: Callable[[str], None]) -> None:
-    """Log devices that cannot be used, each once; their tensors are counted."""
+    """Log devices that cannot be used, each once. Their tensors are counted as dropped."""
     for line in ring.device_refusals().splitlines():
         warn(line)
 
 
 def warn_growth_refusal(ring: Any, warn: Callable[[str], None]) -> None:
-    """Log once that the ring found no memory to grow; captures without room are counted."""
+    """Log once that the ring found no memory to grow. Captures without room are counted as dropped."""
     refusal = ring.growth_refusal()
     if refusal:
         warn(f"the ring cannot grow, so RingConfig.when_full decides sooner what is kept: {refusal}")
 
 
 def device_reports(ring: Any) -> tuple[DeviceReport, ...]:
-    """What is known of the devices that were met."""
+    """Reports on the devices of captured tensors."""
     return tuple(map(DeviceReport.from_ring, ring.device_reports()))
 
 
 def device_notes(ring: Any) -> dict[str, Any]:
-    """The same for collections.json; nothing where no device was met."""
+    """The same reports for collections.json; empty without devices."""
     notes = [report.as_note() for report in device_reports(ring)]
     return {"devices": notes} if notes else {}

@@ -51,19 +51,19 @@ class HookState:
 
     @property
     def save_config(self) -> SaveConfig:
-        """When tensors are saved, unless their collection has settings of its own."""
+        """When tensors are saved, unless their collection has its own settings."""
         return self.config.save_config
 
     @property
     def reduction_config(self) -> ReductionConfig | None:
-        """In which form tensors are saved, unless their collection has settings of its own."""
+        """The form in which tensors are saved, unless their collection has its own settings."""
         return self.config.reduction_config
 
     @property
     def include_collections(self) -> list[str]:
-        """Names of the collections that are saved, those that were added after the start included.
+        """Names of the saved collections, including those that were added after the start.
 
-        A new list: `add_collection()` adds to the collections, changes of the list do not.
+        This is a new list. To add a collection, call `add_collection()`; changes of the list have no effect.
         """
         return list(self._clock.included)
 
@@ -73,7 +73,10 @@ class HookState:
         return self._collections
 
     def get_collection(self, name: str, create: bool = True) -> Collection:
-        """The collection; made empty where there is none. It is saved when include_collections names it."""
+        """The collection of a name. It is saved if include_collections contains the name.
+
+        create: create an empty collection if there is none.
+        """
         return self._collections.get(name, create)
 
     def get_collections(self) -> dict[str, Collection]:
@@ -87,15 +90,15 @@ class HookState:
 
     @property
     def global_step(self) -> int:
-        """The current step over all modes, from 0; -1 before the first (resumed: that of the checkpoint)."""
+        """The current step over all modes, from 0. Before the first step: -1, or that of the checkpoint."""
         return self._clock.now.step
 
     @property
     def mode_step(self) -> int:
-        """The current step within its mode, from 0; -1 before the first."""
+        """The current step within its mode, from 0; -1 before the first step."""
         return self._clock.mode_steps[self.mode.value]
 
     @property
     def mode_steps(self) -> dict[ModeKeys, int]:
-        """The current step of each mode, from 0; -1 before its first. A copy."""
+        """The current step of each mode, from 0; -1 before the first step of the mode. A copy."""
         return {mode: self._clock.mode_steps[mode.value] for mode in ModeKeys}

@@ -1,7 +1,7 @@
-"""The Hook of a switched-off tdcore (TDCORE_DISABLED=1): takes every call, and does nothing.
+"""The Hook of a switched-off tdcore (TDCORE_DISABLED=1): all of its methods do nothing.
 
-Loads no framework, no native code and no writer: a script that makes a hook, registers its model and saves
-scalars runs as if tdcore were not there. Arguments are not checked. Threads: any.
+It loads no framework, no native code and no writer. A script that creates a hook, registers its model and
+saves scalars runs as if tdcore were not installed. Arguments are not checked. Threads: any.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HookT = TypeVar("_HookT", bound="Hook")
 
 
 class _NoSteps:
-    """Step numbers of a hook that counts none."""
+    """Step numbers of a hook that counts no steps."""
 
     def __init__(self) -> None:
         self.step = -1
@@ -38,12 +38,12 @@ class _NoSteps:
 
     @property
     def now(self) -> _NoSteps:
-        """Itself."""
+        """This object, which is also the current step."""
         return self
 
 
 class Hook(HookState):
-    """What a script gets in the place of the hook of its framework. out_dir: nothing is made there."""
+    """Replaces the hook of a framework. out_dir: nothing is created there."""
 
     framework: ClassVar[str] = "none"
 
@@ -57,19 +57,19 @@ class Hook(HookState):
 
     @classmethod
     def from_config(cls: type[_HookT], config: HookConfig, **options: Any) -> _HookT:
-        """A hook that does nothing."""
+        """Return a hook that does nothing."""
         return cls(config.out_dir, **options)
 
     @classmethod
     def create_from_json_file(
         cls: type[_HookT], json_file_path: str | os.PathLike[str] | None = None, **options: Any
     ) -> _HookT:
-        """A hook that does nothing. The file is not read."""
+        """Return a hook that does nothing. The file is not read."""
         return cls(**options)
 
     @property
     def out_dir(self) -> str:
-        """Where a run would be written."""
+        """Folder or URL where a run would be written."""
         return self.config.out_dir
 
     def set_mode(self, mode: ModeKeys) -> None:
@@ -80,31 +80,31 @@ class Hook(HookState):
         """Do nothing."""
 
     def add_collection(self, collection: Collection | CollectionConfig) -> Collection:
-        """Add a collection. Nothing of it is saved."""
+        """Add a collection. Its tensors are not saved."""
         return self._collections.add(collection)
 
     def register_module(self, module: Any) -> None:
-        """Leaves the module as it is."""
+        """Do nothing: the module is not changed."""
 
     register_hook = register_module
 
     def register_loss(self, loss_module: Any) -> None:
-        """Leaves the loss as it is."""
+        """Do nothing: the loss is not changed."""
 
     def register_optimizer(self, optimizer: Any) -> None:
-        """Leaves the optimizer as it is."""
+        """Do nothing: the optimizer is not changed."""
 
     def register_scaler(self, scaler: object) -> None:
-        """Leaves the scaler as it is."""
+        """Do nothing: the scaler is not changed."""
 
     def forward_hook(self, module: Any, inputs: Any, outputs: Any) -> None:
-        """Is never called, and captures nothing."""
+        """Do nothing. Never called by tdcore."""
 
     def step(self) -> None:
-        """Counts nothing."""
+        """Do nothing: steps are not counted."""
 
     def save_scalar(self, name: str, value: Any, *arguments: Any, **options: Any) -> None:
-        """Records nothing."""
+        """Do nothing: the number is not recorded."""
 
     def save_tensor(
         self, tensor_name: str, tensor_value: Any, collections_to_write: str | Iterable[str] = "default"
@@ -115,35 +115,35 @@ class Hook(HookState):
         """Records nothing."""
 
     def backward_hook(self, tname: str) -> Callable[[Any], None]:
-        """A function that records nothing."""
+        """Return a function that records nothing."""
         return _nothing
 
     def flush(self, timeout: timedelta | None = None) -> bool:
-        """True: nothing is left to be written."""
+        """Return True: there is nothing to write."""
         return True
 
     def counters(self) -> Counters:
-        """Nothing was captured and nothing dropped."""
+        """Return counters of zeros."""
         return Counters()
 
     def device_reports(self) -> tuple[DeviceReport, ...]:
-        """No device is used."""
+        """Return no reports: no device is used."""
         return ()
 
     def time_spent(self) -> timedelta:
-        """None."""
+        """Return zero."""
         return timedelta()
 
     def state_dict(self) -> dict[str, Any]:
-        """What load_state_dict() was given, so that a checkpoint passes it on; else "no step yet"."""
+        """The state of the last load_state_dict(), so that checkpoints keep it; otherwise "no step yet"."""
         return dict(self._state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Keeps the state for the next checkpoint."""
+        """Store the state for the next checkpoint."""
         self._state = dict(state)
 
     def close(self) -> None:
-        """Nothing is left to be written."""
+        """Do nothing: there is nothing to write."""
 
     def __enter__(self: _HookT) -> _HookT:
         return self
@@ -158,24 +158,24 @@ class Hook(HookState):
 
 
 def create_from_json_file(json_file_path: str | os.PathLike[str] | None = None, **options: Any) -> Hook:
-    """A hook that does nothing. The file is not read."""
+    """Return a hook that does nothing. The file is not read."""
     return Hook.create_from_json_file(json_file_path, **options)
 
 
 def get_hook(
     json_config_path: str | os.PathLike[str] | None = None, create_if_not_exists: bool = False
 ) -> Hook | None:
-    """The hook that set_hook() was given, or with create_if_not_exists one that does nothing, or None."""
+    """Return the hook of set_hook(), or a new one with create_if_not_exists, or None."""
     return _current[-1] if _current else Hook() if create_if_not_exists else None
 
 
 def set_hook(custom_hook: Hook) -> None:
-    """Is kept for get_hook()."""
+    """Store the hook for get_hook()."""
     _current[:] = [custom_hook]
 
 
 def del_hook() -> None:
-    """Forgets what set_hook() was given."""
+    """Remove the hook of set_hook()."""
     _current.clear()
 
 

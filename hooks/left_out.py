@@ -1,6 +1,6 @@
 """Names that the ring did not accept. Their tensors have no rows; the log and the notes of the run list them.
 
-Threads: as NameTable.
+Threads: those of NameTable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NO_TEXT = "it is no valid Unicode text"
 
 
 def unfit(name: str) -> str:
-    """Why no reader would take the name, as a clause; "" when readers take it."""
+    """Why readers refuse the name, as a clause; "" if they accept it."""
     if len(name) > MAX_NAME_CHARS:
         return TOO_LONG
     try:
@@ -34,32 +34,32 @@ def unfit(name: str) -> str:
 
 
 def shortened(name: str) -> str:
-    """Return the name for a message: of a long one its beginning and its length."""
+    """Return the name for a message; a long name is cut, with its length."""
     shown = name[:_SHOWN].encode(errors="backslashreplace").decode()
     return shown if len(name) <= _SHOWN else f"{shown}... ({len(name):,} characters)"
 
 
 class LeftOutNames:
-    """Counts of the names that were left out, by kind, and the first few names with the reason."""
+    """Number of names that were left out, by kind, and the first few names with the reason."""
 
     def __init__(self) -> None:
         self._kinds: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
 
     def add(self, name: str, kind: TensorKind, why: str) -> None:
-        """One more name. why: the reason, as a clause."""
+        """Add a name. why: the reason, as a clause."""
         self._kinds[kind.label] += 1
         if len(self._examples) < _MOST_EXAMPLES:
             self._examples[shortened(name)] = why
 
     def as_note(self) -> dict[str, Any]:
-        """For collections.json; empty where no name was left out."""
+        """The note for collections.json; empty if no name was left out."""
         if not self._kinds:
             return {}
         return {LEFT_OUT_NOTE: {"kinds": dict(sorted(self._kinds.items())), "examples": dict(self._examples)}}
 
     def messages(self) -> list[str]:
-        """For the log, one for each reason: the same at every call, however many names follow."""
+        """Log messages, one for each reason. Later names do not change the messages."""
         first = {why: name for name, why in reversed(self._examples.items())}
         return [
             f"tensors are not recorded whose names are left out, {name!r} first: {why}. The note "

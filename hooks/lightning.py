@@ -1,16 +1,16 @@
-"""The hook as a callback of Lightning's Trainer.
+"""HookCallback: the hook as a callback of Lightning's Trainer.
 
     from tdcore.hooks.lightning import HookCallback
 
     trainer = Trainer(callbacks=[HookCallback("runs/demo", save_all=True)])
 
-A run is one `trainer.fit()`, without its sanity check. A step is one batch, of mode TRAIN, or EVAL for those
-of a validation. Module outputs are captured wherever training_step or validation_step calls them, with
-or without the LightningModule's own forward; what goes into backward() is "loss_output_0". A request to stop
-sets `trainer.should_stop`. Checkpoints carry how far steps are counted, and `fit(ckpt_path=...)` goes on from
-there. Adds nothing that Hook cannot do.
+A run is one `trainer.fit()`, without its sanity check. A step is one batch. Its mode is TRAIN, or EVAL for
+batches of a validation. Module outputs are captured when training_step or validation_step calls the modules,
+with or without the LightningModule's own forward. The value that is passed to backward() is "loss_output_0".
+A request to stop sets `trainer.should_stop`. Checkpoints contain the step numbers, and `fit(ckpt_path=...)`
+continues them. The callback has no function that Hook does not have.
 
-The trainer runs training_step inside the optimizer's step, as its closure, and no event of a callback falls
+The trainer runs training_step inside the optimizer's step, as its closure, and there is no callback event
 between the two. So a step begins in the strategy's training_step, which is wrapped while the training runs.
 """
 
@@ -34,7 +34,12 @@ __all__ = ["HookCallback"]
 
 
 class HookCallback(Callback):  # type: ignore[misc]  # the library is not installed everywhere
-    """Captures a Trainer's fit. Arguments: those of tdcore.hooks.pytorch.Hook."""
+    """Captures one `trainer.fit()`.
+
+    Args:
+        out_dir: Local folder or URL of the run.
+        options: Further arguments of tdcore.hooks.pytorch.Hook.
+    """
 
     def __init__(self, out_dir: str | os.PathLike[str], **options: Any) -> None:
         self._training = TrainerSession(out_dir, options)
@@ -43,11 +48,11 @@ class HookCallback(Callback):  # type: ignore[misc]  # the library is not instal
 
     @property
     def hook(self) -> Hook | None:
-        """The hook, for scalars and tensors of the script's own; None before the training begins."""
+        """The hook, to record scalars and tensors of the script; None before the training begins."""
         return self._training.hook
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Makes the hook, registers the module and its optimizers, and goes on where a checkpoint was."""
+        """Create the hook, register the module and its optimizers, and continue the checkpoint's steps."""
         self._wrapped.close()
         processes, resumed = trainer.world_size, self._resumed
         hook = self._training.begin(pl_module, trainer.optimizers, processes=processes, resumed=resumed)
@@ -66,7 +71,7 @@ class HookCallback(Callback):  # type: ignore[misc]  # the library is not instal
             self._training.hook.set_epoch(trainer.current_epoch)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
-        """Records the loss."""
+        """Record the loss."""
         if self._training.hook is not None:
             self._training.hook.record_tensor_value("loss", loss)
 
@@ -78,26 +83,26 @@ class HookCallback(Callback):  # type: ignore[misc]  # the library is not instal
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Closes the hook."""
+        """Close the hook."""
         self._wrapped.close()
         self._training.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Closes the hook."""
+        """Close the hook."""
         self.on_train_end(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:
-        """For the checkpoint: how far steps are counted."""
+        """Step numbers for the checkpoint."""
         return self._training.hook.state_dict() if self._training.hook is not None else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """From the checkpoint, before the training begins."""
+        """Load the step numbers of a checkpoint, before the training begins."""
         self._resumed = state_dict
 
 
 def _as_step(
     hook: Hook, module: Any, mode: ModeKeys, inner: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """Calls the strategy's own method as one step of the hook."""
-    with manual_step(hook, module, mode):  # the batch may never pass through the module's own forward
+    """Call the strategy's own method as one step of the hook."""
+    with manual_step(hook, module, mode):  # the module's own forward may not be called
         return inner(*args, **kwargs)

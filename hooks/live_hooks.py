@@ -1,4 +1,4 @@
-"""All hooks of the process, and what happens to them in a forked child and at the end of the program.
+"""All hooks of the process: switched off in a forked child, and closed at the end of the program.
 
 base.py registers both functions, after the modules of the session have registered theirs. Threads: any.
 """
@@ -28,7 +28,7 @@ def close_hooks_at_exit() -> None:
     """Capture the rest of the last step and write the newest collections, before the sessions close."""
     error = (
         None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-    )  # the error that ended the program
+    )  # the exception that ended the program
     for hook in list(LIVE_HOOKS):
         if error is not None:
             hook._notes["exception"] = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]

@@ -1,6 +1,6 @@
-"""Values that a script passes to the hook itself: scalars, named tensors, functional losses.
+"""Values that a script passes to the hook: scalars, named tensors, functional losses.
 
-Knows no framework. Threads: the training thread.
+Independent of the framework. Threads: the training thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ManualValues:
         self._warn = warn
 
     def scalar(self, name: str, value: Any) -> bool:
-        """A number, or what has one element."""
+        """Capture a number, or a value with one element."""
         when = self._collections.get(CollectionKeys.SCALARS).save_config
         step_id = self._clock.now.step_id
         if when is not None and not when.should_save_step(ModeKeys(step_id.mode), step_id.mode_step):
@@ -44,14 +44,14 @@ class ManualValues:
         return self._scalar(EPOCH_SCALAR, epoch)
 
     def tensor(self, name: str, value: Any, collections: str | Iterable[str]) -> bool:
-        """A tensor, array or number, for these collections."""
+        """Capture a tensor, array or number, for these collections."""
         for collection in [collections] if isinstance(collections, str) else list(collections):
             self._collections.get(collection).add_tensor_name(name)
             self._clock.include(collection)
         return self._by_name(name, value, TensorKind.CUSTOM)
 
     def gradient(self, name: str, value: Any) -> bool:
-        """The gradient of a tensor that the script named, for the collections that take the name."""
+        """Capture the gradient of a tensor that the script named, for the collections that match the name."""
         return self._by_name(name, value, TensorKind.GRADIENT)
 
     def functional_loss(self, tensor_name: str, value: Any) -> bool:

@@ -43,34 +43,34 @@ class NullRing:
         return 0
 
     def mark_step_end(self, step: int) -> bool:
-        """Nobody waits for the end of a step."""
+        """Do nothing: there is no reader."""
         return True
 
     def prepare_device(self, device: int) -> bool:
-        """Nothing is read, so nothing is set up."""
+        """Do nothing: no values are read."""
         return True
 
     def device_refusals(self) -> str:
-        """No device is used, so none is refused."""
+        """Return "": no device is used."""
         return ""
 
     def growth_refusal(self) -> str:
-        """No memory is taken."""
+        """Return "": no memory is allocated."""
         return ""
 
     def expect(self, size: int) -> None:
-        """No memory is taken."""
+        """Do nothing: no memory is allocated."""
 
     def device_reports(self) -> list[dict[str, Any]]:
-        """No device is used."""
+        """Return no reports: no device is used."""
         return []
 
     def was_asked(self) -> bool:
-        """There is no run, so there are no requests."""
+        """Return False: there is no run, so there are no requests."""
         return False
 
     def counters(self) -> Counters:
-        """What a run would have kept."""
+        """Counts of the tensors that a run would have recorded."""
         return Counters(captures=self._captures, tensors=self._tensors, payload_bytes=self._bytes)
 
 

@@ -1,8 +1,9 @@
-"""Decides how a tensor is captured while certain collections are saved. Independent of the framework.
+"""Plan: decides how a tensor is captured while certain collections are saved. Independent of the framework.
 
-A `Plan` belongs to one set of collections that are saved together; a hook keeps one per set that occurs and
-throws all away when a collection changes. A second call for the same name costs one dictionary look-up.
-Threads: all may be called from several (forward hooks of replicas): at worst both compute the same answer.
+A `Plan` belongs to one set of collections that are saved together. A hook keeps one plan per set that occurs,
+and deletes all plans when a collection changes. A second call for the same name costs one dictionary look-up.
+Threads: several threads may call all of this (forward hooks of replicas); at worst two threads compute the
+same result.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ PAYLOAD = 1  # CaptureFlags of csrc/ring/record.hpp
 STATISTICS = 2
 _REASON_SHIFT = 4  # above the flags: why a tensor is absent
 _UNFIT = 0xFFFFFFFE  # kUnfitName of csrc/capture/capture.hpp: the capture counts the tensor, and makes no row
-_ID_BITS = 0xFFFFFFFF  # -1, "the table of names cannot grow", becomes an id that the capture counts as such
+# -1, "the table of names cannot grow", becomes an id that the capture counts as dropped.
+_ID_BITS = 0xFFFFFFFF
 
-# One element each: the value costs nothing compared with its statistics, so it is always captured.
+# Tensors with one element: the value is as cheap as its statistics, so it is always captured.
 _ALWAYS_WHOLE = frozenset(
     {TensorKind.SCALAR, TensorKind.HYPERPARAMETER, TensorKind.METRIC, TensorKind.REDUCTION}
 )
@@ -47,7 +49,7 @@ class TensorSpec(NamedTuple):
 
     @property
     def whole(self) -> TensorSpec:
-        """The same with the payload, whatever the collections request."""
+        """The same spec with the payload, for any request of the collections."""
         return self._replace(flags=self.flags | PAYLOAD, products=())
 
 
@@ -67,13 +69,13 @@ class CaptureSpec:
         ]
 
     def with_ids(self, ids: array[int]) -> CaptureSpec:
-        """Return the same with other ids."""
+        """Return the same spec with other ids."""
         whole = CaptureSpec(())
         whole.ids, whole.flags, whole.products = ids, self.flags, self.products
         return whole
 
     def with_reasons(self, reasons: Sequence[int]) -> CaptureSpec:
-        """The same, with the AbsentReason (csrc/ring/record.hpp) of each tensor that is None; 0: none."""
+        """The same spec with the AbsentReason (csrc/ring/record.hpp) of each tensor that is None; 0: none."""
         whole = CaptureSpec(())
         flags = zip(self.flags, reasons, strict=True)
         whole.ids, whole.flags = self.ids, bytes(flag | reason << _REASON_SHIFT for flag, reason in flags)
@@ -90,7 +92,7 @@ class CaptureSpec:
         return whole
 
     def permuted(self, places: Sequence[int]) -> CaptureSpec:
-        """Return the same in another order: the tensor at places[0] first, then the one at places[1], ..."""
+        """Return the same spec in another order: first the tensor at places[0], then places[1], ..."""
         whole = CaptureSpec(())
         whole.ids = array("I", map(self.ids.__getitem__, places))
         whole.flags = bytes(map(self.flags.__getitem__, places))
@@ -100,21 +102,21 @@ class CaptureSpec:
 
 
 class NameTable:
-    """Ids of tensor names, and which collections they were found to belong to."""
+    """Ids of tensor names, and the collections to which the names belong."""
 
     def __init__(self, ring: Any, collections: CollectionManager) -> None:
-        self.changed = False  # names came since collections.json was last sent
+        self.changed = False  # there are new names since collections.json was last sent
         self.left_out = LeftOutNames()
         self._ring = ring
         self._collections = collections
         self._ids: dict[str, tuple[int, TensorKind, str]] = {}
-        self._named: dict[int, str] = {}  # names by the ids that intern() gave
+        self._named: dict[int, str] = {}  # names by the ids of intern()
         self._shard_ids: dict[tuple[int, Shard], int] = {}
-        # what each collection selected at the last refresh
+        # selection of each collection at the last refresh
         self._selected: dict[str, tuple[object, ...]] = {}
 
     def intern(self, name: str, kind: TensorKind, origin: str) -> int:
-        """The id of the name; a new one is entered into every collection that it belongs to."""
+        """The id of the name. A new name is added to every collection to which it belongs."""
         known = self._ids.get(name)
         if known is not None:
             return known[0]
@@ -133,16 +135,16 @@ class NameTable:
 
     @property
     def any(self) -> bool:
-        """Whether any tensor was to be captured so far."""
+        """Whether any tensor was selected so far."""
         return bool(self._ids)
 
     def name_and_kind(self, tensor_id: int) -> tuple[str, TensorKind]:
-        """Return name and kind of an id of intern() or intern_shard(); no name when it was left out."""
+        """Return name and kind of an id of intern() or intern_shard(). The name is "" if it was left out."""
         name = self._named.get(tensor_id, "")
         return name, self._ids[name][1] if name else TensorKind.CUSTOM
 
     def intern_shard(self, tensor_id: int, shard: Shard) -> int:
-        """Return the id of the same name for a tensor that is a shard of a larger one."""
+        """Return the id of the same name for a shard of a larger tensor."""
         found = self._shard_ids.get((tensor_id, shard))
         if found is None:
             name = self._named.get(tensor_id)
@@ -158,16 +160,16 @@ class NameTable:
         return found
 
     def _leave_out(self, name: str, kind: TensorKind, why: str) -> None:
-        if self._ring.usable:  # else nothing is recorded any more, whatever its name
+        if self._ring.usable:  # otherwise no tensor is recorded any more
             self.left_out.add(name, kind, why)
             self.changed = True
 
     def refresh(self) -> None:
-        """Collections changed: known names may belong to more of them."""
+        """Add known names to changed collections."""
         for collection in self._collections:
             selects = (collection, *collection.selection)
             if self._selected.get(collection.name) == selects:
-                continue  # names that came since were entered by intern()
+                continue  # intern() has added newer names
             self._selected[collection.name] = selects
             collection.seen.update(
                 name
@@ -178,23 +180,23 @@ class NameTable:
 
 
 class Plan:
-    """Answers for one set of collections."""
+    """How tensors are captured for one set of collections."""
 
     def __init__(
         self, collections: Sequence[Collection], reduction_config: ReductionConfig | None, names: NameTable
     ) -> None:
         self.collections = tuple(collections)
-        self.cache: dict[Any, Any] = {}  # what a framework's hook derives from this plan; dies with it
+        self.cache: dict[Any, Any] = {}  # values that a framework's hook derives from this plan
         self._reduction_config = reduction_config
         self._names = names
         self._specs: dict[str, TensorSpec | None] = {}
-        # Of other kinds no tensor can be wanted, whatever its name.
+        # No tensor of another kind can be selected, for any name.
         self.kinds = frozenset(
             kind for kind in TensorKind if any(collection.may_take(kind) for collection in self.collections)
         )
 
     def spec(self, name: str, kind: TensorKind, origin: str = "") -> TensorSpec | None:
-        """Return how to capture the tensor; None: not at all."""
+        """Return how to capture the tensor; None: it is not captured."""
         try:
             return self._specs[name]
         except KeyError:
@@ -202,15 +204,15 @@ class Plan:
             return spec
 
     def always(self, name: str, kind: TensorKind, origin: str = "") -> TensorSpec:
-        """Return how to capture a tensor that is captured whether a collection selects it or not."""
+        """Return how to capture a tensor that is always captured, selected by a collection or not."""
         return TensorSpec(self._names.intern(name, kind, origin), PAYLOAD | STATISTICS)
 
     def takes(self, name: str, kind: TensorKind, origin: str = "") -> bool:
-        """Whether any of the collections takes the tensor. Makes no id."""
+        """Whether a collection selects the tensor. Creates no id."""
         return any(collection.belongs(name, kind, origin) for collection in self.collections)
 
     def may_take(self, kind: TensorKind) -> bool:
-        """False when no tensor of the kind can be wanted, whatever its name."""
+        """Whether a tensor of the kind may be selected. False: none can be, for any name."""
         return kind in self.kinds
 
     def _decide(self, name: str, kind: TensorKind, origin: str) -> TensorSpec | None:

@@ -1,6 +1,7 @@
-"""The one way from a hook to the ring. Refers to no framework and no hook, so that parts of a hook share it.
+"""Recorder: passes tensors from a hook to the ring. It is the only path to the ring.
 
-Threads: any. A capture is copied, reduced and committed when the call returns; no reference is kept.
+It refers to no framework and no hook, so that all parts of a hook share it. Threads: any. When capture()
+returns, the tensors are copied, reduced and committed; no reference is kept.
 """
 
 from __future__ import annotations
@@ -22,15 +23,13 @@ Product = Callable[[Any, str], Any]  # (tensor, "prod" or "abs_prod") -> the pro
 
 
 class Recorder:
-    """Hands tensors to a ring under the current step, or under an earlier one.
-
-    Refers to no part of a hook, so that any part may hold it.
+    """Passes tensors to a ring with the number of the current step, or of an earlier step.
 
     Attributes:
         now: The current step.
-        native: Ring.capture(), for captures in the current step that must cost nothing else.
-        localize: Replaces tensors that are sharded over workers by the worker's own shards, where a framework
-            has such tensors.
+        native: Ring.capture(), for captures in the current step without further cost.
+        localize: Replaces tensors that are sharded over workers by the worker's own shards; None if the
+            framework has no such tensors.
         spent_ns: Time of training threads inside the hook in steps that save.
     """
 
@@ -51,8 +50,8 @@ class Recorder:
         Args:
             tensors: The tensors; None for one that is absent.
             capture_spec: Their name ids and flags.
-            step_id: The step that they belong to; None: the current step.
-            call: How often these names were captured in the step before.
+            step_id: Their step; None: the current step.
+            call: Number of earlier captures of these names in the step.
         """
         step, mode, mode_step = step_id or self.now.step_id
         if self.localize is not None:
@@ -67,13 +66,13 @@ class Recorder:
 
 
 def array_product(tensor: Any, product: str) -> Any:
-    """The product of what NumPy can read, as float64."""
+    """The product of all elements of a value that NumPy can read, as float64."""
     values = np.asarray(tensor, dtype=np.float64)
     return np.prod(np.abs(values) if product == "abs_prod" else values)
 
 
 def as_array(value: Any) -> Any:
-    """A tensor or array as it is, on whatever device; a number as a float64 array without dimensions."""
+    """A tensor or array unchanged, on any device; a number as a float64 array without dimensions."""
     if hasattr(value, "__dlpack__") or hasattr(value, "__cuda_array_interface__"):
         return value
     return np.asarray(value, dtype=None if hasattr(value, "dtype") else np.float64)

@@ -3,8 +3,9 @@
     torch.save({"model": model.state_dict(), "hook": hook.state_dict()}, path)  # next to the training's own
     hook.load_state_dict(torch.load(path)["hook"])                              # before the first step
 
-The new attempt then counts from the step after the checkpoint, and replaces what the one that crashed has
-from there on. Without it an attempt counts from 0 and replaces all of it. Threads: the training thread.
+The new attempt then counts from the step after the checkpoint, and replaces the steps of the crashed attempt
+from there on. Without this state a new attempt counts from 0 and replaces all earlier steps. Threads: the
+training thread.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class StepStateDict:
     _off: bool
 
     def state_dict(self) -> dict[str, Any]:
-        """How far steps are counted, as plain numbers: {"step": 199, "mode_steps": {"TRAIN": 199, ...}}.
+        """Step numbers for a checkpoint: {"step": 199, "mode_steps": {"TRAIN": 199, ...}}; -1: no step yet.
 
-        -1: none yet. A worker that captures nothing counts nothing: keep the state of one that does.
+        A worker that captures nothing counts no steps, so store the state of a worker that captures.
         """
         steps = self._clock.mode_steps
         return {
@@ -38,9 +39,9 @@ class StepStateDict:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on counting after these steps. A mode that is not named has had none.
+        """Continue the step numbers of a checkpoint. A mode that is missing in `state` has had no step.
 
-        Raises ConfigError for anything that state_dict() does not give, and once a step has begun.
+        Raises ConfigError if `state` is not a result of state_dict(), or if a step has begun.
         """
         step, mode_steps = _checked(state)
         if self._clock.begun:

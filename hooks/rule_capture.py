@@ -1,6 +1,6 @@
 """Collections that a hook captures for rules: `Hook("runs/demo", rules=["vanishing_gradient"])`.
 
-Importing this loads no rule; naming rules does. Plain functions; any thread.
+Importing this file loads no rules; with_rules() does. Plain functions; any thread.
 """
 
 from __future__ import annotations
@@ -21,10 +21,16 @@ _DEFAULT = "default"
 def with_rules(config: HookConfig, rules: Iterable[object] | str) -> HookConfig:
     """The configuration with the collections that the rules need, and the rules as text, for run.json.
 
-    rules: instances, classes or text such as "vanishing_gradient:threshold=1e-6". "default", alone or
-    among others, records what a diagnosis needs (tdcore.rules.diagnosis), and names no rule. What the
-    configuration requests stays: where a rule needs the same collection, it is saved at the steps and in the
-    forms of both. Raises ConfigError.
+    If the configuration and a rule request the same collection, it is saved at the steps and in the forms of
+    both.
+
+    Args:
+        config: The configuration.
+        rules: Instances, classes or text such as "vanishing_gradient:threshold=1e-6". "default", alone or
+            with others, is no rule: it adds the collections that a diagnosis needs (tdcore.rules.diagnosis).
+
+    Raises:
+        ConfigError: A rule is unknown or invalid.
     """
     from tdcore.rules.loading import load_rules, text_of
     from tdcore.rules.planning import joined, merged, plan
@@ -48,7 +54,7 @@ def with_rules(config: HookConfig, rules: Iterable[object] | str) -> HookConfig:
 
 
 def without_default(rules: Iterable[object]) -> list[object]:
-    """The rules but for "default", which stands for captures and is no rule."""
+    """The rules without "default", which is no rule."""
     return [rule for rule in rules if not _is_default(rule)]
 
 
@@ -57,7 +63,7 @@ def _is_default(rule: object) -> bool:
 
 
 def _saved_anyway(config: HookConfig) -> dict[str, CollectionConfig]:
-    """When and how the collections that the configuration names are saved, by name."""
+    """The collections that the configuration names, with steps and forms, by name."""
     reduction = config.reduction_config or ReductionConfig(save_raw_tensor=True)
     names = [CollectionKeys.LOSSES, *config.include_collections, *(each.name for each in config.collections)]
     names += [CollectionKeys.DEFAULT] * bool(config.include_regex) + [CollectionKeys.ALL] * config.save_all

@@ -17,9 +17,9 @@ _Found = TypeVar("_Found", list[str], dict[str, Any])
 
 
 class RunNotes(dict[str, Any]):
-    """Notes of one run by heading. Setting a note has collections.json written as the next step begins.
+    """Notes of one run by heading. After a change, collections.json is written when the next step begins.
 
-    Code that changes the value of a note in place sets `names.changed = True` itself.
+    Code that changes the value of a note in place must set `names.changed = True`.
     """
 
     def __init__(self, names: NameTable) -> None:
@@ -51,7 +51,7 @@ class ModelNotes:
     def set(self, heading: str, found: _Found, *, even_empty: bool = False) -> None:
         """Replace the entries of this model under the heading.
 
-        An empty value makes no heading unless `even_empty` is set.
+        An empty value creates no heading unless `even_empty` is set.
         """
         before = self._own.get(heading)
         if found == before or (not found and before is None and not even_empty):

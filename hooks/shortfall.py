@@ -1,11 +1,13 @@
-"""Finds what a hook was requested to record and did not, when it closes. Independent of the framework.
+"""Shortfalls: finds requested tensors that a hook did not record, when it closes.
 
-Each shortfall is a sentence: in the log, in the note "not_recorded" of the run, and from there in `tdcore ls`
-and in the report of rules. Nothing here runs before the end, so steps cost nothing.
+Independent of the framework. Each shortfall is a sentence in the log and in the note "not_recorded" of the
+run, which `tdcore ls` and the reports of rules show. This code runs only at the end, so it does not slow down
+steps.
 
-A collection that was due at a step and got no tensor is reported, and a pattern or name of the user that fits
-no tensor, and a collection that can hold nothing (a misspelt name). Not reported: what no step was due for,
-and collections that many trainings have nothing for (biases, optimizer state). Threads: that of close().
+Three cases are reported: a collection that was due at a step and got no tensor; a pattern or name of the user
+that matches no tensor; and a collection that can have no tensor (a misspelt name). Not reported: collections
+that were due at no step, and collections for which many trainings have no tensors (biases, optimizer state).
+Threads: the thread of close().
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from tdcore.text.did_you_mean import did_you_mean
 
 __all__ = ["Possible", "Shortfalls"]
 
-# Built-in collections that the training of a model fills, and what is missing where it has not.
+# Built-in collections that get tensors from the training of a model, and the missing part if they are empty.
 _OF_A_MODEL = {
     CollectionKeys.WEIGHTS: "no parameter was captured",
     CollectionKeys.GRADIENTS: "no gradient was captured",
@@ -40,10 +42,12 @@ _WITH_GRADIENTS = (ModeKeys.TRAIN, ModeKeys.GLOBAL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Possible:
-    """What the registered models have, captured or not.
+    """Tensors that the registered models have, captured or not.
 
-    names: of tensors. classes: "<class of a module>_output" and "..._input". trains: whether any parameter
-    takes a gradient.
+    Attributes:
+        names: Names of tensors.
+        classes: "<class of a module>_output" and "<class of a module>_input".
+        trains: Whether a parameter requires gradients.
     """
 
     names: Names[str] = ()
@@ -52,7 +56,12 @@ class Possible:
 
 
 class Shortfalls:
-    """given: the configuration as the user gave it. config: the same with what rules have added."""
+    """Finds the shortfalls of one hook.
+
+    Args:
+        given: The configuration of the user.
+        config: The same configuration with the collections of rules.
+    """
 
     def __init__(
         self, given: HookConfig, config: HookConfig, collections: CollectionManager, clock: Clock
@@ -74,16 +83,16 @@ class Shortfalls:
 
     @property
     def needs_a_model(self) -> list[str]:
-        """The requests of the user that only a model can fulfil, in words."""
+        """The requests of the user that need a registered model, in words."""
         found = [name for name in _OF_A_MODEL if name in self._requested]
         return found or ["tensors of a model"] * self._requests_model
 
     def of_collections(self, possible: Possible) -> Iterator[str]:
-        """A sentence for each collection that was due and lacks something."""
+        """A sentence for each collection that was due and is incomplete."""
         for name in self._clock.included:
             collection = self._collections.get(name)
             modes = self._clock.due_modes(name)
-            if not modes or name.startswith(REQUESTED):  # those are noted with the request
+            if not modes or name.startswith(REQUESTED):  # collections of requests are noted with the request
                 continue
             if collection.is_filled:
                 yield from self._unmatched(collection, possible)
@@ -96,7 +105,7 @@ class Shortfalls:
 
     @property
     def none_due(self) -> bool:
-        """Whether no step was to save anything."""
+        """Whether no step had to save anything."""
         return not any(map(self._clock.due_modes, self._clock.included))
 
     def _unmatched(self, collection: Collection, possible: Possible) -> Iterator[str]:

@@ -17,13 +17,13 @@ class StepNumber(int):
     _start: Callable[[], None]
 
     def __new__(cls, number: int, start: Callable[[], None]) -> StepNumber:
-        """The number; start: what a call of it calls."""
+        """Create the number. start: called when the number is called."""
         found = super().__new__(cls, number)
         found._start = start
         return found
 
     def __call__(self) -> None:
-        """Start the next step, as the method of the hook that this value is from."""
+        """Start the next step of the hook."""
         self._start()
 
     def __reduce__(self) -> tuple[type[int], tuple[int]]:

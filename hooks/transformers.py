@@ -1,4 +1,4 @@
-"""The hook as a callback of Hugging Face's Trainer.
+"""HookCallback: the hook as a callback of Hugging Face's Trainer.
 
     from tdcore.hooks.transformers import HookCallback
 
@@ -7,12 +7,12 @@
 A run is one `trainer.train()`. A step is one step of the trainer: all micro-batches up to the optimizer's
 step. Evaluations within the training are steps of mode EVAL. A request to stop sets
 `control.should_training_stop`. The trainer's checkpoints contain the step numbers, and
-`train(resume_from_checkpoint=...)` continues them. Adds nothing that Hook cannot do.
+`train(resume_from_checkpoint=...)` continues them. The callback has no function that Hook does not have.
 
-The loss is "loss_output_0", one call for each micro-batch: the value that the trainer passes to
-`accelerator.backward()`, whatever computed it (the model, `compute_loss`, a label smoother). The trainer has
-divided it for gradient accumulation by then; a gradient scaler has not multiplied it yet. No event of a
-callback receives this value, so `accelerator.backward` is wrapped while the training runs.
+The loss is "loss_output_0", with one call for each micro-batch. It is the value that the trainer passes to
+`accelerator.backward()`, whether the model, `compute_loss` or a label smoother computed it. At this point the
+trainer has divided it for gradient accumulation, and a gradient scaler has not multiplied it yet. No callback
+event receives this value, so `accelerator.backward` is wrapped while the training runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tdcore.hooks.pytorch.trainer_session import TrainerSession, replace_attribu
 
 __all__ = ["HookCallback", "continue_steps"]
 
-_STATE = "tdcore"  # our entry in what the trainer keeps for callbacks
+_STATE = "tdcore"  # tdcore's entry in the trainer's state of callbacks
 _NO_NUMBERS = (
     "the Trainer resumed after its step {} from a checkpoint without step numbers of tdcore: "
     "steps of this attempt count from 0"
@@ -43,7 +43,12 @@ _NO_NUMBERS = (
 
 
 class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not installed everywhere
-    """Captures a Trainer's training. Arguments: those of tdcore.hooks.pytorch.Hook."""
+    """Captures one `trainer.train()`.
+
+    Args:
+        out_dir: Local folder or URL of the run.
+        options: Further arguments of tdcore.hooks.pytorch.Hook.
+    """
 
     def __init__(self, out_dir: str | os.PathLike[str], **options: Any) -> None:
         self._training = TrainerSession(out_dir, options)
@@ -51,7 +56,7 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
 
     @property
     def hook(self) -> Hook | None:
-        """The hook, for scalars and tensors of the script's own; None before the training begins."""
+        """The hook, to record scalars and tensors of the script; None before the training begins."""
         return self._training.hook
 
     def on_train_begin(
@@ -63,9 +68,9 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
         optimizer: Any = None,
         **others: Any,
     ) -> None:
-        """Makes the hook, registers the model and its optimizer, and goes on where a checkpoint was."""
+        """Create the hook, register the model and its optimizer, and continue the checkpoint's steps."""
         assert model is not None, "the trainer always names its model"
-        plain = getattr(optimizer, "optimizer", optimizer)  # not the wrapper that goes round it
+        plain = getattr(optimizer, "optimizer", optimizer)  # the optimizer without its wrapper
         resumed = state.stateful_callbacks.get(_STATE)
         self._wrapped.close()
         hook = self._training.begin(model, [plain], processes=args.world_size, resumed=resumed)
@@ -97,7 +102,7 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
     on_evaluate = on_step_end
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Closes the hook."""
+        """Close the hook."""
         self._wrapped.close()
         self._training.end()
 
@@ -126,7 +131,8 @@ def continue_steps(hook: Hook, model: nn.Module) -> str | None:
 
     Called before the first forward of the model. Does nothing without a trainer that trains the model.
 
-    Returns: A message where the trainer has resumed and its checkpoint has no step numbers.
+    Returns:
+        A message, if the trainer has resumed and its checkpoint has no step numbers.
     """
     for trainer in live_instances(Trainer):
         if getattr(trainer, "is_in_train", False) and any(part is model for part in trainer.model.modules()):
@@ -141,7 +147,7 @@ def continue_steps(hook: Hook, model: nn.Module) -> str | None:
 
 
 def _trainer_of(callback: TrainerCallback) -> Any:
-    """The trainer that calls this callback; None where it is not found."""
+    """The trainer that calls this callback; None if it is not found."""
     for trainer in live_instances(Trainer):
         handler = getattr(trainer, "callback_handler", None)
         if any(one is callback for one in getattr(handler, "callbacks", ())):
@@ -150,7 +156,7 @@ def _trainer_of(callback: TrainerCallback) -> Any:
 
 
 def _recorded(hook: Hook, backward: Callable[..., Any], loss: Any, *args: Any, **kwargs: Any) -> Any:
-    """Records the loss and calls the accelerator's own method."""
+    """Record the loss and call the accelerator's own method."""
     if isinstance(loss, torch.Tensor):
         hook.record_tensor_value("loss", loss)
     return backward(loss, *args, **kwargs)

@@ -10,7 +10,7 @@ _log = logging.getLogger("tdcore")
 
 
 class Warner:
-    """Logs each message once. Holds no reference to the hook, so that a dropped hook is freed at once."""
+    """Logs each message once. Has no reference to the hook, so that a deleted hook is freed immediately."""
 
     def __init__(self) -> None:
         self._logged: set[str] = set()

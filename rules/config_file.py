@@ -36,7 +36,7 @@ __all__ = ["RulesConfig", "load_rules_config"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RulesConfig:
-    """The content of a file. options: those of the other arguments of tdcore.rules.run that the file has."""
+    """The content of a file. options: further arguments of tdcore.rules.run in the file."""
 
     rules: tuple[Rule, ...] = ()
     actions: tuple[Action, ...] = ()
@@ -90,7 +90,7 @@ def _action(entry: object) -> Action:
 
 
 def _named(what: str, entry: object) -> tuple[str, dict[str, Any]]:
-    """{name: settings} in two pieces; settings may be left out."""
+    """Name and settings of {name: settings}; settings may be left out."""
     if not isinstance(entry, dict):
         raise ConfigError(f"{what} must be a text, or a name with its settings, got {_kind(entry)}")
     found: dict[str, Any] = entry

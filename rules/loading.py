@@ -8,8 +8,8 @@
     my_package.rules:SpikyLoss             a class in an importable module
     all                                    every rule of the table, with its defaults
 
-Code is loaded only from what the user names here, never from a run. Parameters come as strings, as in the
-older library, and become what the rule's fields say.
+Code is loaded only from files and modules that the user names here, never from a run. Parameters are strings,
+as in the older library, and are converted to the types of the rule's fields.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ __all__ = [
 ]
 
 ALL = "all"
-_FILE_MODULE = "tdcore_rules_of_user_"  # begins the names of modules made of files
+_FILE_MODULE = "tdcore_rules_of_user_"  # prefix of the names of modules from files
 _WRONG = "{where} is {got!r}, expected {expected}"
 _PARAMETER = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)", re.DOTALL)
 
 
 def load_rules(rules: Iterable[object] | str) -> list[Rule]:
-    """Instances of rules given in any form: as text, as a class (with its defaults), as they are.
+    """Instances of rules that are given as text, as classes (with their defaults) or as instances.
 
-    Raises ConfigError for what is none of these.
+    Raises ConfigError for other values.
     """
     found: list[Rule] = []
     for rule in [rules] if isinstance(rules, str) else rules:
@@ -74,7 +74,7 @@ def load_rules(rules: Iterable[object] | str) -> list[Rule]:
 
 
 def is_all(rule: object) -> bool:
-    """Whether the text stands for every rule of the table."""
+    """Whether the text means every rule of the table."""
     return isinstance(rule, str) and rule.strip().lower() == ALL
 
 
@@ -86,9 +86,9 @@ def all_rules() -> list[Rule]:
 
 
 def load_rule(spec: str, parameters: Mapping[str, str] | None = None) -> Rule:
-    """The rule that `spec` describes. parameters: more of them, beside those in the text.
+    """The rule that `spec` describes. parameters: further parameters, in addition to those in the text.
 
-    Raises ConfigError, with the names that exist, when there is no such thing.
+    Raises ConfigError, with the existing names, if there is no such rule.
     """
     kind, text = _class_and_parameters(spec)
     given = _split(text, spec)
@@ -100,9 +100,9 @@ def load_rule(spec: str, parameters: Mapping[str, str] | None = None) -> Rule:
 
 
 def table_rule(spec: str) -> Rule | None:
-    """The rule of the table that `spec` describes; None when it names none. Never loads code.
+    """The rule of the table that `spec` describes; None if it names no such rule. Never loads code.
 
-    Raises ConfigError for parameters that do not fit.
+    Raises ConfigError for invalid parameters.
     """
     name, _, parameters = spec.partition(":")
     kind = find_rule(name)
@@ -110,7 +110,7 @@ def table_rule(spec: str) -> Rule | None:
 
 
 def text_of(rule: Rule) -> str:
-    """Text from which load_rule makes the rule again."""
+    """Text from which load_rule creates an equal rule."""
     from tdcore.rules.legacy import LegacyRule
     from tdcore.rules.step_range import step_range_of, without_step_range
 
@@ -124,7 +124,7 @@ def text_of(rule: Rule) -> str:
 
 
 def _place_of(kind: type[Any]) -> str:
-    """Where a user's class is, as text: file.py::Class or module:Class."""
+    """Place of a user's class as text: file.py::Class or module:Class."""
     if kind.__module__.startswith(_FILE_MODULE):
         return f"{sys.modules[kind.__module__].__file__}::{kind.__qualname__}"
     return f"{kind.__module__}:{kind.__qualname__}"
@@ -149,7 +149,7 @@ def _class_and_parameters(spec: str) -> tuple[type[Any], str]:
 
 
 def find_rule(name: str) -> type[Rule] | None:
-    """The class in the table with this name or code; None when there is none."""
+    """The class in the table with this name or code; None if there is none."""
     from tdcore.rules import RULES
 
     wanted = _plain(name)
@@ -160,14 +160,14 @@ def find_rule(name: str) -> type[Rule] | None:
 
 
 def no_rule(name: str) -> ConfigError:
-    """The error that says that the table has no such rule, and which may be meant."""
+    """The error for a name that is not in the table, with the most similar name."""
     return ConfigError(f"there is no rule {name!r}{_suggestion(name)}; `tdcore rules list` shows all of them")
 
 
 def rule_from_strings(rule: type[Any], parameters: Mapping[str, str]) -> Rule:
-    """An instance of a rule's class with parameters given as strings.
+    """Create an instance of a rule's class with parameters as strings.
 
-    Raises ConfigError for any that do not fit.
+    Raises ConfigError for invalid parameters.
     """
     from tdcore.rules import legacy
     from tdcore.rules.step_range import with_step_range
@@ -195,8 +195,8 @@ def rule_from_strings(rule: type[Any], parameters: Mapping[str, str]) -> Rule:
 
 
 def _without_bounds(rule: type[Any], given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Parameters without start_step and end_step, and those, where the rule has none of its own."""
-    kinds: dict[str, Any] = {"start_step": int, "end_step": int | None}
+    """The parameters without start_step, end_step and each; these three, unless the rule has such fields."""
+    kinds: dict[str, Any] = {"start_step": int, "end_step": int | None, "each": bool}
     own = inspect.signature(rule).parameters
     bounds = {
         name: kind_of(kind)(given[name], f"{rule.__name__}.{name}", _WRONG)
@@ -225,7 +225,7 @@ def _changed(rule: object) -> dict[str, str]:
 def as_text(value: object) -> str:
     """A parameter as text that load_rule reads.
 
-    Commas within what a list holds get a backslash, as does a "=" that would begin the next parameter.
+    Commas within items of a list get a backslash, and so does a "=" that would begin the next parameter.
     """
     if isinstance(value, (list, tuple)):
         value = ",".join(SEPARATOR.sub(r"\\,", as_text(each)) for each in value)
@@ -235,7 +235,7 @@ def as_text(value: object) -> str:
 
 
 def _split(text: str, spec: str) -> dict[str, str]:
-    """ "a=1,b=x,y" as {"a": "1", "b": "x,y"}: what has no "=" goes on with the list before it."""
+    """ "a=1,b=x,y" as {"a": "1", "b": "x,y"}: a part without "=" belongs to the list before it."""
     found: dict[str, str] = {}
     name = ""
     for part in SEPARATOR.split(text) if text else []:
@@ -259,7 +259,7 @@ def _class_in_file(path: Path, class_name: str) -> type[Any]:
 
 
 def _classes_in_file(path: Path) -> list[type[Any]]:
-    """The rules of both kinds that a file defines, in its order."""
+    """The rules of both forms that a file defines, in its order."""
     from tdcore.rules import legacy
 
     found = [kind for kind in _own_classes(_module_of(path)) if _is_rule(kind) or legacy.is_older_rule(kind)]
@@ -291,7 +291,7 @@ def _module_of(path: Path) -> types.ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses search their module there
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:

@@ -34,7 +34,7 @@ def plan(rules: Iterable[Rule]) -> tuple[CollectionConfig, ...]:
         rules: Instances, classes (with their defaults) or text such as "vanishing_gradient:threshold=1e-6".
 
     Returns:
-        Collections for `Hook(include_collections=...)`, one of each name.
+        Collections for `hook.add_collection()`, one of each name.
     """
     return merged(capture for rule in rules for capture in rule.needs().captures)
 

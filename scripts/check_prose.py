@@ -1,8 +1,9 @@
-"""Check what a script can check of the prose rule: line lengths, banned phrases, docstring summaries.
+"""Check the part of the prose rule that a script can check: line lengths, phrases, docstring summaries.
 
-    python scripts/check_prose.py            all pages, and docstrings in the folders of DOCSTRINGS
+    python scripts/check_prose.py            all pages and Python files, and C++ files of CPP_FOLDERS
     python scripts/check_prose.py FILE...    only these files
 
+Pages are checked as a whole, Python files in their docstrings and comments, C++ files in their comments.
 Prose lines in Markdown have at most 120 characters; tables and code may be longer. The banned phrases are
 those that a pattern finds exactly; CONTRIBUTING.md has the rule itself. A docstring starts with a summary of
 at most 110 characters. Pages that a program generates are listed in scripts/generated_pages.txt and are not
@@ -21,8 +22,11 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = ROOT / "scripts" / "generated_pages.txt"
+SELF = "scripts/check_prose.py"  # contains the banned phrases
 MAX_PROSE, MAX_DOCSTRING = 120, 110
-DOCSTRINGS = ("benchmarks/", "examples/", "scripts/", "setup.py")  # folders whose docstrings are checked
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+CPP = (".cpp", ".hpp")
+CPP_FOLDERS = ("base", "capture", "ring", "segment", "stats")  # of csrc/, that are checked by default
 
 # Pattern -> what to write instead. Spaces also match line breaks. Matched without case.
 BANNED = {
@@ -30,7 +34,7 @@ BANNED = {
     r"beside": '"next to", "compared with" or "in addition to"',
     r"(?:lies?|lay) (?:in|on|below|between|behind|beyond)": '"is in", "is stored in"',
     r"(?:stands?|stood) (?:in|on|at|behind|before|there|where|under|after)": '"is in", "is stored in"',
-    r"what (?:(?:an?|the|its) )?\w+ (?:owes?|pays?|gives?|does)": "the name of the thing",
+    r"what (?:(?:an?|the|its) )?\w+ (?:owes?|pays?|gives?|does(?!:))": "the name of the thing",
     r"(?:is|are) (?:what|to be (?:asked|looked|told))": "a noun, or an imperative",
     r"ever more|seldom": '"with exponential backoff", "rarely"',
     r"cannot be told|told from|told by": '"cannot be computed from", "distinguished by"',
@@ -63,6 +67,12 @@ _BANNED = [
     (re.compile(rf"\b(?:{phrase})\b".replace(" ", r"\s+"), re.IGNORECASE), better)
     for phrase, better in BANNED.items()
 ]
+# Strings, which are skipped, and comments.
+_STRING = r'"(?:\\.|[^"\\\n])*"'
+_CPP_COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_PYTHON_COMMENT = re.compile(
+    rf"\"{{3}}.*?\"{{3}}|'{{3}}.*?'{{3}}|{_STRING}|'(?:\\.|[^'\\\n])*'|#[^\n]*", re.DOTALL
+)
 _FENCE = re.compile(r"^ *```.*?^ *```|^ *~~~.*?^ *~~~", re.DOTALL | re.MULTILINE)
 _HIDDEN = re.compile(r"<!--.*?-->|`[^`\n]+`|\]\([^)\s]*\)|^:::.*(?:\n    .*)*", re.DOTALL | re.MULTILINE)
 
@@ -86,16 +96,20 @@ def main(arguments: list[str]) -> int:
         text = (ROOT / path).read_text(encoding="utf-8")
         if path.endswith(".md") and path not in generated:
             found += check_page(path, text)
-        elif path.endswith(".py") and (arguments or path.startswith(DOCSTRINGS)):
+        elif path.endswith(".py") and path != SELF:
             found += check_docstrings(path, text)
+            found += check_comments(path, text)
+        elif path.endswith(CPP):
+            found += check_cpp_comments(path, text)
     for problem in found:
         print(problem)
     return 1 if found else 0
 
 
 def tracked_files() -> list[str]:
-    """Markdown and Python files of the repository, also new ones, without those that git ignores."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md", "*.py"]
+    """Markdown, Python and C++ files of the repository, also new ones, without those that git ignores."""
+    patterns = ["*.md", "*.py", *(f"csrc/{each}/*" for each in CPP_FOLDERS)]
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\n")
     return sorted({each for each in listed if each and (ROOT / each).is_file()})
 
@@ -110,11 +124,8 @@ def check_page(path: str, text: str) -> Iterator[Problem]:
 
 
 def check_docstrings(path: str, text: str) -> Iterator[Problem]:
-    """First lines of the docstrings of a Python file: present, short, without banned phrases."""
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
+    """Docstrings of a Python file: a short summary in the first line, no banned phrases."""
+    for node in _documented(ast.parse(text)):
         body = node.body
         if not body or not isinstance(body[0], ast.Expr) or not isinstance(body[0].value, ast.Constant):
             continue
@@ -127,7 +138,17 @@ def check_docstrings(path: str, text: str) -> Iterator[Problem]:
             yield Problem(path, line, "a docstring starts with its summary, in the line of the quotes")
         if len(first) > MAX_DOCSTRING:
             yield Problem(path, line, f"summary of {len(first)} characters, at most {MAX_DOCSTRING}")
-        yield from check_phrases(path, _HIDDEN.sub(_blank, first), line)
+        yield from check_phrases(path, _HIDDEN.sub(_blank, docstring), line)
+
+
+def check_comments(path: str, text: str) -> Iterator[Problem]:
+    """Banned phrases in the comments of a Python file. A phrase may continue in the next line."""
+    yield from check_phrases(path, _HIDDEN.sub(_blank, "\n".join(_comments(text, _PYTHON_COMMENT, " #"))), 1)
+
+
+def check_cpp_comments(path: str, text: str) -> Iterator[Problem]:
+    """Banned phrases in the comments of a C++ file. A phrase may continue in the next line."""
+    yield from check_phrases(path, "\n".join(_comments(text, _CPP_COMMENT, " */")), 1)
 
 
 def check_phrases(path: str, text: str, first_line: int) -> Iterator[Problem]:
@@ -137,6 +158,34 @@ def check_phrases(path: str, text: str, first_line: int) -> Iterator[Problem]:
             line = first_line + text.count("\n", 0, match.start())
             phrase = " ".join(match[0].split())
             yield Problem(path, line, f'"{phrase}": write {better}')
+
+
+def _comments(text: str, pattern: re.Pattern[str], marks: str) -> list[str]:
+    """The comment of each line of a file, without its marks; "" without a comment.
+
+    pattern: finds strings, which begin with a quote, and comments.
+    """
+    lines = [""] * (text.count("\n") + 1)
+    number = position = 0
+    for match in pattern.finditer(text):
+        number += text.count("\n", position, match.start())
+        position = match.start()
+        if match[0][0] not in "\"'":
+            for offset, line in enumerate(match[0].split("\n")):
+                lines[number + offset] = line.lstrip(marks)
+    return lines
+
+
+def _documented(tree: ast.Module) -> Iterator[Documented]:
+    """The module, its classes and its functions. Expressions are not visited, which saves time."""
+    nodes: list[ast.AST] = [tree]
+    for node in nodes:  # the list grows meanwhile
+        if isinstance(node, Documented):
+            yield node
+        for name in ("body", "orelse", "finalbody", "handlers"):
+            nodes += [
+                each for each in getattr(node, name, ()) if isinstance(each, ast.stmt | ast.ExceptHandler)
+            ]
 
 
 def _blank(match: re.Match[str]) -> str:

@@ -5,7 +5,7 @@
     python scripts/gpu_kernels_report.py --check   fail when a kernel spills or loads nothing 16 bytes wide
 
 Needs nvcc (12.8 or newer for sm_100). With cuobjdump (of the toolkit, or `pip install nvidia-cuda-cuobjdump
-nvidia-cuda-nvdisasm` and its folder in PATH) machine code is looked at, otherwise PTX.
+nvidia-cuda-nvdisasm` and its folder in PATH) machine code is inspected, otherwise PTX.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""tdcore: records what happens inside a training run at almost no cost, and finds what is wrong with it.
+"""tdcore: records tensors of a training run at almost no cost, and finds faults of the training.
 
-The names below load on first use, so `import tdcore` stays light and imports no framework.
+The names below load on first use, so `import tdcore` is fast and imports no framework.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from tdcore.config.settings import apply_log_level
 
-# Not on first use: `modes` has the name of its module, which a later import of the module would put in its
-# place. The module is light.
+# Loaded immediately: `modes` has the name of its module, so a later import of the module would replace it.
+# The module is small.
 from tdcore.modes import ModeKeys, modes
 
 if TYPE_CHECKING:

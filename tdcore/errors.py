@@ -32,7 +32,7 @@
 Messages name the fault, its place, the value and the remedy. Errors of other libraries are converted in one
 place each, with ``raise ... from``. Threads: exceptions are plain values without state or locks.
 """
-# ruff: noqa: N818 -- names without an Error suffix are those of the older library, kept so that scripts move over.
+# ruff: noqa: N818 -- names without an Error suffix are those of the older library, so that its scripts work.
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class RunNotFound(RunError, FileNotFoundError):
 
 
 class RunCorrupt(RunError):
-    """The bytes of a run do not match the format, each other, or their checksum. Names file and reason."""
+    """The bytes of a run do not match the format or their checksum. The message has file and reason."""
 
 
 class UnsupportedFormat(RunCorrupt):
@@ -119,9 +119,9 @@ class MissingCollectionFiles(RunError):
 
 
 class InvalidWorker(RunError, KeyError):
-    """The run has no such worker. The message lists those it has.
+    """The run has no such worker. The message lists its workers.
 
-    worker: the requested name; None where the error was raised without it.
+    worker: the requested name; None if the error was raised without it.
     """
 
     worker: str | None = None
@@ -130,13 +130,13 @@ class InvalidWorker(RunError, KeyError):
 
 
 class InvalidAttempt(RunError, KeyError):
-    """The run has no such attempt. The message lists those it has."""
+    """The run has no such attempt. The message lists its attempts."""
 
     __str__ = Exception.__str__
 
 
 class InvalidCollection(RunError, KeyError):
-    """The run has no such collection. The message lists those it has."""
+    """The run has no such collection. The message lists its collections."""
 
     __str__ = Exception.__str__
 
@@ -144,8 +144,9 @@ class InvalidCollection(RunError, KeyError):
 class NoMoreData(RunError):
     """The run has ended before the awaited step or tensor.
 
-    step, mode: the awaited step, as its mode counts. last_step: the last step of the mode in the run; None
-    without one.
+    Attributes:
+        step, mode: The awaited step, as its mode counts.
+        last_step: The last step of the mode in the run; None if there is none.
     """
 
     step: int | None = None
@@ -164,7 +165,7 @@ class StepUnavailable(RunError):
 
 
 class StepNotYetAvailable(RunError):
-    """The step is not in the run yet; it may still come while the run goes on.
+    """The step is not in the run yet; it may still be written while the run continues.
 
     step, mode: the requested step, as its mode counts.
     """
@@ -185,10 +186,13 @@ class TensorUnavailable(RunError):
 class TensorUnavailableForStep(RunError):
     """The tensor has no value at this step and will have none.
 
-    reason: "not_saved", "absent", "skipped", "lost", "stats_only" or "incomplete"; for a tensor of several
-    workers also "copies_differ", "disagree" (not parts of one tensor) or "partial". The message has details.
-    has_statistics: whether reduction_value() and stats() have values for this step. tname, step, mode: the
-    requested tensor and step, as its mode counts.
+    Attributes:
+        reason: "not_saved", "absent", "skipped", "lost", "stats_only" or "incomplete"; for a tensor of
+            several workers also "copies_differ", "disagree" (not parts of one tensor) or "partial". The
+            message has details.
+        has_statistics: Whether reduction_value() and stats() have values for this step.
+        tname: The requested tensor.
+        step, mode: The requested step, as its mode counts.
     """
 
     tname: str | None = None
@@ -202,12 +206,12 @@ class TensorUnavailableForStep(RunError):
 
     @property
     def has_reductions(self) -> bool:
-        """The older library's name of has_statistics."""
+        """The same as has_statistics; its name in the older library."""
         return self.has_statistics
 
 
 class WaitTimeout(RunError, TimeoutError):
-    """A wait has timed out. The data may still come."""
+    """A wait has timed out. The data may still be written."""
 
 
 SinkErrorKind = Literal["full", "gone", "denied", "transient"]
@@ -216,8 +220,10 @@ SinkErrorKind = Literal["full", "gone", "denied", "transient"]
 class SinkError(TdcoreError, OSError):
     """An operation of a sink failed.
 
-    kind: "full" (no space or quota), "gone" (the place was removed), "denied" (permission, credentials,
-    read-only) or "transient" (a retry may succeed). errno: that of the OSError that is the cause.
+    Attributes:
+        kind: "full" (no space or quota), "gone" (the place was removed), "denied" (permission, credentials,
+            read-only) or "transient" (a retry may succeed).
+        errno: The errno of the OSError that is the cause.
     """
 
     def __init__(self, message: str, *, kind: SinkErrorKind = "transient", errno: int | None = None) -> None:
@@ -257,7 +263,9 @@ class RuleError(TdcoreError):
 class RuleEvaluationConditionMet(RuleError):
     """A rule's condition is met, and the evaluation of that rule ends.
 
-    rule_name: the rule. step: global step at which it was met.
+    Attributes:
+        rule_name: The rule.
+        step: Global step at which the condition was met.
     """
 
     def __init__(self, rule_name: str, step: int, end_of_rule: bool = False) -> None:
@@ -272,9 +280,11 @@ class RuleEvaluationConditionMet(RuleError):
 
 
 class InsufficientInformationForRuleInvocation(RuleError):
-    """A rule lacks a parameter or the data it needs to be invoked.
+    """A parameter or data that a rule needs is missing.
 
-    rule_name: the rule. message: what it lacks.
+    Attributes:
+        rule_name: The rule.
+        message: The missing parameter or data.
     """
 
     def __init__(self, rule_name: str, message: str = "") -> None:
@@ -289,9 +299,13 @@ class InsufficientInformationForRuleInvocation(RuleError):
 class StopTraining(TdcoreError):
     """A stop of the training was requested (by a rule's action, the CLI, or a file in control/).
 
-    Raised in the training script by the hook, at the start of the next step. reason: that of the request.
-    step: the global step at which it was raised; mode, mode_step: the same step as its mode counts.
-    requested_by: the rule or tool that sent the request.
+    The hook raises it in the training script, at the start of the next step.
+
+    Attributes:
+        reason: The reason in the request.
+        step: Global step at which it was raised.
+        mode, mode_step: The same step, as its mode counts.
+        requested_by: The rule or tool that sent the request.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Whether a process that a run names is still alive. Any thread."""
+"""Liveness: whether a process of a run is still alive. Any thread."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import socket
 
 __all__ = ["process_is_gone"]
 
-_SLACK_SECONDS = 60.0  # between the start of a process and its first note; clocks may be set, too
+_SLACK_SECONDS = 60.0  # between the start of a process and its first file; clocks may also be changed
 
 
 def process_is_gone(host: str, pid: int, noted_ns: int) -> bool | None:
-    """Whether the process `pid` of `host`, which a file noted at `noted_ns`, has ended.
+    """Whether a process of a run has ended. A zombie has ended.
 
-    None for processes of other machines, and for pid 0. A process that started later than `noted_ns` has
-    reused the number. A zombie has ended.
+    Args:
+        host: Its machine.
+        pid: Its number. If the current process with this number started after `noted_ns`, the number was
+            reused, so the process of the run has ended.
+        noted_ns: Time at which a file recorded the process.
+
+    Returns:
+        None for processes of other machines, and for pid 0.
     """
     if pid == 0 or host != socket.gethostname():
         return None

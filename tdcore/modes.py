@@ -1,6 +1,6 @@
-"""Modes: what a training script is doing when a tensor is captured.
+"""Modes: whether the training script trains, evaluates or predicts when a tensor is captured.
 
-Kept from the older library: `from tdcore import modes` and `modes.TRAIN`.
+As in the older library: `from tdcore import modes` and `modes.TRAIN`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m tdcore.run`, as torchrun starts it: the command `tdcore run` (launch/run.py)."""
+"""`python -m tdcore.run`, the form of the command `tdcore run` for torchrun (launch/run.py)."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@
     hook = smd.get_hook(create_if_not_exists=True)
     trial = smd.create_trial("runs/demo")        # waits for the run, values can be written to
 
-The names are those of tdcore, but for create_trial, LocalTrial and S3Trial, which open a run as the older
-library does (tdcore/trial/older_trials.py). docs/moving.md has the differences of meaning. Names load on
-first use, so reading a run imports no framework. Threads: any.
+All names are those of tdcore, except create_trial, LocalTrial and S3Trial, which open a run like the older
+library (tdcore/trial/older_trials.py). docs/moving.md has the differences of meaning. Names load on first
+use, so reading a run imports no framework. Threads: any.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 `tensor_stats(x)` reads any tensor in host memory; `TensorStats` holds the result. Statistics describe the
 finite values; NaN and Inf are counted separately. So there are two values of each reduction:
 
-    stats.mean               mean of the finite values: still useful when one element of a million is NaN
-    stats.reduction("mean")  the result of NumPy: NaN when there is a NaN, Inf when there is an Inf
+    stats.mean               mean of the finite values: still useful if one element of a million is NaN
+    stats.reduction("mean")  the result of NumPy: NaN if there is a NaN, Inf if there is an Inf
 
-Parts merge: merge_stats([a, b]) describes the values of both, as if they had been one tensor.
-Pure functions, any thread. The numbers' accuracy is that of csrc/stats/cpu.hpp: counts, min, max and the
-histogram are exact, sums within 1e-11 (float16 and bfloat16: 1e-6) of the sum of |x|.
+merge_stats([a, b]) returns the statistics of the values of both parts, as if they had been one tensor.
+Pure functions, any thread. Accuracy (csrc/stats/cpu.hpp): counts, min, max and the histogram are exact; sums
+are within 1e-11 (float16 and bfloat16: 1e-6) of the sum of |x|.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ _COUNTS = ("count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count",
 
 
 class TensorStats:
-    """Statistics of one tensor. Immutable; two are equal when all their numbers are (NaN equals NaN here).
+    """Statistics of one tensor. Immutable; two objects are equal if all their numbers are (NaN equals NaN).
 
-    All but the counts are over finite values. Without any, min, max, mean, std, variance and their abs_
-    versions are NaN, and the sums are 0. Standard deviation and variance are those of the population.
+    All values except the counts are over finite elements. Without finite elements min, max, mean, std,
+    variance and their abs_ versions are NaN, and the sums are 0. Standard deviation and variance are those of
+    the population.
     """
 
     __slots__ = ("_values",)
     _values: dict[str, Any]
 
     def __init__(self, record: np.void | Mapping[str, Any]) -> None:
-        """record: one element of an array of STATS_DTYPE, or its fields by name."""
+        """Create it from one element of an array of STATS_DTYPE, or from its fields by name."""
         names = STATS_DTYPE.names or ()
         values: dict[str, Any] = {
             name: (int if name in _COUNTS else float)(record[name]) for name in names[:-1]
@@ -74,11 +75,11 @@ class TensorStats:
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> TensorStats:
-        """From one packed STATS_DTYPE record, as _core.stats returns them."""
+        """Create it from one packed STATS_DTYPE record, the result of _core.stats."""
         return cls(np.frombuffer(packed, STATS_DTYPE, count=1)[0])
 
     def to_bytes(self) -> bytes:
-        """One packed STATS_DTYPE record."""
+        """Return one packed STATS_DTYPE record."""
         record = np.zeros((), STATS_DTYPE)
         for name, value in self._values.items():
             record[name] = value
@@ -88,44 +89,45 @@ class TensorStats:
 
     @property
     def count(self) -> int:
-        """All elements, finite or not."""
+        """Number of all elements."""
         return int(self._values["count"])
 
     @property
     def nan_count(self) -> int:
-        """Elements that are NaN."""
+        """Number of NaN elements."""
         return int(self._values["nan_count"])
 
     @property
     def pos_inf_count(self) -> int:
-        """Elements that are +Inf."""
+        """Number of +Inf elements."""
         return int(self._values["pos_inf_count"])
 
     @property
     def neg_inf_count(self) -> int:
-        """Elements that are -Inf."""
+        """Number of -Inf elements."""
         return int(self._values["neg_inf_count"])
 
     @property
     def zero_count(self) -> int:
-        """Elements that are +0 or -0."""
+        """Number of elements that are +0 or -0."""
         return int(self._values["zero_count"])
 
     @property
     def subnormal_count(self) -> int:
-        """Elements that are subnormal in the tensor's own dtype: tiny, but not zero."""
+        """Number of elements that are subnormal in the tensor's own dtype: tiny, but not zero."""
         return int(self._values["subnormal_count"])
 
     @property
     def finite_count(self) -> int:
-        """Elements that are neither NaN nor Inf."""
+        """Number of elements that are neither NaN nor Inf."""
         return self.count - self.nan_count - self.pos_inf_count - self.neg_inf_count
 
     @property
     def log2_counts(self) -> npt.NDArray[np.uint64]:
         """Histogram of finite non-zero |x|, 64 bins, read-only.
 
-        Bin i counts 2^(i-40) <= |x| < 2^(i-39); the first also takes all below, the last all above.
+        Bin i counts 2^(i-40) <= |x| < 2^(i-39). The first bin also counts all smaller values, the last bin
+        all larger values.
         """
         histogram: npt.NDArray[np.uint64] = self._values["log2_counts"]
         return histogram
@@ -149,7 +151,7 @@ class TensorStats:
 
     @property
     def m2(self) -> float:
-        """Sum of (x - mean)^2; variance times finite_count. Inf when squares leave the range of float64."""
+        """Sum of (x - mean)^2, i.e. variance * finite_count. Inf if squares exceed the range of float64."""
         return float(self._values["m2"])
 
     @property
@@ -164,7 +166,7 @@ class TensorStats:
 
     @property
     def sum(self) -> float:
-        """Sum, from the mean: within 1e-11 of the sum of |x|, not exact for integers."""
+        """Sum, computed from the mean: within 1e-11 of the sum of |x|, not exact for integers."""
         return self.mean * self.finite_count if self.finite_count else 0.0
 
     @property
@@ -174,7 +176,7 @@ class TensorStats:
 
     @property
     def square_sum(self) -> float:
-        """Sum of x^2. Inf when squares leave the range of float64."""
+        """Sum of x^2. Inf if squares exceed the range of float64."""
         return float(self._values["square_sum"])
 
     @property
@@ -204,7 +206,7 @@ class TensorStats:
 
     @property
     def abs_variance(self) -> float:
-        """Population variance of |x|. Within 1e-11 of the mean square where values of both signs occur."""
+        """Population variance of |x|. Within 1e-11 of the mean square if values of both signs occur."""
         if not self.min < 0 < self.max:
             return self.variance  # |x| is x or -x throughout
         return max(0.0, self.variance + (self.mean - self.abs_mean) * (self.mean + self.abs_mean))
@@ -217,8 +219,12 @@ class TensorStats:
     def reduction(self, name: str, *, absolute: bool = False) -> float:
         """A reduction with the result of NumPy: NaN and Inf among the values propagate.
 
-        name: min, max, mean, std, variance, sum, l1 or l2; absolute: of |x| instead of x.
-        ConfigError for other names ("prod" cannot be told from statistics).
+        Args:
+            name: min, max, mean, std, variance, sum, l1 or l2.
+            absolute: Reduce |x| instead of x.
+
+        Raises:
+            ConfigError: Another name. "prod" cannot be computed from statistics.
         """
         from tdcore.errors import ConfigError
         from tdcore.trial.reductions import checked_name, from_statistics
@@ -230,22 +236,29 @@ class TensorStats:
 
 
 def tensor_stats(x: object, *, threads: int = 1) -> TensorStats:
-    """Statistics of one tensor in one pass over its values, without a copy, whatever its strides.
+    """Statistics of one tensor in one pass over its values, without a copy, for any strides.
 
-    x: torch tensors in host memory, NumPy arrays, objects with __dlpack__, numbers.
-    dtypes: bool, integers, float64, float32, float16, bfloat16, float8 (e4m3fn, e5m2). Integers beyond 2^53
-    are rounded to float64. threads: for tensors of more than a million elements; the result is the same.
-    Raises TypeError for what cannot be read (a GPU tensor, a sparse or complex one), saying what to do.
-    Releases the GIL for 256 KiB or more: nobody may write to x meanwhile.
+    Tensors of 256 KiB or more are read without the GIL. No other thread may write to `x` meanwhile.
+
+    Args:
+        x: A torch tensor in host memory, a NumPy array, an object with __dlpack__, or a number. Types: bool,
+            integers, float64, float32, float16, bfloat16, float8 (e4m3fn, e5m2). Integers above 2^53 are
+            rounded to float64.
+        threads: Number of threads for tensors of more than a million elements. The result does not depend on
+            it.
+
+    Raises:
+        TypeError: The value cannot be read (a GPU tensor, a sparse or complex tensor). The message has the
+            remedy.
     """
     return TensorStats.from_bytes(_core.stats([x], threads=threads))
 
 
 def merge_stats(parts: Iterable[TensorStats]) -> TensorStats:
-    """Statistics of all the parts' values together, as if they had been one tensor; merged in order.
+    """Statistics of the values of all parts, as if they had been one tensor. Parts are merged in order.
 
-    Means and m2 combine as Chan, Golub and LeVeque (1979) do it, so large means lose nothing.
-    Without parts: the statistics of no values.
+    Means and m2 are merged with the method of Chan, Golub and LeVeque (1979), so large means lose no
+    precision. Without parts the result is the statistics of an empty tensor.
     """
     values: dict[str, Any] = TensorStats.from_bytes(_core.stats([np.empty(0)]))._values | {}
     for part in parts:

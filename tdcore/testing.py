@@ -1,6 +1,6 @@
-"""Tests that ship with tdcore, for those who write a part that others plug in. Needs pytest.
+"""Tests for implementations of tdcore's protocols by other packages. Needs pytest.
 
-`SinkContract` is what every sink must do. Use:
+`SinkContract` has the tests that every sink must pass:
 
     class TestMySink(SinkContract):
         @pytest.fixture
@@ -26,7 +26,7 @@ _BAD_KEYS = (
 
 
 class SinkContract:
-    """Behaviour that the flusher, the readers and the rules rely on. Subclass and give the fixture `sink`."""
+    """Tests of the behaviour that tdcore needs of a sink. Subclass it and define the fixture `sink`."""
 
     @pytest.fixture
     def sink(self) -> Sink:
@@ -34,12 +34,12 @@ class SinkContract:
         raise NotImplementedError("give the fixture `sink`")
 
     def test_what_was_put_is_what_one_gets(self, sink: Sink) -> None:
-        """Bytes come back as they are."""
+        """The same bytes are returned."""
         sink.put("index/worker_0/a.parquet", [b"some bytes"])
         assert sink.get("index/worker_0/a.parquet") == b"some bytes"
 
     def test_parts_are_stored_one_after_the_other(self, sink: Sink) -> None:
-        """Every kind of buffer will do."""
+        """Every kind of buffer is accepted."""
         parts: list[Buffer] = [
             b"one ",
             bytearray(b"two "),
@@ -51,7 +51,7 @@ class SinkContract:
         assert sink.get("data/a") == b"one two three four"
 
     def test_parts_of_wider_elements_are_stored_as_bytes(self, sink: Sink) -> None:
-        """A buffer of doubles is its bytes."""
+        """A buffer of doubles is stored as its bytes."""
         doubles: Any = memoryview(bytes(range(16))).cast("d")
         sink.put("data/a", [doubles])
         assert sink.get("data/a") == bytes(range(16))
@@ -65,27 +65,27 @@ class SinkContract:
 
     @pytest.mark.parametrize("size", [1, 4095, 4096, 4097, 3 * 1024 * 1024 + 5])
     def test_every_size_survives(self, sink: Sink, size: int) -> None:
-        """Sizes around pages and blocks."""
+        """Sizes near those of pages and blocks."""
         data = bytes(at * 131 % 251 for at in range(997)) * (size // 997 + 1)
         sink.put("data/a", [memoryview(data)[: size // 2], memoryview(data)[size // 2 : size]])
         assert sink.get("data/a") == data[:size]
 
     def test_a_second_put_replaces_the_object(self, sink: Sink) -> None:
-        """Also by a shorter one."""
+        """The second object may be shorter."""
         sink.put("run.json", [b"a long first version"])
         sink.put("run.json", [b"second"])
         assert sink.get("run.json") == b"second"
         assert sink.list("") == ["run.json"]
 
     def test_put_new_makes_an_object_only_once(self, sink: Sink) -> None:
-        """The first one stands."""
+        """The first object is kept."""
         assert sink.put_new("attempts/0000", [b"first"])
         assert not sink.put_new("attempts/0000", [b"second"])
         assert sink.get("attempts/0000") == b"first"
         assert sink.list("attempts/") == ["attempts/0000"]
 
     def test_of_many_who_put_new_exactly_one_wins(self, sink: Sink) -> None:
-        """And the object is the winner's."""
+        """The object is that of the one writer that got True."""
         won: list[bytes] = []
         start = threading.Barrier(8)
 
@@ -103,14 +103,14 @@ class SinkContract:
         assert sink.get("attempts/0000") == won[0]
 
     def test_a_missing_object_is_a_key_error_that_names_it(self, sink: Sink) -> None:
-        """It is also a FileNotFoundError."""
+        """The error is also a FileNotFoundError."""
         for read in (sink.get, lambda key: sink.tail(key, 4), lambda key: sink.get_ranges(key, [(0, 1)])):
             with pytest.raises(SinkKeyError, match="index/none") as caught:
                 read("index/none")
             assert isinstance(caught.value, FileNotFoundError)
 
     def test_the_folder_of_an_object_is_not_an_object(self, sink: Sink) -> None:
-        """Folders, where there are any, cannot be read."""
+        """Folders, if the sink has any, cannot be read."""
         sink.put("data/worker_0/a", [b"x"])
         with pytest.raises(SinkKeyError):
             sink.get("data/worker_0/a/b")
@@ -118,14 +118,14 @@ class SinkContract:
             sink.get("data/worker_0")
 
     def test_the_tail_is_the_end_of_the_object(self, sink: Sink) -> None:
-        """Or all of it when it is shorter."""
+        """A shorter object is returned whole."""
         sink.put("index/a", [b"0123456789"])
         assert sink.tail("index/a", 4) == b"6789"
         assert sink.tail("index/a", 10) == b"0123456789"
         assert sink.tail("index/a", 100) == b"0123456789"
 
     def test_ranges_are_pieces_of_the_object(self, sink: Sink) -> None:
-        """In the order asked for; they may overlap, be empty, or reach past the end."""
+        """They are in the requested order; they may overlap, be empty, or extend beyond the end."""
         sink.put("data/a", [b"0123456789"])
         asked = [(7, 2), (0, 3), (1, 3), (4, 0), (8, 100), (10, 5)]
         got = [bytes(piece) for piece in sink.get_ranges("data/a", asked)]
@@ -152,7 +152,7 @@ class SinkContract:
         assert sink.list("c/") == []
 
     def test_a_listing_can_start_after_a_key(self, sink: Sink) -> None:
-        """Which need not exist."""
+        """The key need not exist."""
         for key in ("a/1", "a/2", "a/3"):
             sink.put(key, [b"x"])
         assert sink.list("a/", after="a/1") == ["a/2", "a/3"]
@@ -160,7 +160,7 @@ class SinkContract:
         assert sink.list("a/", after="a/3") == []
 
     def test_a_deleted_object_is_gone_and_may_be_deleted_again(self, sink: Sink) -> None:
-        """Deleting what is not there is no error."""
+        """To delete a missing object is no error."""
         sink.put("a/1", [b"x"])
         sink.delete("a/1")
         sink.delete("a/1")
@@ -178,7 +178,7 @@ class SinkContract:
 
     @pytest.mark.parametrize("key", _BAD_KEYS, ids=repr)
     def test_a_key_that_could_leave_the_run_is_refused(self, sink: Sink, key: str) -> None:
-        """By every operation that takes a key."""
+        """Every operation with a key refuses it."""
         with pytest.raises(ValueError, match="key"):
             sink.put(key, [b"x"])
         with pytest.raises(ValueError, match="key"):
@@ -195,14 +195,14 @@ class SinkContract:
 
     @pytest.mark.parametrize("prefix", ["../", "/", "a/../", "a//", "a/../../b"])
     def test_a_prefix_that_could_leave_the_run_is_refused(self, sink: Sink, prefix: str) -> None:
-        """As a key is."""
+        """Prefixes are checked like keys."""
         with pytest.raises(ValueError, match="key"):
             sink.list(prefix)
         with pytest.raises(ValueError, match="key"):
             sink.clean(prefix)
 
     def test_readers_never_see_a_piece_of_an_object(self, sink: Sink) -> None:
-        """They see one version or the other while it is replaced."""
+        """While an object is replaced, readers get the old version or the new one."""
         versions = [bytes([at]) * 300_000 for at in range(2)]
         sink.put("run.json", [versions[0]])
         seen: set[bytes] = set()
@@ -222,7 +222,7 @@ class SinkContract:
         assert seen <= set(versions)
 
     def test_a_sink_can_be_closed_twice(self, sink: Sink) -> None:
-        """The second time nothing happens."""
+        """The second call has no effect."""
         sink.put("a/1", [b"x"])
         sink.close()
         sink.close()

@@ -5,7 +5,7 @@
 
 A test says what it shows by a mark with a row and a column. It counts when it passed. One that was skipped
 (a package or a version that this machine lacks) may be in the table or not, so that the check says the same
-everywhere; one with the mark `gpu` is told apart, as a test that somebody has to run elsewhere. A table none
+everywhere; one with the mark `gpu` is listed separately, as a test that must be run elsewhere. A table none
 of whose tests ran is left alone. Runs in the process that reports, with pytest-xdist too.
 """
 

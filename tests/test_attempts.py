@@ -1,4 +1,4 @@
-"""Which attempt the workers of a job take: one number for all of them, whoever used the folder before."""
+"""The attempt of the workers of a job: one number for all of them, for any earlier use of the folder."""
 
 from __future__ import annotations
 

@@ -300,7 +300,7 @@ def test_a_flusher_killed_during_uploads_loses_nothing_and_doubles_nothing(
 
 
 def holds_rows(spooled: Path) -> bool:
-    """Whether the object is an index file; its key stands at its beginning."""
+    """Whether the object is an index file; its key is at its beginning."""
     with spooled.open("rb") as file:
         return b"index/" in file.read(4096)
 
@@ -328,7 +328,8 @@ def test_trainer_and_flusher_killed_while_the_bucket_is_away_leave_a_spool_to_up
     run = td.create_trial(url)
     values = run.tensor("weight")
     assert all(values.value(step).shape == (4096,) for step in run.steps())
-    assert [missing.what for missing in run.missing()] in ([], ["end"])  # no end: nobody lived to write it
+    # Without an end file if no process was left to write it.
+    assert [missing.what for missing in run.missing()] in ([], ["end"])
 
 
 def test_what_an_earlier_run_at_the_same_place_left_does_not_get_into_the_new_one(
@@ -341,7 +342,7 @@ def test_what_an_earlier_run_at_the_same_place_left_does_not_get_into_the_new_on
     old.close()
     flushers_gone(url)
     stub.set(refuse=False)
-    for key in place.objects():  # somebody empties the place
+    for key in place.objects():  # a user empties the place
         place.server.client().request("DELETE", f"{place.prefix}/{key}")
     with open_session(url) as new:
         capture(new, range(100, 102))

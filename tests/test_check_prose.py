@@ -71,7 +71,22 @@ def test_the_summary_of_a_docstring_is_checked() -> None:
     assert [line for line, _ in problems] == [1, 4, 8]
 
 
-def test_every_page_of_the_repository_passes() -> None:
+def test_all_lines_of_a_docstring_are_checked_but_the_heading_of_a_rule() -> None:
+    source = '"""A rule.\n\nWhat it does:\n    Nothing.\n\nIt stands in a file.\n"""\n'
+    assert [problem.line for problem in check_prose.check_docstrings("a.py", source)] == [6]
+
+
+def test_comments_of_python_are_checked_and_strings_are_not() -> None:
+    source = 'a = "# for nobody"\nb = 1  # for nobody\n# Two lines, of\n# which one breaks.\n'
+    assert sorted(problem.line for problem in check_prose.check_comments("a.py", source)) == [2, 3]
+
+
+def test_comments_of_cpp_are_checked_and_strings_are_not() -> None:
+    source = 'auto a = "// nobody";  // nobody\n/* Two lines, of\n * which one breaks. */\n'
+    assert sorted(problem.line for problem in check_prose.check_cpp_comments("a.cpp", source)) == [1, 2]
+
+
+def test_every_file_of_the_repository_passes() -> None:
     done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout
 

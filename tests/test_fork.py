@@ -12,7 +12,7 @@ import pytest
 from tests.trainers.checks import Trainer, check_run, end_of, read_index
 from tests.trainers.quadratic import NAMES
 
-# Python 3.12 warns of every fork beside a thread, whoever's thread that is.
+# Python 3.12 warns of every fork in a process with threads, for any thread.
 STRICT = {"PYTHONWARNINGS": "error,ignore::DeprecationWarning"}
 
 

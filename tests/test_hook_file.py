@@ -1,4 +1,4 @@
-"""Files that say what `tdcore run` captures, and how the command line goes before them."""
+"""Configuration files of `tdcore run`, and the priority of the command line."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_no_merged_segment_is_larger_than_allowed() -> None:
     options = FlusherOptions(merge_fan_in=8, small_segment_bytes=4000, merged_segment_bytes=10_000)
     assert spans(next_group(row(8, segment=3000), options)) == [(0, 0), (1, 1), (2, 2)]
     assert [len(group) for group in final_groups(row(8, segment=3000), options)] == [3, 3, 2]
-    assert len(next_group(row(8, segment=4000), options)) == 8  # not small: they stay as they are
+    assert len(next_group(row(8, segment=4000), options)) == 8  # not small: they stay unchanged
 
 
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=400), st.integers(2, 6))

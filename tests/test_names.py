@@ -1,4 +1,4 @@
-"""The table of names: it grows as names come, and is read by whoever comes after a kill."""
+"""The table of names: it grows with new names, and is read by a new flusher after a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tdcore rm removes what tdcore wrote and nothing else, follows no link, and not while somebody writes."""
+"""tdcore rm removes only files of tdcore, follows no link, and refuses while a process writes."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ def test_parts_of_a_segment_live_as_long_as_they_are_held() -> None:
     ring.close()
     gc.collect()
     assert [bytes(part) for part in parts] == expected
-    assert len(parts) > 2  # the large records lie in the ring
+    assert len(parts) > 2  # the large records are in the ring
 
 
 # ---- the two ends

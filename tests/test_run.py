@@ -46,7 +46,7 @@ def python(*arguments: object, cwd: Path) -> Ended:
 
 
 def ranks(script: Path, cwd: Path) -> str:
-    """What two ranks print that nobody but this test has started."""
+    """Output of two ranks that this test has started."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     places = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}

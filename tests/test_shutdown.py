@@ -129,7 +129,7 @@ def test_ctrl_c_in_the_terminal_does_not_reach_the_flusher(tmp_path: Path) -> No
     trainer = Trainer(tmp_path, steps=10_000, pause=0.002)
     try:
         trainer.wait_for_steps(10)
-        os.killpg(trainer.process.pid, signal.SIGINT)  # what a terminal does: the whole group
+        os.killpg(trainer.process.pid, signal.SIGINT)  # as a terminal: the whole group
         assert trainer.wait() == -signal.SIGINT, trainer.output
         check_run(trainer.out, trainer.captured())
         assert end_of(trainer.out)["clean"] is True

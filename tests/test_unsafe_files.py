@@ -1,4 +1,4 @@
-"""Links, FIFOs, devices and huge files below a run: refused at once, whoever reads, judges or writes.
+"""Links, FIFOs, devices and huge files below a run: refused immediately by readers, rules and writers.
 
 A hang fails by the time limit of each test.
 """

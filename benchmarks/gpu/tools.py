@@ -1,9 +1,9 @@
-"""The tools that are measured on a GPU: tdcore, and what one writes by hand.
+"""The tools that are measured on a GPU: tdcore, and hand-written hooks.
 
-By hand, saved tensors are collected by hooks that clone activations, and go to the host one after another;
-nothing is written anywhere. `cpu` waits for each; `non_blocking` enqueues all into memory that is not pinned
-beforehand, as `tensor.to("cpu", non_blocking=True)` gives it, and waits once at the end of the step, since
-nobody may read them before.
+Hand-written hooks clone activations and copy them to the host one after another; nothing is written to a
+disk. `cpu` waits for each copy. `non_blocking` enqueues all copies into memory that is not pinned before, the
+result of `tensor.to("cpu", non_blocking=True)`, and waits once at the end of the step, before the values may
+be read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from torch import nn
 import tdcore as td
 from benchmarks.gpu.plan import INCLUDED, Cell
 from benchmarks.slowdown.tools.base import Collecting, Job, Tool
-from tdcore import _core
 from tdcore.hooks.pytorch import Hook
 
 _PATIENCE_SECONDS = 60.0
@@ -47,7 +46,9 @@ class Tdcore(Tool):
             ring=config,
         )
         if setting.simulated:
-            _core.simulate_device(self._hook._ring, host_tensors=True)
+            from tests import _sim
+
+            _sim.simulate_device(self._hook._ring, host_tensors=True)
         self._hook.register_module(job.model)
         self._hook.register_loss(job.criterion)
 

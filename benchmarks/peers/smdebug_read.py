@@ -4,8 +4,8 @@ smdebug_read.py write FOLDER TENSORS ELEMENTS STEPS SECONDS     at most so many 
 smdebug_read.py read FOLDER NAME
 
 Values as in benchmarks/read.py: TENSORS arrays of ELEMENTS float32 at each step, all saved. Trainings do the
-same through hooks on modules; the hook is called directly here, which costs it less. Judging is what its
-rule VanishingGradient does: the mean of |g| of every gradient at every step, against a threshold. Results as
+same through hooks on modules; the hook is called directly here, which costs it less. A run is judged like its
+rule VanishingGradient: the mean of |g| of every gradient at every step, against a threshold. Results as
 JSON behind RESULT.
 """
 

@@ -1,8 +1,8 @@
 """Question "loop": iterations of a training loop that holds the GIL most of the time, while data is uploaded.
 
 An iteration is about 1 ms of small operations of torch and NumPy, and Python around them. Between iterations
-a tensor of 4 MB is handed over whenever that is due; the time that takes is told by itself ("handing over"),
-so that the iterations show what uploading does to a loop that goes on meanwhile.
+a tensor of 4 MB is passed on whenever that is due; the time for that is reported separately ("handing over"),
+so that the iterations show the effect of uploads on a loop that continues meanwhile.
 """
 
 from __future__ import annotations

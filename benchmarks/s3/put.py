@@ -1,10 +1,10 @@
 """Question "put": CPU seconds per GB and MB/s of everything that one client process does.
 
-Start-up (from the birth of the process until the first small object is acknowledged) is told by itself and
-counts for nothing else. tdcore: 4 MB tensors are captured as fast as the ring takes them, and the clock stops
-when the session is closed: copy, statistics, checksums, index and end are in. What a session's end takes that
-has saved next to nothing is measured by itself (ALONE), and the report takes it off. The peers put objects of
-the same size out of memory, and nothing else.
+Start-up (from the birth of the process until the first small object is acknowledged) is reported separately
+and not counted otherwise. tdcore: 4 MB tensors are captured as fast as the ring takes them, and the clock
+stops when the session is closed: copy, statistics, checksums, index and end are in. What a session's end
+takes that has saved next to nothing is measured by itself (ALONE), and the report takes it off. The peers put
+objects of the same size out of memory, and nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OURS = {  # engine, and the share of the ring above which it spills (None: its d
     "tdcore, obstore, alone": ("obstore", 1.0),
     "tdcore, aiobotocore, alone": ("aiobotocore", 1.0),
 }
-ALONE = {  # whose start and end each of ours has
+ALONE = {  # the run whose start and end each run of tdcore has
     "tdcore, obstore": "tdcore, obstore, alone",
     "tdcore, aiobotocore": "tdcore, aiobotocore, alone",
     "tdcore, obstore, spilling": "tdcore, obstore, alone",

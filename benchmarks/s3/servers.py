@@ -1,7 +1,7 @@
-"""S3 servers for measurements: they stand for another machine, so they are to take little from this one.
+"""S3 servers for measurements: they represent another machine, so they must use little of this one.
 
-A server is held on the last core, its objects lie in memory where there is room, and with `idle` it runs only
-while nobody else wants that core. Needs the servers of tests/s3.
+A server runs on the last core, its objects are in memory if there is room, and with `idle` it runs only while
+that core is idle. Needs the servers of tests/s3.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Cell:
 class Block:
     """Steps [start, end) of a worker's training, after lead_in steps that do not count.
 
-    saved: those that the tool saves. A processor that has slept is slow at first: that is what leads are for.
+    saved: those that the tool saves. Leads are needed because a processor that has slept is slow at first.
     """
 
     start: int

@@ -220,7 +220,7 @@ def measure(chosen: argparse.Namespace, console: Console) -> Measurements:
 def cost_model(found: Measurements) -> CostModel | None:
     """Fitted to the time inside the hook in tdcore's cells at interval 2; None when there are too few.
 
-    That is what its own clock says: differences of whole steps are too noisy.
+    It is measured by its own clock, because differences of whole steps are too noisy.
     """
     rows = []
     for (_, tool, collection, interval, _), one in found.summaries().items():

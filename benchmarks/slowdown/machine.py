@@ -1,8 +1,8 @@
-"""What the kernel knows of a process, its descendants and everybody else: CPU time, memory, load.
+"""CPU time, memory and load of a process, its descendants and all other processes, from the kernel.
 
-Linux, by /proc; standard library only. Times are seconds, sizes bytes. Kernel threads count as nobody: they
-carry out writes that processes asked for. So does what leave_out() names: a server of this benchmark, which
-stands for another machine.
+Linux, by /proc; standard library only. Times are seconds, sizes bytes. Kernel threads are not counted,
+because they execute writes of processes. Neither are the processes of leave_out(): a server of this
+benchmark, which represents another machine.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 //
 // Layouts and codes only, as published by the DLPack project (dmlc/dlpack) and as exported by
 // PyTorch 2.13 under Tensor.__dlpack_c_exchange_api__. Nothing here owns or frees anything.
-// The major version is the ABI: another major than kMajorVersion means "do not look inside".
+// The major version is the ABI: with another major version than kMajorVersion nothing inside may be read.
 // Threads: plain data.
 #pragma once
 
@@ -21,8 +21,8 @@ inline constexpr const char* kVersionedUsed = "used_dltensor_versioned";
 inline constexpr const char* kLegacyCapsule = "dltensor";
 inline constexpr const char* kLegacyUsed = "used_dltensor";
 
-// Device types whose memory the host may read at once, and the one that a device of ours reads. Everything
-// else is refused, also managed memory: a kernel that still runs may be writing it.
+// Device types whose memory the host may read immediately, and the type that tdcore's devices read. All other
+// types are refused, also managed memory, because a running kernel may be writing it.
 enum DeviceType : std::int32_t {
   kHost = 1,
   kCuda = 2,

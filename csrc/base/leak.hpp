@@ -16,7 +16,7 @@ void leak_on_purpose(T&& what) noexcept {
     alignas(T) unsigned char bytes[sizeof(T)];
     Kept* next;
   };
-  static std::atomic<Kept*> newest{nullptr};  // nobody reads the list: relaxed
+  static std::atomic<Kept*> newest{nullptr};  // relaxed, because the list is never read
   Kept* const kept = new (std::nothrow) Kept;
   if (kept == nullptr) {
     alignas(T) unsigned char bytes[sizeof(T)];

@@ -1,5 +1,5 @@
-// signal_free_thread.hpp: threads of the core: they take no signals, those are for the application's threads.
-// Threads: start_signal_free_thread() from any thread.
+// signal_free_thread.hpp: threads of the core. They receive no signals, which are for the application's
+// threads. Threads: start_signal_free_thread() from any thread.
 #pragma once
 
 #include <pthread.h>
@@ -11,7 +11,7 @@
 
 namespace tdcore {
 
-/// nullptr when no thread can be started.
+/// nullptr if no thread can be started.
 template <typename Work>
 std::unique_ptr<std::thread> start_signal_free_thread(Work&& work) noexcept {
   sigset_t all;

@@ -1,5 +1,5 @@
-// tensor_view.hpp: a tensor as the core sees it: bytes, element type, shape, strides, place. Owns nothing.
-// Threads: plain data; whoever made it keeps the memory and the shape alive for as long as it is used.
+// tensor_view.hpp: a tensor in the core: bytes, element type, shape, strides, device. Owns nothing.
+// Threads: plain data; the creator of a view keeps the memory and the shape alive while the view is used.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tdcore {
 
-/// TensorView::device of what the host may read at once.
+/// TensorView::device of memory that the host may read immediately.
 inline constexpr std::int16_t kHostMemory = -1;
 
 struct TensorView {

@@ -1,5 +1,5 @@
-// tiles.hpp: how the kernels of a device cut a tensor. Whoever plans a batch for a device counts tiles as
-// well. Plain code without host-only headers: the same lines compile for a device. Threads: constants.
+// tiles.hpp: how the kernels of a device split a tensor into tiles. The plan of a batch for a device counts
+// tiles too. Plain code without host-only headers, so that it compiles for a device. Threads: constants.
 #pragma once
 
 #include "base/fixed_types.hpp"

@@ -1,4 +1,4 @@
-// The extension module tdcore._core. Each part binds itself; this file says which parts there are.
+// The extension module tdcore._core. Each part binds itself; this file has the list of the parts.
 // The module relies on the GIL (its look-up tables are guarded by it), so it does not declare
 // mod_gil_not_used.
 #include <pybind11/pybind11.h>

@@ -69,12 +69,12 @@ inline bool wait_without_gil(Ring& ring, std::uint64_t bytes, void* scratch) {
   return room;
 }
 
-/// Passes on what lies on devices (bindings/device.cpp), and captures what is left in host memory with
-/// `capture_host`. For calls with requests on a device only.
+/// Passes tensors on devices on (bindings/device.cpp), and captures the tensors in host memory with
+/// `capture_host`. Only for calls with requests on a device.
 CaptureResult capture_with_devices(Ring& ring, DeviceSet& devices, ThreadScratch& scratch,
                                    const StepContext& step_context);
 
-/// Captures requests in host memory of `bytes` altogether; gives the GIL away where that lasts.
+/// Captures requests in host memory with `bytes` in all; releases the GIL if this takes long.
 CaptureResult capture_in_host_memory(Ring& ring, ThreadScratch& scratch,
                                      std::span<const CaptureRequest> requests,
                                      const StepContext& step_context, std::uint64_t bytes);

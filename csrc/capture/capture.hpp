@@ -6,9 +6,9 @@
 // described (statistics alone) are never split. Strided input is gathered on the way, without a copy of the
 // whole.
 //
-// A tensor that is not kept as asked is counted once, in the ring, with a reason:
-//   skipped (reason in the request, or found here) -> a row that says so, and the count
-//   ring full -> no row; the parts after a lost part are given up with it
+// A tensor that is not stored as requested is counted once, in the ring, with a reason:
+//   skipped (reason in the request, or found here) -> a row with the reason, and the count
+//   ring full -> no row; the parts after a lost part are dropped too
 //   ring full under policy degrade -> a row with statistics, reason kDegraded, and the count
 //   no name (kNoName, kUnfitName) -> no row
 // Threads: any number may call capture() on one ring. It waits only in `waiter`, and never while it holds a
@@ -25,9 +25,9 @@
 
 namespace tdcore {
 
-/// The id of a tensor whose name found no room in the table of names.
+/// The id of a tensor whose name did not fit into the table of names.
 inline constexpr std::uint32_t kNoName = 0xFFFFFFFF;       // the table of names is full
-inline constexpr std::uint32_t kUnfitName = kUnfitNameId;  // no reader would take the name (names.hpp)
+inline constexpr std::uint32_t kUnfitName = kUnfitNameId;  // readers refuse the name (names.hpp)
 constexpr bool has_name(std::uint32_t name) noexcept { return name < kUnfitName; }
 
 /// One tensor of a capture call.

@@ -1,6 +1,6 @@
-// capture_plan.hpp: what a capture call makes of its requests, wherever the tensors lie: batches, parts,
-// rows, drops. What fills a record with values, the CPU (capture.cpp) or a device (device_capture.cpp),
-// derives from CapturePlan. capture.hpp says what a tensor is counted as when it is not kept.
+// capture_plan.hpp: the plan of a capture call for host and device tensors: batches, parts, rows, drops.
+// The classes that fill records with values, for the CPU (capture.cpp) and a device (device_capture.cpp),
+// derive from CapturePlan. capture.hpp has the counters of tensors that are not stored.
 //
 // Threads: one plan per call. It waits only in the waiter, and never while it holds a reservation.
 #pragma once
@@ -60,8 +60,8 @@ struct BatchLimits {
   std::uint64_t record_bytes;
   std::uint64_t guard_bytes = 0;
   std::uint64_t entries = std::numeric_limits<std::uint64_t>::max();
-  // Tiles (base/tiles.hpp) that are read: a tensor with more goes in parts, also when only its statistics
-  // are asked for. Batches with this limit are prepared.
+  // Tiles (base/tiles.hpp) that are read: a tensor with more is split into parts, also if only its statistics
+  // are requested. Batches with this limit are prepared.
   std::uint64_t tiles = std::numeric_limits<std::uint64_t>::max();  // without it, none of entries either
 };
 
@@ -69,7 +69,7 @@ class CapturePlan {
  public:
   /// Plans all requests and makes their records.
   CaptureResult run(std::span<const CaptureRequest> requests);
-  /// A row for each that says why it was not captured.
+  /// A row for each uncaptured tensor, with the reason.
   CaptureResult skip_all(std::span<const CaptureRequest> requests, DropReason reason);
 
  protected:
@@ -89,9 +89,9 @@ class CapturePlan {
   }
   ~CapturePlan() = default;
 
-  /// What cannot be taken now is degraded or dropped, before room is asked for. May leave no items.
+  /// Degrades or drops tensors that cannot be captured now, before room is requested. May leave no items.
   virtual void prepare() noexcept {}
-  /// Makes and commits the record of items(), or gives it up.
+  /// Makes and commits the record of items(), or drops it.
   virtual void make(const Reservation& room, const BatchSize& size) noexcept = 0;
 
   std::vector<PlannedTensor>& items() noexcept { return items_; }
@@ -100,14 +100,14 @@ class CapturePlan {
 
   /// Header and entries without values; counts what is kept.
   Entry* write_rows(std::byte* record, const BatchSize& size, std::uint64_t guard) noexcept;
-  /// What write_rows() counted as kept is not, after all.
+  /// Corrects the counts of write_rows(): these tensors are not kept.
   void uncount() noexcept;
-  /// Takes the payloads out of the batch: statistics are kept, and rows say so.
+  /// Removes the payloads from the batch: statistics are kept, and the rows have the reason.
   void degrade() noexcept;
-  /// Counts the tensors of the batch that were not yet, as not kept.
+  /// Counts the tensors of the batch that were not counted yet as not kept.
   void drop(DropReason reason) noexcept;
-  /// Takes those items out of the batch that `which` names: a whole tensor leaves a row that says so, a part
-  /// takes the parts that follow with it.
+  /// Removes the items that `which` names from the batch: for a whole tensor a row with the reason remains,
+  /// for a part the parts after it are removed too.
   template <typename Which>
   void drop_some(DropReason reason, Which&& which) noexcept;
 

@@ -1,9 +1,9 @@
-// capture_values.hpp: the values of a planned batch into its record: copied, reduced, or both in one pass.
+// capture_values.hpp: copies or reduces the values of a planned batch into its record, or both in one pass.
 //
 // Large batches are shared with the ring's helper threads (RingConfig::threads): whole tensors, and large
 // tensors by chunks of kChunkElements, whose statistics are merged in order. The results are those of one
-// thread, bit for bit. Threads: any number may call; each brings a record of its own. Allocates only while
-// its per-thread list of units grows to its working size.
+// thread, bit for bit. Threads: any number may call, each with its own record. Allocates only while its
+// per-thread list of units grows to its working size.
 #pragma once
 
 #include <cstddef>

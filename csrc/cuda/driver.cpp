@@ -1,4 +1,4 @@
-// libcuda.so.1: found, asked for its entry points, judged.
+// libcuda.so.1: loads it, finds its entry points, and checks its version.
 #include "cuda/driver.hpp"
 
 #include <dlfcn.h>
@@ -47,7 +47,7 @@ std::unique_ptr<const Driver> open_driver(const char* path, std::string& reason)
   }
   auto driver = std::make_unique<Driver>();
   driver->path = path_of(library, path);
-  // The version first: an old driver lacks entry points, and its age is what there is to say.
+  // The version first: an old driver lacks entry points, and the error must mention its version.
   if (take(library, "cuDriverGetVersion", driver->driver_get_version)) {
     (void)driver->driver_get_version(&driver->version);
   }

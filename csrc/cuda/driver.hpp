@@ -2,10 +2,10 @@
 //
 // Nothing links against CUDA and no CUDA header is needed: the declarations below are the part of the
 // driver's binary interface (12.0, driver 525) that is used, and each entry point is taken by the name of its
-// version. A driver that is missing, too old or incomplete is a sentence, never a crash. Loading the library
-// starts nothing: CUDA begins with initialize(), which must not be called before a tensor on a device has
-// been met (a process that forks after it has children in which CUDA is broken). Threads: any; the table
-// never changes once it is there, and the library is never closed.
+// version. If the driver is missing, too old or incomplete, the result is an error text and never a crash.
+// Loading the library starts nothing: CUDA starts with initialize(), which must not be called before the
+// first tensor on a device (CUDA is broken in children that are forked after it). Threads: any; the table
+// never changes after it was made, and the library is never closed.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ using Event = struct EventTag*;
 using Module = struct ModuleTag*;
 using Function = struct FunctionTag*;
 
-// Results that are told apart; numbers as in cuda.h.
+// Results that are distinguished; numbers as in cuda.h.
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kDeinitialized = 4;
 inline constexpr Result kNoDevice = 100;

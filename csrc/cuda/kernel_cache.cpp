@@ -62,7 +62,7 @@ bool write_all(int descriptor, const char* from, std::size_t bytes) {
   return true;
 }
 
-/// The whole file, when it is a plain one of ours that nobody else may write: it will run in the training.
+/// Reads the file if it is a regular file of this user that no other user may write: it runs in the training.
 bool read_own(const std::string& path, std::string& bytes) {
   const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat found{};

@@ -1,8 +1,8 @@
 // kernel_cache.hpp: compiled kernels on disk, so that NVRTC works once per machine and not once per run.
 //
-// One file per key, written beside and renamed, checked when it is read: many processes may write the same
-// one at once, and a file that is damaged, foreign or of something else is as good as none. Nothing here
-// fails: without a folder that can be written kernels are compiled each time.
+// One file per key. A file is written under another name and renamed, and checked when it is read. Many
+// processes may write the same file at the same time, and a damaged or foreign file is ignored. Nothing here
+// fails: without a writable folder the kernels are compiled each time.
 // Threads: any.
 #pragma once
 
@@ -20,7 +20,7 @@ class KernelCache {
   /// folder: made when something is stored; empty: nothing is kept.
   explicit KernelCache(std::string folder) : folder_(std::move(folder)) {}
 
-  /// key: what tells this image from all others, any text.
+  /// key: any text that identifies this image.
   bool load(const std::string& key, std::string& image) const;
   void store(const std::string& key, std::string_view image) const;
 
@@ -30,7 +30,7 @@ class KernelCache {
   std::string folder_;
 };
 
-/// 16 hex digits of a text (FNV-1a, 64 bits): names files and tells sources apart, guards against nobody.
+/// 16 hex digits of a text (FNV-1a, 64 bits), to name files and distinguish sources; no protection.
 std::string hash_text(std::string_view text);
 
 }  // namespace tdcore::cuda

@@ -92,7 +92,8 @@ bool load_nvrtc(const Driver& driver, int architecture, std::uint32_t multiproce
     found = true;
     if (load_compiled(driver, *nvrtc, architecture, multiprocessors, cache, kernels, reason)) return true;
   }
-  // One that is newer than the driver may make what the driver does not take: then its own major is advised.
+  // An NVRTC newer than the driver may produce code that the driver rejects: then the driver's major is
+  // advised.
   add_reason(reason, std::string(found ? "no NVRTC that was found serves" : "no NVRTC was found") +
                          "; pip install \"tdcore-capture[" + (driver.version < 13000 ? "cuda12" : "cuda") +
                          "]\"");

@@ -35,8 +35,7 @@ struct Kernels {
   LoadedKernel commit;
 };
 
-/// architecture: 90 for compute capability 9.0. reason: what was wrong, also with a way that another made
-/// good.
+/// architecture: 90 for compute capability 9.0. reason: the failures, also if another way has worked.
 Kernels load_kernels(const Driver& driver, int architecture, std::uint32_t multiprocessors,
                      const KernelOptions& options, std::string& reason);
 

@@ -23,8 +23,8 @@ struct CompileTarget {
 /// an older member of its family, or the newest PTX that it can run.
 CompileTarget choose_target(int architecture, std::span<const int> known) noexcept;
 
-/// Paths and names to try, best first: one that the process has loaded already (it fits the framework and so
-/// the driver), what lies in the packages under `folders`, then the machine's own.
+/// Paths and names to try, best first: a library that the process has loaded already (it fits the framework
+/// and so the driver), libraries in the packages under `folders`, then the machine's own.
 std::vector<std::string> nvrtc_paths(const std::vector<std::string>& folders);
 
 class Nvrtc {

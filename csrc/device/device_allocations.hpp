@@ -43,7 +43,7 @@ class FifoSpace {
     return extent.end > size_ ? extent.end - size_ : 0;
   }
   std::uint64_t at(const Extent& extent) const noexcept { return extent.begin % size_; }
-  /// Whether the two lie on the same bytes in part, on whichever lap. An empty one lies nowhere.
+  /// Whether two extents share bytes, on any lap. An empty extent has no bytes.
   bool share_memory(const Extent& left, const Extent& right) const noexcept {
     const std::uint64_t left_bytes = left.end - left.begin;
     const std::uint64_t right_bytes = right.end - right.begin;
@@ -66,7 +66,7 @@ struct InFlightRecord {
   DeviceCommit commit;  // word null: none
   std::uint64_t tensors = 0;
   std::uint64_t bytes = 0;
-  bool by_host = false;  // to be committed by whoever sees the event
+  bool by_host = false;  // the host commits it when it has seen the event
 };
 
 struct Allocation {

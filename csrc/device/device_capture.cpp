@@ -72,7 +72,8 @@ bool DevicePlan::fit() noexcept {
   }
 }
 
-/// Before room in the ring is asked for, so that it is not taken for payloads that find none in the arena.
+/// Called before room in the ring is requested, so that no room is taken for payloads without room in the
+/// arena.
 void DevicePlan::prepare() noexcept {
   if (records().policy() == FullPolicy::kBlock && engine_.on()) return;  // there the stream waits, if need be
   const std::scoped_lock lock(engine_.mutex());

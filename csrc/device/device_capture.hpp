@@ -9,8 +9,8 @@
 //   the stream is being captured into a graph -> kGraphCapture, no row
 //   the arena is full, policy drop -> kArenaFull, a row that says so; degrade -> kDegraded with statistics;
 //     block -> the training's stream (not the host) waits until there is room, or chunks follow each other
-//   more under way than there are tables or events for -> kArenaFull, whatever the policy: for those the host
-//     would have to wait
+//   more in progress than there are tables or events -> kArenaFull under every policy, because the host would
+//     have to wait
 //   the device has failed -> kDeviceError, and a row in the main ring that says so for what comes later
 // A tensor of more tiles than the scratch has partial results for goes in parts, too, also without payload.
 // Threads: any number may call capture(); a mutex is held while one enqueues (microseconds, no waiting).
@@ -33,10 +33,10 @@ struct DeviceCaptureConfig {
                                 << 20;  // of device memory, for launch tables and partial results
   std::uint64_t table_bytes = std::uint64_t{8} << 20;  // of pinned memory, for launch tables to upload
   std::uint32_t max_items = 8192;                      // of one launch
-  std::uint32_t in_flight = 1024;                      // launches that may be under way
+  std::uint32_t in_flight = 1024;                      // maximum number of launches in progress
 };
 
-/// What doctor and the run's end say of a device.
+/// State of a device, for doctor and the end of a run.
 struct DeviceReport {
   DeviceInfo info;
   CommitMode commit_mode = CommitMode::kPoll;  // in use
@@ -58,8 +58,8 @@ class DeviceCapture {
   DeviceCapture(const DeviceCapture&) = delete;
   DeviceCapture& operator=(const DeviceCapture&) = delete;
 
-  /// As capture() of capture.hpp, for requests whose `tensor.data` lies on the device. stream: the one that
-  /// the training works on.
+  /// Like capture() of capture.hpp, for requests whose `tensor.data` is on the device. stream: the stream of
+  /// the training.
   CaptureResult capture(std::span<const CaptureRequest> requests, const StepContext& step_context,
                         StreamHandle stream, RoomWaiter waiter = {wait_plainly, nullptr});
 

@@ -3,10 +3,10 @@
 // Three memories: the arena for payloads, freed when they have arrived in the ring; scratch for launch tables
 // and partial statistics, freed when the kernels have run, together with the pinned memory that the tables
 // are uploaded from. A record in flight belongs to the allocation whose event follows its commit.
-// Errors: the first one turns the device off for good. Records that will never be committed are given up (the
-// consumer skips them) and counted as kDeviceError; nothing writes into the lane any more, so that what the
-// device may still write there harms nobody.
-// Threads: what says "locked" with the mutex held; the rest from any thread. kPoll has a thread of its own.
+// Errors: the first error turns the device off permanently. Records that will never be committed are dropped
+// (the consumer skips them) and counted as kDeviceError. No new records are made in the lane, so late writes
+// of the device are harmless. Threads: functions marked "locked" with the mutex held, all others from any
+// thread. kPoll has its own thread.
 #pragma once
 
 #include <atomic>
@@ -103,7 +103,7 @@ class DeviceEngine {
   DeviceInfo info_;
   std::string error_;
   bool closed_ = false;
-  bool lost_track_ = false;  // something was enqueued that no event stands behind
+  bool lost_track_ = false;  // something was enqueued without an event after it
   CommitMode commit_mode_ = CommitMode::kPoll;
   std::uint64_t early_seen_ = 0;
   std::uint64_t guards_ = 0;

@@ -90,7 +90,7 @@ void DeviceEngine::end_record(InFlightRecord& record) noexcept {
   --in_flight_;
 }
 
-/// Of a record that nobody will commit: the consumer skips it. False when it was committed all the same.
+/// Marks a record that will never be committed, so that the consumer skips it. False if it was committed.
 bool DeviceEngine::lose(InFlightRecord& record) noexcept {
   if (record.commit.word == nullptr) return false;
   const bool lost = record.by_host || !is_committed(record.commit);
@@ -132,9 +132,9 @@ void DeviceEngine::pop_done() noexcept {
   }
 }
 
-/// Takes note of all that has ended. A marker's event stands behind all that was before it: copies, which end
-/// in their order, and launches. So whoever asks for launches after the copies finds done what the marker
-/// waits for, and may then commit the oldest first.
+/// Processes all work that has ended. A marker's event is after all earlier work: copies, which end in their
+/// order, and launches. So if the launches are checked after the copies, the work before a marker is found to
+/// be done, and the oldest record may be committed first.
 void DeviceEngine::settle() noexcept {
   if (device_ == nullptr) return;
   for (std::size_t i = 0; i < payload_allocations_.size() && look(payload_allocations_[i]); ++i) {

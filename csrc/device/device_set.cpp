@@ -234,7 +234,7 @@ std::vector<NumberedReport> DeviceSet::reports() const {
 
 void DeviceSet::close() noexcept {
   if (!guard_->here()) return;
-  const std::lock_guard lock(mutex_);  // whoever comes second waits, too; so does a device that is set up
+  const std::lock_guard lock(mutex_);  // a second caller waits, and so does the set-up of a device
   if (closed_.exchange(true, std::memory_order_relaxed)) return;
   for (const LaneSlot& slot : lane_slots()) {
     if (slot.capture != nullptr) slot.capture->close();

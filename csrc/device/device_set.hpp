@@ -1,4 +1,5 @@
-// device_set.hpp: the devices of one ring: which lane serves which, and the way of a capture's tensors there.
+// device_set.hpp: the devices of one ring: the lane of each device, and the path of a capture's tensors to
+// it.
 //
 // A device gets a lane at its first use, in the order in which they come; where there are more devices than
 // lanes the late ones are not served (kUnsupportedDevice). One that cannot be used keeps its lane and says
@@ -76,7 +77,7 @@ class DeviceSet {
 
   /// What opens a device in place of the constructor's factory. False when the device was used already.
   bool set_factory(int device, DeviceFactory factory);
-  /// From now on tensors in host memory are captured as if they lay on that device (tests).
+  /// From now on tensors in host memory are captured like tensors on that device (tests).
   void redirect_host(int device) noexcept;
   bool redirects_host() const noexcept { return redirect_.load(std::memory_order_relaxed) >= 0; }
   /// The device that captures a tensor; kHostMemory when none does.
@@ -89,7 +90,7 @@ class DeviceSet {
   bool prepare(int device, StreamHandle stream = 0) noexcept;
   /// Whether prepare() would set the device up.
   bool is_new(int device) const noexcept;
-  /// Why devices that were asked for are not used: one line each; empty when all are.
+  /// Why requested devices are not used: one line each; empty if all are used.
   std::string refusals() const;
 
   /// Sorts a call's requests. Those on a device that is not served are in `host` then, as skipped.

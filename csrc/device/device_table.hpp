@@ -2,7 +2,7 @@
 //
 // One upload carries it all: items to pack, items to reduce, layouts, the guard, counters that begin at zero;
 // behind it in device memory lie the partial results. The guard goes to both ends of the payload as two more
-// items to pack, so that it takes the way of the payload.
+// items to pack, so that it takes the path of the payload.
 // Threads: pure functions.
 #pragma once
 

@@ -5,7 +5,7 @@
 // kTileElements elements (the last one shorter), whatever the grid: results do not depend on how many blocks
 // there are, nor on which block takes which tile. Blocks take tiles b, b + grid, b + 2 * grid, ...
 // Results of tiles are merged in groups of kGroupTiles, the groups' then with each other.
-// The table (items and layouts) lies in device memory while the launch runs; `stats` and `commit_word` are
+// The table (items and layouts) is in device memory while the launch runs; `stats` and `commit_word` are
 // device addresses of pinned host memory (the ring), everything else is device memory.
 // Threads: plain data; the launcher fills it, the device reads it.
 #pragma once
@@ -21,8 +21,8 @@ inline constexpr std::uint32_t kThreads = 256;  // of a block
 inline constexpr std::uint32_t kMaxLayoutDims = 16;
 inline constexpr std::uint32_t kContiguous = 0xFFFFFFFF;  // of Item::layout
 
-/// How an item lies in memory when it is not contiguous: dimensions of extent 1 left out, neighbours that
-/// follow each other in memory joined. Strides in elements, of any sign, 0 included.
+/// Memory layout of an item that is not contiguous, without dimensions of extent 1, and with joined
+/// neighbours that follow each other in memory. Strides in elements, of any sign, 0 included.
 struct ItemLayout {
   std::uint32_t ndim;
   std::uint32_t unused;

@@ -7,12 +7,12 @@
 // The file is sparse: `names` and `data` have room for far more than most runs need. Their memory is taken as
 // names come and as the ring grows (ring_memory.hpp, ring.hpp).
 //
-// A trainer with accelerators has a ring of its own for each of them, a *lane*, in a memfd of its own of the
-// same form. `order` is empty but in the main ring of such a trainer; lane_order.hpp says what is in it. Both
-// processes map it and build their view from this header; layout_hash() covers every size that matters, so a
-// reader built from other sources is refused when it attaches. Threads: each member says who writes it. Plain
-// data and address-free atomics only: no pointers, no virtuals, no locks. All-zero bytes are a valid start
-// state, and that is what a new memfd holds.
+// A trainer with accelerators has a separate ring for each of them, a *lane*, in a separate memfd of the same
+// form. `order` is empty except in the main ring of such a trainer; lane_order.hpp has its contents. Both
+// processes map it and use the layout of this header. layout_hash() covers every size that matters, so a
+// reader built from other sources is refused when it attaches. Threads: the comment of each member has its
+// writer. Plain data and address-free atomics only: no pointers, no virtuals, no locks. All-zero bytes, the
+// contents of a new memfd, are a valid start state.
 #pragma once
 
 #include <atomic>
@@ -74,7 +74,7 @@ struct Slot {
   std::atomic<std::uint64_t> commit;
   // Producer, plain, before commit; consumer, after it.
   std::uint64_t position;  // first unit of the record, modulo 2^36
-  std::uint64_t bytes;     // as asked for
+  std::uint64_t bytes;     // the requested size
   std::uint32_t kind;      // RecordKind
   std::uint32_t reserved;
   std::uint64_t offset;  // of its first byte in the data
@@ -140,7 +140,7 @@ struct ControlPage {
   std::atomic<std::uint64_t> note_heads[kMaxLanes];
   // Records whose word was there before their values, see lane_reader.hpp. Main ring only. Relaxed: a sum.
   std::atomic<std::uint64_t> early_commits;
-  // 1: a consumer has skipped records as torn; nobody may write any more. Relaxed: a guard, orders nothing.
+  // 1: a consumer has skipped records as torn; no producer may write any more. Relaxed: orders nothing.
   std::atomic<std::uint32_t> marked_dead;
 
   // Trainer, any thread, release in set_closing(); pairs with the acquire in Consumer::closing().

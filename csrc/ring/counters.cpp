@@ -51,7 +51,7 @@ void write_error_text(ErrorText& text, const std::string& message) noexcept {
   while (bytes < message.size() && bytes > 0 && (static_cast<unsigned char>(message[bytes]) & 0xc0) == 0x80)
     --bytes;  // not inside a UTF-8 character
   std::memcpy(words, message.data(), bytes);
-  // Odd while writing; "| 1" also mends the number of a consumer that was killed in here.
+  // Odd while writing; "| 1" also corrects the number of a consumer that was killed in here.
   const std::uint64_t writing = text.version.load(std::memory_order_relaxed) | 1;
   text.version.store(writing, std::memory_order_relaxed);
   // Release on each word: who reads a new word (acquire) reads the odd version, or a later one, after it.

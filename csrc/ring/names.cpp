@@ -22,7 +22,7 @@ std::uint64_t entry_bytes(const NameHeader& header) noexcept {
   return round_up(sizeof(header) + text, 8);
 }
 
-/// The entry as it lies in the table, without padding; it also is the key under which its id is found again.
+/// The entry in the form of the table, without padding; it is also the key of its id in the map.
 std::string entry_of(std::string_view name, std::uint32_t kind, std::string_view origin,
                      std::string_view shard) {
   const NameHeader header{static_cast<std::uint32_t>(name.size()), static_cast<std::uint32_t>(origin.size()),

@@ -1,17 +1,16 @@
 // names.hpp: the table of names in shared memory: (name, kind, origin, shard), append-only, id = index.
 //
-// shard: the position of the tensor in a larger one, as text that is opaque here (tdcore/format/shard.py); mostly
-// empty. Entry: u32 name_bytes | u32 origin_bytes | u32 kind | u32 shard_bytes | name | origin | shard |
-// padding to 8. control.names_published = [count:32 | bytes:32] is stored with release after an entry is
+// shard: the position of the tensor in a larger one, as text that is opaque here (tdcore/format/shard.py);
+// mostly empty. Entry: u32 name_bytes | u32 origin_bytes | u32 kind | u32 shard_bytes | name | origin | shard
+// | padding to 8. control.names_published = [count:32 | bytes:32] is stored with release after an entry is
 // complete; a reader loads it with acquire and reads only below it. So a restarted consumer reads all names
 // from 0.
 //
-// The table grows in place: the ring has room for `names_bytes` of it, and intern() takes memory for what it
-// is about to write (RingMemory::take_names). When no more can be had, a new name is left out. The last
-// kept_for_small() bytes take the names of losses, scalars, metrics and hyperparameters only: a few, without
-// which the rest of a run says little.
-// Threads: NameWriter::intern() from any thread of the trainer (a mutex, held for one look-up or append, and
-// while the table grows); read_names() from any process.
+// The table grows in place: the ring has address space for `names_bytes` of it, and intern() allocates memory
+// for the next entry (RingMemory::take_names). If there is no more memory, a new name is left out. The last
+// kept_for_small() bytes are reserved for the names of losses, scalars, metrics and hyperparameters: these
+// are few, and important to understand a run. Threads: NameWriter::intern() from any thread of the trainer (a
+// mutex, held for one look-up or append, and while the table grows); read_names() from any process.
 #pragma once
 
 #include <chrono>
@@ -46,7 +45,7 @@ constexpr std::uint64_t kept_for_small(std::uint64_t names_bytes) noexcept {
   return names_bytes / 8 < kMost ? names_bytes / 8 : kMost;
 }
 
-/// Stands for a name that no reader takes; ids are below.
+/// Id of a name that readers refuse; valid ids are smaller.
 inline constexpr std::uint32_t kUnfitNameId = 0xFFFFFFFE;
 
 class NameWriter {

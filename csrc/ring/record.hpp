@@ -1,4 +1,4 @@
-// record.hpp: what one record in the ring looks like, byte for byte.
+// record.hpp: the layout of one record in the ring, byte for byte.
 //
 // A capture call becomes one *batch* record (or several, where it would not fit):
 //
@@ -33,10 +33,10 @@ inline constexpr std::size_t kGuardBytes = 64;
 enum class RecordKind : std::uint32_t {
   kBatch = 1,     // BatchHeader and entries
   kDocument = 2,  // u32 key_bytes | key | bytes: a small file of the run, last one wins
-  kAborted = 3,   // reserved, then given up by its producer: nothing to read
+  kAborted = 3,   // reserved, then dropped by its producer: nothing to read
 };
 
-/// Why a tensor was not kept as asked. Counted once per tensor, in the ring's control page.
+/// Why a tensor was not stored as requested. Counted once per tensor, in the ring's control page.
 /// The names that users see are in drop_reason_name(); append only.
 enum class DropReason : std::uint8_t {
   kNone = 0,
@@ -54,7 +54,7 @@ enum class DropReason : std::uint8_t {
   kGraphCapture = 12,       // the device's stream was being captured into a graph
   kArenaFull = 13,          // no room in the device's arena (policy drop)
   kDeviceError = 14,        // the device refused, or cannot be used
-  kUnfitName = 15,          // its name is one that no reader takes
+  kUnfitName = 15,          // readers refuse its name
   kCount = 16,
 };
 
@@ -70,7 +70,7 @@ enum class AbsentReason : std::uint8_t {
   kCount = 7,
 };
 
-/// What a row says about its tensor.
+/// Status of the tensor of a row.
 enum class EntryStatus : std::uint8_t {
   kOk = 0,
   kAbsent = 1,   // there was no value: a parameter without gradient. `absent` has the reason. Not an error.
@@ -121,9 +121,9 @@ struct Entry {
 
 static_assert(std::is_trivially_copyable_v<BatchHeader> && sizeof(BatchHeader) == 64);
 
-/// A record that says that `step` and all before it are over; -1: that steps will be marked. time_ns:
-/// CLOCK_REALTIME; of markers that wait in several lanes the consumer takes the oldest first. May be 0 where
-/// there is one lane.
+/// A record that marks `step` and all earlier steps as complete; -1 announces that steps will be marked.
+/// time_ns: CLOCK_REALTIME; of markers that wait in several lanes the consumer takes the oldest first. May be
+/// 0 if there is one lane.
 constexpr BatchHeader marker_header(std::int64_t step, std::int64_t time_ns) noexcept {
   return {.magic = kBatchMagic,
           .entries = 0,

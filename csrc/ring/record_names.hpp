@@ -25,7 +25,8 @@ constexpr const char* absent_reason_name(AbsentReason reason) noexcept {
   return reason < AbsentReason::kCount ? kNames[static_cast<std::size_t>(reason)] : nullptr;
 }
 
-/// The safetensors name of an element type ("C128" is ours); nullptr for kUnknown and numbers out of range.
+/// The safetensors name of an element type ("C128" is tdcore's); nullptr for kUnknown and numbers out of
+/// range.
 constexpr const char* dtype_name(Dtype dtype) noexcept {
   constexpr const char* kNames[] = {nullptr, "BOOL", "U8",      "I8",      "U16", "I16",
                                     "U32",   "I32",  "U64",     "I64",     "F16", "BF16",

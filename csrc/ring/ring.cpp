@@ -352,7 +352,8 @@ std::optional<std::string> Ring::take_request() const {
 void Ring::set_closing() noexcept {
   const Pin pin(*this);
   if (!pin) return;
-  for (const std::shared_ptr<Ring>& lane : lanes_) lane->set_closing();  // before ours: it speaks for all
+  for (const std::shared_ptr<Ring>& lane : lanes_)
+    lane->set_closing();  // before the main ring, whose flag means all
   // Release: pairs with the acquire in Consumer::closing().
   memory_->control().closing.store(1, std::memory_order_release);
 }

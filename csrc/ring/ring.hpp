@@ -1,6 +1,6 @@
 // ring.hpp: the producer side of the ring: many training threads in, one consumer (consumer.hpp) out.
 //
-// Ring makes the shared memory and hands out space in it. A producer thread does
+// Ring creates the shared memory and reserves space in it. A producer thread calls
 //
 //     Reservation room = ring.try_reserve(RecordKind::kBatch, bytes, kTensorAlignBytes);
 //     if (room) { ...fill room.data... ; ring.commit(room); }
@@ -10,21 +10,22 @@
 // try_reserve() makes the ring larger (a mutex, and the kernel takes memory: about 0.3 s per GiB).
 // After construction nothing allocates or throws, except intern() and growth (which swallow lack of memory)
 // and stop_request()/take_request()/progress() (which return text).
-// Fork: in a forked child every entry point does nothing and returns "no"; destructors leave the
-// parent's memory alone (ring_memory.hpp says how the child is told apart).
+// Fork: in a forked child every entry point does nothing and returns false; destructors do not touch the
+// parent's memory (ring_memory.hpp has the detection of a child).
 // Between try_reserve() and commit()/abort() a producer runs no Python, allocates nothing and throws
-// nothing: records behind it wait for it. ScopedReservation aborts on every way out.
+// nothing, because later records wait for it. ScopedReservation aborts on every exit of its scope.
 //
-// Growth. A ring may hold `data_bytes`, and begins with a small part of them (first_data_bytes). When a
-// record finds no room the ring becomes four times as large, and its memory is taken then; it never becomes
-// smaller. Where no memory is to be had the ring is full as it is, and the next try is a second later.
+// Growth. A ring may have `data_bytes`, and begins with a small part of them (first_data_bytes). When a
+// record finds no room, the ring becomes four times as large, and its memory is allocated then; it never
+// becomes smaller. If there is no memory, the ring is full at its current size, and the next try is a second
+// later.
 //
-// Lanes. A trainer with accelerators asks for one more Ring per device, made with the main one and owned by
-// it: descriptors cannot be handed to the flusher later. A lane is sparse until take_memory(): until then it
-// takes no record, and nobody touches more of it than its control page. Its records are mostly handed over to
-// the device, so the oldest may stay uncommitted for long; in a ring of its own that holds up nobody else.
-// One consumer serves all (lane_order.hpp). What is not kept is counted in the main ring, whichever lane it
-// was meant for; closing and fork hold for all.
+// Lanes. A trainer with accelerators has one more Ring per device, created with the main ring and owned by
+// it, because descriptors cannot be passed to the flusher later. A lane is sparse until take_memory(): until
+// then it accepts no record, and only its control page is touched. Its records are mostly committed by the
+// device, so the oldest may stay uncommitted for long; in a separate ring this does not delay other records.
+// One consumer reads all lanes (lane_order.hpp). Drops are counted in the main ring, for every lane; closing
+// and fork apply to all lanes.
 //
 // ---------------------------------------------------------------------------------------------
 // Why it is correct (C++20 memory model, so x86 and ARM alike)
@@ -38,13 +39,14 @@
 //    the swap is relaxed (but see 10). (A swap fooled by R's return to an old value needs 2^24 records
 //    between one thread's load and its swap.)
 // 2. No unread byte is overwritten. Before its swap the producer itself loads H (acquire) and checks that
-//    fewer than n tickets and at most cap units lie between H and its end. The consumer stores H (release)
-//    after its last read of what it gives back. The load reads that store or a later one (the consumer is
-//    H's only writer), so those reads happen before the producer's plain writes. An old H is only stricter.
+//    there are fewer than n tickets and at most cap units between H and its end. The consumer stores H
+//    (release) after its last read of the bytes that it releases. The load reads that store or a later one
+//    (the consumer is H's only writer), so those reads happen before the producer's plain writes. An old H is
+//    only stricter.
 // 3. "Full" is true. H is loaded before R. What H says, the consumer learned from commits that follow
 //    their swaps of R, so the later load of R is at least as new as H (coherence), and R - H cannot be
 //    negative. After a failed swap both are loaded again, and also when there seems to be no room but H
-//    has moved since: an old H beside a new R looks fuller than the ring is.
+//    has moved since: an old H with a new R looks fuller than the ring is.
 // 4. Publication. The producer writes slot and data plainly, then stores C(i) = t + 1 (release). The
 //    consumer loads C(i) (acquire) and reads only when it equals t + 1. The slot is never cleared: what it
 //    can hold is t + 1 or the tag of the lap before, t + 1 - n (0 on the first lap), because H passed that
@@ -56,10 +58,11 @@
 //    the copy before it did.
 // 6. Two mappings of the same pages, in one process or two, are the same memory: the words are lock-free
 //    and address-free.
-// 7. Killed producer process. Bytes survive. The consumer, told so by its caller (pidfd), reads committed
-//    slots between H and R as ever; of an uncommitted one it looks at nothing but the word, counts it as
-//    torn and goes on. By 1 a torn record overlaps no committed one. After that nothing may be written any
-//    more (control.marked_dead).
+// 7. Killed producer process. Bytes survive. The consumer, whose caller has detected it (pidfd), reads
+// committed
+//    slots between H and R as before. Of an uncommitted slot it reads only the word, counts it as torn and
+//    continues. By 1 a torn record overlaps no committed one. After that nothing may be written any more
+//    (control.marked_dead).
 // 8. Killed consumer process. The consumer writes head_ticket (full count) and then H, nothing else that
 //    matters. A new one starts at H. head_ticket may be ahead of H by less than a lap (killed between the
 //    two stores); the largest number that is not above it and agrees with H in the low 24 bits is the true
@@ -106,7 +109,7 @@ namespace tdcore {
 
 class HelperPool;
 
-/// What a capture does when the ring has no room.
+/// Behaviour of a capture if the ring has no room.
 enum class FullPolicy : std::uint32_t {
   kBlock = 0,    // wait up to block_timeout, then drop
   kDrop = 1,     // drop at once
@@ -124,12 +127,12 @@ struct RingConfig {
   std::uint32_t device_lanes = 0;  // 0 .. kMaxDeviceLanes
   std::uint64_t device_lane_bytes = std::uint64_t{256} << 20;  // data_bytes of each
   std::uint64_t device_lane_slots = 16384;                     // slots of each
-  std::uint64_t device_arena_bytes = std::uint64_t{64} << 20;  // of device memory, for whoever serves a lane
+  std::uint64_t device_arena_bytes = std::uint64_t{64} << 20;  // of device memory, for the device of a lane
 };
 
 /// Space that its holder must commit or abort, once. Empty when there was no room.
 struct Reservation {
-  std::byte* data = nullptr;  // aligned as asked, `bytes` long, never wraps
+  std::byte* data = nullptr;  // aligned as requested, `bytes` long, never wraps
   std::uint64_t bytes = 0;
   std::uint64_t ticket = 0;  // modulo 2^24; data[0 .. bytes) is the holder's until commit or abort
 
@@ -150,7 +153,7 @@ struct DeviceCommit {
 
 class Ring {
  public:
-  /// Makes the memfd, reserves its memory (an error here, not a crash later) and maps it; lanes beside it.
+  /// Creates the memfd, reserves its memory (an error here, not a crash later) and maps it; also for lanes.
   /// Throws std::invalid_argument (sizes; says the limit and the value) or std::system_error.
   explicit Ring(const RingConfig& config);
   ~Ring();
@@ -165,14 +168,14 @@ class Ring {
   void commit(const Reservation& reservation) noexcept;
 
   /// Leaves the commit to a device, which must store `value` to `word` or never touch the record again.
-  /// The reservation is used up. close() does not wait for the device: whoever launched it does. Until the
-  /// word is there the record counts as reserved: it is read only if the trainer lives to see it committed.
+  /// The reservation is used up. close() does not wait for the device; its owner does. Until the word is
+  /// stored the record counts as reserved: it is read only if the trainer lives until it is committed.
   [[nodiscard]] DeviceCommit hand_over(const Reservation& reservation) noexcept;
 
-  /// Gives the record up: the consumer skips it.
+  /// Drops the record: the consumer skips it.
   void abort(const Reservation& reservation) noexcept;
 
-  /// Policy block: waits until a record of `bytes` would fit, at most block_timeout; false = give up.
+  /// Policy block: waits until a record of `bytes` would fit, at most block_timeout; false: it timed out.
   /// Other policies: false at once. After one timeout it returns false at once until the consumer has
   /// moved, so that a dead disk costs one timeout and not one per step. Release the GIL around it.
   [[nodiscard]] bool wait_for_room(std::uint64_t bytes) noexcept;
@@ -194,8 +197,8 @@ class Ring {
   /// policy.
   [[nodiscard]] bool put_document(std::string_view key, std::string_view bytes) noexcept;
 
-  /// A record without rows, which says that `step` and all before it are over (-1: that steps will be
-  /// marked). Never waits; false when there is no room: the next one says it then.
+  /// A record without rows that marks `step` and all earlier steps as complete (-1: announces that steps will
+  /// be marked). Never waits; false if there is no room: the next marker includes this one.
   [[nodiscard]] bool mark_step_end(std::int64_t step) noexcept;
 
   /// False in a forked child and after close(). Every entry point checks it itself.
@@ -222,7 +225,7 @@ class Ring {
   Counters counters() const noexcept;               // after close(): as they were then
   Progress progress() const;                        // the consumer's side, as last reported
   std::optional<std::string> stop_request() const;  // JSON text that the consumer passed on
-  /// Whether the consumer has passed on a stop, or a request that nobody has taken: some loads.
+  /// Whether the consumer has passed on a stop, or a request that was not taken yet: some loads.
   bool was_asked() const noexcept;
   /// The request that waits, if any; each is given once, to one thread.
   std::optional<std::string> take_request() const;
@@ -236,13 +239,12 @@ class Ring {
   /// Records that the consumer found committed before their values were there. Of the main ring.
   std::uint64_t early_commits() const noexcept;
   std::uint64_t device_arena_bytes() const noexcept { return config_.device_arena_bytes; }
-  std::vector<int> fds() const;  // main first, as a flusher wants them; empty after close()
+  std::vector<int> fds() const;  // main first, in the order for a flusher; empty after close()
 
   void set_closing() noexcept;     // no record is taken any more; the consumer drains and leaves
   void start_prefault() noexcept;  // touches all pages from a thread of its own; once, errors ignored
-  /// Waits for calls in flight and unmaps; later calls do nothing. Whoever lets devices write to the lanes
-  /// closes those first (DeviceRing). If a call does not end within 5 s the
-  /// memory stays mapped.
+  /// Waits for calls in flight and unmaps; later calls do nothing. Devices that write to the lanes must be
+  /// closed first (DeviceRing). If a call does not end within 5 s the memory stays mapped.
   void close() noexcept;
 
   /// The memory, for a Consumer in the same process (thread mode, tests).

@@ -267,8 +267,8 @@ bool RingMemory::prefault_range(std::uint64_t begin, std::uint64_t end) noexcept
     if (by_kernel && ::madvise(base_ + offset, bytes, MADV_POPULATE_WRITE) == 0) continue;
     if (errno == EINVAL || errno == ENOSYS) by_kernel = false;
     for (std::uint64_t page = 0; page < bytes; page += kPageBytes) {
-      // An atomic "or 0": makes the page writable without changing a byte that a producer may be writing
-      // beside it.
+      // An atomic "or 0": makes the page writable without changing a byte that a producer may be writing on
+      // the same page.
       (void)__atomic_fetch_or(reinterpret_cast<unsigned char*>(base_ + offset + page), 0, __ATOMIC_RELAXED);
     }
   }

@@ -5,12 +5,12 @@
 // is MADV_DONTFORK. In a forked child the destructor frees nothing: the address range and the descriptor
 // numbers may belong to others by then.
 //
-// The memfd is sparse. Memory that nobody has taken must not be touched: where there is none left, the kernel
-// would end the process. create() takes the beginning of the names and of the data, and all else;
-// take_names() and take_data() take more of the two. A reader touches only what was published, which was
-// taken before. Threads: after construction all members are constant, except for names_taken_ and data_taken_
-// (see there) and the threads that prefault, which start under a mutex and which the destructor stops and
-// joins.
+// The memfd is sparse. Memory that was not allocated must not be touched: if there is none left, the kernel
+// would end the process. create() allocates the beginning of the names and of the data, and all other parts;
+// take_names() and take_data() allocate more of these two. A reader touches only published bytes, which were
+// allocated before. Threads: after construction all members are constant, except for names_taken_ and
+// data_taken_ (see there) and the threads that prefault, which start under a mutex and which the destructor
+// stops and joins.
 #pragma once
 
 #include <atomic>
@@ -36,9 +36,9 @@ constexpr std::uint64_t first_data_bytes(std::uint64_t data_bytes) noexcept {
 
 class RingMemory {
  public:
-  /// Throws std::invalid_argument (sizes) or std::system_error (says the call and the bytes asked for).
-  /// first_data: so many bytes of the data are taken now; with 0 all is only mapped, and nobody may touch
-  /// more than the control page before take().
+  /// Throws std::invalid_argument (sizes) or std::system_error (with the call and the requested bytes).
+  /// first_data: number of bytes of the data that are allocated now; with 0 everything is only mapped, and
+  /// only the control page may be touched before take().
   static std::shared_ptr<RingMemory> create(const Sizes& sizes, std::uint64_t first_data);
 
   /// Duplicates fd. Throws std::invalid_argument when it is not a ring of this build, or std::system_error.

@@ -5,8 +5,8 @@
 
 namespace tdcore {
 
-/// A call in flight. The order of the two accesses, and of the two in close(), is what keeps the mapping
-/// alive: all four are seq_cst, so either close() sees the user or the user sees closed_.
+/// A call in flight. The order of the two accesses, and of the two in close(), keeps the mapping alive: all
+/// four are seq_cst, so either close() sees the user or the user sees closed_.
 class Ring::Pin {
  public:
   explicit Pin(const Ring& ring) noexcept : ring_(ring) {

@@ -140,7 +140,7 @@ class NewFile {
 
 iovec as_iovec(const std::byte* data, std::uint64_t bytes) { return {const_cast<std::byte*>(data), bytes}; }
 
-/// Cuts pieces into pages for O_DIRECT: pages that lie on page addresses go as they are, the rest through a
+/// Splits pieces into pages for O_DIRECT: pages at page addresses are written directly, the rest through a
 /// buffer.
 class PageWriter {
  public:

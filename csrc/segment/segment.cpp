@@ -78,7 +78,7 @@ class HeaderWriter {
     close(begin, end);
   }
 
-  /// Declares what lies between the last tensor and `offset`.
+  /// Declares the gap between the last tensor and `offset`.
   void pad_to(std::uint64_t offset) {
     if (offset == end_) return;
     open("__pad__" + std::to_string(pads_++), "U8");  // no row is called so: their keys hold an '@'
@@ -154,7 +154,7 @@ class HeaderWriter {
   }
 
   std::string text_;
-  std::unordered_map<std::string, std::uint64_t> keys_;  // how often each was asked for
+  std::unordered_map<std::string, std::uint64_t> keys_;  // number of uses of each name
   std::uint64_t end_ = 0;                                // of the last tensor, from the data's start
   std::uint64_t pads_ = 0;
 };

@@ -1,7 +1,6 @@
 // segment.hpp: lays out the payloads of one drain as a safetensors file.
 //
-//     u64 header bytes | JSON, padded with spaces to a page | payloads that lie on pages in the ring | small
-//     payloads
+//     u64 header bytes | JSON, padded with spaces to a page | payloads on pages of the ring | small payloads
 //
 // Payloads of direct batches (drained_batches.hpp) are not copied: the file takes them from the ring, page
 // for page, so O_DIRECT works. The others are gathered into one owned, page-aligned buffer. safetensors

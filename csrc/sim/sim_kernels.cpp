@@ -58,7 +58,7 @@ void pack_item(SimPace& pace, const device::Launch& launch, const device::Item& 
   if (item.packed_dtype != item.dtype) return pack_narrowed(view, item);
   const std::uint64_t size = dtype_bytes(view.dtype);
   const std::uint64_t cut = item.elements / 2;
-  // The end first: whoever waits for the last byte only would be too early.
+  // The end first: code that waits only for the last byte would be too early.
   copy_strided(view, item.first_element + cut, item.elements - cut,
                static_cast<std::byte*>(item.packed) + cut * size);
   pace.pause();

@@ -1,5 +1,5 @@
 // sim_kernels.hpp: the work of the simulated device: copies, statistics, packing; slowly and in pieces, so
-// that whoever looks too early sees half of it.
+// that a reader that reads too early gets half of it.
 //
 // Statistics are those of the CPU path over a tensor's elements in C order, bit for bit. Threads: any; each
 // brings a pace of its own.

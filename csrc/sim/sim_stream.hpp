@@ -1,9 +1,9 @@
 // sim_stream.hpp: one stream of the simulated device: a queue, and a thread that works it off.
 //
-// The queue gives the host nothing but memory for one more piece of work: no store of the worker is acquired
-// by whoever enqueues, so that a host that reuses memory without having asked an event is a data race that
-// ThreadSanitizer sees. That is why this is a list of nodes and bare futexes and not a mutex and a condition.
-// Threads: push() from any thread; one worker per stream.
+// The queue only allocates memory for one more piece of work: the enqueuing thread acquires no store of the
+// worker. So if a host reuses memory without a query of an event, ThreadSanitizer detects a data race. For
+// this reason the queue is a list of nodes with futexes instead of a mutex and a condition. Threads: push()
+// from any thread; one worker per stream.
 #pragma once
 
 #include <atomic>
@@ -35,7 +35,7 @@ struct SimControl {
 struct SimEvent : std::enable_shared_from_this<SimEvent> {
   std::atomic<std::uint32_t> recorded{0};  // relaxed: ordered by the one who records and then asks or waits
   std::atomic<std::uint32_t> done{0};      // release by the stream; acquire by who asks or waits
-  std::atomic<bool> abandoned{false};      // relaxed: nobody waits any more
+  std::atomic<bool> abandoned{false};      // relaxed: no thread waits any more
 };
 
 struct SimWork {

@@ -52,7 +52,7 @@ void copy_streaming(const void* source, void* destination, std::uint64_t bytes) 
 /// Number of elements of a view; 1 for ndim 0.
 std::uint64_t element_count(const TensorView& view) noexcept;
 
-/// True when the view's elements lie in C order without gaps (strides of extents 1 do not matter).
+/// True if the view's elements are in C order without gaps (strides of extents 1 do not matter).
 bool is_contiguous(const TensorView& view) noexcept;
 
 /// Statistics of a whole view of any strides. Works for at most kMaxDims dimensions (more: empty statistics).

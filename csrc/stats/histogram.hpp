@@ -20,7 +20,7 @@ struct Pending {
   u64 zero_bytes = 0;  // how many are 0
   u64 non_finite = 0;  // and of NaN and Inf
   int low = 255, high = 0;
-  const u8* ahead = nullptr;  // up to here memory was asked for
+  const u8* ahead = nullptr;  // memory was requested up to here
 };
 
 /// counts[i] += number of bytes equal to first + i, for i < N.

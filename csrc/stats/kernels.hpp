@@ -8,9 +8,9 @@
 //
 // A block (kBlockElements) takes one pass: sums of x - K, (x - K)^2 and |x|, min, max, and one byte per
 // element with its binary exponent (as float32 has it: 0 for zero and below 2^-126, 255 for NaN and Inf),
-// from which the histogram is counted. The pivot K is 0 as long as the mean is small beside the spread, else
-// the mean of the block before; a block whose mean turns out too large for its K is summed again around its
-// own mean. Kinds of pass:
+// from which the histogram is counted. The pivot K is 0 while the mean is small compared with the spread,
+// else the mean of the block before; a block whose mean turns out too large for its K is summed again around
+// its own mean. Kinds of pass:
 // - fast: assumes finite values; NaN or Inf in a block shows in its sum of squares, then it is redone masked
 // - masked: leaves NaN and Inf out and counts them
 // - widened: masked, and all sums in float64
@@ -160,7 +160,7 @@ TDCORE_INLINE Moments moments_of(const BlockSums& sums, double pivot, double fin
   return {mean, m2 > 0 ? m2 : m2 <= 0 ? 0.0 : kInfinity};  // NaN: Inf - Inf
 }
 
-/// True when the spread is too small beside the mean to be summed around 0.
+/// True if the spread is too small compared with the mean to be summed around 0.
 template <class E>
 TDCORE_INLINE bool needs_pivot(const Moments& moments, double finite) noexcept {
   return finite * moments.mean * moments.mean > (E::kFloatSums ? kMaxShiftFloat : kMaxShift) * moments.m2;

@@ -2,7 +2,7 @@
 //
 // Mergeable: merge(stats(a), stats(b)) describes a and b together, so chunks, parts, shards, ranks
 // and steps combine. Everything below the counts is over finite values only; NaN and Inf are
-// counted beside them, so the caller can poison a mean the NumPy way (nan_count > 0) or not.
+// counted separately, so the caller can propagate NaN like NumPy (nan_count > 0) or not.
 // Results do not depend on the number of threads: the input is cut into fixed chunks that are
 // merged in order.
 // Ranges: square_sum and m2 become +Inf where squares leave the range of float64 (|x| > 1e154), and lose

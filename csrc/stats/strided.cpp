@@ -13,8 +13,8 @@ namespace tdcore {
 namespace {
 
 // On the stack of the thread that reduces; fits the second-level cache. A transpose needs it as large as
-// this: one line of the source should serve as many rows as it holds elements, and these rows lie in the
-// block together.
+// this: one line of the source should serve as many rows as it has elements, and these rows are together in
+// the block.
 constexpr std::uint64_t kBounceBytes = 256 * 1024;
 
 struct Dimension {

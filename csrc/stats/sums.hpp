@@ -180,8 +180,8 @@ struct NonFinite {
   }
 };
 
-/// What a pass does besides the usual. kWidened: sums of float32 lanes in float64. kShifted: the pivot is not
-/// 0. kMasked: NaN and Inf are left out and counted; they may occur in the values.
+/// Options of a pass. kWidened: sums of float32 lanes in float64. kShifted: the pivot is not 0. kMasked: NaN
+/// and Inf are left out and counted; they may occur in the values.
 struct FastPass {
   static constexpr bool kWidened = false, kMasked = false;
 };
@@ -192,7 +192,7 @@ struct WidenedPass {
   static constexpr bool kWidened = true, kMasked = true;
 };
 
-/// The i-th vector of a group, of which `kept` may be a masked copy, as two of float64.
+/// The i-th vector of a group as two vectors of float64. `kept` may be a masked copy of it.
 template <class V, class E, bool kMasked>
 TDCORE_INLINE void widen_pair(const u8* data, int i, typename V::F kept, typename V::D (&wide)[2]) noexcept {
   if constexpr (kMasked) {
@@ -275,7 +275,8 @@ TDCORE_NOINLINE void sum_pass(const u8* data, u64 groups, double pivot, u8* expo
     sums.pos_inf = total_count<V, E>(special.pos_inf);
     sums.neg_inf = total_count<V, E>(special.neg_inf);
     sums.non_finite = groups * V::kGroup - total_count<V, E>(special.finite);
-    sums.abs -= static_cast<double>(sums.non_finite) * (pivot < 0 ? -pivot : pivot);  // stood in for them
+    sums.abs -=
+        static_cast<double>(sums.non_finite) * (pivot < 0 ? -pivot : pivot);  // the pivot replaced them
     sums.high = finite_high(sums);
   } else {
     sums.pos_inf = sums.neg_inf = sums.non_finite = 0;

@@ -12,7 +12,7 @@
 
 namespace tdcore {
 
-/// Elements that are reduced together while they lie in the first-level cache. Results depend on it.
+/// Elements that are reduced together while they are in the first-level cache. Results depend on it.
 inline constexpr std::uint64_t kBlockElements = 2048;
 
 /// How a block must be summed: NaN and Inf masked out, and in float64 throughout (for extremes).

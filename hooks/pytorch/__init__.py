@@ -8,7 +8,8 @@
     compile/            torch.compile, torch.export, torch.jit, torch.fx
     model/              structure of a model and names of its tensors
     auto_attach.py      finds the model of a script under `tdcore run`
-    trainer_session.py  for the callbacks of Lightning and transformers
+    takeover.py         one hook per model
+    trainer_session.py  shared by the callbacks for Lightning and transformers
 
 Imports go from the top of this list to the bottom (tests/hooks/test_import_direction.py).
 With TDCORE_DISABLED=1 the names are those of hooks/inert.py, and nothing else is loaded.

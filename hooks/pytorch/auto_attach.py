@@ -1,19 +1,18 @@
-"""Finds the model, its optimizers and its losses in a training script that does not know tdcore, or that has
-a hook and registers no model with it.
+"""Finds the model, its optimizers and its losses in a script without tdcore, or without a registered model.
 
-The root is the first module that is called at the top (not inside another's forward) with gradients on, and
-whose parameters an optimizer holds; DistributedDataParallel, torch.compile and the like are looked through.
-Roots of other optimizers (a GAN has several) are looked for among all modules at that moment. A root whose
-calls are not seen (a compiled training step) is found at its optimizer's first step, so its first step is
-missed. As long as the process has no torch.optim optimizer, a module in training mode that a backward has
-reached is the root from its next call on, so its first step is missed, too. The loss is what the script calls
-backward() on: "loss_output_0", or its value before the scaling of a GradScaler.
+The root is the first module that is called outside of another module's forward, with gradients enabled, and
+whose parameters an optimizer holds. Wrappers such as DistributedDataParallel and torch.compile are unwrapped.
+Roots of other optimizers (a GAN has several) are searched among all modules at that moment. If the calls of a
+root cannot be observed (a compiled training step), it is found at its optimizer's first step, so its first
+step is missed. While the process has no torch.optim optimizer, a module in training mode that a backward has
+reached becomes the root at its next call, so its first step is missed too. The loss is the tensor on which
+the script calls backward(), before the scaling of a GradScaler. Its name is "loss_output_0".
 
-How: a `MethodProbe` replaces one method of a class and reports the object on which the method is looked up.
-The look-up then returns the method itself, so that no function of tdcore is on the stack while the method
-runs: tracebacks, warnings, signatures and compiled code stay as they are. One probe is on nn.Module.__call__
-until the root is found, and one is on Tensor.backward to the end. Threads: any. Never raises into the script;
-keeps no model, tensor or hook alive.
+A `MethodProbe` replaces one method of a class and reports the object on which the method is looked up. The
+look-up then returns the method itself, so no function of tdcore is on the stack while the method runs, and
+tracebacks, warnings, signatures and compiled code do not change. One probe is on nn.Module.__call__ until the
+root is found, and one is on Tensor.backward until the end. Threads: any. Never raises into the script; keeps
+no model, tensor or hook alive.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ from tdcore.hooks.pytorch.steps.step_hooks import ClosureWrapper
 
 __all__ = ["Attachment", "MethodProbe"]
 
-_SEARCHES = 16  # for optimizers at the first calls; then at every call whose number is a power of two
-_BACKWARDS = 16  # whose graph is searched, where the script has no optimizer
+_SEARCHES = 16  # number of first calls that search for optimizers; later each 2^n-th call searches
+_BACKWARDS = 16  # number of backwards whose graph is searched, if the script has no optimizer
 _CALL_CODE = getattr(getattr(nn.Module, "_call_impl", None), "__code__", None)
 
 
 class MethodProbe:
     """Replaces a method of a class; reports each object on which it is looked up, then returns the method.
 
-    On the class itself the method is found as if nothing stood there.
+    A look-up on the class itself returns the original method.
     """
 
     def __init__(self, owner: type, name: str, on_lookup: Callable[[Any], None]) -> None:
@@ -69,13 +68,13 @@ class MethodProbe:
         return MethodType(self._method, instance)
 
     def close(self) -> None:
-        """Puts the method back, unless another has been put there since."""
+        """Restore the method, unless it was replaced since."""
         if self._owner.__dict__.get(self._name) is self:
             setattr(self._owner, self._name, self._method)
 
 
 class FirstClosureWrapper(ClosureWrapper):
-    """Stands in for a closure as long as no training was found: the closure's forward may be the first."""
+    """Wraps a closure until a training is found, because the closure's forward may be the first forward."""
 
     def __init__(
         self, attachment: Attachment, optimizer: weakref.ref[Optimizer], closure: Callable[..., Any]
@@ -84,7 +83,7 @@ class FirstClosureWrapper(ClosureWrapper):
         self._attachment = attachment
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As the closure."""
+        """Call the closure."""
         self._attachment.inside = self._optimizer
         try:
             return super().__call__(*args, **kwargs)
@@ -93,19 +92,19 @@ class FirstClosureWrapper(ClosureWrapper):
 
 
 class Attachment:
-    """Looks for a training and attaches a hook to it, once.
+    """Searches for a training and attaches a hook to it, once.
 
     Args:
-        make_hook: Makes the hook; may raise.
-        inform: Prints a line for the user about what is done.
-        warn: Prints a line for the user about what cannot be done.
+        make_hook: Creates the hook; may raise.
+        inform: Prints a line for the user about an action.
+        warn: Prints a line for the user about a failure.
     """
 
     def __init__(
         self, make_hook: Callable[[], Hook], inform: Callable[[str], None], warn: Callable[[str], None]
     ) -> None:
-        self.found = False  # a training was found, whether it could be recorded or not
-        self.inside: weakref.ref[Optimizer] | None = None  # whose closure runs
+        self.found = False  # a training was found, even if it could not be recorded
+        self.inside: weakref.ref[Optimizer] | None = None  # the optimizer whose closure runs
         self._make_hook = make_hook
         self._inform = inform
         self._warn = warn
@@ -114,11 +113,12 @@ class Attachment:
         self._stepped: list[weakref.ref[Optimizer]] = []
         self._scalers: list[weakref.ref[Any]] = []
         self._not_called: list[weakref.ref[nn.Module]] = []  # roots of an optimizer that has stepped twice
-        # Parameters of called modules, by id, while there is no optimizer; those that a backward has reached.
+        # While there is no optimizer: parameters of called modules, by id; parameters that a backward
+        # reached.
         self._uncertain: dict[int, weakref.ref[nn.Parameter]] = {}
         self._reached: dict[int, weakref.ref[nn.Parameter]] = {}
-        self._backwards = 0  # whose graph was searched
-        self._has_optimizers = False  # the process had one
+        self._backwards = 0  # number of backwards whose graph was searched
+        self._has_optimizers = False  # the process has had an optimizer
         self._hook: weakref.ref[Hook] | Callable[[], None] = lambda: None
         self._call = MethodProbe(nn.Module, "__call__", self._on_call)
         self._backward = MethodProbe(torch.Tensor, "backward", self._on_backward)
@@ -126,7 +126,7 @@ class Attachment:
         os.register_at_fork(after_in_child=self.close)
 
     def close(self) -> None:
-        """Takes everything off; looks for nothing any more. The hook that was made stays."""
+        """Remove all probes and stop the search. A hook that was created stays."""
         self.found = True
         self._hook = lambda: None
         self._call.close()
@@ -134,13 +134,13 @@ class Attachment:
         self._step.remove()
 
     def hook(self) -> Hook | None:
-        """The hook that was made, while it exists."""
+        """The created hook, while it exists."""
         return self._hook()
 
-    # What PyTorch calls -----------------------------------------------------------------------------------
+    # Called by PyTorch ------------------------------------------------------------------------------------
 
     def _on_call(self, module: nn.Module) -> None:
-        """A module is about to be called, or somebody reads its __call__."""
+        """Called before a module is called, or when its __call__ is read."""
         try:
             if not self.found and torch.is_grad_enabled() and _at_top(sys._getframe(2)):
                 self._check_root(module)
@@ -148,16 +148,16 @@ class Attachment:
             self._stop_after_error(error)
 
     def _on_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An optimizer is about to step, and no root was found yet: its next call, or this, shows it.
+        """Called before an optimizer steps, while no root is found. Its step may show the root.
 
-        Torch iterates over the hooks of optimizers now: none is added or removed until the next backward.
+        Torch iterates over the hooks of optimizers now, so hooks are added or removed at the next backward.
         """
         try:
             if self.found:
                 return None
             again = any(known() is optimizer for known in self._stepped)
             self._stepped.append(weakref.ref(optimizer))
-            if again:  # a whole step has passed
+            if again:  # a full step has passed
                 own = {id(one) for one in owned_by(optimizer)}
                 held = {id(one) for other in live_instances(Optimizer) for one in owned_by(other)}
                 roots = _roots_of(own)
@@ -174,7 +174,7 @@ class Attachment:
         return None
 
     def _on_backward(self, root: torch.Tensor) -> None:
-        """Backward is about to start at this tensor."""
+        """Called before a backward starts at this tensor."""
         hook = self._hook()
         if self._not_called and not self.found:
             self._attach_not_called()
@@ -190,7 +190,7 @@ class Attachment:
             self._hook = lambda: None
             hook._fault("the loss", error)
 
-    # How the root is found --------------------------------------------------------------------------------
+    # Search for the root ----------------------------------------------------------------------------------
 
     def _check_root(self, module: nn.Module) -> None:
         parameters = {id(one) for one in module.parameters() if one.requires_grad}
@@ -213,7 +213,7 @@ class Attachment:
         self._attach([root, *_roots_of(others, known_root=root)])
 
     def _reached_by_backward(self, module: nn.Module) -> set[int]:
-        """Ids of parameters that backwards have reached, where no optimizer exists; notes the module's."""
+        """Store the module's parameters. Return ids of those that backwards reached without an optimizer."""
         if self._has_optimizers or not module.training:
             return set()
         own = {id(one): weakref.ref(one) for one in module.parameters() if one.requires_grad}
@@ -226,7 +226,7 @@ class Attachment:
         return reached
 
     def _search_graph(self, root: torch.Tensor) -> None:
-        """A backward is about to start, and no optimizer is known: notes which parameters it reaches."""
+        """Store the parameters that a starting backward reaches, while no optimizer is known."""
         try:
             self._backwards += 1
             if root.grad_fn is not None:
@@ -236,7 +236,7 @@ class Attachment:
             self._stop_after_error(error)
 
     def _attach_not_called(self) -> None:
-        """A backward is about to start, and an optimizer has stepped twice whose model no call has shown."""
+        """Attach a model whose optimizer has stepped twice without an observed call of the model."""
         try:
             roots = [root for root in (known() for known in self._not_called) if root is not None]
             self._not_called = []
@@ -285,7 +285,7 @@ class Attachment:
             self._inform(f"recording {', '.join(names)} to {hook.out_dir}{again}")
 
     def _continue_steps(self, hook: Hook, root: nn.Module) -> None:
-        """Where the trainer of transformers has resumed from a checkpoint: the numbers go on from there."""
+        """Continue the step numbers if the trainer of transformers has resumed from a checkpoint."""
         if "transformers.trainer" not in sys.modules:
             return
         try:
@@ -309,7 +309,7 @@ class Attachment:
         return True
 
     def _stop_after_error(self, error: Exception, *, inside_step: bool = False) -> None:
-        """An error of our own: the script goes on without us. inside_step: hooks of optimizers stay."""
+        """Stop after an error of tdcore; the script continues. inside_step: hooks of optimizers stay."""
         self.found = True
         self._warn(f"nothing is recorded: {error}; the script goes on")
         if not inside_step:
@@ -317,12 +317,11 @@ class Attachment:
 
 
 def _at_top(frame: FrameType | None) -> bool:
-    """Whether the call comes from the script and not from another module's forward, or from torch.compile,
-    which reads what it will call."""
+    """Whether the script makes the call, and not another module's forward or the tracer of torch.compile."""
     if frame is not None and frame.f_code.co_name != "__call__" and _of_compiler(frame):
         return False
     if graph_task is not None and graph_task() != -1:
-        return False  # activation checkpointing computes a module again
+        return False  # activation checkpointing recomputes a module
     while frame is not None:
         if frame.f_code is _CALL_CODE:
             return False
@@ -350,9 +349,11 @@ def _leaves_of(node: Any) -> set[int]:
 
 
 def _roots_of(held: set[int], known_root: nn.Module | None = None) -> list[nn.Module]:
-    """The outermost modules that can be called and hold some of the parameters (by their ids).
+    """The outermost modules that can be called and hold a parameter.
 
-    known_root: a root that is known already. A module that contains it is no root.
+    Args:
+        held: Ids of the parameters.
+        known_root: A root that is known already. A module that contains it is no root.
     """
     if not held:
         return []
@@ -372,8 +373,8 @@ def _roots_of(held: set[int], known_root: nn.Module | None = None) -> list[nn.Mo
 def _unscaled(root: torch.Tensor, scalers: Iterable[weakref.ref[Any]]) -> torch.Tensor:
     """The loss as the script computed it: GradScaler.scale() multiplies it by a power of two.
 
-    What autograd saved is asked for only where a scaler has scaled something: in activation checkpointing the
-    question alone computes the forward again.
+    Values that autograd has saved are read only if a scaler has scaled something, because with activation
+    checkpointing to read them recomputes the forward.
     """
     known = (getattr(reference(), "_scale", None) for reference in scalers)
     scales = [scale for scale in known if isinstance(scale, torch.Tensor)]

@@ -1,19 +1,19 @@
-"""The hook for PyTorch: what a training script makes, registers and closes.
+"""Hook: captures a PyTorch training.
 
     hook = Hook("runs/demo", save_config=SaveConfig(save_interval=10), include_collections=["gradients"])
-    hook.register_module(model)        # optimizers are found by themselves
+    hook.register_module(model)        # optimizers are found automatically
     hook.register_loss(criterion)
     ... train as before ...
-    hook.close()                       # or leave it to the end of the program
+    hook.close()                       # or at the end of the program
 
-A step reaches from one update of the weights to the next (driver.py), until step() is called by hand. Until
-set_mode() is called the mode follows what runs: TRAIN, EVAL, or PREDICT. (The older library says GLOBAL
-there.) On a step that saves nothing only one forward pre-hook and two optimizer hooks run, some hundred
-nanoseconds each.
+A step is the time from one update of the weights to the next (driver.py), unless the script calls step().
+Until set_mode() is called, the mode is that of the running forward: TRAIN, EVAL, or PREDICT. (In the older
+library the mode is GLOBAL then.) In a step that saves nothing, only one forward pre-hook and two optimizer
+hooks run, with some hundred nanoseconds each.
 
-Threads: set-up and close() in the training thread. Replicas may run forward in other threads. Never changes
-values, random numbers, grad mode, autocast or versions of tensors. Never keeps the model alive: the model
-keeps the hook alive, so that a hook need not be stored; it ends with the model.
+Threads: set-up and close() in the training thread. Replicas may run forward in other threads. The hook never
+changes values, random numbers, grad mode, autocast or versions of tensors, and never keeps the model alive.
+The model keeps the hook alive, so a script need not store the hook; it ends with the model.
 """
 
 from __future__ import annotations
@@ -74,18 +74,33 @@ _given: ContextVar[HookConfig | None] = ContextVar(
 
 
 class Hook(TrainingDriver):
-    """Captures one model's training. See the module's text; every argument is checked when it is given.
+    """Captures the training of PyTorch models.
 
-    out_dir: local folder or URL. A run that is there already gets a new attempt. dry_run: count, write
-    nothing. save_config: when to save; a SaveConfig, or a dict of modes to SaveConfigMode.
-    reduction_config: in which form. include_collections: which collections; "losses" always is.
-    include_regex: tensors of the collection "default". save_all: everything there is, optimizer state
-    included, but for "output_gradients". include_workers: "one" (rank 0), "all", or a list of ranks. ring,
-    flusher, close_timeout: see tdcore.session.Session. on_stop: called once with a stop request, instead of
-    raising StopTraining. rules: instances, classes or names of rules; what they need is captured too
-    (hooks/rule_capture.py). clock: what a step is: "update", from one update of the weights to the next
-    (docs/pytorch.md), or "forward", as in the older library: one forward of the first registered module.
-    export_tensorboard, tensorboard_dir: refused until there is such an export.
+    Create a hook, register the model, and train. The hook never changes the training: errors of tdcore are
+    logged, and only StopTraining is raised into the training.
+
+    Args:
+        out_dir: Local folder or URL of the run. An existing run gets a new attempt.
+        export_tensorboard: Not supported; must be False.
+        tensorboard_dir: Not supported; must be None.
+        dry_run: Count tensors and bytes, and write nothing.
+        reduction_config: Form in which tensors are saved: statistics, values, or both.
+        save_config: Steps that are saved: a SaveConfig, or a dict of modes to SaveConfigMode.
+        include_regex: Patterns for names of tensors, which become the collection "default".
+        include_collections: Names of the collections that are saved. "losses" is always saved.
+        save_all: Save all tensors, including optimizer state, except the opt-in collections such as
+            "output_gradients".
+        include_workers: Workers that capture: "one" (rank 0), "all", or a list of ranks.
+        ring: Size of the ring buffer.
+        flusher: "process": a separate process writes the captured data. "thread": a thread of this process.
+        close_timeout: Maximum time that close() waits for the last data.
+        on_stop: Called once with a stop request, in the training thread, instead of raising StopTraining.
+        rules: Instances, classes or names of rules. The tensors that they need are captured too.
+        clock: Meaning of a step. "update": from one update of the weights to the next (docs/pytorch.md).
+            "forward": one forward of the first registered module, as in the older library.
+
+    Raises:
+        ConfigError: An argument is invalid.
     """
 
     framework = "pytorch"
@@ -127,10 +142,14 @@ class Hook(TrainingDriver):
 
     @classmethod
     def from_config(cls, config: HookConfig, **options: Any) -> Hook:
-        """A hook from a checked configuration. options: the keyword-only arguments of Hook.
+        """Create a hook from a checked configuration.
 
-        Calls cls(config.out_dir, **options); the configuration replaces the other arguments that a subclass
-        hands on.
+        Calls cls(config.out_dir, **options). The configuration replaces all other arguments that a subclass
+        passes to Hook.
+
+        Args:
+            config: The configuration.
+            options: The keyword-only arguments of Hook.
         """
         token = _given.set(config)
         try:
@@ -142,7 +161,15 @@ class Hook(TrainingDriver):
     def create_from_json_file(
         cls, json_file_path: str | os.PathLike[str] | None = None, **options: Any
     ) -> Hook:
-        """A hook from the older library's JSON; tdcore.config.hook_json says where the file is looked for."""
+        """Create a hook from a JSON file in the format of the older library.
+
+        Args:
+            json_file_path: The file. None: the default paths in tdcore.config.hook_json.
+            options: The keyword-only arguments of Hook.
+
+        Raises:
+            ConfigError: The file is missing or invalid.
+        """
         return cls.from_config(load_hook_config(json_file_path), **options)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Hook:
@@ -159,12 +186,12 @@ class Hook(TrainingDriver):
         self._start_driver()
         self._by_forward = clock == "forward"
 
-    # What a script registers ------------------------------------------------------------------------------
+    # Registration -----------------------------------------------------------------------------------------
 
     def register_module(self, module: nn.Module) -> None:
-        """Captures this model. Any number may be registered, in any order (names: root.py).
+        """Capture a model. Any number of models may be registered, in any order; root.py has their names.
 
-        A hook that has the same model registered is closed first, with a warning: a model has one hook.
+        A model has one hook. If another hook has the model registered, that hook is closed, with a warning.
         """
         module = root_of(module)
         self._roots = [root for root in self._roots if root.reference() is not None]
@@ -177,7 +204,7 @@ class Hook(TrainingDriver):
             self._warn(early)
         name = root_name(module, self._roots)
         compiled = CompiledRoot() if self._roots else self._gate
-        compiled.root_is_compiled = compile_in_use()  # until it is called as it is
+        compiled.root_is_compiled = compile_in_use()  # until the module is called without compiled code
         root = Root(self, module, name, compiled)
         if type(self).forward_hook is not Hook.forward_hook:
             root.module_hooks.override = weakref.WeakMethod(self.forward_hook)
@@ -201,14 +228,14 @@ class Hook(TrainingDriver):
     register_hook = register_module
 
     def _expect(self, module: nn.Module, name: str) -> None:
-        """Has the ring take memory in advance for the values that a saved step of the model will have."""
+        """Make the ring allocate memory in advance for the values of a saved step of the model."""
         included = [self._collections.get(each) for each in self._clock.included]
         expected = expected_bytes(module, name, included, self.config.reduction_config)
         if expected:
             self._ring.expect(expected)
 
     def register_loss(self, loss_module: nn.Module) -> None:
-        """Captures what a loss module returns, as "<Class>_output_0" of the collection "losses"."""
+        """Capture the outputs of a loss module, as "<Class>_output_0" of the collection "losses"."""
         check_loss(loss_module)
         if self._off:
             return
@@ -219,17 +246,17 @@ class Hook(TrainingDriver):
             compiled_steps.arm_losses(self)
 
     def forward_hook(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        """Capture the outputs of one call of a module: for subclasses to override.
+        """Capture the outputs of one call of a module. Subclasses may override this method.
 
-        Called from the module's forward hook, for every module whose outputs are captured in a saved step;
-        not in compiled code, nor for a registered loss. An override may call super(), which captures outputs.
-        An exception is logged once, and never reaches the training. Without an override the capture does not
-        pass through this method.
+        It is called from the module's forward hook, for every module whose outputs are captured in a saved
+        step, but not in compiled code and not for a registered loss. An override may call super(), which
+        captures the outputs. An exception is logged once and never reaches the training. If no subclass
+        overrides this method, it is not called.
 
         Args:
             module: The module that was called.
             inputs: Its positional arguments, as a tuple.
-            outputs: What it returned. The values that super() gets are those that are recorded.
+            outputs: Its return value. The values that are passed to super() are recorded.
         """
         if self._off:
             return
@@ -239,15 +266,15 @@ class Hook(TrainingDriver):
                 ModuleHook.__call__(hook, module, inputs, outputs)
 
     def set_mode(self, mode: ModeKeys) -> None:
-        """Says what the following steps are. From the first call on the mode no longer follows what runs.
+        """Set the mode of the following steps. After the first call the mode no longer follows the forwards.
 
-        TRAIN, GLOBAL: every forward belongs to a training step. EVAL, PREDICT: none does.
+        With TRAIN or GLOBAL every forward belongs to a training step, with EVAL or PREDICT no forward does.
         """
         BaseHook.set_mode(self, mode)
         self._guarded("steps", self._stop_following)
 
     def register_optimizer(self, optimizer: Optimizer) -> None:
-        """Says plainly which optimizer the model has. Without this it is known from its first step on."""
+        """Register the optimizer of the model. Without this call it is known from its first step on."""
         check_optimizer(optimizer)
         if self._off:
             return
@@ -261,7 +288,7 @@ class Hook(TrainingDriver):
             )
 
     def register_scaler(self, scaler: object) -> None:
-        """Says which gradient scaler the training has; one that is there at the first saved step is found."""
+        """Register a gradient scaler. A scaler that exists at the first saved step is found automatically."""
         check_scaler(scaler)
         if self._off:
             return
@@ -271,10 +298,10 @@ class Hook(TrainingDriver):
         self._busy = True
 
     def record_tensor_value(self, tensor_name: str, tensor_value: Any) -> None:
-        """Records a functional loss as "<tensor_name>_output_0", when its collection is being saved.
+        """Record a functional loss as "<tensor_name>_output_0", if its collection is saved in this step.
 
-        A name with "loss" in it belongs to "losses"; any other needs a collection that matches it. A tensor
-        that requires gradients belongs to the open training step, also while an evaluation runs.
+        A name that contains "loss" belongs to "losses". Any other name needs a collection that matches it. A
+        tensor that requires gradients belongs to the open training step, also while an evaluation runs.
         """
         try:
             step = self._belongs_beneath(getattr(tensor_value, "requires_grad", False))
@@ -288,17 +315,17 @@ class Hook(TrainingDriver):
             BaseHook.record_tensor_value(self, tensor_name, tensor_value)
 
     def backward_hook(self, tname: str) -> Callable[[torch.Tensor], None]:
-        """A function for Tensor.register_hook() that records the tensor's gradient as "gradient/<tname>".
+        """Return a function for Tensor.register_hook() that records the gradient as "gradient/<tname>".
 
-        Recorded when a collection that takes the name is being saved, such as "gradients".
+        It is recorded if a collection that matches the name, such as "gradients", is saved in this step.
         """
         return partial(_record_gradient, weakref.ref(self), f"gradient/{tname}")
 
     @property
     def step(self) -> StepNumber:
-        """The number of the current step, as global_step; called, it starts the next step by hand.
+        """The number of the current step, as global_step. The call `hook.step()` starts the next step.
 
-        From the first call on forwards start no step. The call raises StopTraining.
+        After the first call, forwards start no steps. The call raises StopTraining after a stop request.
         """
         return StepNumber(self._clock.now.step, self._next_step)
 
@@ -324,14 +351,25 @@ class Hook(TrainingDriver):
 
 
 def create_from_json_file(json_file_path: str | os.PathLike[str] | None = None, **options: Any) -> Hook:
-    """Hook.create_from_json_file()."""
+    """Create a hook from a JSON file; see Hook.create_from_json_file()."""
     return Hook.create_from_json_file(json_file_path, **options)
 
 
 def get_hook(
     json_config_path: str | os.PathLike[str] | None = None, create_if_not_exists: bool = False
 ) -> Hook | None:
-    """The current hook, or None; create_if_not_exists makes one from the configuration (current.py)."""
+    """Return the current hook, or None.
+
+    Args:
+        json_config_path: File with the configuration of a new hook. None: the path in TDCORE_CONFIG or
+            SMDEBUG_CONFIG_FILE_PATH, or the path of the older service.
+        create_if_not_exists: If there is no current hook, create one from that configuration; under
+            `tdcore run`, from the configuration of the command. Without a configuration the result is None,
+            nothing is recorded, and a warning is logged.
+
+    Raises:
+        ConfigError: The configuration is invalid.
+    """
     return current.get_hook(json_config_path, create_if_not_exists, hook_class=Hook)
 
 
@@ -342,7 +380,7 @@ def _record_gradient(hook: weakref.ref[Hook], name: str, gradient: torch.Tensor)
 
 
 def _closed_hook(config: HookConfig) -> Hook:
-    """What a hook is in another process, after a pickle: one that takes every call and captures nothing."""
+    """Return a closed hook, which captures nothing. A pickled hook becomes this in another process."""
     hook = Hook.from_config(dataclasses.replace(config, dry_run=True))
     hook.close()
     return hook

@@ -17,7 +17,7 @@ __all__ = ["check_clock", "check_loss", "check_optimizer", "check_scaler", "root
 
 
 def root_of(module: object) -> nn.Module:
-    """Return the module to register: of the result of torch.compile(), the model inside."""
+    """Return the module to register; for the result of torch.compile() this is the model inside."""
     if not isinstance(module, nn.Module):
         raise ConfigError(f"register_module needs a torch.nn.Module, got {type(module).__name__}")
     module = original(module)
@@ -30,7 +30,7 @@ def root_of(module: object) -> nn.Module:
 
 
 def check_loss(loss_module: object) -> None:
-    """A loss is a module."""
+    """Raise ConfigError if a loss is no module."""
     if not isinstance(loss_module, nn.Module):
         raise ConfigError(
             f"register_loss needs a torch.nn.Module such as nn.CrossEntropyLoss(), got "
@@ -39,18 +39,18 @@ def check_loss(loss_module: object) -> None:
 
 
 def check_optimizer(optimizer: object) -> None:
-    """An optimizer is one of torch.optim or made like these."""
+    """Raise ConfigError if an optimizer is not derived from torch.optim.Optimizer."""
     if not isinstance(optimizer, Optimizer):
         raise ConfigError(f"register_optimizer needs a torch.optim.Optimizer, got {type(optimizer).__name__}")
 
 
 def check_scaler(scaler: object) -> None:
-    """A scaler is torch's own."""
+    """Raise ConfigError if a scaler is not torch's GradScaler."""
     if not isinstance(scaler, GRAD_SCALER):
         raise ConfigError(f"register_scaler needs a torch.amp.GradScaler, got {type(scaler).__name__}")
 
 
 def check_clock(clock: object) -> None:
-    """What a step is."""
+    """Raise ConfigError for an unknown clock."""
     if clock not in ("update", "forward"):
         raise ConfigError(f'clock must be "update" or "forward", got {clock!r}')

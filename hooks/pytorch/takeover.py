@@ -1,7 +1,7 @@
-"""A model has one hook: a hook that is registered on a model closes the hook that was there before.
+"""Closes the earlier hook of a model when a second hook registers the model: a model has one hook.
 
-A notebook cell that runs again makes a second hook for the same model. Without this, both record, and each
-keeps a flusher process and its descriptors. Threads: the training thread.
+A notebook cell that runs again creates a second hook for the same model. Without this, both would record, and
+each would keep a flusher process and its descriptors. Threads: the training thread.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _OF_TORCH = tuple(wrapper for wrapper in WRAPPERS if wrapper.module.startswith("
 
 
 def take_over(hook: BaseHook, module: nn.Module, others: Iterable[BaseHook]) -> None:
-    """Close those of the other hooks that have this model, or a wrapper of it, registered as a root.
+    """Close other hooks that have this model, or a wrapper of it, registered as a root.
 
-    Waits for the data of each, as close() does. An error while one closes is logged and goes no further.
+    Waits for the data of each hook, like close(). An error is logged and not raised.
     """
     model = innermost(module, _OF_TORCH)
     for other in others:

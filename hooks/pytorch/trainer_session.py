@@ -1,8 +1,7 @@
-"""A hook for as long as a trainer trains: what the callbacks for trainers of other libraries share.
+"""TrainerSession: the hook of one training, shared by the callbacks for trainers of other libraries.
 
-Adds nothing that Hook cannot do: makes the hook when the training begins, registers the model and its
-optimizers, keeps a stop request until the trainer can be stopped, and closes the hook at the end.
-Threads: the training thread.
+It creates the hook when the training begins, registers the model and its optimizers, keeps a stop request
+until the trainer can be stopped, and closes the hook at the end. Threads: the training thread.
 """
 
 from __future__ import annotations
@@ -25,7 +24,12 @@ __all__ = ["TrainerSession", "manual_step", "replace_attribute"]
 
 
 class TrainerSession:
-    """out_dir, options: as for Hook. hook: that of the training that runs or ran last."""
+    """The hook of one training.
+
+    Attributes:
+        out_dir, options: Arguments of Hook.
+        hook: Hook of the running training, or else of the last one.
+    """
 
     def __init__(self, out_dir: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
         self._out_dir = out_dir
@@ -41,10 +45,17 @@ class TrainerSession:
         processes: int,
         resumed: Mapping[str, Any] | None,
     ) -> Hook:
-        """The training begins. processes: of the job. resumed: Hook.state_dict() of the checkpoint, if any.
+        """Create the hook at the start of the training.
 
-        One process alone stops as the trainer stops. In a job of many the others would wait for it for ever,
-        so there StopTraining is raised: the process ends, and the launcher ends the job.
+        A single process stops when its trainer stops. In a job with several processes the other processes
+        would wait for it for ever, so StopTraining is raised there: the process ends, and the launcher ends
+        the job.
+
+        Args:
+            model: The model.
+            optimizers: Its optimizers.
+            processes: Number of processes of the job.
+            resumed: Hook.state_dict() of the checkpoint, if any.
         """
         self.end()
         self.stop_requested = False
@@ -64,7 +75,7 @@ class TrainerSession:
         return hook
 
     def end(self) -> None:
-        """The training has ended, however. May be called again."""
+        """Close the hook at the end of the training, also after an error. May be called again."""
         if self.hook is not None:
             self.hook.close()
 
@@ -77,7 +88,7 @@ class TrainerSession:
 
 @contextmanager
 def manual_step(hook: Hook, module: nn.Module, mode: ModeKeys) -> Iterator[None]:
-    """A step that a trainer makes around the module's own forward, which may be called in it or not."""
+    """A step that a trainer begins and ends. The module's own forward need not be called in it."""
     hook.set_mode(mode)
     hook.step()
     hook._enter_step(module)
@@ -88,7 +99,7 @@ def manual_step(hook: Hook, module: nn.Module, mode: ModeKeys) -> Iterator[None]
 
 
 def replace_attribute(owner: Any, name: str, value: object, undo: ExitStack) -> None:
-    """Sets an attribute of one object, until `undo` is closed."""
+    """Set an attribute of one object, until `undo` is closed."""
     own = vars(owner)
     if name in own:
         undo.callback(setattr, owner, name, own[name])

@@ -1,4 +1,4 @@
-"""From findings to causes: `diagnose(run)` names at most three, with evidence and advice."""
+"""Diagnosis: `diagnose(run)` finds at most three causes of the faults of a run, with evidence and advice."""
 
 from tdcore.rules.diagnosis.captures import DEFAULT_CAPTURES, DIAGNOSIS_CAPTURES
 from tdcore.rules.diagnosis.causes import CAUSES, Cause

@@ -1,4 +1,4 @@
-"""What to record for a diagnosis: statistics only, but for labels and predictions.
+"""Collections for a diagnosis: statistics only, except for labels and predictions.
 
 Constants; any thread.
 """
@@ -12,7 +12,7 @@ from tdcore.rules.requirements import STATISTICS, VALUES
 
 __all__ = ["DEFAULT_CAPTURES", "DIAGNOSIS_CAPTURES"]
 
-# What a diagnosis looks at besides what the rules need.
+# Tensors that a diagnosis needs in addition to those of the rules.
 DIAGNOSIS_CAPTURES = (
     CollectionConfig(
         name="loss_inputs",
@@ -34,13 +34,13 @@ DIAGNOSIS_CAPTURES = (
     ),
 )
 
-_EARLY = range(40)  # steps in which most faults show, all of which are saved
+_EARLY = range(40)  # steps in which most faults show; all of them are saved
 _OFTEN = SaveConfig(save_interval=10, save_steps=_EARLY)
 _OF_LOSSES = SaveConfig(
     save_interval=5, save_steps=_EARLY, mode_save_configs={ModeKeys.EVAL: SaveConfigMode(save_interval=1)}
 )
 
-# What Hook(rules="default") records: enough for a diagnosis, and little enough to be left on.
+# Collections of Hook(rules="default"): enough for a diagnosis, and cheap enough for every training.
 DEFAULT_CAPTURES = (
     CollectionConfig(name="losses", save_config=_OF_LOSSES, reduction_config=STATISTICS),
     CollectionConfig(name="weights", save_config=_OFTEN, reduction_config=STATISTICS),

@@ -1,6 +1,6 @@
-"""The table of causes: what points to each, which others it explains, what to change and how to check it.
+"""The table of causes: the sign of each cause, the causes that it explains, the change, and a check of it.
 
-Order matters where two causes are equally strong: data, loss, initialisation, graph, update, model.
+If two causes are equally strong, the order counts: data, loss, initialisation, graph, update, model.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ Sign = Callable[[Facts], Iterator[Evidence]]
 class Cause:
     """One cause.
 
-    name: in plain words. sign: yields the evidence for it. explains: names of causes that this cause makes
-    look true; where both are found, the other cause is a by-product. excludes: names of causes whose advice
-    contradicts this one's; only the stronger of two is given. change: what to change. check: how to see that
-    the change helped.
+    Attributes:
+        name: Name in plain words.
+        sign: Yields the evidence for the cause.
+        explains: Names of causes that are by-products if this cause is found too.
+        excludes: Names of causes whose advice contradicts the advice of this one. Only the stronger of two is
+            reported.
+        change: Advice for a change.
+        check: How to check that the change helped.
     """
 
     name: str
@@ -102,6 +106,13 @@ _TABLE = (
         explains=(*_NOT_LEARNING, "vanishing gradients", "learning rate too low"),
         change="Remove the sigmoid, or use BCELoss with it: BCEWithLogitsLoss takes logits.",
         check="The outputs that the loss gets have negative values too.",
+    ),
+    Cause(
+        name="logits before a likelihood loss",
+        sign=signs_loss.logits_before_nll,
+        explains=("the loss is maximised", "exploding gradients", "learning rate too high", *_NOT_LEARNING),
+        change="Apply `log_softmax(outputs, dim=1)` before NLLLoss, or use CrossEntropyLoss with the logits.",
+        check="Input 0 of the loss is at most 0.",
     ),
     Cause(
         name="the loss is maximised",

@@ -1,7 +1,7 @@
-"""diagnose(): from a run to at most three causes, each with its evidence, its place and what to change.
+"""diagnose(): finds at most three causes of the faults of a run, each with evidence, place and advice.
 
-Each cause of the table (causes.py) is looked for. A cause that another cause explains becomes its by-product;
-of two causes that exclude each other the stronger one is kept.
+Each cause of the table (causes.py) is checked. A cause that another cause explains becomes its by-product. Of
+two causes that exclude each other the stronger one is kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST", "Diagnosed", "Diagnosis", "diagnose", "rank"]
 
-MOST = 3  # causes that are given
+MOST = 3  # maximum number of reported causes
 _WEAKER = 0.72  # a cause explains others up to its own strength divided by this
 
 
@@ -28,8 +28,13 @@ _WEAKER = 0.72  # a cause explains others up to its own strength divided by this
 class Diagnosed:
     """One cause that was found in a run.
 
-    cause: its name. strength: 0 to 1. evidence: what points to it, in order of steps. by_products: names of
-    causes that it explains. change: what to change. check: how to see that it helped.
+    Attributes:
+        cause: Name of the cause.
+        strength: From 0 to 1.
+        evidence: Evidence for the cause, in order of steps.
+        by_products: Names of causes that it explains.
+        change: Advice for a change.
+        check: How to check that the change helped.
     """
 
     cause: str
@@ -46,12 +51,12 @@ class Diagnosed:
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """Names of tensors that show it."""
+        """Names of tensors with evidence for the cause."""
         return tuple(dict.fromkeys(name for one in self.evidence for name in one.tensors))
 
     @property
     def since(self) -> tuple[str, int]:
-        """(mode, step of that mode) from which it shows."""
+        """(mode, step of that mode) of the first evidence."""
         strongest = max(self.evidence, key=lambda one: one.strength).mode
         first = min((one for one in self.evidence if one.mode == strongest), key=lambda one: one.step)
         return first.mode, first.step
@@ -78,9 +83,11 @@ class Diagnosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What is wrong with a run. causes: the strongest first, at most MOST; () where nothing was found.
+    """Causes of the faults of a run.
 
-    unexplained: where no cause was found, the rules with findings and their numbers of findings.
+    Attributes:
+        causes: At most MOST causes, the strongest first; () if no cause was found.
+        unexplained: If no cause was found, the rules with findings, and their numbers of findings.
     """
 
     causes: tuple[Diagnosed, ...] = ()
@@ -95,15 +102,18 @@ class Diagnosis:
 
 
 def diagnose(run: str | os.PathLike[str], *, report: Report | None = None) -> Diagnosis:
-    """The causes of what is wrong with the run, at most three, the most likely first.
+    """Find the causes of the faults of a run, at most three, the most likely first.
 
     Args:
         run: A folder or s3://bucket/prefix.
-        report: What the rules found in it (tdcore.rules.run); None runs all rules that apply.
+        report: The report of tdcore.rules.run on this run; None: run all rules that apply.
+
+    Returns:
+        The causes, with evidence and advice.
 
     Raises:
         RunNotFound: There is no run.
-        RunCorrupt: It cannot be read.
+        RunCorrupt: The run cannot be read.
     """
     from tdcore.rules.runner import run as run_rules
     from tdcore.trial import create_trial
@@ -124,7 +134,7 @@ def diagnose(run: str | os.PathLike[str], *, report: Report | None = None) -> Di
 
 
 def rank(facts: Facts, causes: Mapping[str, Cause] = CAUSES) -> tuple[Diagnosed, ...]:
-    """The causes that facts point to: without by-products and contradictions, the strongest first.
+    """The causes with evidence in the facts, without by-products and contradictions, the strongest first.
 
     causes: the table, by name.
     """
@@ -150,10 +160,11 @@ def rank(facts: Facts, causes: Mapping[str, Cause] = CAUSES) -> tuple[Diagnosed,
 
 
 def _roots(found: list[Cause], strength: Mapping[str, float]) -> tuple[list[Cause], dict[str, list[str]]]:
-    """(causes that no other one explains, the strongest first; the by-products of each).
+    """(causes that no other cause explains, the strongest first; the by-products of each cause).
 
-    A cause is taken when no cause that is left explains it; in a circle the strongest one is taken. What it
-    explains is gone then, and so is what contradicts it: of two causes that do, the stronger one is taken.
+    A cause is selected if no remaining cause explains it; in a circle the strongest cause is selected. Causes
+    that it explains, or that contradict it, are removed then: of two contradicting causes the stronger one
+    stays.
     """
     left = sorted(found, key=lambda cause: -strength[cause.name])  # in the order of the table where equal
     kept: list[Cause] = []

@@ -1,4 +1,4 @@
-"""Evidence: what in a run points to a cause, and how strongly."""
+"""Evidence: an observation in a run that supports a cause, with its strength."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ CERTAIN, LIKELY, POSSIBLE = 0.95, 0.75, 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One observation that points to a cause.
+    """One observation that supports a cause.
 
-    tensors: names that show it; () for the whole run. step: first step of `mode` that shows it. why: a
-    sentence with the numbers in it. strength: 0 to 1; see confidence().
+    Attributes:
+        tensors: Names of the tensors; () for the whole run.
+        mode, step: First step of the mode with the observation.
+        why: A sentence with the numbers.
+        strength: From 0 to 1; see confidence().
     """
 
     why: str

@@ -1,6 +1,6 @@
-"""Facts of a run: the history of each tensor as arrays, which the signs of causes are looked up in.
+"""Facts of a run: the history of each tensor as arrays, which the signs of causes use.
 
-Values, built once from the index of a run; payloads are not read. Threads: any, once built.
+Plain values, created once from the index of a run; payloads are not read. Threads: any, after creation.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 
     from tdcore.trial import Trial
 
-__all__ = ["Facts", "History"]
+__all__ = ["FACT_COLUMNS", "Facts", "History", "histories_of"]
 
-_LOOKED_UP = re.compile(r"(?i)emb|(^|[._])(tok|pos|cls|wte|wpe)([._]|$)")  # rows of them are looked up
+# Names of embeddings, whose rows are looked up.
+_LOOKED_UP = re.compile(r"(?i)emb|(^|[._])(tok|pos|cls|wte|wpe)([._]|$)")
 _LABELS = "labels"
 _BATCHES = 256
-_LARGEST = 1 << 16  # labels of one batch; more are a mask of pixels
+_LARGEST = 1 << 16  # maximum number of labels of one batch; a larger tensor is a mask of pixels
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-_COLUMNS = (
+FACT_COLUMNS = (
     "worker", "mode", "mode_step", "step", "seq", "name", "kind", "origin", "call", "dtype", "shape",
     "status", "reason", "count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "min", "max",
     "mean", "m2", "square_sum", "abs_max",
@@ -42,8 +43,13 @@ _COLUMNS = (
 class History:
     """One tensor of one worker in one mode, first call of each step, in order of steps.
 
-    All arrays have one entry per captured value. rms: root of the mean square. zeros: share of elements that
-    are zero. bad: number of elements that are NaN or infinite. shape: of the first value.
+    All arrays have one entry per captured value.
+
+    Attributes:
+        rms: Root of the mean square.
+        zeros: Share of elements that are zero.
+        bad: Number of elements that are NaN or infinite.
+        shape: Shape of the first value.
     """
 
     name: str
@@ -86,18 +92,22 @@ class History:
         return int(np.prod(self.shape[1:])) if len(self.shape) > 1 else 1
 
     def until(self, step: int) -> npt.NDArray[np.bool_]:
-        """Marks the values of the steps before `step`."""
+        """Mask of the values of the steps before `step`."""
         found: npt.NDArray[np.bool_] = self.steps < step
         return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """All that the signs are looked up in.
+    """The data of a run that the signs use.
 
-    histories: (mode, name) -> values of the first worker. absent: (mode, name) -> reason -> number of steps
-    at which the tensor had no value. ranks: (mode, name) -> histories of all workers. notes: Trial.notes().
-    findings: rule -> findings, see tdcore.rules.Finding. labels: class -> how often it occurs.
+    Attributes:
+        histories: (mode, name) -> values of the first worker.
+        absent: (mode, name) -> reason -> number of steps at which the tensor had no value.
+        ranks: (mode, name) -> histories of all workers.
+        notes: Trial.notes().
+        findings: Rule -> findings, see tdcore.rules.Finding.
+        labels: Class -> number of occurrences.
     """
 
     histories: Mapping[tuple[str, str], History]
@@ -110,7 +120,7 @@ class Facts:
     @staticmethod
     def of(trial: Trial, findings: Mapping[str, tuple[Any, ...]] | None = None) -> Facts:
         """The facts of the newest attempt that the trial reads."""
-        histories, absent, ranks = _histories(trial.stats().select(list(_COLUMNS)))
+        histories, absent, ranks = histories_of(trial.stats().select(list(FACT_COLUMNS)))
         return Facts(
             histories=histories,
             absent=absent,
@@ -144,7 +154,7 @@ class Facts:
 
     @cached_property
     def losses(self) -> list[History]:
-        """Scalar losses of the training, those with most values first."""
+        """Scalar losses of the training; the loss with the most values is first."""
         found = [one for one in self.of_kind("loss") if one.count.size and one.count.max() == 1]
         return sorted(found, key=lambda one: -len(one))
 
@@ -171,7 +181,7 @@ class Facts:
 
     @cached_property
     def inputs(self) -> list[History]:
-        """What the model is called with: the inputs of the root module."""
+        """Inputs of the model, that is, of the root module."""
         found = [
             one for one in self.of_kind("input") if self.root and one.name.startswith(f"{self.root}_input")
         ]
@@ -184,7 +194,7 @@ class Facts:
 
     @cached_property
     def roots(self) -> list[str]:
-        """Names of the models, which the names of their parameters begin with; the longest first."""
+        """Names of the models, the longest first. The names of their parameters begin with them."""
         names = dict.fromkeys(name for _, name in (*self.histories, *self.absent))
         parameters = [name.removeprefix("gradient/") for name in names if name.startswith("gradient/")]
         outputs = [name.rpartition("_output_")[0] for name in names if "_output_" in name]
@@ -200,7 +210,7 @@ class Facts:
 
     @property
     def root(self) -> str:
-        """The name of the first model; "" where it is not known."""
+        """The name of the first model; "" if it is unknown."""
         return self.roots[-1] if self.roots else ""
 
     def module_of(self, name: str) -> str:
@@ -213,15 +223,20 @@ class Facts:
         return bare.split("_", 1)[-1].rpartition(".")[0]
 
     def noted(self, heading: str) -> dict[str, str]:
-        """A note of the hook as names with texts; {} where there is none. The file may hold anything."""
+        """A note of the hook as names with texts; {} if there is none, or if it has another form."""
         found = self.notes.get(heading)
         if isinstance(found, dict):
             return {str(name): str(text) for name, text in found.items()}
         return {str(name): "" for name in found} if isinstance(found, list) else {}
 
     def loss_inputs(self) -> Iterator[tuple[History, History | None]]:
-        """(outputs, targets) that loss modules were called with."""
+        """(outputs, targets) with which loss modules were called."""
         names = {one.name.rsplit("_output_", 1)[0] for one in self.of_kind("loss")}
+        names |= {
+            one.name.removesuffix("_input_0")
+            for one in self.of_kind("input")
+            if one.name.endswith("Loss_input_0")
+        }
         for name in sorted(names):
             outputs = self.get(f"{name}_input_0")
             if outputs is not None and len(outputs):
@@ -236,7 +251,7 @@ class Facts:
         return self.get(f"gradient/{weight.name}")
 
     def hyperparameter(self, name: str) -> History | None:
-        """A hyperparameter such as "lr", where the run has one learning rate; None where it has several.
+        """A hyperparameter such as "lr"; None if the run has several learning rates.
 
         Groups with the same rates count as one.
         """
@@ -268,7 +283,7 @@ class Facts:
 
 
 def _label_counts(trial: Trial) -> dict[int, int]:
-    """How often each class occurs in the labels that were saved with their values, while training."""
+    """Number of occurrences of each class in the saved values of the labels of the training."""
     if not trial.has_tensor(_LABELS):
         return {}
     labels = trial.tensor(_LABELS)
@@ -285,42 +300,46 @@ def _label_counts(trial: Trial) -> dict[int, int]:
     return dict(counts)
 
 
-def _histories(
+def histories_of(
     table: pa.Table,
 ) -> tuple[
     dict[tuple[str, str], History],
     dict[tuple[str, str], dict[str, int]],
     dict[tuple[str, str], tuple[History, ...]],
 ]:
-    columns = {name: table.column(name) for name in _COLUMNS}
+    """(histories, absent, ranks) of Facts, from rows of the index with FACT_COLUMNS."""
+    columns = {name: table.column(name) for name in FACT_COLUMNS}
     text = {name: np.asarray(columns[name].to_pylist(), dtype=object) for name in ("worker", "mode", "name")}
     status = np.asarray(columns["status"].to_pylist(), dtype=object)
     calls = columns["call"].to_numpy()
-    number = {name: _numbers(columns[name]) for name in (*_COLUMNS[13:], "mode_step", "step", "seq")}
+    number = {name: _numbers(columns[name]) for name in (*FACT_COLUMNS[13:], "mode_step", "step", "seq")}
     keys = np.array([f"{w}\0{m}\0{n}" for w, m, n in zip(*text.values(), strict=True)], dtype=object)
     order = np.lexsort((number["step"], keys.astype(str))) if keys.size else np.empty(0, dtype=np.int64)
     starts: Any = np.flatnonzero(np.r_[True, keys[order][1:] != keys[order][:-1]]) if keys.size else []
     found: dict[tuple[str, str], list[History]] = {}
     absent: dict[tuple[str, str], dict[str, int]] = {}
+    first_seq: dict[tuple[str, str], tuple[float, float]] = {}  # of absent tensors
     for rows in np.split(order, starts[1:]) if keys.size else []:
         place = (text["mode"][rows[0]], text["name"][rows[0]])
         ok = np.isin(status[rows], ("ok", "lost")) & (calls[rows] == 0)
         reasons = columns["reason"].take(rows[~ok & (status[rows] == "absent")]).to_pylist()
         counts = dict(Counter(map(str, reasons)))
         if sum(counts.values()) > sum(absent.get(place, {}).values()):
-            absent[place] = counts  # of the worker with most
+            absent[place] = counts  # of the worker with the most steps
+            first_seq[place] = (number["step"][rows[0]], number["seq"][rows[0]])
         counted = rows[ok & ~np.isnan(number["count"][rows])]
         if counted.size:
             found.setdefault(place, []).append(_history(columns, number, counted, text["worker"][rows[0]]))
     for histories in found.values():
         histories.sort(key=lambda one: one.worker)
     by_seq = sorted(found, key=lambda place: (found[place][0].steps[0], found[place][0].order))
+    absent = {place: absent[place] for place in sorted(absent, key=first_seq.__getitem__)}
     return {place: found[place][0] for place in by_seq}, absent, {p: tuple(found[p]) for p in by_seq}
 
 
 def _history(columns: dict[str, Any], number: dict[str, Floats], rows: Ints, worker: str) -> History:
     first = int(rows[0])
-    values = {name: number[name][rows] for name in _COLUMNS[13:]}
+    values = {name: number[name][rows] for name in FACT_COLUMNS[13:]}
     bad = values["nan_count"] + values["pos_inf_count"] + values["neg_inf_count"]
     finite = np.maximum(values["count"] - bad, 1)
     with np.errstate(invalid="ignore", over="ignore"):

@@ -1,7 +1,7 @@
-"""What the actions on AWS share: boto3 when it is needed, the region, clients with time-outs, and errors.
+"""Shared code of the actions on AWS: import of boto3, region, clients with timeouts, errors.
 
-boto3 retries what may pass by itself, with pauses that grow and differ by chance. AWS_ENDPOINT_URL and all
-other settings of boto3 hold.
+boto3 retries temporary failures with exponential backoff. AWS_ENDPOINT_URL and all other settings of boto3
+are used.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ _CONNECT_SECONDS, _READ_SECONDS, _TRIES = 5, 15, 4
 
 
 class Aws:
-    """Clients of one region. action: for messages. region: None takes the standard chain.
+    """Clients of one region. Threads: one at a time.
 
-    The chain: AWS_REGION, AWS_DEFAULT_REGION, the region of the profile in ~/.aws/config. There is no default
-    region beyond it. Raises ConfigError without boto3 or without a region. Threads: one at a time.
+    Args:
+        action: Name of the action, for messages.
+        region: None: the standard chain: AWS_REGION, AWS_DEFAULT_REGION, the region of the profile in
+            ~/.aws/config. There is no further default.
+
+    Raises:
+        ConfigError: boto3 is not installed, or there is no region.
     """
 
     def __init__(self, action: str, region: str | None) -> None:
@@ -33,7 +38,7 @@ class Aws:
         self._clients: dict[str, Any] = {}
 
     def client(self, service: str) -> Any:
-        """The client of a service, such as "sns"; made when first asked for. Raises ActionError."""
+        """The client of a service, such as "sns", created at the first call. Raises ActionError."""
         if service not in self._clients:
             from botocore.config import Config
 
@@ -55,7 +60,7 @@ class Aws:
 
     @contextlib.contextmanager
     def errors(self, what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
-        """Errors of boto3 become ActionErrors "<what>: ..." that show none of the secrets."""
+        """Convert errors of boto3 to ActionErrors "<what>: ..." that do not contain the secrets."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
@@ -65,7 +70,7 @@ class Aws:
 
 
 def region_of(what: str, name: str, region: str | None) -> str | None:
-    """The region of something that is given by its ARN; that given, for a mere name. Raises ConfigError."""
+    """The region in an ARN; `region` if `name` is no ARN. Raises ConfigError."""
     if not name.startswith("arn:"):
         return region
     there = [*name.split(":"), "", "", "", ""][3]
@@ -90,7 +95,7 @@ def _region(action: str) -> str:
 
         try:
             region = from_chain.session.Session().region_name
-        except BotoCoreError as error:  # a profile that is not there
+        except BotoCoreError as error:  # a profile that does not exist
             raise ConfigError(f"{action}: the settings of AWS cannot be read: {error}") from error
     if not region:
         raise ConfigError(

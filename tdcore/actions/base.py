@@ -1,8 +1,8 @@
-"""What actions are made of: the protocol, the memory of who was told what, and a notice as text and JSON.
+"""Base of actions: the protocol, the memory of reported findings, and a notice as text and JSON.
 
-A *notice key* is a finding without its step: rule, attempt, worker, tensor and kind. An action tells about
-each once, so that a fault that lasts for a thousand steps is one message. Threads: an action is used by one
-thread at a time: the engine's, or its own (tdcore/actions/dispatcher.py).
+A *notice key* is a finding without its step: rule, attempt, worker, tensor and kind. An action reports each
+key once, so that a fault that lasts for a thousand steps is one message. Threads: one thread at a time uses
+an action: the engine's thread, or the action's own (tdcore/actions/dispatcher.py).
 """
 
 from __future__ import annotations
@@ -35,38 +35,48 @@ __all__ = [
 NoticeKey: TypeAlias = "tuple[str, int, str, str, str]"
 
 MAX_LISTED = 10
-_LEAST_SECRET = 6  # characters: shorter parts of a secret are no secrets, and stand in any text
+_LEAST_SECRET = 6  # characters: shorter parts of a secret are no secrets, and occur in any text
 _LONGEST = timedelta(days=3650)
 
 
 class Action(Protocol):
-    """Something to do about findings.
+    """Protocol of actions, which handle findings.
 
-    Class variables that an action may have besides: `background = True`, to be called in a thread of its own,
-    because it waits for others; it then gets no sink. Methods that it may have: take_notes(), what is to be
-    said beside failures, each once; untold(), findings that it has kept for its next call, which then comes
-    after a pause though nothing is new; prime(keys), notice keys that an earlier start has told about;
-    cancel(), called from another thread when nobody waits for act() any more.
+    An action may have the class variable `background = True`. It is then called in its own thread, because it
+    waits for other services, and it gets no sink. An action may also have these methods:
+
+    - take_notes(): returns messages for the report that are no failures, each once.
+    - untold(): returns findings that it keeps for its next call. That call then follows after a pause, also
+      without new findings.
+    - prime(keys): gets the notice keys that an earlier start has reported.
+    - cancel(): called from another thread if the caller no longer waits for act().
     """
 
     name: str
 
     def act(self, findings: Sequence[Finding], source: Source, sink: Sink | None) -> None:
-        """Called with new findings, each one once, in order of steps. Whatever it raises is reported.
+        """Handle new findings. Each finding is passed once, in order of steps. Exceptions are reported.
 
-        sink: where the run is kept; None when it may not be written.
+        Args:
+            findings: The new findings.
+            source: The run as a source of rows.
+            sink: The run; None if the action may not write to it.
         """
         ...
 
 
 def notice_key(finding: Finding) -> NoticeKey:
-    """What makes two findings one notice: all of their key but the step."""
+    """The notice key of a finding: its key without the step.
+
+    The step is a part of it if the rule reports each step (its parameter `each`).
+    """
     kind = str(finding.numbers.get("kind", ""))
-    return (finding.rule, finding.attempt, finding.worker, finding.tensor, kind)
+    step = f" at {finding.step}" if finding.each else ""
+    return (finding.rule, finding.attempt, finding.worker, finding.tensor, kind + step)
 
 
 class Once:
-    """Which notice keys were told. again_after: a key may be told again after so long; None: never."""
+    """The reported notice keys. again_after: time after which a key is reported again; None: never."""
 
     def __init__(
         self, again_after: timedelta | None = None, *, clock: Callable[[], float] = time.monotonic
@@ -76,7 +86,7 @@ class Once:
         self._told: dict[NoticeKey, float] = {}
 
     def due(self, findings: Iterable[Finding]) -> list[Finding]:
-        """The first finding of each key that is to be told now."""
+        """The first finding of each key that must be reported now."""
         now = self._clock()
         first: dict[NoticeKey, Finding] = {}
         for finding in findings:
@@ -84,11 +94,11 @@ class Once:
         return [finding for key, finding in first.items() if self._is_due(key, now)]
 
     def told(self, findings: Iterable[Finding]) -> None:
-        """These were told."""
+        """Record that these findings were reported."""
         self.prime(notice_key(finding) for finding in findings)
 
     def prime(self, keys: Iterable[NoticeKey]) -> None:
-        """These keys were told, as of now."""
+        """Record that these keys were reported now."""
         self._told.update(dict.fromkeys(keys, self._clock()))
 
     def _is_due(self, key: NoticeKey, now: float) -> bool:
@@ -98,10 +108,12 @@ class Once:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """What one message says: new findings of one look at a run.
+    """Content of one message: the new findings of one poll of a run.
 
-    run: its place, without the options of a bucket. findings: all that are told. max_listed: how many are
-    listed one by one; the others are counted.
+    Attributes:
+        run: Place of the run, without the options of a bucket.
+        findings: All reported findings.
+        max_listed: Maximum number of findings in the text. The others are counted.
     """
 
     run: str
@@ -110,14 +122,14 @@ class Notice:
 
     @property
     def subject(self) -> str:
-        """One line: which rules fired, and where."""
+        """One line with the rules that fired and the run."""
         rules = list(dict.fromkeys(finding.rule for finding in self.findings))
         more = f" and {len(rules) - 3} more rules" if len(rules) > 3 else ""
         return printable(f"{', '.join(rules[:3])}{more} fired in {self.run}")
 
     @property
     def text(self) -> str:
-        """The subject, and a paragraph per finding; what to do, where it differs from what was said."""
+        """The subject, and a paragraph per finding. Equal advice is written once."""
         lines, said = [self.subject], set()
         for finding in self.findings[: self.max_listed]:
             lines.append(finding_line(finding, with_do=finding.do not in said))
@@ -128,7 +140,7 @@ class Notice:
         return "\n\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON. count: of all findings; findings: those listed."""
+        """Plain values for JSON. "count" is the number of all findings, "findings" has the listed ones."""
         return {
             "run": printable(self.run),
             "count": len(self.findings),
@@ -140,17 +152,21 @@ def finding_line(finding: Finding, *, with_do: bool = True) -> str:
     """A finding as one line of text."""
     do = f" {finding.do}" if with_do else ""
     where = f"{finding.tensor}: " if finding.tensor else ""
+    again = f" ({finding.again})" if finding.again else ""
     return printable(
         f"{finding.rule} ({finding.code}) at {finding.at} of attempt {finding.attempt}, "
-        f"{finding.worker}: {where}{finding.why}.{do}"
+        f"{finding.worker}: {where}{finding.why}{again}.{do}"
     )
 
 
 class Notifier:
-    """Base of the actions that tell somebody: subclasses say how to send() a Notice.
+    """Base of actions that send messages. Subclasses implement send().
 
-    again_after: tell about the same key again after so long; None: once. max_listed: findings of one message.
-    A message that failed is kept and goes with the next one, unless the subclass says `repeats = False`.
+    A message that failed is kept and sent with the next message, unless the subclass has `repeats = False`.
+
+    Args:
+        again_after: Time after which the same key is reported again; None: never.
+        max_listed: Maximum number of findings in one message.
     """
 
     name: str
@@ -173,7 +189,7 @@ class Notifier:
         self._noted: set[str] = set()
 
     def act(self, findings: Sequence[Finding], source: Source, sink: Sink | None) -> None:
-        """See Action.act. Raises ActionError."""
+        """See Action. Raises ActionError."""
         from tdcore.sinks import shown_place
 
         due = self._once.due([*self._untold, *findings])
@@ -182,17 +198,17 @@ class Notifier:
         self._untold = due if self.repeats else []
         notice = Notice(run=shown_place(source.where), findings=tuple(due), max_listed=self._max_listed)
         if not self.repeats:
-            self._once.told(due)  # also when it fails
+            self._once.told(due)  # also if it fails
         if self.send(notice):
             self._once.told(due)
             self._untold = []
 
     def untold(self) -> list[Finding]:
-        """See Action: what has failed or cannot be delivered yet."""
+        """See Action: findings whose message failed or cannot be delivered yet."""
         return list(self._untold)
 
     def send(self, notice: Notice) -> bool:
-        """Sends one message. False: it cannot be delivered yet, which is no failure. Raises ActionError."""
+        """Send one message. Return False if it cannot be delivered yet. Raises ActionError."""
         raise NotImplementedError
 
     def prime(self, keys: Iterable[NoticeKey]) -> None:
@@ -200,7 +216,7 @@ class Notifier:
         self._once.prime(keys)
 
     def note(self, text: str) -> None:
-        """Has something said beside failures, once."""
+        """Add a message for the report that is no failure, once."""
         if text not in self._noted:
             self._noted.add(text)
             self._notes.append(text)
@@ -212,7 +228,7 @@ class Notifier:
 
 
 def seconds_of(what: str, duration: object) -> float:
-    """A duration in seconds. Raises ConfigError for what is not one that a program can wait."""
+    """A duration in seconds. Raises ConfigError for an invalid or too long duration."""
     if not isinstance(duration, timedelta):
         raise ConfigError(f"{what} must be a datetime.timedelta, got {duration!r:.80}")
     if not timedelta() < duration <= _LONGEST:
@@ -221,12 +237,12 @@ def seconds_of(what: str, duration: object) -> float:
 
 
 def printable(text: str) -> str:
-    """Text from a run in one line: what could end the line or drive a terminal becomes a space."""
+    """Text from a run in one line: line breaks and control characters become spaces."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """The text with "***" for each of the secrets (of 6 characters or more), on one line and not too long."""
+    """The text with "***" for each secret of 6 characters or more, on one line and not too long."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _LEAST_SECRET:
             text = text.replace(secret, "***")

@@ -1,6 +1,6 @@
-"""CaptureMore: has the training save more of the tensors concerned, for some steps, through control/.
+"""CaptureMore: requests the training to save more tensors for some steps, through control/.
 
-format/control.py has the document. Patterns are resolved here, against the names that the run has; the
+format/control.py has the document. Patterns are resolved here, with the names of the run's tensors; the
 training gets exact names.
 """
 
@@ -25,17 +25,27 @@ if TYPE_CHECKING:
 
 __all__ = ["CaptureMore"]
 
-_ENOUGH_BYTES = 5000  # of names in one request; its other parts have room beside them
+_ENOUGH_BYTES = 5000  # of names in one request, which leaves room for its other parts
 
 
 class CaptureMore:
-    """Asks for tensors to be saved at each of the next `steps` steps, once per notice key.
+    """Requests that tensors are saved at each of the next `steps` steps, once per notice key.
 
-    tensors: exact names. regex: patterns (re.search) over the names that the run has saved so far. Neither:
-    the tensor of each finding. level: "values" or "statistics". modes: names such as "TRAIN"; empty: the mode
-    of the finding. max_requests: per attempt; a training takes 100 in all. again_after: see Notifier. At most
-    64 tensors go into one request; what is left out is reported. Attempts that have ended are left alone.
-    Raises ConfigError.
+    One request has at most 64 tensors; tensors that are left out are reported. There are no requests to
+    attempts that have ended.
+
+    Args:
+        tensors: Exact names.
+        regex: Patterns (re.search) for names of tensors that the run has saved so far. Without `tensors` and
+            `regex`: the tensor of each finding.
+        steps: Number of steps.
+        level: "values" or "statistics".
+        modes: Names such as "TRAIN"; empty: the mode of the finding.
+        max_requests: Maximum number per attempt. A training accepts 100 requests in all.
+        again_after: See Notifier.
+
+    Raises:
+        ConfigError: A value is invalid.
     """
 
     name = "capture_more"
@@ -65,12 +75,12 @@ class CaptureMore:
         CaptureRequest(tensors=self._names or ("any",), steps=steps, level=level, modes=self._modes)  # checks
         self._max_requests = max_requests
         self._once = Once(again_after)
-        self._made: dict[int, int] = {}  # attempt -> requests made
+        self._made: dict[int, int] = {}  # attempt -> number of requests
         self._next: dict[int, int] = {}  # attempt -> number that may be free
         self._notes: list[str] = []
 
     def act(self, findings: Sequence[Finding], source: Source, sink: Sink | None) -> None:
-        """See Action.act. Raises SinkError and ActionError; it is tried again with the key's next finding."""
+        """See Action. Raises SinkError and ActionError; the key's next finding repeats the request."""
         groups: dict[tuple[int, str], list[Finding]] = {}
         for finding in self._once.due(findings):
             groups.setdefault((finding.attempt, finding.mode), []).append(finding)
@@ -127,7 +137,7 @@ class CaptureMore:
         return list(dict.fromkeys([*self._names, *matching]))
 
     def _fitting(self, names: Sequence[str]) -> tuple[str, ...]:
-        """As many of the names, from the first on, as one request takes."""
+        """The first names, as many as fit into one request."""
         taken, size = 0, 0
         for name in names[:MAX_NAMES]:
             size += len(json.dumps(name)) + 2
@@ -140,7 +150,7 @@ class CaptureMore:
 
 
 def _known_names(sink: Sink, attempt: int) -> list[str]:
-    """Names that the attempt has saved so far, sorted. Raises ActionError when they cannot be read."""
+    """Names that the attempt has saved so far, sorted. Raises ActionError if they cannot be read."""
     from tdcore.trial.documents import read_collections, texts
 
     try:

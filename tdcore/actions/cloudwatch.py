@@ -19,10 +19,15 @@ _MAX_DETAIL_BYTES = 200_000  # an event may have 256 KiB in all
 
 
 class CloudWatchMetric(Notifier):
-    """Counts new findings: metric "Findings" with the dimension Rule, the number of keys that are new.
+    """Sends the number of new notice keys as metric "Findings" with the dimension Rule.
 
-    namespace: not one of AWS's own. region: see tdcore.actions.aws.Aws. Further parameters: see Notifier.
-    Raises ConfigError.
+    Args:
+        namespace: Namespace of the metric; not one of AWS.
+        region: AWS region; None: the standard chain.
+        again_after: Time after which the same notice key is counted again; None: never.
+
+    Raises:
+        ConfigError: A value is invalid.
     """
 
     name = "cloudwatch_metric"
@@ -61,10 +66,19 @@ class CloudWatchMetric(Notifier):
 
 
 class CloudWatchEvent(Notifier):
-    """Puts new findings on an event bus (EventBridge): source "tdcore", detail type "tdcore findings".
+    """Sends new findings to an event bus (EventBridge), with detail type "tdcore findings".
 
-    The detail is {"text": ..., "run": ..., "count": ..., "findings": [...]}. bus: its name or ARN. region:
-    see tdcore.actions.aws.Aws. Further parameters: see Notifier. Raises ConfigError.
+    The detail is {"text": ..., "run": ..., "count": ..., "findings": [...]}.
+
+    Args:
+        bus: Name or ARN of the event bus.
+        source: Source of the events.
+        region: AWS region; None: the standard chain.
+        again_after: Time after which the same notice key is reported again; None: never.
+        max_listed: Maximum number of findings in one event.
+
+    Raises:
+        ConfigError: A value is invalid.
     """
 
     name = "cloudwatch_event"

@@ -1,7 +1,7 @@
-"""Command: runs a program for new findings, with all about them on its standard input and in its environment.
+"""Command: runs a program for new findings, which are passed on its standard input and in its environment.
 
-The input is one JSON object: {"run": ..., "count": ..., "findings": [...]}. The environment has TDCORE_RUN,
-TDCORE_COUNT, and of the first finding TDCORE_RULE, _CODE, _STEP (global), _MODE, _MODE_STEP, _ATTEMPT,
+The input is one JSON object: {"run": ..., "count": ..., "findings": [...]}. The environment has TDCORE_RUN
+and TDCORE_COUNT, and for the first finding TDCORE_RULE, _CODE, _STEP (global), _MODE, _MODE_STEP, _ATTEMPT,
 _WORKER, _TENSOR and _WHY.
 """
 
@@ -24,7 +24,7 @@ from tdcore.errors import ActionError, ConfigError
 
 __all__ = ["Command"]
 
-_PIPE_BYTES = 1 << 20  # at least what a pipe holds
+_PIPE_BYTES = 1 << 20  # at least the capacity of a pipe
 _TAIL_BYTES = 4096  # of the program's error output
 _POLL_SECONDS = 0.05  # between two checks whether the program has ended
 _LONG_PART = 16  # characters
@@ -32,15 +32,22 @@ _MAX_VALUE = 10_000  # characters of a variable
 
 
 class Command(Notifier):
-    """Runs argv once per look that has new findings. No shell: one string is split as a shell would split it,
-    and nothing in it is expanded.
+    """Runs a program once per poll with new findings.
 
-    shell: run one string through /bin/sh after all; nothing of the run's is put into it, the environment
-    holds it. timeout: after it the program and all that it started (its process group) are killed. Not tried
-    again: a program may do half of its work. Signals are at their defaults in the program, also where this
-    process ignores them (program.py). Arguments are never shown, only the program's name; the output
-    is thrown away, of the error output the last line of a program that fails is in the report. Raises
-    ConfigError.
+    A program that failed is not run again, because it may have done half of its work. All signals have their
+    defaults in the program, even if this process ignores them (program.py). Messages contain only the name of
+    the program, never its arguments. The standard output is discarded; if the program fails, the last line of
+    its error output is in the report.
+
+    Args:
+        argv: The program and its arguments. One string is split like in a shell, without expansion.
+        shell: Run one string with /bin/sh instead. It is not changed: data of the run is in the environment.
+        timeout: Time after which the program and its process group are killed.
+        again_after: Time after which the program is run again for the same notice key; None: never.
+        max_listed: Maximum number of findings in the input.
+
+    Raises:
+        ConfigError: A value is invalid.
     """
 
     name = "command"
@@ -86,7 +93,7 @@ class Command(Notifier):
         return True
 
     def cancel(self) -> None:
-        """See Action: has the program that runs, or is about to, killed with all that it started."""
+        """See Action: kill the program that runs, or is about to run, with its process group."""
         self._cancelled = True
 
     def _wait(self, program: Program, tail: OutputTail) -> int:
@@ -117,7 +124,7 @@ class Command(Notifier):
 
 
 class OutputTail:
-    """A pipe that keeps the end of what was written to it.
+    """A pipe that keeps the end of the written data.
 
     It does not wait for child processes that keep the other end open: their writes fail after close.
     """
@@ -164,7 +171,7 @@ def _checked(argv: object, *, shell: bool) -> list[str]:
 
 
 def _secrets(words: Sequence[str]) -> list[str]:
-    """Arguments whole, and in parts that do not look like words of a language."""
+    """The arguments, and their parts that do not look like words of a language."""
     parts = (part for word in words for part in re.split(r"[\s'\"=;|&<>()]+", word))
     return [*words, *(part for part in parts if len(part) >= _LONG_PART or re.search("[0-9]", part))]
 

@@ -85,7 +85,7 @@ class ActionDispatcher:
         return problems
 
     def close(self, timeout: timedelta = CLOSE_TIMEOUT) -> None:
-        """Wait until all findings are handled, at most `timeout`. The ones that are left become a problem."""
+        """Wait until all findings are handled, at most `timeout`. Findings that are left become a problem."""
         deadline = time.monotonic() + timeout.total_seconds()
         for worker in self._workers.values():
             late, left = worker.join(deadline - time.monotonic())

@@ -6,7 +6,7 @@
                                                   is neither in the list of processes nor in a file
     {"action": "email", "address": "a@b.org"}     the same as a mapping
 
-A parameter's text goes on up to the next ",<parameter of this action>=", so a URL may hold commas.
+The text of a parameter ends before the next ",<parameter of this action>=", so a URL may contain commas.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _OLDER_PARAMETERS = {("email", "endpoint"): "address", ("sms", "endpoint"): "num
 
 
 def load_action(spec: str) -> Action:
-    """The action that the text describes. Raises ConfigError, with the names that exist and no value."""
+    """The action that the text describes. Raises ConfigError with the existing names, without values."""
     name, _, rest = spec.partition(":")
     name = _known(name)
     known = ACTIONS[name][2]
@@ -89,10 +89,14 @@ def load_action(spec: str) -> Action:
 
 
 def action_from_config(config: str | Mapping[str, Any]) -> Action:
-    """The action that an entry of a configuration file describes: text as for load_action, or a mapping.
+    """The action that an entry of a configuration file describes.
 
-    The mapping has "action" (or "name", as the older library wrote it) and the parameters beside it.
-    Durations are seconds; None is a parameter that is not given. Raises ConfigError.
+    Args:
+        config: Text as for load_action, or a mapping with "action" (or "name", as in the older library) and
+            the parameters. Durations are seconds; None is a missing parameter.
+
+    Raises:
+        ConfigError: The action or a parameter is unknown or invalid.
     """
     if isinstance(config, str):
         return load_action(config)

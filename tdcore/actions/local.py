@@ -1,4 +1,4 @@
-"""Actions in this process: a line in the log, or a function of the user's."""
+"""Actions in this process: a line in the log, or a function of the user."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ __all__ = ["Callback", "LogFindings"]
 
 
 class LogFindings:
-    """Writes findings to a logger, as warnings, once per notice key.
+    """Logs findings as warnings, once per notice key.
 
-    logger: default `tdcore.rules`. again_after: see tdcore.actions.base.Notifier.
+    Args:
+        logger: The logger; None: `tdcore.rules`.
+        again_after: Time after which the same notice key is logged again; None: never.
     """
 
     name = "log"
@@ -49,9 +51,11 @@ class LogFindings:
 
 
 class Callback:
-    """Calls a function with all new findings, of keys that are not new too.
+    """Calls a function with all findings that a check of the run began or continued.
 
-    name: for messages about its failures.
+    Args:
+        function: Called with a list of findings, in the engine's thread.
+        name: Name of the function in messages about failures.
     """
 
     def __init__(self, function: Callable[[Sequence[Finding]], None], *, name: str = "callback") -> None:

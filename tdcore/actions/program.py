@@ -1,8 +1,8 @@
-"""A program of the user's, started and watched: its own session, default signals, all of it killed at once.
+"""Program: starts a program of the user in its own session, with default signals, and can kill all of it.
 
-The program starts with every signal at its default, whatever this process ignores or blocks. A judge that was
-started in the background (`tdcore rules run ... &`, nohup, cron) ignores SIGINT or SIGHUP, and a program that
-inherited this could not be ended by them, nor ask for them back in a shell script.
+In the program every signal has its default, even if this process ignores or blocks signals. A runner that was
+started in the background (`tdcore rules run ... &`, nohup, cron) ignores SIGINT or SIGHUP. A program that
+inherited this could not be ended by these signals, and a shell script could not restore them.
 
 Threads: one at a time. `os.posix_spawn` runs no Python between fork and exec, so that other threads may hold
 any lock.
@@ -23,16 +23,16 @@ _SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
 class Program:
-    """Starts `argv` at once, in a session and process group of its own. Standard output is thrown away.
+    """Starts `argv` immediately, in its own session and process group. Standard output is discarded.
 
     Args:
-        argv: The program, which is looked for in PATH, and its arguments.
+        argv: The program, which is searched in PATH, and its arguments.
         stdin, stderr: Descriptors for the program; both stay open here.
         env: Its whole environment.
 
     Raises:
         OSError: It cannot be started.
-        ValueError: The arguments or the environment hold a NUL byte.
+        ValueError: The arguments or the environment contain a NUL byte.
     """
 
     def __init__(self, argv: Sequence[str], *, stdin: int, stderr: int, env: Mapping[str, str]) -> None:
@@ -55,20 +55,20 @@ class Program:
         self._status: int | None = None
 
     def poll(self) -> int | None:
-        """Its status, negative for a signal; None while it runs. 0 where somebody else has collected it."""
+        """Exit status, negative for a signal; None while it runs; 0 if other code has collected it."""
         if self._status is None:
             self._collect(os.WNOHANG)
         return self._status
 
     def wait(self) -> int:
-        """Waits for its end; see poll()."""
+        """Wait for the end of the program; see poll()."""
         while self._status is None:
             self._collect(0)
         return self._status
 
     def kill(self) -> None:
-        """Kills it and all that it has started, but for what has left its process group. Then wait()."""
-        if self._status is None:  # not collected yet, so the number is still its own
+        """Kill the program and its process group. Call wait() afterwards."""
+        if self._status is None:  # not collected yet, so the number was not reused
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
@@ -84,7 +84,7 @@ class Program:
 
 @contextlib.contextmanager
 def _above_standard(descriptor: int) -> Iterator[int]:
-    """The same file under a number that no dup2 to a standard descriptor overwrites."""
+    """A duplicate of a descriptor with a number that no dup2 to a standard descriptor overwrites."""
     copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
     try:
         yield copy
@@ -93,13 +93,13 @@ def _above_standard(descriptor: int) -> Iterator[int]:
 
 
 def _inheritable() -> Iterator[int]:
-    """Descriptors of this process that a program would inherit, but for the standard ones."""
+    """Descriptors of this process that a program would inherit, except the standard ones."""
     try:
         listed = os.listdir("/proc/self/fd")
     except OSError:  # there is no /proc in this sandbox
         return
     for descriptor in map(int, listed):
         if descriptor >= _FIRST_FREE:
-            with contextlib.suppress(OSError):  # closed meanwhile
+            with contextlib.suppress(OSError):  # closed in the meantime
                 if os.get_inheritable(descriptor):
                     yield descriptor

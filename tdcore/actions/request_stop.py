@@ -41,9 +41,9 @@ class RequestStop:
         self._handled: set[int] = set()
 
     def act(self, findings: Sequence[Finding], source: Source, sink: Sink | None) -> None:
-        """See Action.act.
+        """See Action.
 
-        Raises SinkError if the request cannot be written; the next finding retries it.
+        Raises SinkError if the request cannot be written. The next finding repeats it.
         """
         for finding in findings:
             attempt = finding.attempt

@@ -1,4 +1,4 @@
-"""Retrying: calls again what may pass, with pauses that grow and differ by chance. Any thread."""
+"""Retrying: repeats calls after temporary failures, with exponential backoff. Any thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 class PassingError(ActionError):
-    """A failure that may be over soon. after: seconds that the other side asks to wait."""
+    """A temporary failure. after: seconds to wait, as the service requires."""
 
     def __init__(self, message: str, *, after: float = 0.0) -> None:
         super().__init__(message)
@@ -25,9 +25,13 @@ class PassingError(ActionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrying:
-    """tries: calls in all. first_pause: seconds, doubled each time; a pause is half to all of it, by chance.
+    """Repeats calls.
 
-    longest_pause: seconds, also of what the other side asks for. wait, draw: for tests.
+    Args:
+        tries: Maximum number of calls.
+        first_pause: Seconds, doubled after each call. A pause is a random part of it, at least half.
+        longest_pause: Maximum seconds of a pause, also if the service requires more.
+        wait, draw: For tests.
     """
 
     tries: int = 4
@@ -37,7 +41,7 @@ class Retrying:
     draw: Callable[[], float] = random.random
 
     def call(self, function: Callable[[], _T]) -> _T:
-        """What the function returns. Raises what it raises, PassingError only after the last try."""
+        """Result of the function. Raises its exceptions; PassingError only after the last call."""
         pause = self.first_pause
         for _ in range(self.tries - 1):
             try:

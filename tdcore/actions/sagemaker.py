@@ -23,11 +23,18 @@ _MAX_NAME = 63
 
 
 class StopSageMakerJob:
-    """Calls StopTrainingJob for one job, once. Needs the permission sagemaker:StopTrainingJob.
+    """Stops one SageMaker training job, once. Needs the permission sagemaker:StopTrainingJob.
 
-    job_name: the whole name; or job_name_prefix: a beginning, in its own case, that exactly one job in
-    progress must have at the moment of acting (needs sagemaker:ListTrainingJobs too). region: see
-    tdcore.actions.aws.Aws. Findings of attempts that have ended stop nothing. Raises ConfigError.
+    Findings of attempts that have ended stop no job.
+
+    Args:
+        job_name: The full name of the job.
+        job_name_prefix: Instead of the name: a prefix, case-sensitive, which exactly one job in progress must
+            have when the action runs. Needs the permission sagemaker:ListTrainingJobs too.
+        region: AWS region; None: the standard chain.
+
+    Raises:
+        ConfigError: A value is invalid.
     """
 
     name = "stop_sagemaker_job"
@@ -58,9 +65,9 @@ class StopSageMakerJob:
         return f"StopSageMakerJob({what}, region={self._aws.region!r})"
 
     def act(self, findings: Sequence[Finding], source: Source, sink: Sink | None) -> None:
-        """See Action.act. Raises ActionError."""
+        """See Action. Raises ActionError."""
         running = [each for each in [*self._untold, *findings] if not source.attempt_ended(each.attempt)]
-        self._untold = [] if self._stopped else running[:1]  # one is reason enough
+        self._untold = [] if self._stopped else running[:1]  # one finding is enough
         if not self._untold:
             return
         client = self._aws.client("sagemaker")
@@ -69,7 +76,7 @@ class StopSageMakerJob:
         self._stopped, self._untold = True, []
 
     def untold(self) -> list[Finding]:
-        """See Action: a job that could not be stopped is tried again."""
+        """See Action: a request that failed is repeated."""
         return list(self._untold)
 
     def _found(self) -> str:

@@ -1,8 +1,8 @@
 """Email and SMS: messages through Amazon SNS.
 
-One topic, made if it is not there, holds a subscription per address; a filter policy gives each subscription
-the messages for its address only. A subscription that is there is used as it is, not made again. Addresses
-are shown in part.
+One topic, which is created if it does not exist, has a subscription per address. With a filter policy each
+subscription gets only the messages for its address. An existing subscription is used unchanged. Messages
+contain only parts of addresses.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ _NUMBER = re.compile(r"\+[1-9][0-9]{6,14}", re.ASCII)
 _ATTRIBUTE = "tdcore_to"
 _SUBJECT_CHARACTERS = 100
 _SMS_CHARACTERS = 300
-_MAIL_CHARACTERS = 60_000  # of up to four bytes each; SNS takes 256 KiB
+_MAIL_CHARACTERS = 60_000  # of up to four bytes each; SNS accepts 256 KiB
 _PENDING = ("pendingconfirmation", "pending confirmation")
 _DELETED = "deleted"  # AWS lists a subscription for some days after its owner has ended it
 
 
 class Topic(Notifier):
-    """Base of both: one address, subscribed to one topic.
+    """Base of Email and SMS: one address that is subscribed to one topic.
 
-    topic: a name, or the ARN of a topic that somebody else made. region: see tdcore.actions.aws.Aws. Further
-    parameters: see Notifier.
+    Args:
+        topic: Name of the topic, or ARN of an existing topic.
+        region: See tdcore.actions.aws.Aws.
+        again_after, max_listed: See Notifier.
     """
 
     protocol: ClassVar[str]
@@ -48,7 +50,7 @@ class Topic(Notifier):
                 f"a topic, got {topic!r}"
             )
         self._address = address
-        self._key = address.lower()  # in filter policies, which tell capitals apart
+        self._key = address.lower()  # for filter policies, which are case-sensitive
         self._shown = shown
         self._topic = topic
         kind = type(self).__name__
@@ -82,11 +84,11 @@ class Topic(Notifier):
         return True
 
     def message(self, notice: Notice) -> str:
-        """The text that is sent."""
+        """Text of a message."""
         raise NotImplementedError
 
     def _subscribe(self, client: Any) -> bool:
-        """Whether the address is subscribed and has confirmed it; subscribes it when it is not."""
+        """Subscribe the address if necessary. Return whether its owner has confirmed the subscription."""
         pages = client.get_paginator("list_subscriptions_by_topic").paginate(TopicArn=self._arn)
         for subscription in (each for page in pages for each in page.get("Subscriptions", [])):
             state = subscription["SubscriptionArn"].lower()
@@ -106,9 +108,17 @@ class Topic(Notifier):
 
 
 class Email(Topic):
-    """Sends new findings to an e-mail address. Its owner must confirm once, by a link that AWS sends.
+    """Sends new findings to an e-mail address. Its owner must confirm once, with a link that AWS sends.
 
-    address: its case is kept. topic, region and further parameters: see Topic. Raises ConfigError.
+    Args:
+        address: The address; its case is kept.
+        topic: Name of the SNS topic, or ARN of an existing topic.
+        region: AWS region; None: the standard chain.
+        again_after: Time after which the same notice key is reported again; None: never.
+        max_listed: Maximum number of findings in one message.
+
+    Raises:
+        ConfigError: A value is invalid.
     """
 
     name = "email"
@@ -126,10 +136,17 @@ class Email(Topic):
 
 
 class SMS(Topic):
-    """Sends the first of new findings, and how many there are, to a telephone.
+    """Sends the first new finding and the number of new findings to a telephone.
 
-    number: in the international form (E.164), such as "+4915112345678"; spaces, hyphens, dots and brackets
-    are left out. topic, region and further parameters: see Topic. Raises ConfigError.
+    Args:
+        number: Number in the international form (E.164), such as "+4915112345678". Spaces, hyphens, dots and
+            brackets are removed.
+        topic: Name of the SNS topic, or ARN of an existing topic.
+        region: AWS region; None: the standard chain.
+        again_after: Time after which the same notice key is reported again; None: never.
+
+    Raises:
+        ConfigError: A value is invalid.
     """
 
     name = "sms"
@@ -153,7 +170,7 @@ class SMS(Topic):
 
 
 def _checked_address(address: object) -> tuple[str, str]:
-    """The parts before and after the @. Permissive: whether the address exists, the mail shows."""
+    """The parts before and after the @. Permissive, because only a message shows whether it exists."""
     local, mark, domain = address.rpartition("@") if isinstance(address, str) else ("", "", "")
     labels = domain.split(".")
     if (
@@ -171,5 +188,5 @@ def _checked_address(address: object) -> tuple[str, str]:
 
 
 def _subject(notice: Notice) -> str:
-    """SNS takes up to 100 ASCII characters."""
+    """Subject of a message: up to 100 ASCII characters, the limit of SNS."""
     return notice.subject.encode("ascii", "replace").decode()[:_SUBJECT_CHARACTERS]

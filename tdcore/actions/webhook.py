@@ -1,8 +1,8 @@
-"""Webhook: posts findings as JSON to a URL, in the form that Slack and its like take.
+"""Webhook: posts findings as JSON to a URL, in the form that Slack and similar services accept.
 
     {"text": "...", "run": "...", "count": 2, "findings": [{"rule": ..., "step": ..., "tensor": ...}, ...]}
 
-A webhook's URL is a secret: of it only scheme and host are ever shown. Redirects are not followed.
+The URL of a webhook is a secret: messages contain only its scheme and host. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,27 @@ from tdcore.errors import ActionError, ConfigError
 
 __all__ = ["Webhook"]
 
-_MAX_SAID = 200  # bytes of an answer that refuses
+_MAX_SAID = 200  # bytes of a refusal that are read
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class Webhook(Notifier):
-    """Posts each new finding, those of one look in one message, as the module's text says.
+    """Posts new findings to a URL, in one message per poll of the run.
 
-    url: https; http only to this machine (and then past any proxy), or with allow_http. timeout: of
-    connecting and of each answer, per try. retrying: how often and after which pauses what may pass is tried
-    again: refused connections, time-outs, the answers 408, 425, 429 and 5xx. Further parameters: see
-    Notifier. Raises ConfigError.
+    The body is JSON: {"text": ..., "run": ..., "count": ..., "findings": [...]}.
+
+    Args:
+        url: A URL with https. http is accepted only for this machine (then without a proxy), or with
+            allow_http.
+        allow_http: Accept http for other machines.
+        timeout: Time to connect, and for each answer, per try.
+        retrying: Number of tries and pauses after temporary failures: refused connections, timeouts, and the
+            answers 408, 425, 429 and 5xx.
+        again_after: Time after which the same notice key is reported again; None: never.
+        max_listed: Maximum number of findings in one message.
+
+    Raises:
+        ConfigError: A value is invalid.
     """
 
     name = "webhook"
@@ -56,7 +66,7 @@ class Webhook(Notifier):
         self._host = parts.hostname or ""
         self.shown = f"{parts.scheme}://{parts.netloc}/***"
         self._retrying = retrying or Retrying()
-        # A proxy of the environment would get what is meant for this machine, in the clear.
+        # A proxy of the environment would get data for this machine without encryption.
         here = [urllib.request.ProxyHandler({})] if _is_here(self._host) else []
         self._open: Callable[..., Any] = urllib.request.build_opener(NoRedirects(), *here).open
 
@@ -67,7 +77,7 @@ class Webhook(Notifier):
         """See Notifier.send."""
         text = notice.text
         if self._host == "slack.com" or self._host.endswith(".slack.com"):
-            # There "<...>" is a command, such as one that calls everybody of a channel.
+            # In Slack "<...>" is a command, for example a notification of all members of a channel.
             text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         body = json.dumps({"text": text, **notice.to_json()}).encode()
         self._retrying.call(lambda: self._post(body))
@@ -79,10 +89,10 @@ class Webhook(Notifier):
             data=body,
             headers={"Content-Type": "application/json; charset=utf-8", "User-Agent": "tdcore"},
         )
-        # "from None" below: the errors of urllib know the whole URL.
+        # "from None" below, because the errors of urllib contain the whole URL.
         try:
             with self._open(request, timeout=self._timeout):
-                pass  # what it says beside the status nobody needs
+                pass  # the status is enough
         except urllib.error.HTTPError as error:
             with error:
                 raise self._refusal(error) from None
@@ -107,18 +117,18 @@ class Webhook(Notifier):
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Leaves every redirect to the caller, as an HTTPError."""
+    """Raises HTTPError for every redirect."""
 
     def http_error_302(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage
     ) -> None:
-        """See HTTPRedirectHandler. Looks at nothing of the answer."""
+        """See HTTPRedirectHandler. The answer is not read."""
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 def _checked(url: object, *, allow_http: bool) -> SplitResult:
-    """The URL's parts. Raises ConfigError, which does not show the URL."""
+    """The parts of the URL. Raises ConfigError, which does not contain the URL."""
     if not isinstance(url, str) or not url.isascii() or not url.isprintable() or " " in url:
         raise ConfigError("Webhook.url must be a URL of printable ASCII characters without spaces")
     try:
@@ -139,7 +149,7 @@ def _checked(url: object, *, allow_http: bool) -> SplitResult:
 
 
 def _secrets(url: str, parts: SplitResult) -> list[str]:
-    """The URL, and what may be secret in it, in parts too: a server may repeat them in what it says."""
+    """The URL and its parts that may be secret, because a server may repeat them in its answer."""
     said = f"{parts.path}?{parts.query}"
     words = (word for text in (said, unquote(said)) for word in re.split(r"[/?&=]", text))
     steps = parts.path.split("/")
@@ -154,7 +164,7 @@ def _host_of(url: str) -> str:
 
 
 def _first_words(error: urllib.error.HTTPError) -> str:
-    """What a server says beside its status. One read: one that goes on slowly for ever is not waited for."""
+    """First line of a refusal. It is read with one call, so that a slow server cannot block."""
     try:
         return bytes(error.read1(_MAX_SAID)).decode("utf-8", "replace").strip()
     except (OSError, HTTPException, ValueError):

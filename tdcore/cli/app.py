@@ -1,6 +1,6 @@
-"""The commands of `tdcore`, their help, and what errors become: a message on stderr and an exit code.
+"""The commands of `tdcore` and their help. An error becomes a message on stderr and an exit code.
 
-0  fine; rules: no issue        2  wrong usage: an argument, a rule's name or parameter
+0  success; rules: no issue     2  wrong usage: an argument, a rule's name or parameter
 1  rules: an issue was found    3  the run cannot be read; rules: not evaluable, or a rule failed
 4  rules: no issue so far, and the run has not ended
 """
@@ -55,7 +55,7 @@ def demo(
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Train a network with a planted fault under watch, then the mended one (needs torch, scikit-learn).
+    """Train a network with a planted fault while rules watch, then the fixed one (needs torch, scikit-learn).
 
     Example: [bold]tdcore demo --out runs/demo[/]
     """
@@ -78,7 +78,7 @@ def _top(
 
 
 def main() -> None:
-    """Runs the command line; ends the process with its exit code."""
+    """Run the command line, and end the process with its exit code."""
     from tdcore.errors import ConfigError, TdcoreError
 
     encode_anything()
@@ -88,7 +88,7 @@ def main() -> None:
         _fail(error, 2)
     except TdcoreError as error:
         _fail(error, 3)
-    except BrokenPipeError:  # the reader of a pipe has gone, as with `| head`
+    except BrokenPipeError:  # the reader of a pipe has closed it, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except KeyboardInterrupt:

@@ -36,7 +36,7 @@ RULES = (
     "dead_relu",
     "loss_not_decreasing:num_steps=200,smoothing_steps=20",
 )
-EPOCHS = {"faulty": 100, "mended": 20}  # the faulty one until a rule stops it
+EPOCHS = {"faulty": 100, "mended": 20}  # the faulty training runs until a rule stops it
 BATCH = 64
 SAVE_INTERVAL = 5
 
@@ -54,7 +54,7 @@ def run_demo(out: str | None = None, json_output: bool = False) -> int:
             f"the demo trains a network on scikit-learn's digits, and {error.name} is not installed; "
             'install both with: pip install "tdcore-capture[demo]"'
         ) from error
-    torch.set_num_threads(1)  # so small a network is slower on many
+    torch.set_num_threads(1)  # a small network is slower with several threads
     console = Console(stderr=json_output)
     base = out if out is not None else "runs/demo"
     digits = sklearn.datasets.load_digits()
@@ -83,7 +83,7 @@ def _below(base: str, name: str) -> str:
 
 
 def _faulty_network() -> nn.Module:
-    """Ten sigmoid layers in a row: each one shrinks the gradient, so almost nothing reaches the first."""
+    """Ten sigmoid layers: each one shrinks the gradient, so the first layer has almost no gradient."""
     from torch import nn
 
     class SigmoidNet(nn.Module):

@@ -1,4 +1,4 @@
-"""tdcore diagnose: the causes of what is wrong with a run."""
+"""tdcore diagnose: the causes of faults of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["EXIT_CODES", "command", "print_diagnosis"]
 
 EXIT_CODES = "Exit codes: 0 no cause was found. 1 a cause was found. 2 wrong usage. 3 the run cannot be read."
-_TENSORS = 4  # that are printed for each cause
+_TENSORS = 4  # number of tensors that are printed for each cause
 
 
 def command(
@@ -46,7 +46,7 @@ def command(
 
 
 def print_diagnosis(run: str, diagnosis: Diagnosis) -> None:
-    """Prints each cause as a small table."""
+    """Print each cause as a small table."""
     out = console()
     count = len(diagnosis.causes)
     where = shown(shown_place(run))

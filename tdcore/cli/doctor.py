@@ -1,4 +1,4 @@
-"""tdcore doctor: what works on this machine, what does not, and what to do about it."""
+"""tdcore doctor: checks which functions of tdcore work on this machine, with advice."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _ring() -> Check:
         return Check(
             name="ring round trip", state="ok", detail="one tensor in, the same statistics out", needed=True
         )
-    except Exception as error:  # whatever it is: that is the finding
+    except Exception as error:  # any exception is the result of the check
         return Check(
             name="ring round trip", state="failed", detail=f"{type(error).__name__}: {error}", needed=True,
             advice="report this with the output of `tdcore doctor --json`",

@@ -9,7 +9,7 @@ from tdcore.cli.output import human_bytes
 
 __all__ = ["checks", "checks_of"]
 
-# What a rung means to who runs a training.
+# Meaning of each rung for a user.
 _COMMITS = {
     "stream_write": ("ok", "records are committed by writes in stream order"),
     "commit_kernel": ("ok", "records are committed by a kernel of one thread"),
@@ -22,11 +22,11 @@ def checks() -> list[Check]:
     """Check CUDA. Initializes CUDA in this process; never raises, and reports a missing driver as such."""
     try:
         import tdcore._core as _core
-    except ImportError:  # the line about native code says it
+    except ImportError:  # the line about native code reports it
         return []
     try:
         return checks_of(_core.cuda_report())
-    except Exception as error:  # whatever it is: that is the finding
+    except Exception as error:  # any exception is the result of the check
         return [
             Check(
                 name="CUDA driver", state="failed", detail=f"{type(error).__name__}: {error}",
@@ -36,7 +36,7 @@ def checks() -> list[Check]:
 
 
 def checks_of(report: dict[str, Any]) -> list[Check]:
-    """The lines of a report, as `_core.cuda_report()` gives it."""
+    """The lines of a report of `_core.cuda_report()`."""
     devices: list[dict[str, Any]] = report["devices"]
     found = [_driver(report)]
     for ordinal, device in enumerate(devices):

@@ -20,9 +20,9 @@ from tdcore.sinks.s3.sink import S3Sink
 
 __all__ = ["LONGEST_SECONDS", "checks"]
 
-_PATIENCE = timedelta(seconds=4)  # a command that somebody waits for: a run is more patient
+_PATIENCE = timedelta(seconds=4)  # short, because a user waits; a run waits longer
 _CONNECT, _ANSWER = timedelta(seconds=3), timedelta(seconds=5)
-LONGEST_SECONDS = int((_PATIENCE + _CONNECT + _ANSWER).total_seconds())  # of a place where nobody answers
+LONGEST_SECONDS = int((_PATIENCE + _CONNECT + _ANSWER).total_seconds())  # for a place without an answer
 _DATA = b"written by tdcore doctor; may be deleted"
 
 T = TypeVar("T")
@@ -85,13 +85,13 @@ class _Visit:
         self._place = place
         self._sink = sink
         self._key = f".tdcore-doctor-{os.urandom(8).hex()}"
-        self._silent = False  # nobody answered
+        self._silent = False  # there was no answer
         self._seconds = (place.options.connect_timeout + place.options.read_timeout).total_seconds()
 
     def checks(self) -> list[Check]:
         """Run all checks. Those that read the object run only if it was written."""
         written = self._try("S3 write", self._write)
-        if self._silent:  # the other questions would only take as long again
+        if self._silent:  # the other checks would take equally long
             return [self._end_point(), written]
         found = [written, self._try("S3 list", self._list)]
         if written.state == "ok":

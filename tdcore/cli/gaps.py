@@ -1,4 +1,4 @@
-"""Tensors that were captured and are not in a run, as lines."""
+"""Tensors that were captured but are not in a run, as lines of text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["missing_lines"]
 
 
 def missing_lines(missing: Iterable[Missing], modes: int = 1) -> Iterator[str]:
-    """A line for each. modes: in how many the run has steps; a gap has global numbers only."""
+    """A line for each. modes: number of modes of the run; a gap has only global step numbers."""
     from tdcore.trial.left_out import left_out_text
 
     kind = "step" if modes < 2 else "global step"

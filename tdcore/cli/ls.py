@@ -1,4 +1,4 @@
-"""tdcore ls: the runs in a folder, or what one run holds."""
+"""tdcore ls: the runs in a folder, or the contents of one run."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def command(
 
 
 def _summary_or_error(place: str) -> dict[str, Any]:
-    """What a run holds, or why it cannot be read: one bad run does not hide the others."""
+    """Contents of a run, or the error if it cannot be read, so that other runs are listed."""
     from tdcore.errors import TdcoreError
     from tdcore.trial import create_trial, no_refresh
 
@@ -86,14 +86,16 @@ def _summary_or_error(place: str) -> dict[str, Any]:
             return _summary(trial)
     except TdcoreError as error:
         return {"run": place, "status": "unreadable", "error": str(error)}
-    except Exception as error:  # a fault of ours, found by this run: the others are listed
+    except Exception as error:  # a bug of tdcore: the other runs are listed
         return {"run": place, "status": "unreadable", "error": f"{type(error).__name__}: {error}"}
 
 
 def _summary(trial: Trial, only: int | None = None) -> dict[str, Any]:
-    """What a run holds. trial: frozen, so that each answer costs no look at the run.
+    """Contents of a run.
 
-    only: of this attempt, which the trial was opened for.
+    Args:
+        trial: A frozen trial, which reads no new data.
+        only: The attempt for which the trial was opened; None: the latest history.
     """
     import pyarrow.compute as pc
 
@@ -108,7 +110,7 @@ def _summary(trial: Trial, only: int | None = None) -> dict[str, Any]:
             total["bytes"] += drop.bytes
     counted = set(drops)
     for gap in gaps:
-        if gap.reason not in counted and gap.tensors is not None:  # what io_error counts is among the drops
+        if gap.reason not in counted and gap.tensors is not None:  # tensors with io_error are among the drops
             total = drops.setdefault(gap.reason, {"tensors": 0, "bytes": 0})
             total["tensors"] += gap.tensors
             total["bytes"] += gap.bytes or 0
@@ -172,7 +174,7 @@ def _collections(trial: Trial) -> list[dict[str, Any]]:
 
 
 def _tensors(trial: Trial, regex: str | None) -> list[dict[str, Any]]:
-    """One entry per tensor: kind, dtype, steps, bytes, how it is spread over workers."""
+    """One entry per tensor: kind, dtype, steps, bytes, sharding."""
     columns = ["name", "kind", "dtype", "mode", "mode_step", "step", "nbytes", "status"]
     rows = trial.rows(regex, columns=columns)
     for name in ("name", "kind", "dtype", "mode", "status"):
@@ -224,10 +226,10 @@ def _print_runs(path: str, runs: list[dict[str, Any]]) -> None:
 
 
 def _print_run(run: dict[str, Any], lost: list[str]) -> None:
-    """lost: a line for each thing that is missing."""
+    """Print the contents of a run. lost: a line for each kind of missing data."""
     from rich.table import Table
 
-    from tdcore.trial.run_notes import note_lines  # with tdcore.trial, which imports pyarrow
+    from tdcore.trial.run_notes import note_lines  # imports tdcore.trial and pyarrow
 
     out = console()
     steps = spans_text(run["mode_steps"]) or "none saved"
@@ -292,7 +294,7 @@ def _time_text(time_ns: int | None) -> str:
         return "?"
     try:
         return datetime.fromtimestamp(time_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, ValueError, OSError):  # a year that no calendar has
+    except (OverflowError, ValueError, OSError):  # an invalid year
         return "?"
 
 

@@ -1,4 +1,4 @@
-"""tdcore merge: makes the small files of a run few, when whoever wrote them is gone."""
+"""tdcore merge: merges the small files of a run whose writer has ended."""
 
 from __future__ import annotations
 

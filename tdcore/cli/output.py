@@ -1,4 +1,4 @@
-"""What the commands share: tables or JSON, numbers, lines of blocks, and text from runs made safe."""
+"""Shared output of the commands: console, JSON, numbers, lines of blocks, and escaped text from runs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = [
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "_.-:=+*#"
-_WIDTH = 120  # where the output is no terminal
+_WIDTH = 120  # if the output is no terminal
 _MAX_CHARS = 300  # of a name or a reason
 
 
 def console() -> Console:
-    """The console on stdout. Nothing that it prints moves the cursor, whatever is in the text."""
+    """The console on stdout. Its output never moves the cursor, for any text."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDTH
@@ -43,7 +43,7 @@ def console() -> Console:
 
 
 def encode_anything() -> None:
-    """From now on text that the terminal cannot show is printed as escapes, and is no error."""
+    """Print text that the terminal cannot show as escapes from now on, instead of an error."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -60,21 +60,21 @@ def ascii_only() -> bool:
 
 
 def shown(text: object, limit: int = _MAX_CHARS) -> str:
-    """Text from a run as markup: on one line, without escape sequences, cut when it is very long."""
+    """Text from a run as markup: on one line, without escape sequences, cut if it is very long."""
     from rich.markup import escape
 
     return escape(quoted(text, limit))
 
 
 class _Safe:
-    """A rich.console.RenderHook: what was not made safe where it came from is made safe here."""
+    """A rich.console.RenderHook that escapes control characters in all output."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [_Escaped(each) for each in renderables]
 
 
 class _Escaped:
-    """A renderable without control characters, and in ASCII where the terminal has no more."""
+    """A renderable without control characters, and in ASCII if the terminal supports only ASCII."""
 
     def __init__(self, inner: ConsoleRenderable) -> None:
         self._inner = inner
@@ -118,10 +118,7 @@ def human_bytes(count: int | None) -> str:
 
 
 def sparkline(values: Sequence[float | None], width: int = 24) -> str:
-    """Values as a line of blocks, at most `width` long:
-
-    each block is the mean of its share, "x" where none is finite.
-    """
+    """Values as a line of at most `width` blocks. A block is the mean of its share; "x": none is finite."""
     if not values:
         return ""
     blocks = _ASCII_BLOCKS if ascii_only() else _BLOCKS

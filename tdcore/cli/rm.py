@@ -15,7 +15,7 @@ __all__ = ["EXIT_CODES", "command"]
 EXIT_CODES = (
     "Exit codes: 0 removed. 1 not removed: somebody writes, or you said no. 2 wrong usage. 3 there is no run."
 )
-_SHOWN = 8  # of what was left
+_SHOWN = 8  # files that are listed
 
 
 def command(

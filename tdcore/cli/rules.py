@@ -145,7 +145,7 @@ def run_command(
         options |= {"on_findings": live_findings, "on_lacking": print_lacking}
     before = signal.signal(
         signal.SIGTERM, signal.default_int_handler
-    )  # as Ctrl-C: the report is still printed
+    )  # like Ctrl-C: the report is still printed
     try:
         report = run(
             path,
@@ -176,7 +176,7 @@ def _from_file(path: str | None) -> RulesConfig:
 
 
 def _given(**options: Any) -> dict[str, Any]:
-    """Those that were given on the command line."""
+    """The options that were given on the command line."""
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""tdcore rules list, tdcore rules explain: what rules there are, and what each of them does."""
+"""tdcore rules list, tdcore rules explain: the list of rules, and the documentation of one rule."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def list_command(
 
 
 def explain_command(rule: Annotated[str, typer.Argument(help="Name or code of a rule.")]) -> None:
-    """Explain a rule: what it does, why it matters, how it decides, false alarms, what to do.
+    """Explain a rule: its purpose, its criterion, false alarms and advice.
 
     Example: [bold]tdcore rules explain TDC101[/]
     """

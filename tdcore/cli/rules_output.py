@@ -1,4 +1,4 @@
-"""How findings and verdicts are printed for people: what was found, one row per rule, what is missing."""
+"""Prints findings and verdicts: the findings, one row per rule, and missing captures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _COLOURS = {  # in the order in which they are shown
 
 
 def print_findings(findings: list[Finding], steps: int | None = None) -> None:
-    """By rule and step; at most so many steps of each rule."""
+    """Print findings by rule and step. steps: maximum number of steps per rule."""
     out = console()
     by_step: dict[tuple[str, int, str, str], list[Finding]] = {}
     for finding in findings:
@@ -41,7 +41,8 @@ def print_findings(findings: list[Finding], steps: int | None = None) -> None:
         where = f" of attempt {attempt}" if attempt else ""
         out.print(f"[bold red]{rule}[/] at {at}{where}, {worker}:")
         for finding in found[:_TENSORS_SHOWN]:
-            out.print(f"  {shown(finding.tensor or 'the run')}: {shown(finding.why, _MAX_CHARS)}")
+            again = f" [dim]({finding.again})[/]" if finding.again else ""
+            out.print(f"  {shown(finding.tensor or 'the run')}: {shown(finding.why, _MAX_CHARS)}{again}")
         if len(found) > _TENSORS_SHOWN:
             out.print(f"  ... and {len(found) - _TENSORS_SHOWN:,} more")
     for rule, count in printed.items():
@@ -50,46 +51,46 @@ def print_findings(findings: list[Finding], steps: int | None = None) -> None:
 
 
 class LiveFindings:
-    """Prints findings of a run that is followed: what is found again is counted, and told of at the end.
+    """Prints findings of a followed run: each when it begins, and at the end how it continued.
 
-    Two findings are the same where all but their step agrees: rule, attempt, worker, tensor and kind.
+    A finding is repeated if only its step differs: rule, attempt, worker, tensor and kind are equal.
     """
 
     def __init__(self) -> None:
+        self._printed: dict[NoticeKey, Finding] = {}
         self._newest: dict[NoticeKey, Finding] = {}
-        self._again: Counter[NoticeKey] = Counter()
 
     def __call__(self, findings: list[Finding]) -> None:
-        """What one look has found, in order of steps."""
+        """Print the findings that one poll has begun, in order of steps; count the continued ones."""
         from tdcore.actions.base import notice_key
 
-        fresh: list[Finding] = []
+        new: list[Finding] = []
         for finding in findings:
             key = notice_key(finding)
-            if key in self._newest:
-                self._again[key] += 1
-            else:
-                fresh.append(finding)
+            if key not in self._printed:
+                self._printed[key] = finding
+                new.append(finding)
             self._newest[key] = finding
-        if fresh:
-            print_findings(fresh)
+        if new:
+            print_findings(new)
 
     def print_again(self) -> None:
-        """What was found again since it was printed: a line for each rule, attempt and worker."""
+        """Print what continued after it was printed: a line for each rule, attempt and worker."""
         out = console()
         groups: dict[tuple[str, int, str], list[NoticeKey]] = {}
-        for key in self._again:
-            groups.setdefault((key[0], key[1], key[2]), []).append(key)
+        for key, finding in self._newest.items():
+            if finding != self._printed[key]:
+                groups.setdefault((key[0], key[1], key[2]), []).append(key)
         for (rule, attempt, worker), keys in groups.items():
-            newest = max((self._newest[key] for key in keys), key=lambda finding: finding.step)
-            times = sum(self._again[key] for key in keys)
+            newest = max((self._newest[key] for key in keys), key=lambda finding: finding.last_step or 0)
+            times = sum(self._newest[key].count - self._printed[key].count for key in keys)
             often = f"{times:,} time{'s' * (times > 1)}" + (f" in {len(keys):,} tensors" if keys[1:] else "")
             where = f" of attempt {attempt}" if attempt else ""
-            out.print(f"[bold red]{rule}[/] again {often}, last at {newest.at}{where}, {worker}")
+            out.print(f"[bold red]{rule}[/] again {often}, last at {newest.last_at}{where}, {worker}")
 
 
 def print_lacking(verdict: Verdict) -> None:
-    """A rule of a run that goes on cannot be evaluated as the run is configured, or does not apply."""
+    """Print that a rule cannot be evaluated with the configuration of the run, or does not apply."""
     how = "is not evaluable so far"
     if verdict.status.value == "does not apply":
         how = "does not apply"
@@ -97,10 +98,10 @@ def print_lacking(verdict: Verdict) -> None:
 
 
 def print_report(report: Report, *, with_findings: bool, verbose: bool = False) -> None:
-    """The verdicts, gravest first; under them what rules would need to be evaluable, and problems.
+    """Print the verdicts, most serious first, then the captures that rules need, and problems.
 
-    Rules that nobody named and that could not judge the run are one line for each of the two reasons, unless
-    `verbose`.
+    Rules that run only because all rules run, and that could not judge the run, are printed in one line for
+    each of the two reasons, unless `verbose`.
     """
     from rich import box
     from rich.table import Table
@@ -146,7 +147,7 @@ def print_report(report: Report, *, with_findings: bool, verbose: bool = False) 
 
 
 def _print_folded(verdicts: Sequence[Verdict]) -> None:
-    """A line for the rules that are not evaluable, and one for those that do not apply."""
+    """Print a line with the rules that are not evaluable, and a line with those that do not apply."""
     out = console()
     for status, words in (
         ("not evaluable", "not evaluable here (--verbose says what each needs)"),

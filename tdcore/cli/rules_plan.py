@@ -63,7 +63,7 @@ def plan_command(
 
 
 def _cost(captures: Sequence[CollectionConfig]) -> str:
-    """A comment: of which collections values are written, and not only statistics."""
+    """A comment with the collections whose values are written, in addition to statistics."""
     values = [
         each.name
         for each in captures

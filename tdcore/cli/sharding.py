@@ -1,4 +1,4 @@
-"""How the tensors of a run are spread over its workers, in words."""
+"""Sharding of the tensors of a run over its workers, in words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["sharding_texts"]
 def sharding_texts(trial: Trial, regex_or_names: str | Iterable[str] | None) -> dict[str, str]:
     """Tensor -> "4 parts on 4 workers", "replicated on 2 workers" or "sum over 2 workers".
 
-    As each worker last saved it; tensors that are neither sharded nor replicated are left out.
+    The newest shard of each worker counts. Tensors that are neither sharded nor replicated are left out.
     """
     import pyarrow as pa
 
@@ -35,7 +35,7 @@ def sharding_texts(trial: Trial, regex_or_names: str | Iterable[str] | None) -> 
 
 
 def _text(parts: list[tuple[str, str | None, bool]]) -> str:
-    """parts: of each worker the place, the reduction, and whether it is the whole."""
+    """Text for one tensor. parts: place, reduction, and whether it is the whole, for each worker."""
     from tdcore.trial.shard_boxes import COPY_OF
 
     workers = f"{len(parts)} worker" + ("" if len(parts) == 1 else "s")

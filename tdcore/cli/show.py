@@ -28,7 +28,7 @@ STATS = ("mean", "std", "min", "max", "l1", "l2", "abs_mean", "abs_max", "zero_p
 _NEEDED = ("count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "l1")
 _BAR_WIDTH = 50
 _HISTORY = 18  # cells of a line of history
-_WIDE, _MIDDLE = 130, 100  # columns of a terminal from which on more statistics are listed
+_WIDE, _MIDDLE = 130, 100  # minimum columns of a terminal to list more statistics
 _MAX_LINE = 2000  # characters
 
 
@@ -147,7 +147,7 @@ def _show_all(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """What fits on a line of a terminal: columns before and of statistics, cells of the history."""
+    """Layout of a line: columns before the statistics, columns of statistics, cells of the history."""
 
     before: tuple[str, ...]
     statistics: tuple[str, ...]
@@ -176,9 +176,7 @@ def _layout(width: int, stat: str) -> _Layout:
 def _row(entry: dict[str, Any], layout: _Layout) -> list[str]:
     before = {"kind": shown(entry["kind"]), "step": _last_step(entry)}
     numbers = entry["last"]
-    if (
-        numbers["count"] is None
-    ):  # absent, skipped or lost without statistics: said where the numbers would be
+    if numbers["count"] is None:  # absent, skipped or lost without statistics: printed instead of numbers
         cells = [f"[yellow]{shown(entry['status'])}[/]", *[""] * (len(layout.statistics) - 1)]
         bad = "-"
     else:
@@ -196,7 +194,7 @@ def _row(entry: dict[str, Any], layout: _Layout) -> list[str]:
 
 
 def _last_step(entry: dict[str, Any]) -> str:
-    """The step of the mode, with the mode where it is not TRAIN."""
+    """The step of the mode, with the mode if it is not TRAIN."""
     mode, step = entry["modes"][-1], entry["mode_steps"][-1]
     return str(step) if mode in ("TRAIN", "GLOBAL") else f"{shown(mode)} {step}"
 
@@ -248,7 +246,7 @@ def _show_one(
     if sharding is not None:
         out.print(f"{sharding}; statistics are those of the whole")
     out.print(f"{stat} over {len(rows)} rows: {sparkline([_numbers(row)[stat] for row in rows], 60)}")
-    told = [key for key in (who, "call") if len({row[key] for row in rows}) > 1]  # else the same for all
+    told = [key for key in (who, "call") if len({row[key] for row in rows}) > 1]  # otherwise equal for all
     if sharding is not None and who not in told:
         told.insert(0, who)
     layout = _layout(out.width, stat)
@@ -295,7 +293,7 @@ def _by_name(table: pa.Table) -> dict[str, list[dict[str, Any]]]:
 
 
 def _numbers(row: dict[str, Any]) -> dict[str, Any]:
-    """The statistics of one row by the names of STATS; None where it has none, or lacks some."""
+    """The statistics of one row by the names of STATS; None for missing ones."""
     if any(row[name] is None for name in _NEEDED):
         return dict.fromkeys((*STATS, "inf_count", "zero_count", "count"))
     inf = row["pos_inf_count"] + row["neg_inf_count"]

@@ -1,4 +1,4 @@
-"""The steps of a run in words: by mode where it has several, as the training loop counts them."""
+"""The steps of a run in words: by mode if it has several, as the training loop counts them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _span_text(span: Mapping[str, Any]) -> str:
 
 
 def spans_text(spans: Mapping[str, Mapping[str, Any]], between: str = ", ") -> str:
-    """ "0..170 (18)" of a training, "TRAIN 0..170 (18), EVAL 10..40 (5)" of one that also evaluates."""
+    """ "0..170 (18)" for a training, "TRAIN 0..170 (18), EVAL 10..40 (5)" for one that also evaluates."""
     if list(spans) in (["TRAIN"], ["GLOBAL"]):
         return _span_text(next(iter(spans.values())))
     return between.join(f"{mode} {_span_text(span)}" for mode, span in spans.items())

@@ -1,4 +1,4 @@
-"""tdcore rules sweep: many runs judged by the same rules, in parallel."""
+"""tdcore rules sweep: checks many runs with the same rules, in parallel."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def command(
 
 
 class _SweepProgress:
-    """Says on a terminal how many runs are done; nothing elsewhere."""
+    """Prints the number of finished runs on a terminal; prints nothing without a terminal."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -129,7 +129,7 @@ def _print(report: SweepReport) -> None:
 
 
 def _cell(verdict: Verdict | None) -> str:
-    """How many findings there are, or how else the rule stands."""
+    """Number of findings, or the status of the rule."""
     if verdict is None:
         return "[red]-[/]"
     cells = {

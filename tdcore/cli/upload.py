@@ -1,4 +1,4 @@
-"""tdcore upload: finishes what a job left in its spool."""
+"""tdcore upload: uploads the data that a job has left in its spool."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def command(
 
 
 def _upload_shown(spool: Path, to: str | None) -> list[Uploaded]:
-    """With a line that moves while it works, and one for each spool at the end."""
+    """Upload with a progress line, and a line for each spool at the end."""
     from tdcore.maintenance.upload import upload
 
     out = console()

@@ -1,4 +1,4 @@
-"""What a hook captures, and when: its settings as frozen values, and the files and variables that hold them.
+"""Configuration of a hook: its settings as frozen values, and their readers from files and variables.
 
 save_config, reduction_config, collection_config, hook_config   the values
 collection, collection_manager, built_in_collections, pattern_list   collections, which a training may change
@@ -8,8 +8,8 @@ hook_file, hook_json                                            readers of confi
 settings                                                        environment variables
 workers, checks                                                 which workers capture; checks of values
 
-The names below load on first use: `import tdcore` needs the environment variables only. Imports nothing of
-tdcore but text, errors, modes and format.
+The names below load on first use: `import tdcore` needs the environment variables only. Of tdcore it imports
+only text, errors, modes and format.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Kinds: TypeAlias = frozenset[TensorKind]
 
 
 class CollectionKeys:
-    """Names of the built-in collections, and of those that other frameworks fill."""
+    """Names of the built-in collections, and of collections for other frameworks."""
 
     ALL = "all"
     DEFAULT = "default"
@@ -53,7 +53,7 @@ _RESULTS = frozenset({TensorKind.OUTPUT, TensorKind.LOSS, TensorKind.CUSTOM})
 _NO_KINDS: Kinds = frozenset()
 _EXTRA = frozenset({TensorKind.CUSTOM})
 _OF_MODULES = frozenset({TensorKind.INPUT, TensorKind.OUTPUT})
-ON_REQUEST = TensorKind.OUTPUT_GRADIENT  # "all" leaves it out; patterns of the user must say its word
+ON_REQUEST = TensorKind.OUTPUT_GRADIENT  # not in "all"; patterns of the user must contain its word
 # name -> patterns, kinds that belong by nature, kinds that a pattern may select (None: all). Without the
 # last, "weights" would contain all tensors.
 BUILT_IN: dict[str, tuple[tuple[str, ...], Kinds, Kinds | None]] = {

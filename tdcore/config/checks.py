@@ -35,7 +35,7 @@ def _check_pattern(name: str, pattern: str) -> None:
 
 
 def names(name: str, value: str | Iterable[str] | None) -> tuple[str, ...]:
-    """One text or several, each not empty, without repetitions. Raises ConfigError."""
+    """One text or several, without empty texts and repetitions. Raises ConfigError."""
     if value is None:
         return ()
     found = (value,) if isinstance(value, str) else tuple(value)
@@ -46,12 +46,12 @@ def names(name: str, value: str | Iterable[str] | None) -> tuple[str, ...]:
 
 
 def plain(value: str | Iterable[int | str]) -> str | list[int | str]:
-    """A text as it is, several as a list: for JSON."""
+    """Values for JSON: a text unchanged, several values as a list."""
     return value if isinstance(value, str) else list(value)
 
 
 def whole(name: str, value: object, least: int = 0) -> int:
-    """A whole number, also from text ("10"). Raises ConfigError when it is none or below `least`."""
+    """A whole number, also from text ("10"). Raises ConfigError for other values, or below `least`."""
     if isinstance(value, bool):
         raise ConfigError(f"{name} must be a whole number, got {value!r}")
     try:
@@ -64,7 +64,7 @@ def whole(name: str, value: object, least: int = 0) -> int:
 
 
 def steps(value: object) -> tuple[int, ...]:
-    """Sorted steps from any iterable of whole numbers; None is none. Raises ConfigError."""
+    """Sorted steps from any iterable of whole numbers; None gives no steps. Raises ConfigError."""
     if value is None:
         return ()
     if isinstance(value, str) or not isinstance(value, Iterable):
@@ -83,7 +83,7 @@ def known_names(what: str, given: object, allowed: Sequence[object]) -> None:
 
 
 def json_object(what: str, text: str) -> dict[str, Any]:
-    """The dict that a JSON text holds. what: for messages. Raises ConfigError."""
+    """The dict in a JSON text. what: for messages. Raises ConfigError."""
     try:
         found = json.loads(text)
     except ValueError as error:

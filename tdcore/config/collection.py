@@ -68,7 +68,7 @@ class Pattern(Protocol):
 
     @property
     def pattern(self) -> str:
-        """Its text."""
+        """Text of the pattern."""
         ...
 
     def search(self, string: str, /) -> object:
@@ -98,12 +98,12 @@ class Collection:
         self.name = name
         self.save_histogram = save_histogram  # of the older library's TensorBoard export; not used here
         self._compile = compile_pattern
-        self.version = Version()  # the manager's, once it belongs to one
+        self.version = Version()  # that of the manager after it was added to one
         self.seen: set[str] = set()  # names of captured tensors that belong here; filled by the hook
         self._own: Mapping[str, Kinds | None] = {}  # patterns with a meaning here: the kinds that they select
-        self._built_in: dict[Pattern, Kinds | None] = {}  # those of _own that are in use
+        self._built_in: dict[Pattern, Kinds | None] = {}  # patterns of _own that are in use
         self._by_nature: Kinds = frozenset()
-        self._patterns: list[Pattern] = []  # the user's, select any kind
+        self._patterns: list[Pattern] = []  # patterns of the user, for any kind
         self._module_patterns: list[Pattern] = []
         self._names: set[str] = set()
         self._modules: list[ModuleTensors] = []
@@ -128,10 +128,10 @@ class Collection:
 
     @property
     def include_regex(self) -> list[str]:
-        """The patterns, in a list whose changes take effect here. include() adds, setting replaces.
+        """The patterns, as a list. Changes of the list change the collection; an assignment replaces it.
 
-        A pattern that a built-in collection came with selects the kinds of this collection only, also when it
-        is set again: ".*" in "weights" selects weights.
+        An original pattern of a built-in collection selects the kinds of this collection only, also if it is
+        set again: ".*" in "weights" selects weights.
         """
         texts = [pattern.pattern for pattern in (*self._built_in, *self._patterns)]
         return PatternList(texts, self._replace_regex)
@@ -146,7 +146,7 @@ class Collection:
         self.include(checked)
 
     def include(self, regexes: str | Iterable[str]) -> None:
-        """Adds patterns, matched with re.search against tensor names."""
+        """Add patterns, which are searched in tensor names (re.search)."""
         for text in self._texts("include_regex", regexes):
             if text in self._own:
                 self._built_in[re.compile(text)] = self._own[text]
@@ -211,7 +211,7 @@ class Collection:
 
     @property
     def save_config(self) -> SaveConfig | None:
-        """At which steps the tensors are saved; None: at those of the hook."""
+        """Saved steps; None: the settings of the hook."""
         return self._save_config
 
     @save_config.setter
@@ -223,7 +223,7 @@ class Collection:
 
     @property
     def reduction_config(self) -> ReductionConfig | None:
-        """Which reductions are saved; None: those of the hook."""
+        """Saved form; None: the settings of the hook."""
         return self._reduction_config
 
     @reduction_config.setter
@@ -238,7 +238,7 @@ class Collection:
 
     @property
     def selection(self) -> tuple[object, ...]:
-        """All values that belongs() depends on; equal as long as they have not changed."""
+        """All values that belongs() depends on; equal while they have not changed."""
         patterns = (*self._built_in, None, *self._patterns, None, *self._module_patterns)
         return (*patterns, frozenset(self._names))
 
@@ -343,7 +343,7 @@ class Collection:
 
     @classmethod
     def from_dict(cls, params: Mapping[str, Any]) -> Collection:
-        """A collection from what to_json_dict() gives. Raises ConfigError."""
+        """Create a collection from the result of to_json_dict(). Raises ConfigError."""
         found = dict(params)
         for key, kind in (("save_config", SaveConfig), ("reduction_config", ReductionConfig)):
             if found.get(key) is not None:
@@ -357,7 +357,7 @@ class Collection:
 
     @classmethod
     def from_json(cls, json_str: str) -> Collection:
-        """A collection from the text of to_json(). Raises ConfigError."""
+        """Create a collection from the text of to_json(). Raises ConfigError."""
         try:
             found = json.loads(json_str)
         except ValueError as error:

@@ -17,10 +17,19 @@ __all__ = ["CollectionConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionConfig:
-    """Settings of one collection, as given to a hook. None: the settings of the hook.
+    """Settings of one collection, for `hook.add_collection()` and `HookConfig.collections`.
 
-    module_regex: patterns for inputs and outputs by the class of their module, searched in the class with
-    "_input" or "_output" behind it, such as "^ReLU_output"; for modules whose names say nothing.
+    Args:
+        name: Name of the collection.
+        include_regex: Patterns that are searched in names of tensors.
+        tensor_names: Exact names of tensors.
+        module_regex: Patterns for inputs and outputs by the class of their module. They are searched in the
+            name of the class followed by "_input" or "_output". Example: "^ReLU_output".
+        save_config: Saved steps; None: the settings of the hook.
+        reduction_config: Saved form; None: the settings of the hook.
+
+    Raises:
+        InvalidCollectionConfiguration, ConfigError: A value is invalid.
     """
 
     name: str

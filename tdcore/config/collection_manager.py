@@ -37,12 +37,12 @@ class CollectionManager:
         return self._collections[name]
 
     def get_collections(self) -> dict[str, Collection]:
-        """All of them, by name."""
+        """All collections, by name."""
         return dict(self._collections)
 
     @property
     def collections(self) -> dict[str, Collection]:
-        """As get_collections()."""
+        """The same as get_collections()."""
         return self.get_collections()
 
     def create_collection(self, name: str) -> Collection:
@@ -50,7 +50,7 @@ class CollectionManager:
         return self.get(name)
 
     def add(self, collection: Collection | CollectionConfig | str) -> Collection:
-        """Add a collection, or apply settings to the one of that name. Returns the resulting collection."""
+        """Add a collection, or apply settings to the collection of that name. Return the result."""
         if isinstance(collection, str):
             return self.get(collection)
         if isinstance(collection, CollectionConfig):

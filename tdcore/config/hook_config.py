@@ -22,13 +22,17 @@ __all__ = ["HookConfig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookConfig:
-    """All settings of a hook, whether they come from arguments, a file or the environment.
+    """All settings of a hook, from arguments, a file or the environment.
 
-    out_dir: local folder or URL of the run. include_workers: "one" (rank 0 only), "all", or a list of
-    ranks or worker names; a tuple of names once checked.
-    collections: collections with settings of their own; they are saved without being named again.
-    dry_run: count what would be saved, write nothing. rules: as text, by which the run is meant to be judged;
-    only kept in run.json, for `tdcore rules run` (hooks/rule_capture.py turns them into collections).
+    Attributes:
+        out_dir: Local folder or URL of the run.
+        include_workers: "one" (rank 0 only), "all", or a list of ranks or worker names; after the check a
+            tuple of names.
+        collections: Collections with their own settings. They are saved even if include_collections does not
+            name them.
+        dry_run: Count tensors and bytes, and write nothing.
+        rules: Rules of the run as text. They are only stored in run.json, for `tdcore rules run`
+            (hooks/rule_capture.py adds their collections).
     """
 
     out_dir: str

@@ -48,7 +48,7 @@ def load_hook_file(path: str | os.PathLike[str], *, out_dir: str) -> HookConfig:
 
 
 def _given(kind: type[Any], where: str, value: object) -> dict[str, Any]:
-    """The arguments for a class of settings that an object holds; those that are None are left out."""
+    """The arguments for a class of settings in an object, without arguments that are None."""
     found = mapping(where, value)
     check_keys(where, found, [field.name for field in fields(kind)])
     return {key: each for key, each in found.items() if each is not None}

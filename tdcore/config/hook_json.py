@@ -53,7 +53,7 @@ CONFIG_VARIABLES = ("TDCORE_CONFIG", "SMDEBUG_CONFIG_FILE_PATH")
 DEFAULT_CONFIG_PATH = "/opt/ml/input/config/debughookconfig.json"
 
 WHAT = "hook configuration"  # the name of the files in messages
-PLACES = ("LocalPath", "S3OutputPath", "S3Path")  # the first that is there holds
+PLACES = ("LocalPath", "S3OutputPath", "S3Path")  # the first existing one is used
 TOP_KEYS = (*PLACES, "HookParameters", "CollectionConfigurations")
 MODES = {mode.name.lower(): mode for mode in ModeKeys}
 _SAVE_KEYS = (*SETTINGS, *(f"{mode}.{setting}" for mode in MODES for setting in SETTINGS))
@@ -64,7 +64,7 @@ _HOOK_KEYS = (
     *("dry_run", "save_all", "include_workers", "include_regex", "include_collections"),
     *(*_PARAMETERS, *_TENSORBOARD),
 )
-# save_histogram only ever acted on TensorBoard export: without that it means nothing, there and here.
+# In the older library save_histogram only affects the TensorBoard export. Without it, it has no effect.
 _COLLECTION_KEYS = ("include_regex", "tensor_names", "module_regex", "save_histogram", *_PARAMETERS)
 
 
@@ -99,7 +99,7 @@ def parse_hook_config(document: object) -> HookConfig:
     out_dir = next((top[key] for key in PLACES if top.get(key)), None)
     if not isinstance(out_dir, str):
         raise ConfigError("LocalPath (or S3OutputPath) must say where the run is written")
-    entries = top.get("CollectionConfigurations") or None  # 0 and "" are none
+    entries = top.get("CollectionConfigurations") or None  # 0 and "" count as none
     return HookConfig(
         out_dir=out_dir,
         dry_run=FLAG(hook.get("dry_run", False), "dry_run"),
@@ -213,7 +213,7 @@ def _reduction_config(own: Mapping[str, Any]) -> ReductionConfig | None:
     if not any(key in own for key in _REDUCTION_KEYS):
         return None
     groups = reduction_lists(_texts(own.get("reductions")))
-    # Asking for reductions asks not for the tensor, as in the older library; save_raw_tensor asks for both.
+    # As in the older library, a request for reductions excludes the tensor; save_raw_tensor requests both.
     raw = FLAG(own.get("save_raw_tensor", not any(groups.values())), "save_raw_tensor")
     return ReductionConfig(**groups, save_raw_tensor=raw)
 
@@ -227,7 +227,7 @@ def _object(where: str, value: object, known: tuple[str, ...]) -> dict[str, Any]
 
 
 def _parameters(where: str, value: object, known: tuple[str, ...]) -> dict[str, Any]:
-    """The same, of an object of parameters, without those that export to TensorBoard."""
+    """The entries of an object of parameters, without those for the TensorBoard export."""
     for key, setting in mapping(where, value, "be a JSON object").items():
         if key in _TENSORBOARD and str(setting).strip().lower() not in ("false", "none", ""):
             raise UnsupportedFeature(

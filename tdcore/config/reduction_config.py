@@ -1,7 +1,7 @@
-"""ReductionConfig: which statistics of a tensor are saved, and whether its values are saved, too.
+"""ReductionConfig: which statistics of a tensor are saved, and whether its values are saved as well.
 
 Frozen values without side effects, safe in any thread. Names and meanings are those of the older library's
-configuration. Arguments are validated: one that cannot work raises ConfigError with what to write instead.
+configuration. An invalid argument raises ConfigError with the valid values.
 """
 
 from __future__ import annotations
@@ -23,12 +23,22 @@ ALLOWED_NORMS = ("l1", "l2")
 
 @dataclass(frozen=True, slots=True)
 class ReductionConfig:
-    """Save statistics instead of the whole tensor (save_raw_tensor=False), or in addition to it (True).
+    """Save statistics instead of the whole tensor, or in addition to it.
 
-    The reductions come from the statistics that are recorded with every captured tensor, so naming few of
-    them saves nothing. Only "prod" is extra work: without the raw tensor it is computed by the framework
-    and stored as a row of its own, named "<tensor>/prod" or "<tensor>/abs_prod". abs_: of the absolute
-    values. save_shape: shapes are part of every row and cannot be left out, so only True is accepted.
+    The reductions are computed from the statistics that are recorded with every captured tensor, so a shorter
+    list saves no work. Only "prod" is extra work: without the values it is computed by the framework and
+    stored as a separate row, named "<tensor>/prod" or "<tensor>/abs_prod".
+
+    Args:
+        reductions: Names such as "mean" or "max".
+        abs_reductions: Reductions of the absolute values.
+        norms: "l1", "l2".
+        abs_norms: Norms of the absolute values.
+        save_raw_tensor: Save the values in addition to statistics.
+        save_shape: Must be True, because shapes are part of every row.
+
+    Raises:
+        ConfigError: A name or value is invalid.
     """
 
     reductions: Sequence[str] = ()
@@ -68,10 +78,10 @@ class ReductionConfig:
 
     @classmethod
     def from_dict(cls, params: Mapping[str, Any]) -> ReductionConfig:
-        """From what to_json_dict() gives, here or in the older library. Raises ConfigError.
+        """Create it from the result of to_json_dict(), here or in the older library. Raises ConfigError.
 
-        reductions: a list, or names with commas between them; "abs_mean", "l2_norm" and "abs_l2_norm" there
-        stand for the other three lists.
+        "reductions" may be a list, or names with commas between them. Names such as "abs_mean", "l2_norm" and
+        "abs_l2_norm" in it belong to the other three lists.
         """
         lists = ("reductions", "abs_reductions", "norms", "abs_norms")
         checks.known_names("ReductionConfig", params, (*lists, "save_raw_tensor", "save_shape"))
@@ -82,7 +92,7 @@ class ReductionConfig:
 
     @classmethod
     def from_json(cls, json_str: str) -> ReductionConfig:
-        """From the text of to_json(). Raises ConfigError."""
+        """Create it from the text of to_json(). Raises ConfigError."""
         return cls.from_dict(checks.json_object("ReductionConfig", json_str))
 
 

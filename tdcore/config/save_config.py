@@ -1,7 +1,7 @@
 """SaveConfig and SaveConfigMode: at which steps tensors are saved.
 
 Frozen values without side effects, safe in any thread. Names and meanings are those of the older library's
-configuration. Arguments are validated: one that cannot work raises ConfigError with what to write instead.
+configuration. An invalid argument raises ConfigError with the valid values.
 """
 
 from __future__ import annotations
@@ -23,12 +23,19 @@ DEFAULT_SAVE_INTERVAL = 500
 
 @dataclass(frozen=True, slots=True)
 class SaveConfigMode:
-    """When to save within one mode. A step is saved when
+    """Saved steps of one mode.
 
-    ``step % save_interval == 0 and start_step <= step < end_step``, or when it is one of ``save_steps``.
+    A step is saved if ``step % save_interval == 0 and start_step <= step < end_step``, or if it is in
+    ``save_steps``. Steps are counted per mode from 0. Numbers may be given as text ("10").
 
-    Steps are counted per mode from 0. end_step None: no end. save_steps are kept sorted. Numbers may be given
-    as text ("10"); None for an interval or a start is the default.
+    Args:
+        save_interval: Interval in steps; None: the default.
+        start_step: First step of the interval; None: 0.
+        end_step: Step after the last step of the interval; None: no end.
+        save_steps: Further steps, which are stored sorted.
+
+    Raises:
+        ConfigError: A value is invalid.
     """
 
     save_interval: int = DEFAULT_SAVE_INTERVAL
@@ -53,7 +60,7 @@ class SaveConfigMode:
         return (regular and (self.end_step is None or step < self.end_step)) or step in self.save_steps
 
     def next_saved_step(self, step: int) -> int | None:
-        """The first saved step at or after `step`; None when there is none."""
+        """The first saved step at or after `step`; None if there is none."""
         first = max(step, self.start_step)
         regular = first + (-first) % self.save_interval
         candidates = [listed for listed in self.save_steps if listed >= step][:1]
@@ -72,21 +79,21 @@ class SaveConfigMode:
 
     @classmethod
     def from_dict(cls, params: Mapping[str, Any]) -> SaveConfigMode:
-        """The settings of to_json_dict(); those that are left out or None are the defaults."""
+        """Create it from the result of to_json_dict(). Missing or None settings have their defaults."""
         checks.known_names("SaveConfigMode", params, SETTINGS)
         return cls(**params)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SaveConfig:
-    """When to save, for all modes, or per mode.
+    """Saved steps of all modes.
 
-    SaveConfig(save_interval=10)                      steps 0, 10, 20, ... of every mode
-    SaveConfig(save_interval=10, save_steps=[3, 7])   those, and 3 and 7
-    SaveConfig({modes.TRAIN: SaveConfigMode(1)}, save_interval=10)   other modes: every 10th step
-    SaveConfig({modes.TRAIN: SaveConfigMode(1)})      other modes: of a collection, as the hook says
+        SaveConfig(save_interval=10)                      steps 0, 10, 20, ... of every mode
+        SaveConfig(save_interval=10, save_steps=[3, 7])   the same steps, and 3 and 7
+        SaveConfig({modes.TRAIN: SaveConfigMode(1)}, save_interval=10)   other modes: every 10th step
+        SaveConfig({modes.TRAIN: SaveConfigMode(1)})      other modes: the settings of the hook
 
-    Two are equal when they save the same steps of each mode by the same settings.
+    Two objects are equal if they have the same settings for each mode.
     """
 
     mode_save_configs: Mapping[ModeKeys, SaveConfigMode] = field(default_factory=dict)
@@ -97,7 +104,7 @@ class SaveConfig:
     _rest: SaveConfigMode = field(init=False, repr=False, compare=False)
     _partial: bool = field(
         init=False, repr=False, default=False
-    )  # says nothing of modes that it does not name
+    )  # has no settings for modes that it does not name
 
     __repr__ = settings_repr
 
@@ -124,15 +131,15 @@ class SaveConfig:
         return tuple(self.own(mode) for mode in ModeKeys)
 
     def get_save_config(self, mode: ModeKeys) -> SaveConfigMode:
-        """The settings that hold in the mode."""
+        """The settings of the mode."""
         return self.mode_save_configs.get(mode, self._rest)
 
     def own(self, mode: ModeKeys) -> SaveConfigMode | None:
-        """The settings that it has for the mode; None where it has only those of other modes."""
+        """The own settings of the mode; None if there are only settings of other modes."""
         return self.mode_save_configs.get(mode, None if self._partial else self._rest)
 
     def completed(self, other: SaveConfig) -> SaveConfig:
-        """The same, with the settings of `other` in the modes for which it has none."""
+        """This configuration, with the settings of `other` for modes without own settings."""
         if not self._partial:
             return self
         modes = {mode: self.own(mode) or other.get_save_config(mode) for mode in ModeKeys}
@@ -143,7 +150,7 @@ class SaveConfig:
         return self.get_save_config(mode).should_save_step(step)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """Mode name -> settings, for every mode that it has settings for."""
+        """Mode name -> settings, for every mode with settings."""
         found = {mode.name: self.own(mode) for mode in ModeKeys}
         return {name: own.to_json_dict() for name, own in found.items() if own is not None}
 
@@ -153,9 +160,9 @@ class SaveConfig:
 
     @classmethod
     def from_dict(cls, params: Mapping[Any, Any]) -> SaveConfig:
-        """From mode (or its name) -> settings, as to_json_dict() gives them, or from settings of all modes.
+        """Create it from mode (or its name) -> settings, or from settings of all modes.
 
-        Modes that are left out or None follow the hook's own settings. Raises ConfigError.
+        Missing or None modes follow the settings of the hook. Raises ConfigError.
         """
         named = {mode.name: mode for mode in ModeKeys} | {mode: mode for mode in ModeKeys}
         if not any(key in named for key in params):
@@ -171,12 +178,12 @@ class SaveConfig:
 
     @classmethod
     def from_json(cls, json_str: str) -> SaveConfig:
-        """From the text of to_json(). Raises ConfigError."""
+        """Create it from the text of to_json(). Raises ConfigError."""
         return cls.from_dict(checks.json_object("SaveConfig", json_str))
 
     @classmethod
     def parse(cls, value: SaveConfig | SaveConfigMode | Mapping[ModeKeys, SaveConfigMode]) -> SaveConfig:
-        """A SaveConfig from any of the forms that the API takes. One from a dict may leave modes open."""
+        """A SaveConfig from any of the forms that the API accepts. A dict need not have all modes."""
         if isinstance(value, SaveConfig):
             return value
         if isinstance(value, SaveConfigMode):

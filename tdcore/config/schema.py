@@ -49,11 +49,13 @@ _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of value. Calling it returns the value that a text or a value of a document stands for.
+    """A kind of value. A call converts a text, or a value of a document, to a value of this kind.
 
-    expected: the words for it in messages, as in "must be a whole number". read: raises ValueError,
-    TypeError, LookupError or OverflowError for any other value, or a ConfigError with a message of its own.
-    types: the types that a value may have, any without them. True is not an int.
+    Attributes:
+        expected: Description for messages, as in "must be a whole number".
+        read: Converts a value. Raises ValueError, TypeError, LookupError or OverflowError for an invalid
+            value, or a ConfigError with its own message.
+        types: Types that a value may have; empty: any type. True is not an int.
     """
 
     expected: str
@@ -63,7 +65,7 @@ class Kind:
     def __call__(
         self, value: object, where: str, form: str = "{where} must be {expected}, got {got!r}"
     ) -> Any:
-        """The value. where, form: the place, and the message, of the ConfigError for any other value."""
+        """Convert a value. where, form: place and message of the ConfigError for an invalid value."""
         try:
             if self.types and type(value) not in self.types:
                 raise TypeError(type(value))
@@ -90,7 +92,7 @@ TEXT = Kind("a text", str)
 def kind_of(hint: Any) -> Kind:
     """The kind for a type hint: the first of bool, int and float in it, otherwise text.
 
-    "none" and "" are None if the hint contains None.
+    If the hint contains None, "none" and "" are converted to None.
     """
     hints = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     known = {bool: FLAG, int: WHOLE, float: NUMBER}
@@ -148,7 +150,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def within(where: str) -> Iterator[None]:
-    """Put the place in front of the message of a ConfigError, whose class stays."""
+    """Add the place before the message of a ConfigError. The class of the error does not change."""
     try:
         yield
     except ConfigError as error:
@@ -166,7 +168,7 @@ def mapping(
     expected: str = "hold names with values",
     got: Callable[[object], str] = type_name,
 ) -> dict[str, Any]:
-    """The names and values of an object, none for None. Raises ConfigError for a value of another type.
+    """The names and values of an object; None is an empty object. Raises ConfigError for another type.
 
     expected: the words after "must". got: the words for another value.
     """
@@ -176,7 +178,7 @@ def mapping(
 def items(
     where: str, value: object, expected: str = "be a list", got: Callable[[object], str] = type_name
 ) -> list[Any]:
-    """The items of a list, none for None. The arguments are those of mapping()."""
+    """The items of a list; None is an empty list. The arguments are those of mapping()."""
     return _container(list, where, value, expected, got)
 
 
@@ -191,9 +193,9 @@ def _container(
 
 
 def unknown_keys(where: str, found: Iterable[object], known: Iterable[str]) -> Iterator[str]:
-    """A message for each key that is not known, with the most similar one or with all.
+    """A message for each unknown key, with the most similar known key or with all known keys.
 
-    where: "" if the place is in front of the message anyway.
+    where: the place; "" if the message gets its place later.
     """
     names = list(known)
     what = f"{where} has an unknown key" if where else "unknown key"
@@ -204,6 +206,6 @@ def unknown_keys(where: str, found: Iterable[object], known: Iterable[str]) -> I
 
 
 def check_keys(where: str, found: Iterable[object], known: Iterable[str]) -> None:
-    """Raise ConfigError for the first key that is not known."""
+    """Raise ConfigError for the first unknown key."""
     for message in unknown_keys(where, found, known):
         raise ConfigError(message)

@@ -1,6 +1,6 @@
-"""Backlog: index files that could not be written yet, of records whose payloads were given up.
+"""Backlog: index files that could not be written yet, of records whose payloads were dropped.
 
-An item has the rows of its records, or only a gap if the rows were given up too. Each item covers a range of
+An item has the rows of its records, or only a gap if the rows were dropped too. Each item covers a range of
 tickets and becomes one index file, so that the ranges on disk have no holes. Threads: the flusher's only.
 """
 

@@ -24,7 +24,7 @@ __all__ = ["FlushBatch"]
 class FlushBatch:
     """The records `drained`, with the tickets `place` (which include earlier tickets without rows).
 
-    lost: tensors of earlier batches whose payload was given up. run_id: of the run, for the segment and the
+    lost: tensors of earlier batches whose payload was dropped. run_id: of the run, for the segment and the
     index file.
     """
 
@@ -83,7 +83,7 @@ class FlushBatch:
         return self._gap(reason, rows_kept=False)
 
     def count_lost(self, consumer: Consumer, *, rows_kept: bool) -> None:
-        """Count each given-up tensor once. Call gap() before: it leaves out tensors that were counted."""
+        """Count each dropped tensor once. Call gap() before: it leaves out tensors that were counted."""
         gap = self._gap("io_error", rows_kept=rows_kept)
         if gap.tensors or gap.bytes:
             consumer.count_drop(index_table.IO_ERROR, gap.tensors or 0, gap.bytes or 0)

@@ -6,9 +6,9 @@ loss: the next flusher reads the same records with the same tickets, and skips t
 With a remote sink several flushes run at the same time; their memory is released in their order.
 
 A failing sink never stops the training. Records wait in the ring, and the sink is retried about every second.
-When more than half of the ring is full, the oldest payloads are given up: their rows stay in memory up to a
+When more than half of the ring is full, the oldest payloads are dropped: their rows stay in memory up to a
 limit, with status "lost"; above the limit only the extent of the gap is kept. All of this is written and
-counted once the sink works again.
+counted when the sink works again.
 
 run_writer.py has the writing, this module has the order of work, recovery and the end.
 Threads: the thread or process that is the flusher calls run() once; nothing else is called meanwhile.

@@ -1,4 +1,4 @@
-"""LostTensors: counts tensors whose payload was given up, each once, even with parts in several batches.
+"""LostTensors: counts tensors whose payload was dropped, each once, even with parts in several batches.
 
 Separate from backlog.py because it imports NumPy. Threads: the flusher's only.
 """
@@ -15,22 +15,22 @@ __all__ = ["LostTensors"]
 
 Key: TypeAlias = tuple[int, int, int, int]  # mode, step, name, call
 
-_REMEMBERED = 4096  # tensors in parts of which more parts may come
+_REMEMBERED = 4096  # number of stored tensors that may get more parts
 
 
 class LostTensors:
-    """Remembers which tensors in several parts were counted already."""
+    """Stores which tensors in several parts were counted already."""
 
     def __init__(self) -> None:
         self._counted: OrderedDict[Key, None] = OrderedDict()
 
     def count(self, rows: np.ndarray[Any, np.dtype[np.void]], given_up: npt.NDArray[np.bool_]) -> int:
-        """Number of tensors with a given-up row, without the tensors that were counted before."""
+        """Number of tensors with a dropped row, without the tensors that were counted before."""
         whole = given_up & (rows["parts"] <= 1)
         return int(np.count_nonzero(whole)) + len(_in_parts(rows, given_up) - self._counted.keys())
 
     def remember(self, rows: np.ndarray[Any, np.dtype[np.void]], given_up: npt.NDArray[np.bool_]) -> None:
-        """The tensors with a given-up row were counted."""
+        """Record that the tensors with a dropped row were counted."""
         self._counted.update(dict.fromkeys(_in_parts(rows, given_up)))
         while len(self._counted) > _REMEMBERED:
             self._counted.popitem(last=False)

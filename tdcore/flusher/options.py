@@ -33,8 +33,8 @@ class FlusherOptions:
         spill_after: How long an upload to a bucket is tried before objects are stored in the spool.
         spill_fill: Share of the ring above which objects are stored in the spool at once.
         retry_delay: Pause after a failure of the sink.
-        give_up_fill: Share of the ring above which payloads are given up, oldest first, while the sink fails.
-        kept_bytes: Memory for the rows of given-up payloads.
+        give_up_fill: Share of the ring above which payloads are dropped, oldest first, while the sink fails.
+        kept_bytes: Memory for the rows of dropped payloads.
         end_deadline: How long a failing sink is retried at the end.
         full_deadline: The same for a disk without space.
         final_merge: Maximum time for merging at the end.

@@ -128,9 +128,9 @@ class RunWriter:
             self.backlog.prepend_gaps(FileRange(self._ledger.worker, self._ledger.attempt, 0, covered), gaps)
 
     def give_up_oldest(self) -> bool:
-        """Give up the payloads of the oldest batch if the ring is too full, so that the training never waits.
+        """Drop the payloads of the oldest batch if the ring is too full, so that the training never waits.
 
-        Called while the sink fails. False if nothing was given up.
+        Called while the sink fails. False if nothing was dropped.
         """
         if self._consumer.fill <= self._options.give_up_fill:
             return False

@@ -29,11 +29,11 @@ __all__ = [
 ]
 
 LEVELS = ("values", "statistics")
-MAX_CAPTURE_REQUESTS = 100  # per attempt; the flusher looks for no more
+MAX_CAPTURE_REQUESTS = 100  # per attempt; the flusher reads no more
 MAX_NAMES = 64  # per request
 MAX_NAME_BYTES = 1024
 MAX_STEPS = 1000
-MAX_REQUEST_BYTES = 8192  # what the control page holds
+MAX_REQUEST_BYTES = 8192  # size of the field in the control page
 _MAX_TEXT = 200  # of what is only for people
 
 
@@ -41,10 +41,16 @@ _MAX_TEXT = 200  # of what is only for people
 class CaptureRequest:
     """Capture these tensors at each of the next `steps` steps.
 
-    tensors: names as saved. steps: counted in each mode from the step at which a worker sees the request.
-    level: "values" saves whole tensors, "statistics" their statistics; a tensor that is saved anyway keeps
-    the higher one. modes: names of ModeKeys; empty: all. by, reason: for people. Raises ConfigError for an
-    invalid value.
+    Attributes:
+        tensors: Names of saved tensors.
+        steps: Number of steps of each mode, from the step at which a worker reads the request.
+        level: "values" saves whole tensors, "statistics" their statistics. If a collection saves the tensor
+            too, the higher level is used.
+        modes: Names of ModeKeys; empty: all modes.
+        by, reason: Text for people.
+
+    Raises:
+        ConfigError: A value is invalid.
     """
 
     tensors: tuple[str, ...]

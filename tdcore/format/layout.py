@@ -1,8 +1,8 @@
 """The run on disk: names of its files, columns of its index, codes in its rows.
 
     run.json                        the run, with one entry per attempt
-    collections.json                which tensor belongs to which collection
-    collections/<worker>.json       the same, of each other worker of a job
+    collections.json                collections with their tensors
+    collections/<worker>.json       the same for each further worker of a job
     index/<worker>/<range>.parquet       one row per tensor and step
     data/<worker>/<range>.safetensors    payloads ("segments") that rows point into
     findings/<rule>.jsonl           findings of rules
@@ -86,11 +86,12 @@ DATA_PREFIX = "data/"
 FINDINGS_PREFIX = "findings/"
 END_PREFIX = "end/"
 CONTROL_PREFIX = "control/"
-SUMMARY_KEY = b"tdcore"  # of an index file's metadata: what it says of itself (flusher/index_summary.py)
+SUMMARY_KEY = b"tdcore"  # key of the summary in an index file's metadata (flusher/index_summary.py)
 PAD_PREFIX = "__pad__"  # names of the tensors that only fill gaps in a segment
 EPOCH_SCALAR = "epoch"  # name of the number that Hook.set_epoch() sets, in the first saved step of an epoch
 LEFT_OUT_NOTE = "names_left_out"  # heading in collections.json (hooks/left_out.py, trial/left_out.py)
-MAX_NAME_CHARS = 65536  # of a text in the index: readers take no longer one, so the writer refuses it
+# Maximum length of a text in the index: readers reject longer ones, so the writer refuses them.
+MAX_NAME_CHARS = 65536
 MAX_ATTEMPT = 10**4 - 1  # highest number of an attempt
 LOG2_MIN = -40  # exponent of bin 0 of TensorStats.log2_counts
 
@@ -115,7 +116,7 @@ STATISTICS_COLUMNS = (
 )
 
 _MAX_DOCUMENT_BYTES = 64 << 20
-_MAX_COLLECTIONS_BYTES = 256 << 20  # they name tensors, of all attempts
+_MAX_COLLECTIONS_BYTES = 256 << 20  # they have the names of tensors of all attempts
 _MAX_CONTROL_BYTES = 1 << 20
 _MAX_TICKET = 10**12 - 1
 _WORKER = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
@@ -161,7 +162,7 @@ class FileRange:
     last: int
 
     def contains(self, other: FileRange) -> bool:
-        """True when this file supersedes `other` (or is it)."""
+        """Whether this file supersedes `other` (or is the same file)."""
         return (
             self.worker == other.worker
             and self.attempt == other.attempt
@@ -188,7 +189,7 @@ def worker_name(rank: int) -> str:
 
 
 def valid_worker(worker: str) -> bool:
-    """True for names that are safe as one folder of a key."""
+    """Whether a name is safe as one folder of a key."""
     return _WORKER_PATTERN.fullmatch(worker) is not None
 
 
@@ -235,7 +236,7 @@ def collections_key(worker: str, workers: Sequence[str]) -> str:
 
 
 def end_key(worker: str, attempt: int) -> str:
-    """Key of the file that says how an attempt ended."""
+    """Key of the file about the end of an attempt."""
     return f"{END_PREFIX}{_checked_worker(worker)}/{_checked_attempt(attempt):04d}.json"
 
 
@@ -261,7 +262,7 @@ def findings_key(rule: str) -> str:
 def size_limit(key: str) -> int | None:
     """Largest size in bytes of a file that is read whole; None for files that are read in pieces.
 
-    Index files and segments hold their own sizes, which are checked.
+    Index files and segments contain their own sizes, which are checked.
     """
     if key.startswith(CONTROL_PREFIX):
         return _MAX_CONTROL_BYTES
@@ -311,8 +312,8 @@ def index_schema() -> pa.Schema:
 
     word = pa.dictionary(pa.int32(), pa.string())
     int64, float64 = pa.int64(), pa.float64()
-    # The row's values are the box of its shape at `offset` in a tensor of `global_shape`; with `partial`, the
-    # name of a reduction ("sum"), they are what one worker gives to it.
+    # The row's values are the box of its shape at `offset` in a tensor of `global_shape`. With `partial`, the
+    # name of a reduction ("sum"), they are one worker's operand of the reduction.
     shard = pa.struct(
         [("global_shape", pa.list_(int64)), ("offset", pa.list_(int64)), ("partial", pa.string())]
     )
@@ -381,7 +382,7 @@ def _checked_worker(worker: str) -> str:
 
 
 def said_run_id(metadata: Mapping[bytes, bytes] | None) -> str:
-    """The id of the run that an index file says it is of; "" when it says none, as older ones."""
+    """The id of the run in the metadata of an index file; "" in files of older versions."""
     try:
         run_id = json.loads((metadata or {})[SUMMARY_KEY])["run_id"]
     except (KeyError, TypeError, ValueError, RecursionError):
@@ -390,9 +391,9 @@ def said_run_id(metadata: Mapping[bytes, bytes] | None) -> str:
 
 
 def whole_step(metadata: Mapping[bytes, bytes] | None) -> int | None:
-    """The highest step that an index file says is over, by its metadata.
+    """The highest complete step in the metadata of an index file.
 
-    None when it does not say so, also when what it says makes no sense: its rows are good without.
+    None if it is missing or invalid; the rows of the file are valid without it.
     """
     try:
         step = json.loads((metadata or {})[SUMMARY_KEY])["whole_step"]

@@ -19,15 +19,18 @@ __all__ = ["RunPattern", "RunPatterns"]
 
 _SECONDS = 5.0  # for all patterns of a run
 _MAX_CHARS = 1 << 16  # of a pattern
-_BATCH_CHARS = 1 << 16  # of names that are searched at once, between two looks at the clock
+_BATCH_CHARS = 1 << 16  # of names that are searched at once, between two checks of the time
 _SHOWN = 120
 _REMARKS = 5
 
 
 class RunPatterns:
-    """Makes the patterns of one run. seconds: of this thread's CPU time that all of them may take.
+    """Compiles and searches the patterns of one run.
 
-    refused: pattern -> why it is not searched with. clock: for tests.
+    Attributes:
+        seconds: CPU time of this thread that all patterns together may take.
+        refused: Pattern -> why it is not used.
+        clock: For tests.
     """
 
     def __init__(self, seconds: float = _SECONDS, clock: Callable[[], float] = time.thread_time) -> None:
@@ -44,7 +47,7 @@ class RunPatterns:
         return {name for text in texts for name in self.search(text, names)}
 
     def remarks(self) -> list[str]:
-        """A sentence for each of the first refused patterns, and how many more there are."""
+        """A sentence for each of the first refused patterns, and the number of further ones."""
         found = [
             f"the run's pattern {text[:_SHOWN]!r} is not searched with ({why}); the tensors that it lists "
             "by name count"
@@ -68,7 +71,7 @@ class RunPatterns:
             start = self._clock()
             try:
                 found += _search(text, batch)
-            except ValueError as error:  # of Arrow, or for what cannot be encoded
+            except ValueError as error:  # of Arrow, or for text that cannot be encoded
                 self.refused[text] = str(error).partition("\n")[0][:_SHOWN]
                 return []
             finally:
@@ -77,7 +80,7 @@ class RunPatterns:
 
 
 class RunPattern:
-    """One pattern, with the two members of a compiled one that a Collection uses."""
+    """One pattern, with the two members of a compiled pattern that a Collection uses."""
 
     def __init__(self, text: str, engine: RunPatterns) -> None:
         self.pattern = text
@@ -86,12 +89,12 @@ class RunPattern:
         self._found: frozenset[str] = frozenset()
 
     def expect(self, names: Sequence[str]) -> None:
-        """search() is called with each of these next: all are searched now, at once."""
+        """Search all these names now, because search() will be called with each of them."""
         self._known = frozenset(names)
         self._found = frozenset(self._engine.search(self.pattern, names))
 
     def search(self, name: str) -> bool:
-        """Whether the pattern finds something in the name."""
+        """Whether the pattern is found in the name."""
         return name in self._found if name in self._known else bool(self._engine.search(self.pattern, [name]))
 
 

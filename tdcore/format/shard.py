@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 __all__ = ["NORM_OF", "Shard"]
 
-NORM_OF = "norm_"  # of a reduction: the power follows
+NORM_OF = "norm_"  # prefix of the reduction; the power follows
 
 
 class Shard(NamedTuple):

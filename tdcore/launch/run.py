@@ -1,7 +1,7 @@
 """`tdcore run [options] train.py args...`: records the training of a script without changes to the script.
 
 Also `python -m tdcore.run`, for torchrun: `torchrun --nproc-per-node 2 -m tdcore.run train.py`.
-The script runs in this process as python would run it (script.py). After its import of torch, hooks/pytorch
+The script runs in this process as with python (script.py). After its import of torch, hooks/pytorch
 attaches a hook to its training. A failure inside tdcore does not end the script. Threads: the main thread.
 """
 
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     recording = _Recording(config, quiet=options.quiet)
     after_import("torch", recording.begin)
-    atexit.register(recording.end)  # before any of the script's, so it is the last to be called
+    atexit.register(recording.end)  # before those of the script, so it is called last
     script.run(_explain)
 
 
@@ -105,7 +105,7 @@ class _Recording:
 
         rules = self._config.rules
         hook = Hook.from_config(replace(self._config, rules=()), rules=rules)
-        with contextlib.suppress(Exception):  # the summary is a courtesy
+        with contextlib.suppress(Exception):  # a failure of the summary is not important
             from tdcore.launch.run_summary import RunSummary
 
             self._summary = RunSummary(hook, self._folder)
@@ -114,7 +114,7 @@ class _Recording:
     @staticmethod
     def _say_summary(summary: RunSummary) -> None:
         """Print the summary. The hook is closed: atexit runs the callback that was registered first last."""
-        with contextlib.suppress(Exception):  # the script's exit code stays what it is
+        with contextlib.suppress(Exception):  # the script's exit code must not change
             for line in summary.lines():
                 _say(line)
 
@@ -142,7 +142,8 @@ def chosen_config(arguments: Sequence[str]) -> HookConfig:
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     options = _parser().parse_args(arguments)
     rest = arguments[len(arguments) - len(options.arguments) - 1 :]
-    if rest[0] == "--":  # it followed the script, so it is the script's; argparse takes the first one away
+    # An argument of the script, because it follows the script; argparse removes the first one.
+    if rest[0] == "--":
         options.arguments = list(rest)
     return options
 

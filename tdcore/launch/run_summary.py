@@ -1,6 +1,6 @@
 """The last lines of `tdcore run`: number of recorded rows, size, cost, and the next commands.
 
-They come from the counters of the hook, so the run is not read back; only the sizes of files are read, where
+They are computed from the counters of the hook, so the run is not read. Only the sizes of files are read, if
 the run is in a folder. Threads: the main thread, at the end of the program.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunSummary"]
 
-_MOST_FILES = 10_000  # whose sizes are added up
+_MOST_FILES = 10_000  # maximum number of files whose sizes are added
 
 
 class RunSummary:
@@ -45,7 +45,7 @@ class RunSummary:
         """The lines, after the hook was closed; none for a worker that is not the first."""
         if self._counts is None:
             return
-        report = self._counts.close()  # a hook that was dropped with its model has nobody else to wait for it
+        report = self._counts.close()  # a hook that was deleted with its model is waited for here
         rows, drops = report.progress.rows, report.counters.drops
         attempt = f", attempt {self._attempt}" if self._attempt else ""
         what = f"{how_many(self._clock.saving, 'saved step')}, {how_many(rows, 'row')}"
@@ -73,7 +73,7 @@ def _dropped(drops: Mapping[str, int]) -> str:
 
 
 def _size(place: str, attempt: int) -> str:
-    """ ", 1.2 MB" of the attempt's files; "" where they are in a bucket or cannot all be read."""
+    """ ", 1.2 MB" for the attempt's files; "" if they are in a bucket or cannot all be read."""
     total = 0
     try:
         for part in () if is_remote(place) else ("index", "data"):
@@ -86,7 +86,7 @@ def _size(place: str, attempt: int) -> str:
 
 
 def _bytes_of(folder: str, prefix: str) -> int:
-    """Bytes of the files whose name begins so; 0 without the folder. Raises OSError also for very many."""
+    """Bytes of the files with this prefix; 0 without the folder. Raises OSError also for too many files."""
     if not os.path.isdir(folder):
         return 0
     with os.scandir(folder) as entries:

@@ -65,10 +65,10 @@ class Script:
 
     def _from_name(self) -> tuple[CodeType, ModuleType]:
         _first_on_path(os.getcwd())
-        sys.argv[0] = "-m"  # while it is looked for, as the interpreter does
+        sys.argv[0] = "-m"  # during the search, as in the interpreter
         spec = _find(self._target)
         loader = spec.loader
-        code: CodeType | None = loader.get_code(spec.name) if loader is not None else None  # type: ignore[attr-defined]  # a missing method is told by _find
+        code: CodeType | None = loader.get_code(spec.name) if loader is not None else None  # type: ignore[attr-defined]  # _find reports a missing method
         if code is None:
             raise _no_module(f"No code object available for {self._target}")
         sys.argv[0] = spec.origin or self._target

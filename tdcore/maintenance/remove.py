@@ -26,7 +26,7 @@ from tdcore.sinks.base import delete_all
 __all__ = ["Removed", "remove_run", "writers"]
 
 _WORKER = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
-# Groups named "attempt": what belongs to one attempt. run.json comes last: until then it is still a run.
+# A group named "attempt" is the number of an attempt. run.json is removed last: until then the run exists.
 _OURS = re.compile(
     rf"(?:index/{_WORKER}/(?P<index>[0-9]{{4}})-[0-9]{{12}}-[0-9]{{12}}\.parquet"
     rf"|data/{_WORKER}/(?P<data>[0-9]{{4}})-[0-9]{{12}}-[0-9]{{12}}\.safetensors"
@@ -62,7 +62,7 @@ def writers(place: str | os.PathLike[str], attempt: int | None = None) -> list[s
             host, pid, started = (claim.get(name) for name in ("host", "pid", "started_ns"))
             try:
                 sink.get(end_key(worker, number))
-                continue  # it has ended, whether its process lives on or not
+                continue  # it has ended, even if its process still exists
             except (SinkKeyError, ValueError):
                 pass
             if isinstance(host, str) and isinstance(pid, int) and isinstance(started, int):
@@ -77,8 +77,13 @@ def writers(place: str | os.PathLike[str], attempt: int | None = None) -> list[s
 def remove_run(place: str | os.PathLike[str], attempt: int | None = None) -> Removed:
     """Remove the run at `place`, or one attempt of it. Does not check for writers: see writers().
 
-    Raises RunNotFound, RunCorrupt for a place whose run.json is not a run's, ConfigError for a link or the
-    only attempt, SinkError. What was removed by then stays removed; call it again.
+    After an error the removed files stay removed; call it again.
+
+    Raises:
+        RunNotFound: There is no run.
+        RunCorrupt: run.json is not that of a run.
+        ConfigError: The place is a link, or the run has no other attempt.
+        SinkError: A file cannot be removed.
     """
     url = place_text(place)
     with closing(open_sink(url)) as sink:
@@ -144,7 +149,7 @@ def _claims(sink: Sink) -> Iterator[tuple[int, str, dict[str, Any]]]:
 
 
 def _flushers(run: dict[str, Any], attempt: int | None) -> Iterator[int]:
-    """Processes of this machine that write the run: the run's id is in their command line."""
+    """Processes of this machine that write the run, found by the run's id in their command line."""
     import psutil
 
     for process in psutil.process_iter(["cmdline", "status"]):
@@ -176,13 +181,13 @@ def _remove_files(root: str, chosen: Callable[[str], bool], removed: Removed) ->
     finally:
         os.close(top)
     if chosen(RUN_KEY) and not removed.kept:
-        with contextlib.suppress(OSError):  # something came meanwhile
+        with contextlib.suppress(OSError):  # a file was added meanwhile
             os.rmdir(root)
     removed.kept.sort()
 
 
 def _remove_below(folder: int, prefix: str, chosen: Callable[[str], bool], removed: Removed) -> None:
-    """All but run.json. folder: a descriptor. prefix: of keys in it, "" or with "/" at its end."""
+    """Remove all files except run.json. folder: a descriptor. prefix: of keys in it, "" or ending in "/"."""
     with os.scandir(folder) as listing:
         entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing]
     for name, is_folder in entries:
@@ -194,7 +199,7 @@ def _remove_below(folder: int, prefix: str, chosen: Callable[[str], bool], remov
                 _remove_below(inside, f"{key}/", chosen, removed)
             finally:
                 os.close(inside)
-            with contextlib.suppress(OSError):  # it still holds something
+            with contextlib.suppress(OSError):  # it is not empty
                 os.rmdir(name, dir_fd=folder)
         elif is_folder or not chosen(key):
             removed.kept += [key] * (key != RUN_KEY)

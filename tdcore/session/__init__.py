@@ -1,13 +1,15 @@
-"""The capture session of a training process: its attempt, its ring and its flusher. Knows no framework.
+"""The capture session of a training process: its attempt, its ring and its flusher.
+
+Independent of the framework.
 
 session                        Session, which hooks create and close
 attempts                       the number of the attempt, and its entry in run.json
 ring_config, devices           size of the ring; number of visible GPUs, found without CUDA
 supervisor, runners, spawning  the thread that starts and restarts the flusher, as a process or a thread
 bucket_helper                  short-lived processes that reach a bucket for the training process
-counters                       what was captured and dropped, as values
+counters                       counts of captured and dropped tensors
 
-The names below load on first use: where recording is disabled, only counters and ring_config are imported.
+The names below load on first use: if recording is disabled, only counters and ring_config are imported.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _SAME = ("world_size", "workers", "job")  # equal in all claims of one attempt
 _JOB = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
 _CLAIM = re.compile(r"attempts/([0-9]{4})-(.+)\.json")
 _ADVICE = "choose another out_dir, or move the file away"
-_MAX_ROUNDS = 100  # of the race for run.json; each round means that another trainer was faster
+_MAX_ROUNDS = 100  # maximum of rounds to write run.json; in each round another trainer was faster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +78,9 @@ def claim_attempt(
         framework: Name of the training framework.
         framework_version: Version of the framework.
         world_size: Number of processes of the job.
-        pid: Process id of the trainer, where that is another process.
+        pid: Process id of the trainer, if it is another process.
         spool: Folder on this machine for data that a bucket does not accept in time.
-        workers: Names of all workers that are going to write this attempt, where they are known.
+        workers: Names of all workers that will write this attempt, if they are known.
 
     Raises:
         ConfigError: the worker name or the configuration cannot be stored.
@@ -109,10 +109,10 @@ def claim_attempt(
     if workers:
         entry["workers"] = list(workers)
     check_configuration(configuration)
-    claims = _claims(sink)  # first: where listing is not allowed, a missing object cannot be told from it
+    claims = _claims(sink)  # first, because without the permission to list, a missing object looks forbidden
     run = _read_run(sink, where)
     if run and not {one["attempt"] for one in run["attempts"]} <= {number for number, _ in claims}:
-        claims = _claims(sink)  # a claim that was made since, or an entry without one
+        claims = _claims(sink)  # a newer claim, or an entry without a claim
     attempt = _claim(sink, worker, entry, claims, run)
     run_id = _enter(sink, where)
     earlier = _read_collections(sink, where, collections_key(worker, workers))
@@ -120,7 +120,7 @@ def claim_attempt(
 
 
 def check_configuration(configuration: Mapping[str, JSON]) -> None:
-    """Raises ConfigError when it cannot be stored."""
+    """Raise ConfigError if the configuration cannot be stored."""
     try:
         json.dumps(configuration)
     except (TypeError, ValueError, RecursionError) as error:
@@ -134,13 +134,13 @@ def _claim(
     claims: Sequence[tuple[int, str]],
     run: Mapping[str, Any] | None,
 ) -> int:
-    first: dict[int, str] = {}  # attempt -> who claimed it, the first by name
+    first: dict[int, str] = {}  # attempt -> its first worker by name
     for number, name in sorted(claims):
         first.setdefault(number, name)
     entered = {one["attempt"]: one for one in run["attempts"]} if run else {}
     last = max((number for number, name in claims if name == worker), default=-1)
     attempt = max((*first, *entered), default=-1) + 1
-    for number in sorted(first):  # not those entered by hand or by another tool: never reused
+    for number in sorted(first):  # numbers that a user or another tool has entered are never reused
         if number > last:
             said = entered.get(number) or _said(sink, f"attempts/{number:04d}-{first[number]}.json")
             same = all(said.get(what) == entry.get(what) for what in _SAME)
@@ -174,7 +174,7 @@ def _is_over(sink: Sink, worker: str, number: int, claim: Mapping[str, Any]) -> 
         return False
     late = time.time_ns() - started_ns > _START_NS
     ended = bool(_said(sink, end_key(worker, number)))
-    return late or ended if gone else late and ended  # of another machine: not known, so both
+    return late or ended if gone else late and ended  # unknown for another machine, so both must hold
 
 
 def _enter(sink: Sink, where: str) -> str:
@@ -192,7 +192,7 @@ def _enter(sink: Sink, where: str) -> str:
                 "run_id": uuid.uuid4().hex,
                 "attempts": attempts,
             }
-            # Whoever creates it names the run.
+            # The worker that creates it sets the id of the run.
             sink.put_new(RUN_KEY, [_dump(document)])
         elif attempts == run["attempts"]:
             return str(run["run_id"])
@@ -209,7 +209,7 @@ def _claims(sink: Sink) -> list[tuple[int, str]]:
 
 
 def _read_run(sink: Sink, where: str) -> dict[str, Any] | None:
-    """run.json as it is, checked; None when there is none."""
+    """The checked contents of run.json; None if it does not exist."""
     try:
         data = sink.get(RUN_KEY)
     except SinkKeyError:

@@ -1,9 +1,9 @@
-"""Bucket helper: a short-lived process that does the requests of a training process to a bucket.
+"""Bucket helper: a short-lived process that sends the requests of a training process to a bucket.
 
-The training process therefore never loads a client of S3, with its threads, sockets and memory: a fork of a
-process in which obstore has run, such as a DataLoader's worker, hangs when it uses obstore itself. A request
-takes about 0.5 s, in which the calling thread sleeps. Where the run is a folder, no process is started and
-the calling thread does the work.
+So the training process never loads a client of S3, with its threads, sockets and memory. (A fork of a process
+in which obstore has run, such as a DataLoader's worker, hangs if it uses obstore.) A request takes about 0.5
+s, while the calling thread sleeps. If the run is a folder, no process is started and the calling thread does
+the work.
 
 Threads: any.
 """
@@ -38,15 +38,23 @@ def claim(out: str, *, here: bool, **entry: Any) -> ClaimedAttempt:
 
     here: do it in this process, also for a bucket.
     """
-    check_configuration(entry["configuration"])  # it has to be JSON on its way, too
+    check_configuration(entry["configuration"])  # it must be valid JSON
     job = {"task": "claim", "out": out, "entry": entry}
     return ClaimedAttempt(**(_do(job) if here or not is_remote(out) else _send(job)))
 
 
 def put(out: str, key: str, data: bytes, *, here: bool, seconds: float = _SECONDS) -> None:
-    """Store `data` under `key` in the run at `out` (Sink.put). Raises SinkError after so many seconds.
+    """Store `data` under `key` in the run at `out` (Sink.put).
 
-    here: do it in this process, also for a bucket.
+    Args:
+        out: Place of the run.
+        key: Key of the object.
+        data: Its bytes.
+        here: Do it in this process, also for a bucket.
+        seconds: Maximum time.
+
+    Raises:
+        SinkError: The sink failed, or `seconds` have passed.
     """
     job = {"task": "put", "out": out, "key": key, "data": base64.b64encode(data).decode()}
     if here or not is_remote(out):
@@ -89,7 +97,8 @@ def _send(job: Mapping[str, Any], seconds: float = _SECONDS) -> Any:
     try:
         done = subprocess.run(
             command("tdcore.session.bucket_helper", {}),
-            input=json.dumps(job).encode(),  # not an argument: those are short, and everybody can read them
+            # Not as an argument, which is limited in length and readable for all users.
+            input=json.dumps(job).encode(),
             capture_output=True,
             cwd="/",
             env=environment(),

@@ -26,9 +26,12 @@ class Drop:
 class Counters:
     """Totals of one worker and attempt since the capture began.
 
-    captures: native capture calls. tensors: stored as requested. payload_bytes: bytes copied into the ring.
-    capture_ns: time that training threads spent inside capture calls, summed over threads.
-    drops: dropped tensors by reason. Every tensor is counted once.
+    Attributes:
+        captures: Native capture calls.
+        tensors: Tensors that were stored as requested.
+        payload_bytes: Bytes that were copied into the ring.
+        capture_ns: Time of training threads inside capture calls, summed over threads.
+        drops: Dropped tensors by reason. Every tensor is counted once.
     """
 
     captures: int = 0
@@ -62,7 +65,7 @@ class Counters:
 
     @classmethod
     def from_ring(cls, raw: Mapping[str, Any]) -> Counters:
-        """From what ``_core.Ring.counters()`` returns; reasons that never happened are left out."""
+        """Create it from the result of ``_core.Ring.counters()``, without reasons that never occurred."""
         drops = {
             reason: Drop(tensors=int(drop["tensors"]), bytes=int(drop["bytes"]))
             for reason, drop in raw["drops"].items()
@@ -81,9 +84,13 @@ class Counters:
 class Progress:
     """Progress of the flusher.
 
-    flusher_epoch: how often a flusher attached to the ring. records, bytes, rows: made durable so far.
-    last_step: the newest step among them, -1 before the first. pending_records, pending_bytes: still in the
-    ring. errors: failed calls of the sink. error: message of the last one, or "".
+    Attributes:
+        flusher_epoch: Number of flushers that have attached to the ring.
+        records, bytes, rows: Durable so far.
+        last_step: The newest durable step; -1 before the first.
+        pending_records, pending_bytes: Still in the ring.
+        errors: Failed calls of the sink.
+        error: Message of the last failure, or "".
     """
 
     flusher_epoch: int = 0
@@ -98,7 +105,7 @@ class Progress:
 
     @classmethod
     def from_ring(cls, raw: Mapping[str, Any]) -> Progress:
-        """From what ``_core.Ring.progress()`` returns."""
+        """Create it from the result of ``_core.Ring.progress()``."""
         return cls(
             flusher_epoch=int(raw["epoch"]),
             records=int(raw["records"]),
@@ -116,10 +123,15 @@ class Progress:
 class DeviceReport:
     """An accelerator whose tensors were captured.
 
-    device: as its framework counts. kernels: where they come from ("fatbin", "nvrtc"). rung: how records are
-    committed, "stream_write", "commit_kernel" or "poll"; rung_reason: why not better. arena_bytes: of the
-    device's memory. early_commits: records whose commit overtook their values, each found and read later.
-    in_flight: records that the device has yet to write. error: why the device is not used, "" when it is.
+    Attributes:
+        device: Its number in the framework.
+        kernels: Origin of the kernels ("fatbin", "nvrtc").
+        rung: How records are committed: "stream_write", "commit_kernel" or "poll".
+        rung_reason: Why no better way is used.
+        arena_bytes: Used memory of the device.
+        early_commits: Records that were committed before their values; each was detected and read later.
+        in_flight: Records that the device has not written yet.
+        error: Why the device is not used; "" if it is used.
     """
 
     device: int
@@ -134,11 +146,11 @@ class DeviceReport:
 
     @classmethod
     def from_ring(cls, raw: Mapping[str, Any]) -> DeviceReport:
-        """From an element of what ``_core.Ring.device_reports()`` returns."""
+        """Create it from an element of the result of ``_core.Ring.device_reports()``."""
         return cls(**raw)
 
     def as_note(self) -> dict[str, str | int]:
-        """The values for the run's documents, without counts of the moment and empty values."""
+        """The values for the run's documents, without momentary counts and empty values."""
         return {
             name: value
             for name, value in asdict(self).items()
@@ -150,12 +162,15 @@ class DeviceReport:
 class CloseReport:
     """Result of closing a session.
 
-    drained: everything captured is durable and the flusher has ended by itself. Otherwise records_left and
-    bytes_left are still in the ring: a flusher process goes on with them after this, a flusher thread cannot.
-    Where the flusher has failed for good, as on a disk that stays full, they are lost, and counted in
-    counters.drops.
-    reason: why it is not drained, "" when it is. waited: how long close() took.
-    restarts: how often the flusher died and was started again. devices: accelerators with captured tensors.
+    Attributes:
+        drained: Whether everything captured is durable and the flusher has ended normally.
+        records_left, bytes_left: Data that is still in the ring if it is not drained. A flusher process
+            continues to write it, a flusher thread cannot. After a permanent failure of the flusher, for
+            example with a full disk, the data is lost, and counted in counters.drops.
+        reason: Why it is not drained; "" if it is.
+        waited: Duration of close().
+        restarts: Number of restarts of the flusher after a crash.
+        devices: Accelerators with captured tensors.
     """
 
     drained: bool

@@ -14,16 +14,16 @@ from pathlib import Path
 __all__ = ["visible_nvidia_devices"]
 
 _FILE = re.compile(r"nvidia\d+")
-_WSL_FILE, _WSL_DEVICES = "dxg", 8  # there one file stands for all devices, as many as there may be
+_WSL_FILE, _WSL_DEVICES = "dxg", 8  # WSL has one file for all devices; their largest number
 
 
 def visible_nvidia_devices(
     environment: Mapping[str, str] = os.environ, folder: str | os.PathLike[str] = "/dev"
 ) -> int:
-    """Device files nvidia0, nvidia1, ... in `folder`, or as many of them as CUDA_VISIBLE_DEVICES leaves.
+    """Number of device files nvidia0, nvidia1, ... in `folder` that CUDA_VISIBLE_DEVICES allows.
 
-    Never too few, so that each device that the driver will show has its number here; sometimes too many (a
-    device whose name is not known to the driver; under WSL, where no file says how many there are).
+    It is never too small, so that every device of the driver is counted. It may be too large (for a name that
+    is unknown to the driver, or under WSL, where the number cannot be read from files).
     """
     try:
         names = {path.name for path in Path(folder).iterdir()}
@@ -35,10 +35,11 @@ def visible_nvidia_devices(
 
 
 def _listed(text: str, files: int) -> int:
-    """Entries up to the first that names no device, as the driver reads it.
+    """Number of entries before the first one that is no device, as the driver reads the variable.
 
-    By number, or by the start of a UUID: "GPU-8932f937", "MIG-GPU-8932f937.../1/0", "MIG-d7c5f0e6-...". A
-    device can be cut into several, so those may be more than there are files.
+    An entry is a number, or the start of a UUID: "GPU-8932f937", "MIG-GPU-8932f937.../1/0",
+    "MIG-d7c5f0e6-...". A device can be split into several MIG devices, so there may be more entries than
+    files.
     """
     known: set[str] = set()
     for entry in text.split(","):

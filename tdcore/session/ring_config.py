@@ -27,20 +27,28 @@ _MOST_RING = 64 * 1024 * _MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingConfig:
-    """The memory between the training and its flusher.
+    """The shared memory between the training and its flusher.
 
-    ring_bytes: the most that payloads and statistics in flight may take; a power of two. A ring begins with
-    1 to 4 MiB and takes more when a record finds no room; without memory it is full as it is. slots:
-    records in flight; a power of two. names_bytes: the most that the table of tensor names, which grows as
-    names come, may take; a power of two.
-    when_full: "block" waits for the flusher, at most block_timeout, then drops; "drop" drops at once;
-    "degrade" keeps the statistics and drops the payload. Each drop is counted with its reason. threads: that
-    copy and reduce large tensors, the training's included; None takes a quarter of the CPUs, from 2 to 4 (1
-    where there is one CPU).
-    device_lanes: accelerators whose tensors are captured, 0 to 8; None counts the NVIDIA devices that this
-    process may see, without a call to CUDA. device_ring_bytes: as ring_bytes, of host memory for each of
-    them, taken and pinned when the device is first used; a power of two. device_arena_bytes: of each device's
-    own memory, for payloads on their way to the host.
+    Args:
+        ring_bytes: Maximum size of payloads and statistics that are not written yet; a power of two. A ring
+            begins with 1 to 4 MiB and grows when a record finds no room. If there is no more memory, the ring
+            is full at its current size.
+        slots: Maximum number of records that are not written yet; a power of two.
+        names_bytes: Maximum size of the table of tensor names; a power of two. The table grows with new
+            names.
+        when_full: "block": wait for the flusher, at most block_timeout, then drop. "drop": drop immediately.
+            "degrade": keep the statistics and drop the payload. Each drop is counted with its reason.
+        block_timeout: See when_full.
+        threads: Threads that copy and reduce large tensors, including the training thread. None: a quarter of
+            the CPUs, from 2 to 4 (1 if there is one CPU).
+        device_lanes: Number of accelerators whose tensors are captured, 0 to 8. None: the NVIDIA devices that
+            are visible to this process, counted without a call to CUDA.
+        device_ring_bytes: Maximum host memory for each accelerator, like ring_bytes; a power of two. It is
+            allocated and pinned at the first use of the device.
+        device_arena_bytes: Memory of each device for payloads that are not copied to the host yet.
+
+    Raises:
+        ConfigError: A value is invalid.
     """
 
     ring_bytes: int = 256 * _MIB
@@ -80,15 +88,15 @@ class RingConfig:
         return self.threads or min(cpus, max(2, min(4, cpus // 4)))
 
     def resolved_device_lanes(self) -> int:
-        """The number of accelerators to be ready for on this machine."""
+        """Number of accelerators to prepare for on this machine."""
         if self.device_lanes is not None:
             return self.device_lanes
         return min(visible_nvidia_devices(), _MOST_LANES)
 
 
 def make_ring(config: RingConfig) -> _core.Ring:
-    """The ring, with its memory. Raises ConfigError, or CaptureError without shared memory."""
-    from tdcore import _core  # not at the top: RingConfig also exists where tdcore is disabled
+    """Create the ring with its memory. Raises ConfigError, or CaptureError without shared memory."""
+    from tdcore import _core  # not at the top: RingConfig also exists if tdcore is disabled
 
     try:
         return _core.Ring(

@@ -44,27 +44,27 @@ class Runner(Protocol):
     """Runs one flusher at a time."""
 
     def start(self) -> None:
-        """Starts the flusher; returns at once. Raises FlusherError when it cannot start."""
+        """Start the flusher without waiting for it. Raises FlusherError if it cannot start."""
 
     def wait(self) -> FlusherEnd:
-        """Waits for the end of the flusher that start() started."""
+        """Wait for the end of the flusher that start() started."""
         ...
 
     def forget(self) -> None:
-        """Drop the flusher silently, in a forked child or at exit while the flusher goes on alone."""
+        """Release the flusher silently, in a forked child or at exit while the flusher continues alone."""
 
 
 class ProcessRunner:
-    """The flusher as a process: spawned, never forked, out of reach of Ctrl-C and of the trainer's GIL."""
+    """The flusher as a spawned process (never forked), independent of Ctrl-C and the trainer's GIL."""
 
     def __init__(self, ring: Ring, job: Mapping[str, Any]) -> None:
         self._ring = ring
         self._job = dict(job)
         self._process: subprocess.Popen[bytes] | None = None
-        self._words = -1  # what the flusher says: the reading end of a pipe that is its stderr
+        self._words = -1  # the reading end of a pipe that is the flusher's stderr
 
     def start(self) -> None:
-        """About 0.5 ms: the flusher's own start-up runs beside the training."""
+        """See Runner.start. Takes about 0.5 ms, because the flusher starts in parallel."""
         executable = sys.executable
         if not executable or not os.access(executable, os.X_OK):
             raise FlusherError(
@@ -72,7 +72,7 @@ class ProcessRunner:
             )
         self._words = mouth = pidfd = -1
         try:
-            # Neither side ever waits for the other.
+            # Neither side ever blocks on the pipe.
             self._words, mouth = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             pidfd = _pidfd_open(os.getpid())
             rings = self._ring.fds
@@ -81,8 +81,8 @@ class ProcessRunner:
                 command("tdcore.flusher.main", job),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=mouth,  # not the trainer's: whoever reads that would wait for the flusher's end
-                cwd="/",  # holds no folder of the user's busy
+                stderr=mouth,  # not the trainer's, whose reader would wait for the flusher's end
+                cwd="/",  # so that no folder of the user is in use
                 env=environment(),
                 pass_fds=[fd for fd in (*rings, pidfd) if fd >= 0],
                 start_new_session=True,  # Ctrl-C and signals to the trainer's group do not reach it
@@ -96,7 +96,7 @@ class ProcessRunner:
             _close(pidfd)
 
     def wait(self) -> FlusherEnd:
-        """Passes on what the flusher has to say to the user, meanwhile. Exit status 0 is "done"."""
+        """See Runner.wait. Logs messages of the flusher meanwhile. Exit status 0 is "done"."""
         process = self._process
         assert process is not None, "wait() comes after start()"
         last_words = _listen(process.pid, self._words)
@@ -115,7 +115,7 @@ class ProcessRunner:
         return FlusherEnd(kind="died", why=f"flusher process {process.pid} {how}: {last_words}".rstrip(": "))
 
     def forget(self) -> None:
-        """Keeps Popen from complaining about, or reaping, a process that is not this one's child any more."""
+        """See Runner.forget. Prevents warnings of Popen about a process that is no child of this process."""
         if self._process is not None and self._process.returncode is None:
             self._process.returncode = 0
 
@@ -129,10 +129,10 @@ class ThreadRunner:
         self._consumer: Consumer | None = None
 
     def start(self) -> None:
-        """Maps the ring a second time, as the process would.
+        """See Runner.start. Maps the ring a second time, like the process.
 
-        Takes the flusher's slow imports along, up to a second: the thread may get its first data while the
-        interpreter exits, and then they cannot be imported any more.
+        It also imports the flusher's slow modules, which takes up to a second: the thread may get its first
+        data while the interpreter exits, when imports are no longer possible.
         """
         import pyarrow
 
@@ -146,7 +146,7 @@ class ThreadRunner:
             raise FlusherError(f"cannot map the ring for the flusher thread: {error}") from error
 
     def wait(self) -> FlusherEnd:
-        """Runs the flusher right here until the ring is closed and drained."""
+        """Run the flusher in this thread until the ring is closed and drained."""
         from tdcore.flusher import Flusher, FlusherOptions
         from tdcore.flusher.destination import open_destination
 
@@ -169,11 +169,11 @@ class ThreadRunner:
         return FlusherEnd(kind="done")
 
     def forget(self) -> None:
-        """Nothing to let go of: a forked child has no such thread."""
+        """Do nothing: a forked child has no such thread."""
 
 
 def _pidfd_open(pid: int) -> int:
-    """A descriptor that tells of the end of `pid`; -1 where the kernel or a sandbox has no such thing."""
+    """A pidfd of `pid`; -1 if the kernel or a sandbox does not support it."""
     try:
         return os.pidfd_open(pid)
     except OSError:
@@ -181,10 +181,10 @@ def _pidfd_open(pid: int) -> int:
 
 
 def _listen(pid: int, words: int) -> str:
-    """Blocks until `pid` has ended, without collecting its status; returns the end of what it said.
+    """Wait until `pid` has ended, without collecting its status. Return the end of its error output.
 
-    Lines that begin with "tdcore" are meant for the user and go to the logger as they come; the rest (a
-    traceback) is what it dies of.
+    Lines that begin with "tdcore" are messages for the user and are logged immediately. The other lines (a
+    traceback) are the cause of a crash.
     """
     pidfd = _pidfd_open(pid)
     poller = select.poll()
@@ -204,7 +204,7 @@ def _listen(pid: int, words: int) -> str:
                     _log.warning("%s", each.decode(errors="replace"))
             if pidfd in ready:
                 break
-            if not heard and ready.get(words, 0) & select.POLLHUP:  # it closed its stderr, or is gone
+            if not heard and ready.get(words, 0) & select.POLLHUP:  # it has closed its stderr, or has ended
                 poller.unregister(words)
                 if pidfd < 0:
                     break  # the caller's waitpid() waits for the rest
@@ -214,13 +214,13 @@ def _listen(pid: int, words: int) -> str:
 
 
 def _close(fd: int) -> None:
-    """Closes a descriptor; -1 is none."""
+    """Close a descriptor unless it is -1."""
     if fd >= 0:
         os.close(fd)
 
 
 def _read(fd: int) -> bytes:
-    """All that can be had without waiting."""
+    """Read all available bytes without waiting."""
     pieces = []
     with contextlib.suppress(BlockingIOError):
         while piece := os.read(fd, 65536):

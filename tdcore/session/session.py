@@ -104,7 +104,7 @@ class Session:
         self._here = flusher == "thread"  # whether this process itself may send requests to a bucket
         self.out_dir = _place(out_dir, in_this_process=self._here)
         self.worker = worker
-        self.ring = make_ring(ring or RingConfig())  # first, so that a wrong size leaves no attempt behind
+        self.ring = make_ring(ring or RingConfig())  # first, so that an invalid size creates no attempt
         try:
             spools = worker_spools(self.out_dir, worker) if is_remote(self.out_dir) else None
             place = _claim(
@@ -146,8 +146,8 @@ class Session:
         self._earlier_collections = dict(place.earlier_collections)
         self._collections_key = collections_key(worker, workers)
         self._unsent_lock = threading.RLock()  # reentrant, for a signal handler that closes
-        self._unsent: bytes | None = None  # under _unsent_lock: collections that found the ring full
-        self._stop: tuple[str, StopRequest] | None = None  # text and what it says; replaced as a whole
+        self._unsent: bytes | None = None  # under _unsent_lock: collections for which the ring was full
+        self._stop: tuple[str, StopRequest] | None = None  # text and its content; replaced as a whole
         # Dropped without close(): the flusher ends, no thread waits. At exit the supervisor closes by itself.
         weakref.finalize(self, self._supervisor.abandon).atexit = False
 
@@ -221,8 +221,9 @@ class Session:
     def close(self, timeout: timedelta | None = None) -> CloseReport:
         """End the capture and wait for the last data, at most `timeout` (default: close_timeout).
 
-        On a timeout the report and a warning of the ``tdcore`` logger name the remaining data, and a flusher
-        process goes on alone. Any thread may call this again. In a forked child it does nothing.
+        After a timeout the report and a warning of the ``tdcore`` logger have the amount of remaining data,
+        and a flusher process continues alone. Any thread may call this again. In a forked child it does
+        nothing.
         """
         if self._supervisor.in_other_process:
             return self._supervisor.close()
@@ -345,7 +346,7 @@ def _failure_recorder(
 
 
 def _parse_stop(text: str) -> StopRequest:
-    """Parse a stop request. Lenient: a request that a person wrote must stop the training, too."""
+    """Parse a stop request. Lenient, so that a request that a person wrote also stops the training."""
     try:
         raw = json.loads(text)
     except ValueError:

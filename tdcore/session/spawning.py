@@ -39,8 +39,8 @@ sys.path.extend(place for place in job["places"] if place not in sys.path)
 sys.exit(import_module(job["module"]).main([sys.argv[2]]))
 """
 
-# Of the trainer's PYTHON* variables only those that say where Python itself lives; the others (PYTHONINSPECT,
-# PYTHONSTARTUP, PYTHONWARNINGS=error, ...) are meant for the trainer.
+# Only the PYTHON* variables with the location of Python are passed on; the others (PYTHONINSPECT,
+# PYTHONSTARTUP, PYTHONWARNINGS=error, ...) are for the trainer.
 _KEPT_PYTHON_VARIABLES = frozenset(
     {"PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONUSERBASE", "PYTHONNOUSERSITE"}
     | {"PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"}

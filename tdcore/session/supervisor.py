@@ -2,7 +2,7 @@
 
 One daemon thread per session blocks in the kernel until the flusher ends. A flusher that dies early is
 started again on the same ring, without loss. After several starts without progress the supervisor disables
-the capture, logs this once and writes it into the run; the training goes on.
+the capture, logs this once and writes it into the run; the training continues.
 
 Threads: any thread may call any method. In a forked child everything is disabled: each entry point compares
 the process id before it takes a lock, because the child may have inherited a locked lock.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tdcore")
 
 _MAX_FRUITLESS_STARTS = 5
-# A flusher that lived this long counts as useful, even where there was nothing to do.
+# A flusher that has run for this time counts as useful, even without work.
 _FRUITFUL_SECONDS = 30.0
 _FLUSH_POLL_SECONDS = 0.01
 _FIRST_PAUSE_SECONDS = 0.05  # doubled with each fruitless start
@@ -73,7 +73,7 @@ class Supervisor:
         self._thread = threading.Thread(target=self._watch, name=f"tdcore-supervisor-{name}", daemon=True)
 
     def start(self) -> None:
-        """Start the flusher and the watching thread. Raises FlusherError when the flusher cannot start."""
+        """Start the flusher and the watching thread. Raises FlusherError if the flusher cannot start."""
         self._runner.start()
         self._thread.start()
         _LIVE.add(self)
@@ -91,16 +91,16 @@ class Supervisor:
 
     @property
     def running(self) -> bool:
-        """Whether a flusher serves the ring, and this is the process that started it."""
+        """Whether a flusher reads the ring, and this process started it."""
         return not (self._closing or self._failure or self.in_other_process)
 
     def counters(self) -> Counters:
-        """Totals so far; the last ones after close()."""
+        """Totals so far; the final totals after close()."""
         last = self._last
         return last[0] if last else Counters.from_ring(self._ring.counters())
 
     def progress(self) -> Progress:
-        """The flusher's progress so far; the last one after close()."""
+        """The flusher's progress so far; the final progress after close()."""
         last = self._last
         return last[1] if last else Progress.from_ring(self._ring.progress())
 
@@ -112,14 +112,14 @@ class Supervisor:
         self._ring.set_closing()
 
     def abandon(self) -> None:
-        """Let the flusher finish alone, for a session dropped without close(). Only the exit waits for it."""
+        """Let the flusher finish alone, for a session deleted without close(). Only the exit waits for it."""
         self._abandoned = True
         self.request_close()
 
     def flush(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the records that are in the ring now are durable; at most `timeout`.
+        """Wait until the records that are in the ring now are durable, at most `timeout`.
 
-        Later records are waited for only when they are written together with these.
+        It does not wait for later records, unless they are written together with these records.
         """
         if self.in_other_process or self._closing:
             return not self.in_other_process
@@ -247,7 +247,7 @@ class Supervisor:
         self._restarts += 1
         try:
             self._runner.start()
-        except FlusherError as error:  # no process to be had right now
+        except FlusherError as error:  # no process can be started now
             _log.info("tdcore %s: %s", self._name, error)
             return False
         return True
@@ -269,7 +269,7 @@ class Supervisor:
             _log.error("tdcore %s: this could not be written into the run either: %s", self._name, error)
 
     def forget_flusher(self) -> None:
-        """Drop the flusher silently, in a forked child or at exit while the flusher goes on alone."""
+        """Release the flusher silently, in a forked child or at exit while the flusher continues alone."""
         self._runner.forget()
 
 
@@ -280,7 +280,7 @@ _STARTED: weakref.WeakSet[Supervisor] = weakref.WeakSet()
 def _close_all_at_exit() -> None:
     """Close all sessions at a normal exit, an uncaught exception, sys.exit or Ctrl-C.
 
-    Without this call nothing is lost; the flusher only notices the end later.
+    Without this call nothing is lost; the flusher only detects the end later.
     """
     live = [supervisor for supervisor in _LIVE if not supervisor.in_other_process]
     for supervisor in live:

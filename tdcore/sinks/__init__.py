@@ -1,4 +1,4 @@
-"""Places to keep a run: a local folder or a bucket; others join behind the same protocol."""
+"""Sinks: storage of a run in a local folder or a bucket. Other implementations use the same protocol."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 def local_path(url: str) -> str:
-    """Folder that `url` names: a plain path as it is, or that of a file:// URL.
+    """Folder of `url`, which is a plain path or a file:// URL.
 
     Raises UnsupportedFeature for every other scheme.
     """
@@ -50,14 +50,19 @@ def local_path(url: str) -> str:
 
 
 def is_remote(url: str) -> bool:
-    """Whether `url` names a place in a bucket."""
+    """Whether `url` is a place in a bucket."""
     return url[:5].lower() == "s3://"
 
 
 def place_text(place: str | os.PathLike[str], *, name: str = "the place of a run") -> str:
-    """A place as text, as open_sink() takes it; `name` is what messages call it.
+    """Convert a place to text for open_sink().
 
-    ConfigError for none, and for a URL that was made a Path.
+    Args:
+        place: Folder or URL.
+        name: Name of the place in messages.
+
+    Raises:
+        ConfigError: The value is no place, or is a URL that was converted to a Path.
     """
     text = os.fspath(place)
     if not isinstance(text, str) or not text:
@@ -70,15 +75,18 @@ def place_text(place: str | os.PathLike[str], *, name: str = "the place of a run
 
 
 def shown_place(url: str) -> str:
-    """A place for messages: without the options that stand behind the URL of a bucket."""
+    """A place for messages: the URL of a bucket without its options."""
     return url.partition("?")[0] if is_remote(url) else url
 
 
 def open_sink(url: str) -> Sink:
     """The sink of the run at `url`: a local path, file:// or s3://bucket/prefix?options.
 
-    Creates nothing; the first put does. Raises UnsupportedFeature for other schemes, ConfigError for options
-    that cannot work.
+    Nothing is created before the first put.
+
+    Raises:
+        UnsupportedFeature: Another scheme.
+        ConfigError: The options are invalid.
     """
     if is_remote(url):
         from tdcore.sinks.s3 import S3Sink

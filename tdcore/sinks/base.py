@@ -145,7 +145,7 @@ class ReadAheadSink(Sink, Protocol):
 
 
 def announce(sink: Sink, keys: Sequence[str]) -> None:
-    """Fetch these keys ahead if the sink can: get() of them comes next."""
+    """Fetch these keys ahead if the sink supports it, because get() of them follows."""
     if keys and isinstance(sink, ReadAheadSink):
         sink.prefetch(keys)
 
@@ -159,7 +159,7 @@ def put_straight(sink: Sink, key: str, parts: Sequence[Buffer]) -> None:
 
 
 def delete_all(sink: Sink, keys: Sequence[str]) -> None:
-    """Sink.delete of each key, concurrently if the sink can. Raises SinkError; some keys may be left then."""
+    """Sink.delete of each key, concurrently if the sink supports it. After a SinkError keys may be left."""
     if isinstance(sink, PipelinedSink):
         sink.start_delete(keys).result()
         return

@@ -1,9 +1,9 @@
-"""CachedSink: another sink, whose index files are kept on this machine once they were read.
+"""CachedSink: a sink with a local cache of index files that were read.
 
-An index file never changes once it is there, so a copy of it is as good as the original. Copies lie in
-$TDCORE_CACHE, else $XDG_CACHE_HOME/tdcore, else ~/.cache/tdcore, in a folder named by the run's place and id:
-a run that was made anew at the same place has a folder of its own. The cache is a convenience: where it
-cannot be read or written, or a copy is damaged, the object comes from the sink, and nobody is told.
+An index file never changes, so a copy of it is always valid. Copies are stored in $TDCORE_CACHE, else
+$XDG_CACHE_HOME/tdcore, else ~/.cache/tdcore, in a folder for the place and id of the run. So a new run at the
+same place has another folder. If the cache cannot be read or written, or a copy is damaged, the object is
+read from the sink, without a log message.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tdcore.sinks.base import Buffer, ReadAheadSink, Sink, check_key
 __all__ = ["CACHE_BYTES", "CachedSink", "DiskCache", "cache_folder"]
 
 CACHE_BYTES = 1 << 30
-_TRAILER = b"tdcache1"  # then crc32c, 4 bytes, of all that stands before the trailer
+_TRAILER = b"tdcache1"  # followed by 4 bytes: crc32c of all bytes before the trailer
 _TRAILER_BYTES = len(_TRAILER) + 4
-_LARGEST_SHARE = 4  # an object of more than a fourth of the cache is not kept
-_LOOKS = 32  # the cache's size is taken after a thirty-second of the limit was written
-_ROOM = 0.9  # so full is the cache after old files were removed
+_LARGEST_SHARE = 4  # an object of more than a fourth of the cache is not stored
+_LOOKS = 32  # the cache's size is measured after each limit / 32 bytes
+_ROOM = 0.9  # share of the limit that is used after old files were removed
 
 
 def cache_folder() -> Path:
-    """Where this user's copies lie. The folder need not exist."""
+    """Folder of this user's copies. It need not exist."""
     chosen = os.environ.get("TDCORE_CACHE")
     if chosen:
         return Path(chosen)
@@ -38,19 +38,20 @@ def cache_folder() -> Path:
 
 
 class DiskCache:
-    """Objects in files below `folder`, of at most about `limit` bytes; the least recently used go first.
+    """Objects in files below `folder`, of at most about `limit` bytes.
 
-    Threads and processes: any number share a folder. No method raises for what the disk does.
+    The least recently used files are removed first. Threads and processes: any number share a folder. Errors
+    of the disk are not raised.
     """
 
     def __init__(self, folder: Path, limit: int = CACHE_BYTES) -> None:
         self._folder = folder
         self._limit = limit
-        self._unseen = limit  # bytes written since the size was last taken: at first nobody knows
+        self._unseen = limit  # bytes written since the size was last measured; unknown at first
         self._lock = threading.Lock()  # guards _unseen
 
     def get(self, name: str) -> bytes | None:
-        """The object of this name; None when it is not there, or not as it was put."""
+        """The object of this name; None if it is missing or damaged."""
         path = self._folder / name
         try:
             data = path.read_bytes()
@@ -61,15 +62,15 @@ class DiskCache:
             _remove(path)
             return None
         with contextlib.suppress(OSError):
-            os.utime(path)  # used now
+            os.utime(path)  # mark as used now
         return bytes(body)
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of this name, good or not."""
+        """Whether there is a file of this name, valid or not."""
         return (self._folder / name).is_file()
 
     def put(self, name: str, data: bytes) -> None:
-        """Keeps an object, if it can."""
+        """Store an object, if possible."""
         if len(data) * _LARGEST_SHARE > self._limit:
             return
         path = self._folder / name
@@ -92,7 +93,7 @@ class DiskCache:
             self._shrink()
 
     def _shrink(self) -> None:
-        """Removes what was not used for longest, once there is too much."""
+        """Remove the least recently used files if the cache is too large."""
         files = sorted(_files(self._folder))
         total = sum(size for _, size, _ in files)
         if total <= self._limit:
@@ -102,24 +103,29 @@ class DiskCache:
                 return
             _remove(Path(path))
             with contextlib.suppress(OSError):
-                os.rmdir(os.path.dirname(path))  # only goes when it is empty
+                os.rmdir(os.path.dirname(path))  # fails unless it is empty
             total -= size
 
 
 class CachedSink:
-    """`inner`, whose index files are kept in `cache`. place: of the run, so that places do not mix.
+    """The sink `inner` with a cache of index files. Threads: those of `inner`.
 
-    Nothing is kept before `use` has told the run's id. Threads: as many as `inner` and more allow.
+    Nothing is cached before `use` has set the id of the run.
+
+    Args:
+        inner: The sink.
+        cache: The cache.
+        place: Place of the run, so that runs of different places are not mixed.
     """
 
     def __init__(self, inner: Sink, place: str, cache: DiskCache | None = None) -> None:
         self.inner = inner
         self._place = place
         self._cache = cache if cache is not None else DiskCache(cache_folder())
-        self._home = ""  # of this run's copies; "" while its id is not known
+        self._home = ""  # folder of this run's copies; "" while its id is unknown
 
     def use(self, run_id: str) -> None:
-        """From now on, what is read belongs to this run."""
+        """Set the id of the run from which objects are read."""
         self._home = hashlib.sha256(f"{self._place}\n{run_id}".encode(errors="replace")).hexdigest()[:32]
 
     def get(self, key: str) -> bytes:
@@ -172,7 +178,7 @@ class CachedSink:
         self.inner.close()
 
     def _name(self, key: str) -> str | None:
-        """Where in the cache an object belongs; None for what is not kept."""
+        """Name of an object in the cache; None if it is not cached."""
         if not self._home or not key.startswith(INDEX_PREFIX):
             return None
         return f"{self._home}/{key[len(INDEX_PREFIX) :]}"

@@ -1,11 +1,12 @@
 """LocalSink: a run in a local folder.
 
-A put writes a file whose name starts with ".tmp-" beside its place, flushes it to the disk, renames it, and
-flushes the folder: durable and all or nothing, also across a power failure. Large aligned parts go by direct
-I/O (`tdcore._core.write_file`), so that they do not evict the training's data from the page cache.
+A put writes a file whose name starts with ".tmp-" in the folder of the object, flushes it to the disk,
+renames it, and flushes the folder. So it is durable and atomic, also after a power failure. Large aligned
+parts are written with direct I/O (`tdcore._core.write_file`), so that they do not evict the training's data
+from the page cache.
 
-Below its folder it follows no link, waits for no FIFO and opens no device (run_folder.py): the folder may
-come from somebody else. No document is read that is larger than such a document can be.
+The folder may come from another user. Below it the sink follows no link, waits for no FIFO and opens no
+device (run_folder.py). Documents that exceed the size limit of their kind are not read.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ _ADVICE: dict[SinkErrorKind, str] = {
 
 
 class LocalSink:
-    """Folder `root`; made by the first put.
+    """A run in the folder `root`, which the first put creates.
 
-    Threads and processes: any number of them, each key with one writer at a time.
+    Threads and processes: any number, but one writer at a time for each key.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._folder = RunFolder(root)
         self.root = self._folder.root
-        self._made: set[str] = set()  # folders known to exist, so that one that vanished is noticed
+        self._made: set[str] = set()  # folders known to exist, to detect a removed folder
         self._lock = threading.Lock()  # guards _made
 
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
@@ -113,7 +114,7 @@ class LocalSink:
             raise self._mapped(error, f"clean {prefix!r}") from error
 
     def close(self) -> None:
-        """Nothing is held open between calls."""
+        """Do nothing: no file is open between calls."""
 
     def _exists(self, key: str) -> bool:
         above, name = _split(check_key(key))
@@ -181,9 +182,11 @@ class LocalSink:
         sync_folder(folder)
 
     def _make_root(self, above: str) -> None:
-        """Make the root and its parents, durably. ENOENT, once, when one that was there has been removed.
+        """Create the root and its parents, durably.
 
-        above: key of the folder that is written to.
+        Raises an OSError with ENOENT, once, if a folder that existed has been removed.
+
+        above: key of the folder that will be written to.
         """
         folder = folder_path(self.root, above)
         with self._lock:
@@ -228,7 +231,7 @@ def _rename(folder: int, temporary: str, name: str) -> None:
 
 
 def _link(folder: int, temporary: str, name: str) -> None:
-    """Give `temporary` the name `name`; FileExistsError when that is taken."""
+    """Give `temporary` the name `name`. Raises FileExistsError if the name exists."""
     try:
         os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:
@@ -236,7 +239,7 @@ def _link(folder: int, temporary: str, name: str) -> None:
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
             raise
-        # No hard links here: take the name first, then fill it.
+        # Without hard links: create the file first, then fill it.
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
         os.close(os.open(name, flags, 0o666, dir_fd=folder))
         _rename(folder, temporary, name)
@@ -245,7 +248,7 @@ def _link(folder: int, temporary: str, name: str) -> None:
 
 
 def _read_exactly(descriptor: int, offset: int, length: int) -> bytes:
-    """`length` bytes from `offset` on, fewer only where the file ends."""
+    """`length` bytes from `offset` on, fewer only if the file ends before."""
     pieces = []
     while length > 0 and (piece := os.pread(descriptor, min(length, _MAX_READ), offset)):
         pieces.append(piece)

@@ -1,4 +1,4 @@
-"""MemorySink: a run in memory, for tests, with faults on demand."""
+"""MemorySink: a run in memory, for tests, with injected faults."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ __all__ = ["MemorySink"]
 
 
 class MemorySink:
-    """Objects in a dict. Any thread.
+    """A run in memory, for tests. Any thread.
 
-    fault: called as fault(operation, key) before each operation ("put", "put_new", "get", "tail",
-    "get_ranges", "list", "delete" or "clean"); what it raises is raised, so a test can refuse, delay or
-    count. Set it at any time.
+    Attributes:
+        fault: Called as fault(operation, key) before each operation ("put", "put_new", "get", "tail",
+            "get_ranges", "list", "delete" or "clean"). Its exceptions are raised, so a test can make
+            operations fail, delay or count them. It may be set at any time.
     """
 
     def __init__(self) -> None:
@@ -79,7 +80,7 @@ class MemorySink:
         self._inject("clean", prefix)
 
     def close(self) -> None:
-        """Keep the objects: a test looks at them after the flusher has closed its sink."""
+        """Keep the objects, because tests read them after the flusher has closed its sink."""
 
     def _inject(self, operation: str, key: str) -> None:
         fault = self.fault

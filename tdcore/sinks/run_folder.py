@@ -1,13 +1,13 @@
 """RunFolder: the files below a folder, opened without following a link and without waiting.
 
-A run may come from somebody else. Everything below its folder is opened through here, by readers, judges and
-writers: one path component after the other, each relative to the descriptor of the folder above it, so that
-no link leads out of the run, also when one is put there meanwhile. Only regular files are opened, and no
-larger ones than the caller asks for: a FIFO would wait for a writer, a device may do anything, and a sparse
-file of some terabytes takes no space on the disk. The folder itself may be a link: the user has named it.
+A run may come from another user. Readers, rules and writers open all files below its folder with this class:
+one path component after the other, each relative to the descriptor of the folder above it. So no link leads
+out of the run, even if it is created at the same time. Only regular files up to the caller's size limit are
+opened: a FIFO would wait for a writer, a device may have any effect, and a sparse file of some terabytes uses
+no disk space. The folder itself may be a link, because the user has named it.
 
-Needs functions that take a descriptor of a folder, as Linux, macOS and the BSDs have them.
-Threads and processes: any number of them.
+It needs functions that accept a descriptor of a folder, which Linux, macOS and the BSDs have.
+Threads and processes: any number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-_MAX_DEPTH = 32  # folders of a listing; the keys of a run have four parts at most
+_MAX_DEPTH = 32  # depth of a listing; the keys of a run have at most four parts
 
 
 class RunFolder:
@@ -49,10 +49,17 @@ class RunFolder:
 
     @contextmanager
     def folder(self, key: str, *, make: bool = False) -> Iterator[int]:
-        """A descriptor of the folder `key`, "" for the root, until the end of the block.
+        """A descriptor of the folder `key` ("" is the root), until the end of the block.
 
-        make: make it and those above it, durably, but not the root. Raises FileNotFoundError,
-        NotADirectoryError for a file, UnsafeFile for a link and whatever else is no folder, other OSErrors.
+        Args:
+            key: The folder.
+            make: Create it and the folders above it, durably, except the root.
+
+        Raises:
+            FileNotFoundError: It does not exist.
+            NotADirectoryError: It is a file.
+            UnsafeFile: It is a link, or neither a file nor a folder.
+            OSError: Another error of the system.
         """
         descriptor = os.open(self.root, _FOLDER)
         try:
@@ -84,12 +91,19 @@ class RunFolder:
     def file(self, key: str, *, limit: int | None = None) -> Iterator[int]:
         """A descriptor of the regular file `key`, for reading, until the end of the block.
 
-        limit: bytes that it may have. Raises FileNotFoundError, NotADirectoryError, IsADirectoryError,
-        UnsafeFile for what is no file or too large, other OSErrors.
+        Args:
+            key: The file.
+            limit: Maximum size in bytes.
+
+        Raises:
+            FileNotFoundError, NotADirectoryError, IsADirectoryError: There is no such file.
+            UnsafeFile: It is no regular file, or is too large.
+            OSError: Another error of the system.
         """
         above, _, name = key.rpartition("/")
         with self.folder(above) as parent:
-            self._refuse_odd(parent, name, key)  # before it is opened: to open a device can move it
+            # Before it is opened, because to open a device can have effects.
+            self._refuse_odd(parent, name, key)
             try:
                 descriptor = os.open(name, _FILE, dir_fd=parent)
             except OSError as error:
@@ -111,9 +125,9 @@ class RunFolder:
             os.close(descriptor)
 
     def keys(self, folder: str, prefix: str) -> Iterator[str]:
-        """Keys below `folder` that start with `prefix`, in no order; none where there is no such folder.
+        """Keys below `folder` that start with `prefix`, unordered; none if there is no such folder.
 
-        Raises UnsafeFile for a link, FIFO or device in a folder of the run, OSError.
+        Raises UnsafeFile for a link, FIFO or device in a folder of the run, and OSError.
         """
         try:
             with self.folder(folder) as descriptor:
@@ -148,7 +162,7 @@ class RunFolder:
             os.close(descriptor)
 
     def _refuse_odd(self, parent: int, name: str, key: str) -> None:
-        """Raises UnsafeFile for what is neither a file nor a folder. FileNotFoundError."""
+        """Raise UnsafeFile if it is neither a file nor a folder, FileNotFoundError if it does not exist."""
         self._refuse(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode, key)
 
     def _refuse(self, mode: int, key: str) -> None:
@@ -162,9 +176,9 @@ class RunFolder:
 
 
 def path_below(descriptor: int, folder: str, name: str) -> str:
-    """A path to `name` in an open folder, for functions that take paths only. folder: the folder's path.
+    """A path to `name` in an open folder, for functions that need a path. folder: the folder's path.
 
-    On Linux it leads through the descriptor, so that it means this folder even when its path changes.
+    On Linux the path contains the descriptor, so that it is valid even if the folder is moved.
     """
     through = f"/proc/self/fd/{descriptor}"
     return os.path.join(through if os.path.isdir(through) else folder, name)

@@ -60,7 +60,7 @@ class Spool:
     """The spool in `folder`, which need not exist. It is neither read nor changed before lock().
 
     Args:
-        folder: Of the spool.
+        folder: The folder.
         url: Place of the run. None: read from the folder, which must be a spool.
         limit_bytes: append() raises SinkError above this size.
         about: Further fields of spool.json (worker, attempt, run_id); None if unknown.
@@ -91,12 +91,12 @@ class Spool:
 
     @property
     def url(self) -> str:
-        """Where the objects belong."""
+        """Place of the run."""
         return str(self.about["url"])
 
     @property
     def run_id(self) -> str:
-        """Id of the run that the objects are of; "" when it is not known."""
+        """Id of the run of the objects; "" if it is unknown."""
         return str(self.about.get("run_id") or "")
 
     def __len__(self) -> int:
@@ -104,12 +104,12 @@ class Spool:
 
     @property
     def entries(self) -> list[SpoolEntry]:
-        """What waits, oldest first."""
+        """The waiting objects, oldest first."""
         with self._mutex:
             return [self._entries[number] for number in sorted(self._entries)]
 
     def lock(self) -> None:
-        """Take the spool for this process until close(), and take in what is there; again: nothing happens.
+        """Lock the spool for this process until close(), and read its entries. Later calls have no effect.
 
         Raises SpoolInUseError, SinkError.
         """
@@ -135,10 +135,10 @@ class Spool:
             raise
 
     def _take_lock(self) -> int:
-        """A descriptor of the lock file, locked. One that was removed in the meantime locks nothing."""
+        """A descriptor of the locked lock file. A lock on a file that was removed meanwhile is not used."""
         path = self.folder / "lock"
         for _ in range(_LOCK_ROUNDS):
-            with contextlib.suppress(FileNotFoundError):  # whoever had it has just removed it all
+            with contextlib.suppress(FileNotFoundError):  # its last user has just removed the folder
                 self.folder.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
                 try:
@@ -158,9 +158,9 @@ class Spool:
         self._lock_fd = -1
 
     def append(self, key: str, parts: Sequence[Buffer]) -> SpoolEntry:
-        """Store an object behind all others; durable on return. Only under the lock.
+        """Store an object after all others; durable on return. Only after lock().
 
-        Raises SinkError: "full" when the limit or the disk is reached, "denied" or "transient".
+        Raises SinkError: "full" if the limit or the disk is full, "denied" or "transient".
         """
         if self._lock_fd < 0:
             raise SinkError(
@@ -190,10 +190,13 @@ class Spool:
         return entry
 
     def read(self, entry: SpoolEntry) -> memoryview:
-        """The bytes of an object. RunCorrupt when they are not what was put there, SinkError when they cannot
-        be read now.
+        """The bytes of an object.
 
-        Read, not mapped: a disk that fails under a mapping ends the process.
+        They are read and not mapped, because a failing disk would end a process with a mapping.
+
+        Raises:
+            RunCorrupt: The bytes do not match their checksum.
+            SinkError: They cannot be read now.
         """
         path = self._path(entry)
         try:
@@ -211,12 +214,12 @@ class Spool:
         return data
 
     def remove(self, entry: SpoolEntry) -> None:
-        """The object is where it belongs."""
+        """Remove an object that was uploaded."""
         self._path(entry).unlink(missing_ok=True)
         self._forget(entry)
 
     def set_aside(self, entry: SpoolEntry) -> Path:
-        """The object is damaged: keep it for people, out of the way. Returns where. Raises SinkError."""
+        """Move a damaged object to another folder, and return its path. Raises SinkError."""
         place = self._move_away(self._path(entry))
         self._forget(entry)
         return place
@@ -234,7 +237,7 @@ class Spool:
         return place
 
     def close(self) -> None:
-        """Let go of it; an empty one leaves nothing behind."""
+        """Release the lock. The folder of an empty spool is removed."""
         if self._lock_fd < 0:
             return
         if not self._entries and not self.damaged:
@@ -242,7 +245,7 @@ class Spool:
         self._release()
 
     def _remove_folder(self) -> None:
-        """All of it, unless something is there that is not known: first the objects, at the end the lock."""
+        """Remove the folder unless it has unknown files: first the objects, at the end the lock."""
         with contextlib.suppress(OSError):
             for folder in (_OBJECTS, _DAMAGED):
                 with contextlib.suppress(FileNotFoundError):
@@ -250,7 +253,7 @@ class Spool:
             for file in (_ABOUT, "lock"):
                 (self.folder / file).unlink(missing_ok=True)
             for folder_above in [self.folder, *self.folder.parents[:2]]:
-                folder_above.rmdir()  # goes up as long as nothing else is there: worker, run
+                folder_above.rmdir()  # also the folders of worker and run, if they are empty
 
     def _forget(self, entry: SpoolEntry) -> None:
         with self._mutex:
@@ -284,7 +287,7 @@ class Spool:
             self._about_written = True
 
     def _load(self) -> None:
-        """Clean up and take in what is there."""
+        """Remove temporary files and read the entries."""
         self._files.clean(f"{_OBJECTS}/")
         entries, found_damaged = {}, []
         for key in self._files.list(f"{_OBJECTS}/"):
@@ -293,7 +296,7 @@ class Spool:
                 continue
             try:
                 header = self._files.get_ranges(key, [(0, _HEADER_BYTES)])[0]
-            except SinkKeyError:  # somebody removed it by hand
+            except SinkKeyError:  # a user removed it
                 continue
             entry = _parse_header(int(name), header)
             if entry is None:
@@ -309,12 +312,12 @@ class Spool:
 
     @property
     def damaged(self) -> list[Path]:
-        """Objects that were set aside."""
+        """Damaged objects that were moved aside."""
         return sorted((self.folder / _DAMAGED).glob("*"))
 
 
 def find_spools(place: Path) -> list[Path]:
-    """Folders under `place` (itself included) that are spools, sorted. Others may come and go meanwhile."""
+    """Folders under `place`, including itself, that are spools, sorted. They may change at the same time."""
     found = []
     for folder, below, files in os.walk(place):
         if _ABOUT in files:
@@ -324,7 +327,7 @@ def find_spools(place: Path) -> list[Path]:
 
 
 def count_objects(folder: Path) -> tuple[int, int]:
-    """Objects that wait in the spool in `folder`, and those set aside, as a look from outside tells."""
+    """Numbers of waiting and damaged objects of the spool in `folder`, counted without its lock."""
 
     def count(name: str) -> int:
         try:

@@ -15,14 +15,14 @@ __all__ = ["attempt_spool", "journal_path", "spool_root", "worker_spools"]
 
 
 def worker_spools(url: str, worker: str) -> Path:
-    """Folder of all spools that `worker` of the run at `url` writes on this machine. It need not exist.
+    """Folder of all spools of `worker` of the run at `url` on this machine. It need not exist.
 
-    Raises SinkError when no folder for spools can be written.
+    Raises SinkError if no folder for spools can be written.
     """
     place = parse_s3_url(url)
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", f"{place.bucket}-{place.prefix}").strip("-")[:80]
     full = f"{place.options.endpoint_url or ''} {place.where}"
-    digest = hashlib.sha256(full.encode()).hexdigest()[:8]  # two places never share a folder
+    digest = hashlib.sha256(full.encode()).hexdigest()[:8]  # so that two places have different folders
     return (
         _writable(spool_root(place.options.spool), requested=place.options.spool)
         / f"{name}-{digest}"

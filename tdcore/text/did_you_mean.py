@@ -11,14 +11,14 @@ _LIKE = 0.6  # of difflib: 1 is the same text
 
 
 def closest(text: str, known: Iterable[str]) -> str | None:
-    """The known name that is most similar, in any case; None when none is close."""
+    """The most similar known name, ignoring case; None if no name is similar."""
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(text.lower(), list(by_lower), n=1, cutoff=_LIKE)
     return by_lower[close[0]] if close else None
 
 
 def did_you_mean(text: str, known: Iterable[str]) -> str:
-    """The closest known name as a hint to append to a message; "" when none is close.
+    """The most similar known name as a hint to append to a message; "" if no name is similar.
 
     text: A name, or a regular expression, whose anchors and wildcards do not count.
     """

@@ -19,9 +19,9 @@ def step_text(step: int, mode: str = "", mode_step: int | None = None) -> str:
         mode_step: step within the mode; None when it is not known.
 
     Returns:
-        "step 40" where both numbers agree, "TRAIN step 40 (global 55)" or "EVAL step 3 (global 43)" where
-        they do not, "EVAL step 3" for equal numbers of a mode that is not TRAIN, and "global step 55" where
-        the step of the mode is not known.
+        "step 40" if both numbers are equal, "TRAIN step 40 (global 55)" or "EVAL step 3 (global 43)" if they
+        differ, "EVAL step 3" for equal numbers of another mode than TRAIN, and "global step 55" if the step
+        of the mode is unknown.
     """
     if mode_step is None:
         return f"global step {step}"

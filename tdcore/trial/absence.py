@@ -1,6 +1,6 @@
-"""Why a tensor has no value at a step, in words.
+"""Absence: the reason why a tensor has no value at a step, in words.
 
-Threads: as Trial.
+Threads: those of Trial.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["why_no_value"]
 
-_MOST_STEPS = 10  # that a text lists
+_MOST_STEPS = 10  # maximum number of steps in a text
 
 
 def why_no_value(
@@ -31,18 +31,18 @@ def why_no_value(
     mode: ModeKeys = ModeKeys.GLOBAL,
     worker: str | None = None,
 ) -> str:
-    """The reason why the tensor has no value at the step; empty when it has one.
+    """The reason why the tensor has no value at the step; empty if it has one.
 
     Args:
-        reader: of the run, as it was last read.
-        notes: those of the hook.
-        name: of the tensor.
-        step: of the mode; global with ModeKeys.GLOBAL.
-        mode: of the step.
-        worker: None for the first worker that saved something.
+        reader: The run, as it was last read.
+        notes: Notes of the hook.
+        name: Name of the tensor.
+        step: Step of the mode; a global step with ModeKeys.GLOBAL.
+        mode: Mode of the step.
+        worker: None: the first worker that saved something.
 
     Raises:
-        InvalidWorker: the run has no worker of this name.
+        InvalidWorker: The run has no worker of this name.
     """
     history = TensorHistory(reader, name)
     if worker is not None:

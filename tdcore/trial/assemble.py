@@ -1,4 +1,4 @@
-"""assembled: one array from the parts of it that workers hold; reduced: from what they give to a sum.
+"""assembled: one array from the parts of several workers. reduced: the reduction of several workers' arrays.
 
 Pure functions, any thread.
 """
@@ -25,10 +25,14 @@ _UFUNCS = {"sum": np.add, "avg": np.add, "max": np.maximum, "min": np.minimum, "
 
 
 def assembled(parts: Sequence[tuple[Shard, Array]], what: str) -> Array:
-    """The whole array, read-only; a part itself where that is the whole. The parts must cover it.
+    """The whole array, read-only. The parts must cover it. A part that is the whole is returned unchanged.
 
-    what: names the tensor and step in messages. Raises TensorUnavailableForStep where parts that lie over
-    each other differ.
+    Args:
+        parts: Place and values of each part.
+        what: Tensor and step, for messages.
+
+    Raises:
+        TensorUnavailableForStep: Overlapping parts differ.
     """
     for (one, a), (other, b) in _overlapping(parts):
         both = intersection(one.box, other.box)
@@ -50,7 +54,7 @@ def assembled(parts: Sequence[tuple[Shard, Array]], what: str) -> Array:
 def _overlapping(
     parts: Sequence[tuple[Shard, Array]],
 ) -> Sequence[tuple[tuple[Shard, Array], tuple[Shard, Array]]]:
-    """All pairs, unless the parts' sizes say that they lie side by side: parts that cover the whole do."""
+    """All pairs of parts that may overlap; none if the sum of their sizes is the size of the whole."""
     cells = sum(volume(shard.box) for shard, _ in parts)
     if cells == volume(tuple((0, size) for size in parts[0][0].global_shape)):
         return []
@@ -64,7 +68,7 @@ def _cut(array: Array, shard: Shard, box: Box) -> Array:
 
 
 def difference(a: Array, b: Array) -> str:
-    """How two arrays of one shape and dtype differ, in words; "" when they do not. A NaN equals a NaN."""
+    """The difference of two arrays of one shape and dtype, in words; "" if they are equal. NaN equals NaN."""
     differs = (a != b) & ~((a != a) & (b != b))
     count = int(np.count_nonzero(differs))
     if not count:
@@ -74,10 +78,19 @@ def difference(a: Array, b: Array) -> str:
 
 
 def reduced(reduction: str, parts: Sequence[Array], what: str) -> Array:
-    """The reduction over workers of what each has, in order, in float64 (integers: in their own type).
+    """The reduction over workers, in order, computed in float64 (integers: in their own type).
 
-    "norm_<p>": the p-norm of all, where each has that of its own elements. Read-only, of the parts' dtype.
-    Raises TensorUnavailableForStep for reductions and dtypes without one.
+    Args:
+        reduction: "sum", "avg", ... For "norm_<p>" each part is the p-norm of one worker's elements, and the
+            result is the p-norm of all elements.
+        parts: The array of each worker.
+        what: Tensor and step, for messages.
+
+    Returns:
+        A read-only array with the dtype of the parts.
+
+    Raises:
+        TensorUnavailableForStep: The reduction is unknown, or not defined for the dtype.
     """
     dtype = parts[0].dtype
     power = _power(reduction)
@@ -115,7 +128,7 @@ def _power(reduction: str) -> float | None:
 def _norm(parts: Sequence[Array], power: float) -> Array:
     """The p-norm over workers, element by element, in float64; scaled, so that no power overflows."""
     sizes = np.abs(np.stack([part.astype(np.float64) for part in parts]))
-    largest: Array = sizes.max(axis=0)  # NaN where one is NaN
+    largest: Array = sizes.max(axis=0)  # NaN if one is NaN
     scaled = sizes / np.where((largest > 0) & np.isfinite(largest), largest, 1.0)
     norm = largest * np.power(scaled, power).sum(axis=0) ** (1.0 / power)
     found: Array = np.where((largest > 0) & np.isfinite(largest), norm, largest)

@@ -1,8 +1,8 @@
 """Captures: rows of the index grouped into tensors.
 
-A row is one part of one tensor at one step. A large tensor comes in several parts, and one name may be
-saved twice at the same step. A *capture* is what a user means: one tensor, step, worker and call; the last
-one that is complete where there are several. Vectorised; pure functions, any thread.
+A row is one part of one tensor at one step. A large tensor has several parts, and one name may be saved twice
+at the same step. A *capture* is one tensor at one step, of one worker and call. If it was saved several
+times, it is the last complete one. Vectorised; pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ _MAX_KEY = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captures:
-    """rows: row numbers, the parts of one capture next to each other and in order.
+    """A list of captures.
 
-    starts: where in `rows` each capture begins. complete: whether all of its parts are there.
+    Attributes:
+        rows: Row numbers; the parts of one capture are adjacent and in order.
+        starts: Position in `rows` where each capture begins.
+        complete: Whether each capture has all of its parts.
     """
 
     rows: Rows
@@ -81,7 +84,7 @@ def _joined(a: Captures, b: Captures) -> Captures:
 
 
 def _groups(index: Index, rows: Rows, key: npt.NDArray[np.int64]) -> Captures:
-    """The last complete set of parts of each key; where none is complete, the last set."""
+    """The last complete set of parts of each key; if none is complete, the last set."""
     ticket, seq, part, parts = (index.column(name)[rows] for name in ("ticket", "seq", "part", "parts"))
     order = np.lexsort([part, seq, ticket, key])
     rows, key, part, parts = rows[order], key[order], part[order], parts[order]
@@ -91,7 +94,7 @@ def _groups(index: Index, rows: Rows, key: npt.NDArray[np.int64]) -> Captures:
     sizes = np.diff(np.append(starts, len(rows)))
     complete = (part[starts] == 0) & (sizes == parts[starts])
     of_set = key[starts]
-    # Of each key the set with the largest (complete, position) wins: sets are in order.
+    # For each key the set with the largest (complete, position) is used: sets are in order.
     rank = np.lexsort([np.arange(len(starts)), complete, of_set])
     last = np.ones(len(starts), dtype=np.bool_)
     last[:-1] = of_set[rank][1:] != of_set[rank][:-1]

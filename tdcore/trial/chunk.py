@@ -1,8 +1,8 @@
-"""Chunk: rows of the index that lie together in one file, and their columns that are read when asked for.
+"""Chunk: adjacent rows of the index in one file, whose columns are read when they are needed.
 
-Large files are cut into chunks of some row groups, so that a question about a few steps decodes a few row
-groups, and so that a question about everything decodes several at a time. Threads: chunks belong to one
-reader; while it reads, several threads of its own work, each on chunks of its own.
+Large files are split into chunks of some row groups. So a query for a few steps decodes a few row groups, and
+a query for all steps decodes several at a time. Threads: chunks belong to one reader. The reader uses several
+threads, each with its own chunks.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ __all__ = ["Chunk", "gather", "load", "whole_column"]
 Rows = npt.NDArray[np.int64]
 Columns = dict[str, pa.ChunkedArray]
 
-_MANY_ROWS = 20_000  # from here on chunks are decoded by several threads
+_MANY_ROWS = 20_000  # larger queries are decoded by several threads
 
 
 class Chunk:
-    """rows: how many. level: how often they were joined with others; -1 for a chunk that is never joined.
+    """A chunk.
 
-    load: reads columns for exactly these rows, in order, each in one piece. columns: those that are there.
-    wide: names of all columns that it can give.
+    Args:
+        rows: Number of rows.
+        level: Number of joins with other chunks; -1 for a chunk that is never joined.
+        load: Reads columns for exactly these rows, in order, each without chunks.
+        columns: The columns that were read.
     """
 
     __slots__ = ("_columns", "_load", "_wide", "level", "rows")
@@ -52,11 +55,11 @@ class Chunk:
         self._columns: Columns = columns or {}
 
     def lacks(self, names: Sequence[str]) -> bool:
-        """Whether some of these columns must be read first."""
+        """Whether any of these columns must be read first."""
         return any(name not in self._columns for name in names)
 
     def wide(self, names: Sequence[str]) -> Columns:
-        """Columns by name, read from the file where they were not before. Raises RunCorrupt."""
+        """Columns by name. Missing columns are read from the file. Raises RunCorrupt."""
         lacking = [name for name in names if name not in self._columns]
         if lacking:
             assert self._load is not None
@@ -64,12 +67,12 @@ class Chunk:
             for name in lacking:
                 self._columns[name] = table.column(name)
         if len(self._columns) == len(self._wide):
-            self._load = None  # lets go of the file
+            self._load = None  # closes the file
         return {name: self._columns[name] for name in names}
 
     @staticmethod
     def joined(chunks: Sequence[Chunk]) -> Chunk:
-        """One chunk with the rows of several of one level, in order, held in memory."""
+        """One chunk in memory with the rows of several chunks of one level, in order."""
         wide = chunks[0]._wide
         parts = [chunk.wide(wide) for chunk in chunks]
         columns = {
@@ -85,7 +88,7 @@ class Chunk:
 
 
 def whole_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The same column in one piece, with one dictionary."""
+    """The same column without chunks, with one dictionary."""
     if column.num_chunks == 1:
         return column
     if column.num_chunks == 0:
@@ -97,7 +100,7 @@ def whole_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def load(chunks: Sequence[Chunk], names: Sequence[str]) -> None:
-    """Reads these columns of the chunks that lack them, several at a time when they are large."""
+    """Read missing columns of chunks, several at a time if they are large."""
     lacking = [chunk for chunk in chunks if chunk.lacks(names)]
     workers = min(len(lacking), len(os.sched_getaffinity(0)), 8)
     if workers < 2 or sum(chunk.rows for chunk in lacking) < _MANY_ROWS:
@@ -112,9 +115,15 @@ def load(chunks: Sequence[Chunk], names: Sequence[str]) -> None:
 def gather(
     chunks: Sequence[Chunk], starts: Sequence[int], names: Sequence[str], rows: Rows | None
 ) -> Columns:
-    """Columns of these rows of all chunks put one after the other, in this order. rows: None for all.
+    """Columns of rows of the concatenated chunks, in the order of `rows`.
 
-    starts: the first row of each chunk. Only chunks that hold some of the rows are read.
+    Only chunks with some of the rows are read.
+
+    Args:
+        chunks: The chunks.
+        starts: The first row of each chunk.
+        names: Names of the columns.
+        rows: The rows; None: all rows.
     """
     schema = layout.index_schema()
     kinds = {name: schema.field(name).type for name in names}
@@ -154,14 +163,14 @@ def gather(
 
 
 def _by_chunk(rows: Rows, home: Rows) -> Iterator[tuple[int, Rows]]:
-    """(chunk, its rows) for each chunk that holds some; home: chunk of each row, ascending."""
+    """(chunk, its rows) for each chunk with rows. home: chunk of each row, ascending."""
     cuts = [0, *(np.flatnonzero(home[1:] != home[:-1]) + 1).tolist(), len(rows)]
     for begin, end in pairwise(cuts):
         yield int(home[begin]), rows[begin:end]
 
 
 def _local(rows: Rows, size: int) -> pa.Array | None:
-    """Rows of one chunk for taking; None when they are all of its `size` rows, in order."""
+    """Rows of one chunk for take(); None if they are all of its `size` rows, in order."""
     if len(rows) == size and bool(np.array_equal(rows, np.arange(size))):
         return None
     return pa.array(rows)

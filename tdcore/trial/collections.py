@@ -1,4 +1,4 @@
-"""SavedCollection: a group of tensors as collections.json has it."""
+"""SavedCollection: a collection of a run, from collections.json."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ _BY_NAME = {kind.label: kind for kind in TensorKind}
 
 @dataclass(slots=True)
 class SavedCollection:
-    """A collection of a run. Tensors in it need not have been saved.
+    """A collection of a run. Its tensors need not have been saved.
 
-    include_regex: patterns, searched in names. tensor_names: names that were listed or seen to belong.
-    save_config, reduction_config: as the hook had them, None where it had none of its own. document: the
-    whole entry. patterns: what searches with the run's patterns, and which of them it refuses. include() and
-    add_tensor_name() add to it for the trial that returned it; the run stays as it is.
+    include() and add_tensor_name() change only this object of the trial; the run is not changed.
+
+    Attributes:
+        include_regex: Patterns that are searched in names.
+        tensor_names: Listed names, and names of captured tensors in the collection.
+        save_config, reduction_config: Settings in the hook; None if the collection had no own settings.
+        document: The whole entry.
+        patterns: Searches with the run's patterns, and lists the refused ones.
     """
 
     name: str
@@ -46,7 +50,7 @@ class SavedCollection:
 
     @classmethod
     def from_document(cls, name: str, entry: Mapping[str, Any], patterns: RunPatterns) -> SavedCollection:
-        """From a checked entry of collections.json. Its patterns are not compiled yet."""
+        """Create it from a checked entry of collections.json. Its patterns are not compiled yet."""
         return cls(
             name=name,
             include_regex=tuple(entry.get("include_regex", [])),
@@ -58,27 +62,27 @@ class SavedCollection:
         )
 
     def include(self, regexes: str | Iterable[str]) -> None:
-        """Adds patterns, searched in names. Raises ConfigError for one that is none."""
+        """Add patterns that are searched in names. Raises ConfigError for an invalid pattern."""
         added = checks.patterns("include_regex", regexes)
         self._own_regex += added
         self.include_regex += added
 
     def add_tensor_name(self, name: str) -> None:
-        """Adds a tensor by its name."""
+        """Add a tensor by its name."""
         self._own_names |= {name}
         self.tensor_names |= {name}
 
     def take(self, saved: SavedCollection) -> None:
-        """Takes what the run says now, and keeps what include() and add_tensor_name() added."""
+        """Update it from the run, and keep additions of include() and add_tensor_name()."""
         self.include_regex = (*saved.include_regex, *self._own_regex)
         self.tensor_names = saved.tensor_names | self._own_names
         self.save_config, self.reduction_config = saved.save_config, saved.reduction_config
         self.document = saved.document
 
     def matcher(self) -> Collection:
-        """The same collection as hooks have it: `belongs(name, kind)` tells what is part of it.
+        """The same collection in the form of hooks, whose `belongs(name, kind)` decides about membership.
 
-        The patterns of a built-in collection select only the kinds of tensors that it is made for.
+        The patterns of a built-in collection select only the kinds of tensors of this collection.
         """
         from tdcore.config.built_in_collections import BUILT_IN
         from tdcore.config.collection import Collection
@@ -93,20 +97,20 @@ class SavedCollection:
         return collection
 
     def _compile(self, text: str) -> Pattern:
-        """Patterns of include() are the user's own; the others come from the run."""
+        """Compile a pattern: of the user if it is from include(), otherwise of the run."""
         return re.compile(text) if text in self._own_regex else self.patterns.compile(text)
 
     def of(self, kinds: Mapping[str, str]) -> list[str]:
-        """Which of these tensors are part of the collection. kinds: by name."""
+        """The tensors among these that are in the collection. kinds: kind of each tensor, by name."""
         collection = self.matcher()
         collection.expect(list(kinds))
         return [name for name, kind in kinds.items() if collection.belongs(name, kind_of(kind))]
 
     def belongs(self, name: str, kind: str) -> bool:
-        """Whether a tensor of this name and kind ("weight", "gradient", ...) is part of the collection."""
+        """Whether a tensor of this name and kind ("weight", "gradient", ...) is in the collection."""
         return self.matcher().belongs(name, kind_of(kind))
 
 
 def kind_of(label: str) -> TensorKind:
-    """TensorKind of a word in the `kind` column; CUSTOM for one that this version does not know."""
+    """TensorKind of a word in the `kind` column; CUSTOM for an unknown word."""
     return _BY_NAME.get(label, TensorKind.CUSTOM)

@@ -24,11 +24,11 @@ class GrowingColumn:
 
     @property
     def array(self) -> npt.NDArray[Any]:
-        """What is in it: a view, valid until the next extend."""
+        """The values as a view, valid until the next extend."""
         return self._array[: self._rows]
 
     def extend(self, *parts: npt.NDArray[Any]) -> None:
-        """Adds values at the end: several arrays at once cost one move of what is there, at most."""
+        """Append values. Several arrays in one call cost at most one copy of the existing values."""
         rows = self._rows + sum(map(len, parts))
         if rows > len(self._array):
             room = rows if self._rows == 0 else max(rows, len(self._array) * 3 // 2)
@@ -41,14 +41,14 @@ class GrowingColumn:
 
 
 def distinct(values: npt.NDArray[np.integer]) -> list[int]:
-    """The distinct numbers, sorted. Fast where all are equal, as attempts and workers mostly are."""
+    """The distinct numbers, sorted. Fast if all are equal, as attempts and workers mostly are."""
     if len(values) == 0 or (values == values[0]).all():
         return [int(value) for value in values[:1]]
     return [int(value) for value in np.unique(values).tolist()]
 
 
 def starts_of(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Where at least one of these columns of equal length differs from the row before; True at the first."""
+    """Mask of rows that differ from the row before in one of these columns; True for the first row."""
     starts = np.zeros(len(columns[0]), dtype=np.bool_)
     starts[:1] = True
     for column in columns:

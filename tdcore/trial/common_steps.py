@@ -33,7 +33,7 @@ __all__ = ["CommonSteps", "ModeStepNumbers"]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Saved: TypeAlias = "dict[tuple[int, str, str], tuple[list[int], list[int]]]"
 
-_FARTHEST = 1 << 62  # step numbers that stand for "all" are cut to this, so that sums do not overflow
+_FARTHEST = 1 << 62  # largest step number for "all", so that sums do not overflow
 
 
 class ModeStepNumbers:
@@ -49,7 +49,7 @@ class ModeStepNumbers:
         self._offsets: Ints = np.empty(0, dtype=np.int64)
 
     def add(self, mode_steps: Ints, steps: Ints) -> None:
-        """Adds pairs of a mode step and its global step. Of two numbers of a mode step the larger counts."""
+        """Add pairs of a mode step and its global step. If a mode step has two numbers, the larger counts."""
         known = np.concatenate([self._mode_steps, mode_steps])
         offsets = np.concatenate([self._offsets, steps - mode_steps])
         order = np.lexsort([offsets, known])
@@ -60,7 +60,7 @@ class ModeStepNumbers:
         self._mode_steps, self._offsets = known[ends], offsets[ends]
 
     def at(self, mode_steps: Ints) -> Ints:
-        """The global steps of these mode steps, also where they were not saved."""
+        """The global steps of these mode steps, also if they were not saved."""
         places = np.searchsorted(self._mode_steps, mode_steps, side="right") - 1
         found: Ints = mode_steps + self._offsets[np.maximum(places, 0)]
         return found
@@ -112,12 +112,12 @@ class CommonSteps:
 
     @property
     def several(self) -> bool:
-        """Whether the run has more than one worker, as far as was read. The methods below are for these."""
+        """Whether the run has more than one worker so far. The methods below are for such runs."""
         return self._restored or len(self._workers) > 1
 
     @property
     def differs(self) -> bool:
-        """Whether the common step of some row is not its worker's own."""
+        """Whether the common step of any row differs from its worker's own step."""
         return self._steps is not None
 
     @property
@@ -126,7 +126,7 @@ class CommonSteps:
         return (self._columns["step"] if self._steps is None else self._steps).array
 
     def update(self) -> None:
-        """Takes in the rows that the columns have got since the last call."""
+        """Process the rows that were added to the columns since the last call."""
         if self.several:
             self._take_in()
 
@@ -143,20 +143,20 @@ class CommonSteps:
         }
 
     def restore(self, saved: Saved) -> None:
-        """Takes over what `saved` of another reader of the run returned. Before the first row is read."""
+        """Take over the result of another reader's `saved`. Call it before the first row is read."""
         for (attempt, worker, mode), (mode_steps, steps) in saved.items():
             (code,) = self._modes.codes([mode]).tolist()
             pairs = np.array(mode_steps, dtype=np.int64), np.array(steps, dtype=np.int64)
             self._of(attempt, code).setdefault(worker, ModeStepNumbers()).add(*pairs)
         self._restored = bool(saved)
 
-    # Which steps workers have finished. -----------------------------------------------------------
+    # Finished steps of workers. -------------------------------------------------------------------
 
     def bound(self, attempt: int, worker: str, own: int) -> int:
-        """The common step below which the worker has finished all, when it has finished its own below `own`.
+        """The common step below which the worker has finished all, if it has finished its own below `own`.
 
-        Only modes that the first worker of the attempt has count: a worker that alone evaluates numbers its
-        evaluations as it likes.
+        Only modes that the first worker of the attempt has count, because the numbers of evaluations of a
+        single other worker are independent.
         """
         modes = self._numbers.get(attempt, {})
         owner = self._owner(attempt)
@@ -203,7 +203,7 @@ class CommonSteps:
         return found
 
     def _not_saved(self, attempt: int, worker: str, own: int) -> int:
-        """How many own steps below `own` follow the last one that the worker saved."""
+        """Number of own steps below `own` after the last saved step of the worker."""
         modes = self._numbers[attempt].values()
         newest = max(each[worker].highest_step for each in modes if worker in each)
         return max(0, min(own, _FARTHEST) - 1 - newest)
@@ -223,9 +223,7 @@ class CommonSteps:
         return max(found, default=bound)
 
     def _owner(self, attempt: int) -> str:
-        """The first worker by rank of an attempt, "" without rows: common steps are its own, where it has the
-        mode.
-        """
+        """The first worker by rank of an attempt, whose own steps are the common steps; "" without rows."""
         workers = {worker for each in self._numbers.get(attempt, {}).values() for worker in each}
         return first_worker(workers) if workers else ""
 
@@ -264,7 +262,7 @@ class CommonSteps:
             yield int(attempt[at]), int(mode[at]), self._workers.texts[int(worker[at])], group
 
     def _add(self, rows: Ints) -> bool:
-        """Adds the pairs of steps in these rows. Whether rows before them may have other numbers now."""
+        """Add the pairs of steps in these rows. Return whether earlier rows may have other numbers now."""
         mode_step, step = (self._columns[name].array[rows] for name in ("mode_step", "step"))
         groups = list(self._groups(rows))
         places = {(attempt, mode) for attempt, mode, _, _ in groups}
@@ -288,7 +286,7 @@ class CommonSteps:
         return changed
 
     def _translate(self, first: int, rows: Ints) -> None:
-        """Numbers the rows from `first` on. rows: of them, those at which something changes."""
+        """Number the rows from `first` on. rows: the rows among them at which worker or step changes."""
         own: Any = self._columns["step"].array
         mode_step, step = (self._columns[name].array[rows] for name in ("mode_step", "step"))
         shift = np.zeros(len(rows), dtype=np.int64)

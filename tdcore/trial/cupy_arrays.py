@@ -35,10 +35,16 @@ def checked_device(device: str | None) -> int | None:
 
 
 def to_cupy(values: npt.NDArray[Any], device: int, what: str) -> Any:
-    """A CuPy array of the same shape, dtype and bits. what: names the tensor and step in messages.
+    """A CuPy array of the same shape, dtype and bits.
 
-    Raises ConfigError where CuPy is missing, lacks the dtype or finds no such device; CuPy's own
-    OutOfMemoryError (a MemoryError) where the device has no room.
+    Args:
+        values: The values.
+        device: Number of the device.
+        what: Tensor and step, for messages.
+
+    Raises:
+        ConfigError: CuPy is missing, does not have the dtype, or there is no such device.
+        MemoryError: The device has not enough memory (CuPy's OutOfMemoryError).
     """
     cupy = _cupy(what)
     _check_dtype(cupy, values.dtype, what)

@@ -1,7 +1,7 @@
 """Documents: the small JSON files of a run, read and checked.
 
-run.json, collections.json, end/, findings/. Whatever is wrong with one becomes RunCorrupt or
-UnsupportedFormat with its key and the reason (tdcore/format/documents.py). Threads: functions without state.
+run.json, collections.json, end/, findings/. An invalid document raises RunCorrupt or UnsupportedFormat with
+its key and the reason (tdcore/format/documents.py). Threads: functions without state.
 """
 
 from __future__ import annotations
@@ -50,8 +50,11 @@ __all__ = [
 class RunEnd:
     """How one worker's attempt ended.
 
-    clean: closed by the training itself. reason: in words. drops: what was not kept as asked, by reason.
-    document: the whole end file.
+    Attributes:
+        clean: Whether the training itself closed the capture.
+        reason: The reason in words.
+        drops: Tensors that were not stored as requested, by reason.
+        document: The whole end file.
     """
 
     worker: str
@@ -68,17 +71,17 @@ class RunEnd:
 
 
 def read_run(sink: Sink) -> Run:
-    """run.json. Raises SinkKeyError when there is none."""
+    """Read run.json. Raises SinkKeyError if it does not exist."""
     return parse_run(_bounded(sink, layout.RUN_KEY), layout.RUN_KEY)
 
 
 def claim_key(worker: str, attempt: int) -> str:
-    """Where a worker says of itself that it takes part in an attempt."""
+    """Key of the claim of a worker: the file that it writes at the start of an attempt."""
     return f"attempts/{attempt:04d}-{worker}.json"
 
 
 def read_claim(sink: Sink, worker: str, attempt: int) -> Mapping[str, Any]:
-    """What a worker said of itself when it began an attempt; empty when nothing that can be read."""
+    """The claim of a worker at the start of an attempt; empty if it cannot be read."""
     try:
         return _object(sink, claim_key(worker, attempt)).document
     except (SinkKeyError, RunCorrupt, ValueError):
@@ -86,9 +89,9 @@ def read_claim(sink: Sink, worker: str, attempt: int) -> Mapping[str, Any]:
 
 
 def read_collections(sink: Sink) -> dict[int, dict[str, Mapping[str, Any]]]:
-    """What the workers' files of collections say together: attempt -> name -> entry. Empty without any.
+    """The merged collections of all workers: attempt -> name -> entry.
 
-    A collection has the tensors that it has in any worker; all else is as the first worker says.
+    A collection has the tensors of all workers. All other fields are those of the first worker.
     """
     found: dict[int, dict[str, Mapping[str, Any]]] = {}
     for key in _collection_keys(sink):
@@ -123,9 +126,10 @@ def _is_number(text: str) -> bool:
 
 
 def read_notes(sink: Sink) -> dict[int, dict[str, Any]]:
-    """What the workers' files of collections say beside these: attempt -> heading -> what was noted.
+    """The merged notes in the workers' files of collections: attempt -> heading -> note.
 
-    What several workers noted under one heading is joined; of one thing that two speak of, the first counts.
+    Notes of several workers under one heading are joined. If two workers have the same entry, the first
+    counts.
     """
     found: dict[int, dict[str, Any]] = {}
     for _, attempt, said in read_notes_of_workers(sink):
@@ -150,7 +154,7 @@ def read_notes_of_workers(sink: Sink) -> Iterator[tuple[str, int, dict[str, Any]
 
 
 def _joined(first: Any, said: Any) -> Any:
-    """What two workers noted under one heading."""
+    """The joined notes of two workers under one heading."""
     if first is None:
         return said
     if isinstance(first, dict) and isinstance(said, dict):
@@ -169,10 +173,16 @@ def _collection_keys(sink: Sink) -> list[str]:
 def read_ends(
     sink: Sink, keys: Sequence[str], known: Mapping[tuple[str, int], RunEnd], run_id: str
 ) -> dict[tuple[str, int], RunEnd]:
-    """End files by worker and attempt. keys: of all that there are; others among them are left out.
+    """End files by worker and attempt.
 
-    `known` ones are not read again: an end file is written once. run_id: of the run; RunCorrupt for the end
-    of another one.
+    Args:
+        sink: The run.
+        keys: Keys of end files. Other keys are ignored.
+        known: End files that are not read again, because an end file is written once.
+        run_id: Id of the run.
+
+    Raises:
+        RunCorrupt: An end file is invalid, or is of another run.
     """
     places = {key: layout.parse_end_key(key) for key in keys}
     announce(sink, [key for key, place in places.items() if place is not None and place not in known])
@@ -202,7 +212,7 @@ def read_ends(
 
 
 def read_findings(sink: Sink) -> list[dict[str, Any]]:
-    """All lines of findings/, in order of rules and lines. A last line still being written is left out."""
+    """All lines of findings/, in order of rules and lines. An incomplete last line is left out."""
     findings: list[dict[str, Any]] = []
     keys = [key for key in sink.list(layout.FINDINGS_PREFIX) if key.endswith(".jsonl") and is_key(key)]
     announce(sink, keys)
@@ -233,6 +243,6 @@ def _bounded(sink: Sink, key: str) -> bytes:
 
 
 def texts(entry: Mapping[str, Any], field: str) -> Sequence[str]:
-    """A list of texts in an entry of collections.json; empty when it is not there."""
+    """A list of texts in an entry of collections.json; empty if it is missing."""
     found: Sequence[str] = entry.get(field, [])
     return found

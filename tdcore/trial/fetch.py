@@ -1,4 +1,4 @@
-"""Several requests to a sink at the same time, where the sink allows it."""
+"""fetch_all: sends several requests to a sink at the same time, if the sink supports it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Answer = TypeVar("Answer")
 
 
 def fetch_all(sink: Sink, ask: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
-    """ask(item) for each item, in order of items.
+    """Results of ask(item) for each item, in order of items.
 
-    A sink that reads ahead is far away and takes calls from any thread: it is asked from several of them.
-    Raises what the first failing call raised.
+    A ReadAheadSink is remote and accepts calls from any thread, so several threads call it. Raises the
+    exception of the first failing call.
     """
     if len(items) < 2 or not isinstance(sink, ReadAheadSink):
         return [ask(item) for item in items]

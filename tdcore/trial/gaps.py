@@ -1,6 +1,6 @@
-"""Gaps: tensors that were captured and are not in the run, as its writer counted them, and missing files.
+"""Gaps: tensors that were captured but are not in the run: those that its writer counted, and missing files.
 
-The flusher writes gaps into the metadata of index files, and all of them into the file of an end. Threads:
+The flusher writes gaps into the metadata of index files, and all of them into the end file. Threads:
 functions without state; FileGaps belongs to one reader.
 """
 
@@ -24,12 +24,15 @@ _MAX_GAPS = 4096  # of one document
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Tensors that were captured and are not in the run. A number is None where nothing is recorded.
+    """Tensors that were captured but are not in the run. Unknown numbers are None.
 
-    reason: "gone" (the folder of the run was removed), "io_error" (the place refused them), "no_index_file"
-    (no index file covers the tickets `first` to `last`, inclusive, although later ones are there).
-    first_step, last_step: global, inclusive. tensors, bytes: how many. statistics_kept: the rows are there,
-    with status "lost".
+    Attributes:
+        reason: "gone" (the folder of the run was removed), "io_error" (the storage refused them),
+            "no_index_file" (no index file covers the tickets `first` to `last`, inclusive, although later
+            tickets are covered).
+        first_step, last_step: Global steps, inclusive.
+        tensors, bytes: Number of tensors and bytes.
+        statistics_kept: Whether the rows exist, with status "lost".
     """
 
     worker: str
@@ -51,7 +54,7 @@ class FileGaps:
         self._found: dict[tuple[str, int], dict[layout.FileRange, tuple[Gap, ...]]] = {}
 
     def add(self, file: layout.FileRange, gaps: tuple[Gap, ...]) -> None:
-        """Takes the gaps of a file."""
+        """Add the gaps of a file."""
         files = self._found.setdefault((file.worker, file.attempt), {})
         for other in [other for other in files if file.contains(other)]:
             del files[other]
@@ -59,17 +62,17 @@ class FileGaps:
             files[file] = gaps
 
     def of(self, worker: str, attempt: int) -> list[Gap]:
-        """Those of one worker and attempt."""
+        """The gaps of one worker and attempt."""
         files = self._found.get((worker, attempt), {})
         return [gap for file in sorted(files, key=lambda file: file.first) for gap in files[file]]
 
     def homes(self) -> set[tuple[str, int]]:
-        """The workers and attempts that have some."""
+        """The workers and attempts with gaps."""
         return {home for home, files in self._found.items() if files}
 
 
 def file_gaps(file: layout.FileRange, metadata: Mapping[bytes, bytes] | None) -> tuple[Gap, ...]:
-    """The gaps in the metadata of an index file; none where the metadata is no summary."""
+    """The gaps in the metadata of an index file; none if the metadata has no summary."""
     try:
         entries = json.loads((metadata or {})[layout.SUMMARY_KEY])["gaps"]
     except (KeyError, TypeError, ValueError, RecursionError):
@@ -93,7 +96,7 @@ def all_gaps(index: Index, ends: Mapping[tuple[str, int], RunEnd]) -> list[Gap]:
 
 
 def _parsed(entries: object, worker: str, attempt: int) -> Iterable[Gap]:
-    """Gaps from JSON. A field that is no whole number counts as not recorded."""
+    """Gaps from JSON. A field that is no whole number counts as unknown."""
     for entry in entries[:_MAX_GAPS] if isinstance(entries, list) else ():
         if isinstance(entry, dict):
             yield Gap(

@@ -2,7 +2,7 @@
 
 The column `shard` has the box of each part. Equal boxes of several workers are copies: one is used, and
 copies that differ raise an error. If some elements are in no part, the error names them and the workers that
-have them. Parts whose sum over workers is the tensor ("partial") are reduced. Threads: as Trial.
+have them. Parts whose sum over workers is the tensor ("partial") are reduced. Threads: those of Trial.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class GlobalTensor:
 
     @property
     def what(self) -> str:
-        """Names the tensor and step in messages."""
+        """Tensor and step, for messages."""
         return self._history.at(self.step)
 
     def value(self) -> Array:

@@ -3,17 +3,17 @@
     index = Index(sink)
     new = index.poll()        # pyarrow.Table of rows that no earlier poll returned
 
-How each row comes exactly once: files are named by the range of tickets they cover, within one worker and
-attempt the ranges are contiguous from 0, and Index remembers the tickets that it has read. A merged file
-therefore adds nothing but what is new in it. A ticket that no file covers while a later one is covered is a
-hole: the listing raced with a merge, so Index lists again, a few times; what is still missing then is
-reported in `holes` (and read if it ever appears). A file that vanishes between listing and opening was
-merged: Index lists again too. listing.py says how few requests that takes where the run is far away.
+Each row is returned exactly once. The name of a file contains the range of tickets that it covers. Within one
+worker and attempt the ranges are contiguous from 0, and Index stores the tickets that it has read. So a
+merged file adds only its new rows. A ticket that no file covers, although a later ticket is covered, is a
+hole: the listing raced with a merge. Index then lists again, a few times. Tickets that are still missing are
+reported in `holes`, and are read if they appear later. A file that vanishes between listing and opening was
+merged, so Index lists again too. listing.py keeps the number of requests small if the run is remote.
 
 Nothing is locked and nothing is written. Threads: one reader, one thread. Rows are numbered from 0 in the
-order in which they were read; the narrow columns (index_file.NARROW) are NumPy arrays over all rows, the
-others are read when needed. The column `step` holds common steps (common_steps.py): workers of one run that
-number their steps differently are translated to the numbers of the first worker by rank.
+order in which they were read. The narrow columns (index_file.NARROW) are NumPy arrays over all rows, the
+other columns are read when they are needed. The column `step` has common steps (common_steps.py): if workers
+of one run number their steps differently, the numbers are translated to those of the first worker by rank.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ Rows = npt.NDArray[np.int64]
 
 _RELISTS = 5
 _RELIST_PAUSE_SECONDS = 0.02
-_JOIN_CHUNKS = 64  # so many small chunks become one
+_JOIN_CHUNKS = 64  # number of small chunks that are joined to one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hole:
-    """Tickets, inclusive, that no index file covers although later ones are there: rows that were lost."""
+    """Tickets, inclusive, that no index file covers although later ones are covered: lost rows."""
 
     worker: str
     attempt: int
@@ -64,10 +64,12 @@ class Hole:
 
 
 class Index:
-    """The rows of a run. See the module's text for what it guarantees.
+    """The rows of a run. The docstring of the module has the guarantees.
 
-    sink: where the run is. root: the run's folder where it is local, so that large files are memory-mapped.
-    wait: called with seconds between two listings (tests put a function of their own here).
+    Args:
+        sink: The run.
+        root: Folder of a local run, whose large files are memory-mapped; None: a remote run.
+        wait: Called with seconds between two listings; for tests.
     """
 
     def __init__(
@@ -83,12 +85,12 @@ class Index:
         self._chunks: list[Chunk] = []
         self._starts: list[int] = []  # first row of each chunk
         self._read: dict[tuple[str, int], Intervals] = {}
-        self._skipped: dict[tuple[str, int], Intervals] = {}  # parts of those whose rows are not here
+        self._skipped: dict[tuple[str, int], Intervals] = {}  # tickets that count as read without their rows
         self._listing = IndexListing(sink, near=root is not None)
-        self.run_id = ""  # set by who has read run.json; files that say another are refused
+        self.run_id = ""  # set by the reader of run.json; files with another id are refused
         self._known_holes: list[Hole] = []
-        self._whole: dict[Home, int] = {}  # the highest step that is over
-        self._placed: set[layout.FileRange] = set()  # files whose payload places stand in the rows
+        self._whole: dict[Home, int] = {}  # the highest complete step
+        self._placed: set[layout.FileRange] = set()  # files whose payload places are in the rows
         self._rows = 0
         self._polled = 0
 
@@ -105,44 +107,50 @@ class Index:
         ]
 
     def end(self, worker: str, attempt: int) -> int:
-        """One past the last ticket read of this worker and attempt."""
+        """The ticket after the last one that was read of this worker and attempt."""
         read = self._read.get((worker, attempt))
         return read.end if read else 0
 
     def tickets(self, worker: str, attempt: int) -> list[tuple[int, int]]:
-        """The tickets read of this worker and attempt, as inclusive ranges in order."""
+        """The tickets that were read of this worker and attempt, as inclusive ranges in order."""
         read = self._read.get((worker, attempt))
         return read.present(0, read.end) if read else []
 
     def whole_step(self, worker: str, attempt: int) -> int | None:
-        """The highest step that this worker has said is over, as far as was read; None when it says nothing
-        of the kind, -1 when it will.
+        """The highest step that this worker has marked as complete, as far as was read.
+
+        None if it marks no steps; -1 if it has announced marks but has marked no step yet.
         """
         return self._whole.get((worker, attempt))
 
     @property
     def homes(self) -> list[Home]:
-        """The (worker, attempt) pairs of which something was read or skipped."""
+        """The (worker, attempt) pairs with read or skipped tickets."""
         return list(self._read)
 
     def skip(self, worker: str, attempt: int, ranges: Iterable[tuple[int, int]]) -> None:
-        """Counts these tickets as read, without their rows. Before the first `advance`."""
+        """Count these tickets as read, without their rows. Call it before the first `advance`."""
         home = (worker, attempt)
         for first, last in ranges:
             self._read.setdefault(home, Intervals()).add(first, last)
             self._skipped.setdefault(home, Intervals()).add(first, last)
 
     def poll(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows that no earlier poll returned, with the columns of the index (or those named), maybe none.
+        """Rows that no earlier poll returned, possibly none.
 
-        Raises RunCorrupt for a damaged file, SinkError when the place does not answer.
+        Args:
+            columns: Names of columns; None: all columns of the index.
+
+        Raises:
+            RunCorrupt: A file is damaged.
+            SinkError: The storage failed.
         """
         self.advance()
         first, self._polled = self._polled, self._rows
         return self.table(np.arange(first, self._rows, dtype=np.int64), columns)
 
     def advance(self) -> int:
-        """Reads what is new and returns how many rows that is. Does not move what `poll` returns next."""
+        """Read new rows and return their number. The next `poll` still returns them."""
         before = self._rows
         for again in range(_RELISTS + 1):
             files = self._listing.poll(whole=again > 0)
@@ -159,22 +167,22 @@ class Index:
         return self._rows - before
 
     def expect(self, homes: Iterable[Home], ended: Iterable[Home]) -> None:
-        """Tells which workers and attempts there are, and which of them have ended, before `advance`.
+        """Set the existing workers and attempts, and those that have ended, before each `advance`.
 
-        Whoever tells it must tell it each time. It saves requests; without it every file is listed.
+        It saves requests. Without this call every file is listed.
         """
         self._listing.expect(homes, ended)
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A narrow column over all rows; texts are codes of `dictionaries[name]`; steps are common steps.
+        """A narrow column over all rows, as a view that is valid until the next `advance`.
 
-        A view: valid until `advance`.
+        Texts are codes of `dictionaries[name]`; steps are common steps.
         """
         return self.common.array if name == "step" else self._columns[name].array
 
     @property
     def own_steps(self) -> npt.NDArray[np.int64]:
-        """The global step of each row as its worker counts. A view, as of `column`."""
+        """The global step of each row in its worker's own numbers. A view like `column`."""
         return self._columns["step"].array
 
     def texts(self, name: str) -> list[str]:
@@ -191,7 +199,7 @@ class Index:
         return self._wide([name], rows)[name]
 
     def table(self, rows: Rows, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows as a table with the columns of the index, or with those named, in this order."""
+        """Rows as a table, in this order. columns: names; None: all columns of the index."""
         schema = layout.index_schema()
         names = list(schema.names if columns is None else columns)
         wide = self._wide([name for name in names if name not in NARROW], rows)
@@ -201,12 +209,12 @@ class Index:
     # Reading files. -------------------------------------------------------------------------------
 
     def _read_new(self, files: Sequence[layout.FileRange], last_try: bool) -> bool:
-        """Reads what the files have that was not read. False when the listing must be taken again."""
+        """Read new rows of the files. Return False if the files must be listed again."""
         found: list[tuple[list[Chunk], dict[str, npt.NDArray[Any]]]] = []
         try:
             return self._read_files(files, last_try, found)
         finally:
-            self._append(found)  # also when a file is damaged: those before it count as read
+            self._append(found)  # also if a file is damaged: the files before it count as read
 
     def _read_files(
         self,
@@ -216,7 +224,7 @@ class Index:
     ) -> bool:
         complete, chosen = self._choose(files, last_try)
         announce(self._sink, [file.index_key for file, _ in chosen])
-        stopped: set[Home] = set()  # a file vanished: what follows it waits for the next listing
+        stopped: set[Home] = set()  # a file vanished: later files wait for the next listing
         for file, wanted in chosen:
             home = (file.worker, file.attempt)
             if home in stopped:
@@ -251,13 +259,13 @@ class Index:
     def _choose(
         self, files: Sequence[layout.FileRange], last_try: bool
     ) -> tuple[bool, list[tuple[layout.FileRange, list[tuple[int, int]]]]]:
-        """The files that have something new, with its tickets; False before them when there is a new hole.
+        """(whether there is no new hole, the files with new tickets and these tickets).
 
-        What follows a new hole waits for the next listing, unless this is the last try.
+        Files after a new hole wait for the next listing, unless this is the last try.
         """
         complete = True
         chosen: list[tuple[layout.FileRange, list[tuple[int, int]]]] = []
-        ends: dict[Home, int] = {}  # one past the last ticket that will have been read
+        ends: dict[Home, int] = {}  # the ticket after the last one that will be read
         stopped: set[Home] = set()
         for file in files:
             home = (file.worker, file.attempt)
@@ -291,7 +299,7 @@ class Index:
         self.common.update()
 
     def _join_small(self) -> None:
-        """Joins runs of small chunks at the end: their number grows with the logarithm of the polls."""
+        """Join small chunks at the end, so that their number grows with the logarithm of the polls."""
         while len(self._chunks) >= _JOIN_CHUNKS:
             tail = self._chunks[-_JOIN_CHUNKS:]
             if any(chunk.level != tail[0].level or chunk.level < 0 for chunk in tail):
@@ -302,11 +310,16 @@ class Index:
     # Payloads that moved. -------------------------------------------------------------------------
 
     def relocate(self, rows: Rows | int) -> bool:
-        """Looks where the payloads of these rows are now, after a segment of theirs vanished: it was merged.
+        """Find the new places of the payloads of these rows, after their segment was merged.
 
-        Reads the newest index files that cover the rows and takes over the places of all rows in them.
-        Returns whether anything changed; a merged index file is there before the old segments go, so False
-        means that the bytes are lost. Raises RunCorrupt when a file contradicts what was read before.
+        Reads the newest index files that cover the rows, and updates the places of all rows in them.
+
+        Returns:
+            Whether a place changed. A merged index file exists before the old segments are deleted, so False
+            means that the bytes are lost.
+
+        Raises:
+            RunCorrupt: A file contradicts the rows that were read before.
         """
         chosen = np.atleast_1d(np.asarray(rows, dtype=np.int64))
         tickets, attempts = self.column("ticket")[chosen], self.column("attempt")[chosen]
@@ -360,7 +373,7 @@ class Index:
         self._placed = {other for other in self._placed if not file.contains(other)} | {file}
 
     def _here(self, file: layout.FileRange) -> list[tuple[int, int]]:
-        """The tickets of a file whose rows are here."""
+        """The tickets of a file whose rows were read."""
         home = (file.worker, file.attempt)
         read, skipped = self._read[home].present(file.first, file.last), self._skipped.get(home)
         if skipped is None:

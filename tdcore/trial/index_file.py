@@ -1,10 +1,9 @@
-"""One file of the index: opened, checked against the format, and turned into columns.
+"""Reads one file of the index: opens it, checks it against the format, and converts it to columns.
 
-Columns come in two groups. NARROW ones answer "which row is it and where is its payload"; they are read and
-checked at once and become NumPy arrays. The others (WIDE) are read from the file when they are first asked
-for; a large file stays memory-mapped for that, so it may be deleted meanwhile. Everything in a file is
-taken for hostile: whatever is wrong becomes RunCorrupt with the file's key and the reason. Threads: an
-object belongs to one reader.
+There are two groups of columns. NARROW columns identify the row and the place of its payload. They are read
+and checked immediately and become NumPy arrays. The other columns (WIDE) are read from the file at their
+first use. A large file stays memory-mapped for this, so it may be deleted meanwhile. Files are untrusted:
+every fault raises RunCorrupt with the file's key and the reason. Threads: an object belongs to one reader.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ __all__ = ["MODES", "NARROW", "WIDE", "WORDS", "open_chunks"]
 Rows = npt.NDArray[np.int64]
 
 MODES = ("TRAIN", "EVAL", "PREDICT", "GLOBAL")
-# NumPy type of each narrow column; text columns hold codes of a TextDictionary, null is -1.
+# NumPy type of each narrow column; text columns have codes of a TextDictionary, null is -1.
 NARROW: dict[str, str] = {
     "attempt": "i4",
     "worker": "i4",
@@ -69,10 +68,10 @@ WIDE = tuple(name for name in layout.index_schema().names if name not in NARROW)
 _MAX_ROWS = 1 << 24  # of one file
 _MAX_FILE_BYTES = 1 << 31
 _MAX_EXPANSION = 4096  # bytes in memory per byte of file
-_MANY_ROWS = 20_000  # from here on columns are decoded by several threads
-_PIECE_ROWS = 16_384  # large files are read in pieces of at least so many rows
+_MANY_ROWS = 20_000  # larger files are decoded by several threads
+_PIECE_ROWS = 16_384  # minimum number of rows of the pieces of large files
 _LIMITS: dict[str, Any] = {"thrift_string_size_limit": 64 << 20, "thrift_container_size_limit": 1 << 20}
-_MAPPED_BYTES = 1 << 20  # files at least this large stay mapped instead of being held in memory
+_MAPPED_BYTES = 1 << 20  # files of at least this size stay mapped; smaller ones are in memory
 _MAX_COUNT = 1 << 53
 _ANY_SIGN = {"min", "max", "mean", "m2", "log2_first", "log2_counts"}
 _NEVER_NEGATIVE = frozenset(layout.STATISTICS_COLUMNS) - _ANY_SIGN
@@ -90,7 +89,7 @@ _CORRUPT = (
 
 @contextmanager
 def _reading(key: str, what: str) -> Iterator[None]:
-    """The one seam where errors of Parquet and Arrow become RunCorrupt."""
+    """Convert errors of Parquet and Arrow to RunCorrupt."""
     try:
         yield
     except _CORRUPT as error:
@@ -108,11 +107,21 @@ def open_chunks(
     wanted: Sequence[tuple[int, int]],
     dictionaries: TextDictionaries,
 ) -> tuple[list[Chunk], dict[str, npt.NDArray[Any]], dict[bytes, bytes] | None]:
-    """Reads the narrow columns of one index file: its rows as chunks, the arrays by name, and its metadata.
+    """Read the narrow columns of one index file.
 
-    root: the run's folder where it is local. wanted: ranges of tickets to keep, sorted, inclusive; rows of
-    other tickets are left out. Raises SinkKeyError when the file is gone, RunCorrupt when it is not what it
-    should be.
+    Args:
+        sink: The run.
+        root: Folder of a local run.
+        file: The index file.
+        wanted: Sorted, inclusive ranges of tickets. Rows of other tickets are left out.
+        dictionaries: Dictionaries of the text columns.
+
+    Returns:
+        The rows as chunks, the arrays by name, and the metadata.
+
+    Raises:
+        SinkKeyError: The file does not exist any more.
+        RunCorrupt: The file is invalid.
     """
     key = file.index_key
     source = _source(sink, root, key)
@@ -134,13 +143,13 @@ def open_chunks(
             continue
         chunks.append(_chunk(piece, rows))
         if 2 * len(rows) < piece.rows:
-            chunks[-1].wide(WIDE)  # a few rows must not keep a large file
+            chunks[-1].wide(WIDE)  # so that a few rows do not keep a large file open
     return chunks, {name: array[keep] for name, array in arrays.items()}, metadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RowGroups:
-    """Some neighbouring row groups of a file: first row and number of rows; `read` reads columns of them."""
+    """Neighbouring row groups of a file: first row, number of rows, and `read` for their columns."""
 
     first: int
     rows: int
@@ -148,7 +157,7 @@ class _RowGroups:
 
 
 def _pieces(parquet: pq.ParquetFile, source: Any, key: str) -> list[_RowGroups]:
-    """The file in pieces of at least _PIECE_ROWS rows, each with a reader of its own: for threads."""
+    """The file in pieces of at least _PIECE_ROWS rows, each with its own reader, for threads."""
     metadata = parquet.metadata
     pieces: list[_RowGroups] = []
     groups: list[int] = []
@@ -164,7 +173,7 @@ def _pieces(parquet: pq.ParquetFile, source: Any, key: str) -> list[_RowGroups]:
 
 
 def _chunk(piece: _RowGroups, rows: Rows | None) -> Chunk:
-    """rows: of the piece, to keep; None for all."""
+    """Create a chunk. rows: rows of the piece to keep; None: all rows."""
     level = -1 if piece.rows >= _PIECE_ROWS else 0
     if rows is None or len(rows) == piece.rows:
         return Chunk(piece.rows, piece.read, WIDE, level=level)
@@ -181,7 +190,7 @@ def _read_groups(
 
 
 def _opened(source: Any, key: str) -> pq.ParquetFile:
-    """The file, once its footer says what it should."""
+    """Open the file and check its footer."""
     with _reading(key, "opening"):
         parquet = pq.ParquetFile(source, page_checksum_verification=True, **_LIMITS)
     _check_size(parquet, key, source.size())
@@ -214,7 +223,7 @@ def _source(sink: Sink, root: Path | None, key: str) -> Any:
         except UnsafeFile:
             raise
         except OSError:
-            pass  # the sink maps it to an error of its own
+            pass  # the sink raises its own error
     return pa.BufferReader(sink.get(key))
 
 
@@ -245,9 +254,9 @@ def _read(
     groups: Sequence[int] | None = None,
     rows: int | None = None,
 ) -> pa.Table:
-    """Some columns, fully validated, each in one piece and of the type that the format says.
+    """Columns, validated, each without chunks and with the type of the format.
 
-    groups: row groups, None for all; they must hold `rows` rows.
+    groups: row groups, which must have `rows` rows; None: all row groups.
     """
     schema = layout.index_schema()
     wanted = parquet.metadata.num_rows if rows is None else rows
@@ -277,7 +286,7 @@ def _read(
 
 
 def _check_statistic(column: pa.ChunkedArray, name: str) -> None:
-    """Counts and sums of magnitudes are not negative, and counts are exact as float64."""
+    """Check that counts and sums of magnitudes are not negative, and that counts are exact as float64."""
     extremes = pc.min_max(column)
     low, high = extremes["min"].as_py(), extremes["max"].as_py()
     limit = _MAX_COUNT if pa.types.is_integer(column.type) else math.inf
@@ -336,7 +345,7 @@ def _check_words(name: str, words: Sequence[str | None], file: layout.FileRange)
 
 
 def _check_rows(arrays: dict[str, npt.NDArray[Any]], table: pa.Table, file: layout.FileRange) -> None:
-    """Relations within each row that everything else relies on."""
+    """Check the relations within each row that other code needs."""
     no_payload = arrays["segment"] < 0
     whole = np.ones(len(no_payload), dtype=np.bool_)
     for name in ("offset", "nbytes", "crc32c"):

@@ -1,7 +1,7 @@
-"""The columns of an index file against those of the format: what is equal, and what is made equal.
+"""Compares the columns of an index file with those of the format, and converts them if necessary.
 
-A file may code its texts as it likes and call the fields of its lists as it likes. Fields that the format got
-later, at the end of a struct, may lack: they are null then. Pure functions, any thread.
+The encoding of texts and the names of list fields may differ from the format. Fields that were added to the
+format later, at the end of a struct, may be missing; they are null then. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _SHORTEST_STRUCT = 2  # fields that a struct has had from the beginning
 
 
 def check_schema(schema: pa.Schema, key: str) -> None:
-    """Raises RunCorrupt unless each column of the format is there once, with its type. key: of the file."""
+    """Raise RunCorrupt unless each column of the format exists once, with its type. key: of the file."""
     if schema.equals(_good_schema[0]):
-        return  # as nearly all files of a run
+        return  # the same schema as nearly all files of a run
     for field in layout.index_schema():
         at = schema.get_all_field_indices(field.name)
         if len(at) != 1:
@@ -35,7 +35,7 @@ def check_schema(schema: pa.Schema, key: str) -> None:
 
 
 def as_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """The column with the format's type, which it passed check_schema for."""
+    """The column with the type of the format, after check_schema."""
     if pa.types.is_struct(kind) and column.type.num_fields < kind.num_fields:
         return pa.chunked_array([_with_all_fields(chunk, kind) for chunk in column.chunks], kind)
     return column.cast(kind)
@@ -51,7 +51,7 @@ def _with_all_fields(struct: pa.StructArray, kind: pa.DataType) -> pa.StructArra
 
 
 def _same_type(got: pa.DataType, want: pa.DataType) -> bool:
-    """Equal, as far as the module's text says."""
+    """Whether two types are equal except for the differences in the docstring of the module."""
     if pa.types.is_dictionary(want):
         value = got.value_type if pa.types.is_dictionary(got) else got
         return bool(pa.types.is_string(value) or pa.types.is_large_string(value))

@@ -1,4 +1,4 @@
-"""Intervals: which tickets of one worker's ring have been read.
+"""Intervals: the tickets of one worker's ring that were read.
 
 Threads: none of its own; an object belongs to one reader. Does no input or output.
 """
@@ -20,7 +20,7 @@ class Intervals:
         self._lasts: list[int] = []
 
     def add(self, first: int, last: int) -> None:
-        """Adds first..last inclusive."""
+        """Add first..last, inclusive."""
         left = bisect_left(self._lasts, first - 1)  # the first range that reaches first - 1 or beyond
         right = bisect_right(self._firsts, last + 1)  # one past the last range that starts by last + 1
         if left < right:
@@ -54,9 +54,9 @@ class Intervals:
 
     @property
     def end(self) -> int:
-        """One past the largest ticket; 0 when empty."""
+        """The ticket after the largest one; 0 if it is empty."""
         return self._lasts[-1] + 1 if self._lasts else 0
 
     def holes(self) -> list[tuple[int, int]]:
-        """What is missing between ticket 0 and the largest one."""
+        """Missing ranges between ticket 0 and the largest ticket."""
         return self.missing(0, self.end - 1)

@@ -1,4 +1,4 @@
-"""Names that the ring of a worker did not take, as its hook noted them: their tensors have no rows.
+"""Names that the ring of a worker did not accept, from the notes of its hook. Their tensors have no rows.
 
 Threads: functions without state.
 """
@@ -13,30 +13,30 @@ from tdcore.format.layout import LEFT_OUT_NOTE
 
 __all__ = ["LeftOut", "left_out_of", "left_out_text"]
 
-_MOST = 64  # kinds and examples that are taken from a document
+_MOST = 64  # maximum number of kinds and examples that are read from a document
 _LONGEST = 200  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """kinds: kind -> how many names. examples: name, shortened -> why."""
+    """Names that were left out. kinds: kind -> number of names. examples: shortened name -> reason."""
 
     kinds: Mapping[str, int]
     examples: Mapping[str, str]
 
     @property
     def names(self) -> int:
-        """How many names were left out."""
+        """Number of names that were left out."""
         return sum(self.kinds.values())
 
     def of_kinds(self, kinds: Iterable[str]) -> int:
-        """How many of these kinds; of all kinds when none is given."""
+        """Number of names of these kinds; of all kinds if none is given."""
         wanted = tuple(kinds)
         return sum(self.kinds.get(kind, 0) for kind in wanted) if wanted else self.names
 
 
 def left_out_of(notes: Mapping[str, Any]) -> LeftOut | None:
-    """The names that the notes of one attempt say were left out; None where there are none."""
+    """The left-out names in the notes of one attempt; None if there are none."""
     note = notes.get(LEFT_OUT_NOTE)
     said = note if isinstance(note, dict) else {}
     kinds, examples = said.get("kinds"), said.get("examples")

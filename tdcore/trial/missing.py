@@ -1,4 +1,4 @@
-"""Missing: what a reader has reason to expect of a run and does not find, and what to do about it."""
+"""Missing: data that a reader expects in a run but does not find, with advice."""
 
 from __future__ import annotations
 
@@ -29,12 +29,16 @@ _NAMES = "give the hook more memory or a larger RingConfig.names_bytes, or short
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """what: "rows", when tickets first..last (inclusive) are in no index file although later ones are;
-    "end", when a worker was not heard of for a while and has not said that it ended: rows from ticket `first`
-    on may exist. Of earlier attempts that is said of workers with a spool, which may hold them. "gap", when
-    the writer of the run has counted tensors that were captured and are not in it: `gap` has the numbers.
-    "names", when the hook did not record tensors because their names were left out: `left_out` has how many.
-    advice: one sentence.
+    """Data that is missing in a run.
+
+    Attributes:
+        what: Kind of missing data. "rows": tickets first..last (inclusive) are in no index file although
+            later tickets are. "end": a worker has written nothing for a while and has no end file, so rows
+            from ticket `first` on may exist; for earlier attempts, this is reported only if the worker has a
+            spool, which may contain them. "gap": the writer of the run has counted tensors that were captured
+            but are not in the run; `gap` has the numbers. "names": the hook did not record tensors because
+            their names were left out; `left_out` has the numbers.
+        advice: One sentence.
     """
 
     worker: str
@@ -50,10 +54,17 @@ class Missing:
 def find_missing(
     index: Index, progress: RunProgress, notes: Iterable[tuple[str, int, Mapping[str, Any]]]
 ) -> list[Missing]:
-    """What is missing, as of what index and progress have read; by attempt and worker.
+    """The missing data, by attempt and worker, from the data that index and progress have read.
 
-    notes: those of each worker in each attempt; the worker is "" for the first. Reads the
-    claims of the workers concerned, once, and nothing when nothing is missing. Raises SinkError.
+    Reads the claims of workers with missing data, once.
+
+    Args:
+        index: The index of the run.
+        progress: The progress of the run.
+        notes: Worker ("" for the first), attempt and notes.
+
+    Raises:
+        SinkError: A claim cannot be read.
     """
     holes, silent = index.holes, progress.silent()
     claims = progress.claims([*((hole.worker, hole.attempt) for hole in holes), *silent])
@@ -64,10 +75,10 @@ def find_missing(
     for worker, attempt in silent:
         said = claims[worker, attempt]
         if attempt < latest and not _upload(said):
-            continue  # what it did not write is lost, and the run has gone on without
+            continue  # the rest of its data is lost, and the run has continued
         gone = process_is_gone(*claimed_process(said))
         if gone is False:
-            continue  # it is there, and may save seldom
+            continue  # it is alive, and may save rarely
         found.append(
             Missing(
                 worker=worker,
@@ -132,7 +143,7 @@ def _end_advice(claim: Mapping[str, Any], *, gone: bool) -> str:
 
 
 def _upload(claim: Mapping[str, Any]) -> str:
-    """What brings the rest from the spool of a worker; "" when it has none."""
+    """Advice to upload the spool of a worker; "" if it has none."""
     spool, host = claim.get("spool"), claim.get("host")
     if not isinstance(spool, str) or not spool:
         return ""

@@ -1,6 +1,6 @@
-"""Trials as the older library opens them: create_trial that waits, LocalTrial and S3Trial.
+"""Trials with the interface of the older library: a create_trial that waits, LocalTrial and S3Trial.
 
-Each is a Trial with create_trial's compat=True. Threads: as Trial.
+Each is a Trial with create_trial's compat=True. Threads: those of Trial.
 """
 
 from __future__ import annotations
@@ -35,22 +35,21 @@ def create_trial(
     """Open a run for reading, with the older library's arguments and results.
 
     Args:
-        path: The run's folder or URL. Blanks around it are removed.
-        name: For the user; the last part of the path when None.
-        profiler: Refused: tdcore does not profile.
+        path: Folder or URL of the run. Spaces around it are removed.
+        name: Name for the user. None: the last part of the path.
+        profiler: Must be False: tdcore has no profiler.
         output_dir: The place of profiler reports in the older library; not used.
-        range_steps: Only these global steps, (first, end) with end exclusive.
-        parallel, cache: How the older library reads many files. Not needed: tdcore reads the index once and
-            maps the values.
-        check: Compare checksums. tdcore always does; `verify=False` turns that off.
-        index_mode: Read the index instead of all files. tdcore always does.
-        wait: How long to wait for a run that has not begun to write; None, as in the older library, waits
-            without end and logs the place that is waited for.
+        range_steps: Read only these global steps: (first, end) with end exclusive.
+        parallel, cache: Not used. In the older library they control how many files are read.
+        check: Not used: tdcore always compares checksums, unless `verify=False`.
+        index_mode: Not used: tdcore always reads the index.
+        wait: How long to wait for a run that has not begun to write. None, as in the older library: without
+            limit; the place is logged.
         options: Further arguments of tdcore.create_trial.
 
     Raises:
-        UnsupportedFeature: with profiler=True.
-        RunNotFound, RunCorrupt, ConfigError, SinkError: as tdcore.create_trial.
+        UnsupportedFeature: profiler is True.
+        RunNotFound, RunCorrupt, ConfigError, SinkError: See tdcore.create_trial.
     """
     if profiler:
         raise UnsupportedFeature(
@@ -84,7 +83,7 @@ class LocalTrial(Trial):
 class S3Trial(Trial):
     """A trial of a run in a bucket. Waits for the run to begin.
 
-    name: for the user. bucket_name, prefix_name: where the run is. The other arguments are those of
+    name: for the user. bucket_name, prefix_name: place of the run. The other arguments are those of
     create_trial.
     """
 

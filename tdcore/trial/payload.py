@@ -1,12 +1,12 @@
-"""Payloads: the bytes that rows of the index point at, as NumPy arrays.
+"""Payloads: reads the bytes to which rows of the index point, as NumPy arrays.
 
-Local segments are memory-mapped, others are read in ranges (segments.py), and an array is a read-only view of
-what is mapped or held where its place is aligned. Nothing of a segment's own header is needed: the row says
-where the bytes are. What a row says is
-checked before it is used: the name of the segment, that the file is inside the run, that the range is
-inside the file, that shape, elements, dtype and bytes agree. So nothing outside the run is read and nothing
-is allocated that no file backs. The checksum is compared on every read unless that is turned off. Threads:
-an object belongs to one reader; the arrays may go anywhere, and keep their mapping alive.
+Local segments are memory-mapped, remote segments are read in ranges (segments.py). If its place is aligned,
+an array is a read-only view of this memory. The header of a segment is not needed, because the row has the
+place of the bytes. The fields of a row are checked first: the name of the segment; that the file is inside
+the run; that the range is inside the file; that shape, elements, dtype and bytes agree. So no file outside
+the run is read, and no memory is allocated that is larger than the file. The checksum is compared at every
+read unless this is turned off. Threads: an object belongs to one reader. Other threads may use the arrays,
+which keep their mapping alive.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MAX_DIMENSIONS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadPart:
-    """One part of a tensor, as a row of the index has it.
+    """One part of a tensor, from a row of the index.
 
     shape: of the whole tensor. elements: of this part.
     """
@@ -58,10 +58,12 @@ class PayloadPart:
 
 
 def numpy_dtype(name: str, what: str) -> np.dtype[Any]:
-    """NumPy's type for a dtype of the index. `what` names the tensor in messages.
+    """NumPy's type for a dtype of the index.
 
-    bfloat16 and the 8-bit floats are those of ml_dtypes, imported on first use. Raises RunCorrupt for an
-    unknown name.
+    bfloat16 and the 8-bit floats are those of ml_dtypes, which is imported at the first use. Raises
+    RunCorrupt for an unknown name.
+
+    what: tensor, for messages.
     """
     if name in _NUMPY:
         return np.dtype(_NUMPY[name])
@@ -80,8 +82,11 @@ def numpy_dtype(name: str, what: str) -> np.dtype[Any]:
 class Payloads:
     """Reads payloads of one run.
 
-    sink: where the run is. root: its folder where it is local. run_id: the run's id as far as it is known, ""
-    before; a local segment of another run is refused. verify: whether checksums are compared.
+    Args:
+        sink: The run.
+        root: Folder of a local run; None: a remote run.
+        run_id: Id of the run, "" while it is unknown. A local segment of another run is refused.
+        verify: Whether checksums are compared.
     """
 
     def __init__(
@@ -100,20 +105,32 @@ class Payloads:
         return self._segments.holds(_place(piece))
 
     def expect(self, pieces: Sequence[PayloadPart]) -> int:
-        """These will be read now, in this order: a hint, which saves requests where the run is far away.
+        """Hint that these pieces will be read now, in this order, which saves requests of a remote run.
 
-        Returns for how many of them, from the first on, the hint was taken; give the others later. What is
-        wrong with a piece is said when it is read. Raises SinkError when the place does not answer.
+        Errors of a piece are raised when it is read.
+
+        Returns:
+            Number of pieces, from the first on, that were fetched. Pass the others later.
+
+        Raises:
+            SinkError: The storage failed.
         """
         return self._segments.expect([_place(piece) for piece in pieces])
 
     def read(
         self, pieces: Sequence[PayloadPart], dtype: str, shape: Sequence[int] | None, what: str
     ) -> Array:
-        """The tensor made of all its parts, in order. Read-only.
+        """The tensor from all its parts, in order. Read-only.
 
-        what: names the tensor and step in messages. Raises RunCorrupt when anything does not fit,
-        SinkKeyError when a segment is gone.
+        Args:
+            pieces: The parts.
+            dtype: Type in the index.
+            shape: Shape of the tensor.
+            what: Tensor and step, for messages.
+
+        Raises:
+            RunCorrupt: The row or the bytes are invalid.
+            SinkKeyError: A segment does not exist.
         """
         kind = numpy_dtype(dtype, what)
         dims = _checked_shape(shape, what)
@@ -149,7 +166,7 @@ class Payloads:
         view, got = self._checked(place)
         wanted = piece.nbytes, piece.crc32c if self._verify else 0
         if (len(view), got) != wanted and self._segments.forget(place.key):
-            view, got = self._checked(place)  # what was held may be of a run that was made anew since
+            view, got = self._checked(place)  # the bytes in memory may be of an earlier run at this place
         where = f"bytes {piece.offset}..{piece.offset + piece.nbytes} of {place.key}"
         if len(view) < piece.nbytes:
             raise RunCorrupt(
@@ -164,13 +181,13 @@ class Payloads:
         return view
 
     def _checked(self, place: SegmentRange) -> tuple[memoryview, int]:
-        """The bytes of a place, and their checksum where it matters."""
+        """The bytes of a place, and their checksum if it is compared."""
         view = self._segments.read(place) if place.offset >= 0 else memoryview(b"")
         return view, _crc32c(view) if self._verify else 0
 
 
 def _place(piece: PayloadPart) -> SegmentRange:
-    """Where a piece is, as far as what the row says makes sense."""
+    """Place of a piece. Raises RunCorrupt if the row is invalid."""
     if piece.nbytes <= 0 or layout.parse_segment_name(piece.segment) is None:
         return _NOWHERE
     return SegmentRange(layout.segment_key(piece.worker, piece.segment), piece.offset, piece.nbytes)
@@ -191,7 +208,7 @@ def _checked_shape(shape: Sequence[int] | None, what: str) -> tuple[int, ...]:
 
 
 def _assembled(views: Sequence[memoryview], kind: np.dtype[Any], dims: tuple[int, ...], what: str) -> Array:
-    """One array from the bytes of the parts: a view where there is one aligned part, else a copy."""
+    """One array from the bytes of the parts: a view if there is one aligned part, else a copy."""
     try:
         if len(views) == 1 and len(views[0]):
             flat: Array = np.frombuffer(views[0], dtype=np.uint8)

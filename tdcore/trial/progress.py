@@ -1,4 +1,4 @@
-"""RunProgress: how far each worker of a run is, which steps are complete, and whether the run still goes on.
+"""RunProgress: the progress of each worker of a run, the complete steps, and whether the run continues.
 
 A step is complete for a worker when the worker has marked it as over, has ended, or has added nothing for a
 while (`settle`): the tensors of a step reach the index in pieces, those of devices later than others, and no
@@ -62,9 +62,8 @@ Mask = npt.NDArray[np.bool_]
 _CLAIM = re.compile(r"attempts/(\d{4})-([A-Za-z0-9][A-Za-z0-9_.-]{0,127})\.json", re.ASCII)
 _FAR_SECONDS = 60.0  # without rows: longer than the clocks of two machines differ
 _ALWAYS = np.iinfo(np.int64).max
-_PATIENCE = (
-    10  # times `settle`: when a silent worker no longer holds others back, or a lost process is given up
-)
+# In units of `settle`: after this time a worker without rows, or a lost process, is no longer waited for.
+_PATIENCE = 10
 
 
 class _Frontier:
@@ -109,7 +108,7 @@ class RunProgress:
                 claims.setdefault(int(match[1]), set()).add(match[2])
         known = {attempt.number for attempt in self.run.attempts}
         if not claims or (claims != self._claims and (self._claims or not known.issuperset(claims))):
-            with suppress(SinkKeyError):  # the run's folder was removed under us: what was read stays
+            with suppress(SinkKeyError):  # the run's folder was removed: data that was read stays
                 self.run = _read_run(self._sink)
                 self._index.run_id = self.run.run_id
         self._claims = claims
@@ -165,7 +164,7 @@ class RunProgress:
         return 1 if entry is None else entry.world_size
 
     def complete(self, rows: Rows) -> Mask:
-        """Which of these rows of the index are of complete steps."""
+        """Mask of the rows of complete steps among these rows of the index."""
         index, latest = self._index, self.latest_attempt
         done: Mask = index.column("attempt")[rows] < latest
         bounds = {} if self.status != "running" else self._bounds(latest)
@@ -184,7 +183,7 @@ class RunProgress:
     def waiting_for(self, attempt: int, step: int, row: int | None = None) -> list[str]:
         """The workers that may still add to a step of the attempt.
 
-        step: its common step. row: of the index, any of the step; None when nothing of the step was read.
+        step: its common step. row: any row of the step in the index; None if no row of it was read.
         """
         if attempt < self.latest_attempt or self.status != "running":
             return []
@@ -203,7 +202,7 @@ class RunProgress:
         return {} if bound >= _ALWAYS else self._index.common.finished(attempt, worker, bound)
 
     def _bounds(self, attempt: int) -> dict[str, int]:
-        """For each worker, the global step, as it counts itself, below which all are complete."""
+        """For each worker, the global step, in its own numbers, below which all steps are complete."""
         entry = self._entry(attempt)
         expected = self.workers(attempt) | set(() if entry is None else entry.workers)
         reached = {
@@ -254,9 +253,9 @@ class RunProgress:
 
     @property
     def status(self) -> RunStatus:
-        """Of the latest attempt.
+        """State of the latest attempt.
 
-        "died": an end that was not clean, or the training's process is gone without one.
+        "died": the end was not clean, or the training's process has ended without an end file.
         """
         attempt = self.latest_attempt
         workers = self.workers(attempt)
@@ -288,7 +287,7 @@ class RunProgress:
         return {home: self._claim_contents[home] for home in homes}
 
     def _vanished(self, attempt: int) -> bool:
-        """Whether the process is gone and nothing has come for a while, as after a power failure."""
+        """Whether the process is gone and no rows have arrived for a while, as after a power failure."""
         entry = self._entry(attempt)
         mine = [frontier for (number, _), frontier in self._frontiers.items() if number == attempt]
         if entry is None or not self._is_silent(attempt, mine):
@@ -299,7 +298,7 @@ class RunProgress:
         return self.run.by_number.get(attempt)
 
     def _is_silent(self, attempt: int, frontiers: Sequence[_Frontier], *, at_least: float = 0.0) -> bool:
-        """Whether nothing has come for long, by this machine's clock or by the writer's.
+        """Whether no rows have arrived for long, by this machine's clock or by the writer's.
 
         at_least: seconds by this machine's clock.
         """
@@ -312,7 +311,7 @@ class RunProgress:
 
 
 def _read_run(sink: Sink) -> Run:
-    """run.json. A sink that keeps copies is told whose they are."""
+    """Read run.json. A CachedSink gets the id of the run."""
     run = read_run(sink)
     if isinstance(sink, CachedSink):
         sink.use(run.run_id)

@@ -82,11 +82,11 @@ class Reader:
     # Steps. ---------------------------------------------------------------------------------------
 
     def complete(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Which of these rows are of complete steps."""
+        """Mask of the rows of complete steps."""
         return self.progress.complete(rows)
 
     def steps_of(self, rows: Rows, mode: ModeKeys) -> list[int]:
-        """Distinct steps of these rows, sorted: global ones, or mode steps of the rows of that mode."""
+        """Distinct steps of these rows, sorted: global steps, or mode steps of the rows of that mode."""
         index = self.index
         if mode is ModeKeys.GLOBAL:
             return [int(step) for step in np.unique(index.column("step")[self.view.meant(rows)]).tolist()]
@@ -99,7 +99,7 @@ class Reader:
         return self.steps_of(rows if incomplete else rows[self.complete(rows)], mode)
 
     def last_step(self, mode: ModeKeys) -> int | None:
-        """The highest complete step; None before there is one."""
+        """The highest complete step; None if there is none yet."""
         return max(self.steps(mode, incomplete=False), default=None)
 
     def state(self, step: int, mode: ModeKeys) -> StepState:
@@ -188,7 +188,7 @@ class Reader:
         return merged_table(self.index, resolve(self.index, rows), columns)
 
     def check_attempt(self, attempt: int) -> None:
-        """Raises InvalidAttempt for one that the run does not have."""
+        """Raise InvalidAttempt if the run has no such attempt."""
         known = self.progress.attempts
         if attempt not in known:
             there = ", ".join(map(str, known)) or "none"
@@ -196,7 +196,7 @@ class Reader:
 
 
 def _among(codes: npt.NDArray[np.integer], wanted: Iterable[int], size: int) -> npt.NDArray[np.bool_]:
-    """Which codes are among the wanted ones. Codes are below `size`; -1 is never among them."""
+    """Mask of the codes that are among the wanted ones. Codes are below `size`; -1 is never wanted."""
     table = np.zeros(size + 1, dtype=np.bool_)
     chosen = [code for code in wanted if code >= 0]
     table[chosen] = True

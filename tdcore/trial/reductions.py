@@ -1,9 +1,9 @@
-"""Reductions: min, max, mean, std, variance, sum, prod, l1 and l2 of a tensor, as NumPy would give them.
+"""Reductions: min, max, mean, std, variance, sum, prod, l1 and l2 of a tensor, with the results of NumPy.
 
-From saved statistics where they say enough, else from the values. Statistics are over finite values; here
-NaN and Inf come back in the way NumPy has it: one NaN makes everything NaN, +Inf and -Inf together make a
-sum NaN, and so on. An empty tensor has NaN for min, max, mean, std and variance (NumPy refuses min and
-max). Pure functions, any thread.
+They are computed from saved statistics if possible, else from the values. Statistics are over finite values,
+so NaN and Inf are added here as in NumPy: with a NaN every reduction is NaN, with +Inf and -Inf the sum is
+NaN, and so on. For an empty tensor min, max, mean, std and variance are NaN (NumPy raises for min and max).
+Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ REDUCTIONS = ("min", "max", "mean", "std", "variance", "sum", "prod", "l1", "l2"
 
 
 def checked_name(name: str) -> str:
-    """The name itself; ConfigError says which there are. "norm1" style prefixes are not names."""
+    """Return a valid name. Raises ConfigError with the valid names. Names such as "norm1" are invalid."""
     if name not in REDUCTIONS:
         raise ConfigError(f"reduction {name!r} does not exist; one of {', '.join(REDUCTIONS)}")
     return name
 
 
 def from_statistics(name: str, absolute: bool, row: Mapping[str, Any]) -> float | None:
-    """The reduction from a row's statistics columns; None where they do not tell (prod).
+    """The reduction from a row's statistics columns; None if it cannot be computed from them (prod).
 
-    absolute: of |x| instead of x. Matches NumPy in float64 up to rounding.
+    It is equal to NumPy's result in float64 except for rounding. absolute: of |x| instead of x.
     """
     count, nan, pos, neg = (int(row[key]) for key in ("count", "nan_count", "pos_inf_count", "neg_inf_count"))
     if name == "prod":
@@ -77,7 +77,7 @@ def _of_finite(name: str, absolute: bool, row: Mapping[str, Any], finite: int) -
 def from_values(name: str, absolute: bool, values: npt.NDArray[Any]) -> float:
     """The reduction of an array, in float64.
 
-    Raises ConfigError for complex values unless it is of |x| or a norm.
+    Raises ConfigError for complex values, unless it is a reduction of |x| or a norm.
     """
     if values.dtype.kind == "c" and (absolute or name in ("l1", "l2")):
         values = np.abs(values)

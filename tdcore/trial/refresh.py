@@ -1,4 +1,4 @@
-"""no_refresh and refresh: hold the answers of trials still, or let them follow the run, within a block."""
+"""no_refresh and refresh: stop or resume the reading of new data by trials, within a block."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["no_refresh", "refresh"]
 
 @contextmanager
 def no_refresh(trials: Trial | Iterable[Trial]) -> Iterator[None]:
-    """Within the block, these trials answer from what they have read so far."""
+    """Within the block, these trials use only data that they have read before."""
     with _frozen(trials, True):
         yield
 
 
 @contextmanager
 def refresh(trials: Trial | Iterable[Trial]) -> Iterator[None]:
-    """Within the block, these trials look at their runs with every question, as they do by default."""
+    """Within the block, every method of these trials first reads new data, as by default."""
     with _frozen(trials, False):
         yield
 

@@ -15,7 +15,7 @@ __all__ = ["RunLocation", "open_location", "poll_interval"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLocation:
-    """Where a run is, and its sink.
+    """The place of a run, and its sink.
 
     Attributes:
         url: Path or URL with which the run can be opened again.

@@ -31,7 +31,7 @@ _RUN_ID = re.compile(
 )  # start of a header that tdcore writes
 _RUN_ID_BYTES = 256
 _GAP_BYTES = 1 << 20  # ranges with a smaller gap are joined into one request
-_MAX_WINDOW_BYTES = 8 << 20  # that are fetched in addition to the requested bytes
+_MAX_WINDOW_BYTES = 8 << 20  # maximum number of bytes that are fetched in addition
 _BLOCK_BYTES = 64 << 10  # requests begin and end at multiples of this
 
 
@@ -80,7 +80,7 @@ class MappedSegments:
         return True
 
     def expect(self, places: Sequence[SegmentRange]) -> int:
-        """See Segments.expect. The kernel reads ahead by itself."""
+        """See Segments.expect. Nothing is fetched, because the kernel reads ahead."""
         return len(places)
 
     def read(self, place: SegmentRange) -> memoryview:
@@ -94,7 +94,7 @@ class MappedSegments:
         return held[place.offset : place.offset + place.nbytes]
 
     def forget(self, key: str) -> bool:
-        """See Segments.forget. The mapping shows the file as it is."""
+        """See Segments.forget. A mapping always has the current contents of the file."""
         return False
 
     def _still_backed(self, key: str, held: memoryview) -> bool:
@@ -128,7 +128,7 @@ class MappedSegments:
 
 
 def _run_of(segment: memoryview) -> str:
-    """The run's id in the header of a segment; "" where a writer of an earlier version left it out."""
+    """The run's id in the header of a segment; "" in files of older versions."""
     found = _RUN_ID.match(segment[8 : 8 + _RUN_ID_BYTES])
     return found[1].decode("ascii", "replace") if found else ""
 
@@ -140,16 +140,17 @@ class FetchedSegments:
         self._sink = sink
         self._held_bytes = held_bytes
         self._bytes = 0
-        self._before = SegmentRange("", 0, 0)  # what the last single read fetched
+        self._before = SegmentRange("", 0, 0)  # range that the last single read fetched
         self._blocks: OrderedDict[tuple[str, int], memoryview] = OrderedDict()  # least recently used first
-        self._firsts: defaultdict[str, list[int]] = defaultdict(list)  # of the blocks held of each segment
+        # First bytes of the blocks in memory, by segment.
+        self._firsts: defaultdict[str, list[int]] = defaultdict(list)
 
     def holds(self, place: SegmentRange) -> bool:
         """See Segments.holds."""
         return place.nbytes == 0 or self._block(place) is not None
 
     def expect(self, places: Sequence[SegmentRange]) -> int:
-        """See Segments.expect. Takes what fits well into memory."""
+        """See Segments.expect. Fetches as many ranges as fit well into memory."""
         lacking: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         taken = cost = 0
         for place in places:
@@ -161,7 +162,7 @@ class FetchedSegments:
                 lacking[place.key].append((place.offset, place.nbytes))
         wanted = [(key, joined(ranges)) for key, ranges in lacking.items()]
         for (key, ranges), blocks in zip(wanted, fetch_all(self._sink, self._fetched, wanted), strict=True):
-            for (first, _), block in zip(ranges, blocks, strict=False):  # no blocks where the segment is gone
+            for (first, _), block in zip(ranges, blocks, strict=False):  # no blocks if the segment is missing
                 self._hold(key, first, block)
         return taken
 
@@ -184,7 +185,7 @@ class FetchedSegments:
         return True
 
     def _window(self, place: SegmentRange) -> int:
-        """How many bytes to fetch for a place: ever more while reads follow one another."""
+        """Number of bytes to fetch for a place; it grows while reads are consecutive."""
         before = self._before
         if place.key != before.key or not 0 <= place.offset - before.offset <= before.nbytes + _GAP_BYTES:
             return place.nbytes
@@ -194,7 +195,7 @@ class FetchedSegments:
         key, ranges = wanted
         try:
             return [memoryview(data) for data in self._sink.get_ranges(key, ranges)]
-        except SinkKeyError:  # merged away, or lost: whoever reads it finds out
+        except SinkKeyError:  # merged or lost: read() raises
             return []
 
     def _block(self, place: SegmentRange) -> tuple[int, memoryview] | None:
@@ -228,7 +229,7 @@ class FetchedSegments:
 
 
 def _cost(place: SegmentRange, before: SegmentRange | None) -> int:
-    """About how many bytes it takes to fetch a place after another one."""
+    """Approximate number of bytes to fetch a place after another place."""
     if before is not None and before.key == place.key:
         gap = place.offset - before.offset - before.nbytes
         if 0 <= gap <= _GAP_BYTES:
@@ -237,7 +238,7 @@ def _cost(place: SegmentRange, before: SegmentRange | None) -> int:
 
 
 def joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(offset, length) pairs in whole blocks, with those that lie close together made one. Sorted."""
+    """(offset, length) pairs in whole blocks, sorted. Neighbouring ranges are joined."""
     found: list[tuple[int, int]] = []
     for offset, nbytes in sorted(ranges):
         first = offset - offset % _BLOCK_BYTES

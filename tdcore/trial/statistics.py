@@ -1,7 +1,7 @@
-"""Statistics of captures as a table, parts merged, and what follows from them.
+"""Statistics of captures as a table, with merged parts and derived columns.
 
-Statistics describe the finite values of a tensor; NaN and Inf are counted beside them. Parts are merged as
-Chan, Golub and LeVeque (1979) do it: no precision is lost to large means. Pure functions, any thread.
+Statistics describe the finite values of a tensor; NaN and Inf are counted separately. Parts are merged with
+the method of Chan, Golub and LeVeque (1979), so large means lose no precision. Pure functions, any thread.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def stats_table(index: Index, captures: Captures, columns: Sequence[str] | None 
     """One row per capture: STATS_COLUMNS and DERIVED, or those named in `columns`, in that order.
 
     Columns are those of the index, for the whole tensor: `elements` and `nbytes` are sums over its parts.
-    sum, variance (population), std, l1 and l2 are over finite values and null where there are no statistics.
-    A capture that lacks parts has status "lost", reason "incomplete" and no statistics.
+    sum, variance (population), std, l1 and l2 are over finite values, and null without statistics. A capture
+    with missing parts has status "lost", reason "incomplete" and no statistics.
     """
     names = [*STATS_COLUMNS, *DERIVED] if columns is None else list(columns)
     unknown = [name for name in names if name not in STATS_COLUMNS and name not in DERIVED]
@@ -70,7 +70,7 @@ def stats_table(index: Index, captures: Captures, columns: Sequence[str] | None 
 
 
 def derived_columns(names: Sequence[str], table: pa.Table) -> dict[str, pa.Array]:
-    """Those of DERIVED that are named, from the statistics columns of a table."""
+    """The columns of DERIVED among `names`, from the statistics columns of a table."""
     none = _isnull(table, "count")
     finite = _numbers(table, "count") - sum(
         _numbers(table, f"{kind}_count") for kind in ("nan", "pos_inf", "neg_inf")
@@ -99,7 +99,7 @@ def _numbers(table: pa.Table, name: str) -> Floats:
 
 
 def _patched(table: pa.Table, index: Index, captures: Captures, at: Ints, sizes: Ints) -> pa.Table:
-    """The table with the captures at `at`, which have several parts or lack some, put right."""
+    """The table with corrected rows for the captures at `at`, which have several or missing parts."""
     spans = np.concatenate([captures.parts(int(one)) for one in at])
     starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)[:-1]])
     names = [name for name in table.column_names if name in _MERGED]
@@ -225,7 +225,7 @@ def _histograms(parts: pa.Table, starts: Ints) -> tuple[list[int], list[list[int
 
 
 def _flat(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
-    """All numbers of a column of lists, one list after the other, and how many each list has."""
+    """All numbers of a column of lists, one list after the other, and the length of each list."""
     numbers = [pa.array([], pa.int64()), *(chunk.flatten() for chunk in column.chunks)]
     flat = pa.chunked_array(numbers).fill_null(0)
     lengths = pc.list_value_length(column).fill_null(0)

@@ -16,11 +16,17 @@ _ErrorT = TypeVar(
 
 
 class StepState(Enum):
-    """Answer of Trial.has_passed_step, with the names of the older library."""
+    """State of a step, the result of Trial.has_passed_step, with the names of the older library.
 
-    UNAVAILABLE = 0  # nothing was saved at this step, and nothing will be
-    AVAILABLE = 1  # every worker has finished this step; all that was saved of it is there
-    NOT_YET_AVAILABLE = 2  # not seen yet, or not finished by every worker; it may still come
+    Attributes:
+        UNAVAILABLE: Nothing was saved at this step, and nothing will be.
+        AVAILABLE: Every worker has finished this step, and all of its saved tensors can be read.
+        NOT_YET_AVAILABLE: The step was not read yet, or not every worker has finished it.
+    """
+
+    UNAVAILABLE = 0
+    AVAILABLE = 1
+    NOT_YET_AVAILABLE = 2
 
 
 def with_step(error: _ErrorT, step: int, mode: ModeKeys = ModeKeys.GLOBAL) -> _ErrorT:

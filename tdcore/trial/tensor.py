@@ -2,7 +2,7 @@
 
 Names and meanings are those of the older library's Tensor. Steps are global unless a mode is given. A global
 step is that of the first worker by rank; rows of the other workers are found by its mode and mode step. A
-tensor that is sharded over workers is one tensor unless a worker is named. Threads: as Trial.
+tensor that is sharded over workers is one tensor unless a worker is given. Threads: those of Trial.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ONLY_NO_VALUES = frozenset({"not_saved", "absent", "skipped", "lost", "stats_on
 
 
 class Tensor:
-    """Made by Trial.tensor(). Looks at the run anew with every question, unless the trial is frozen."""
+    """A tensor of a run. Created by Trial.tensor(). Every method first reads new data of the run."""
 
     __slots__ = ("_history", "_reader", "name")
 
@@ -58,9 +58,11 @@ class Tensor:
         return f"<Tensor {self.name!r}: {what}, {saved}, global {steps.min()}..{steps.max()}>"
 
     def steps(self, mode: ModeKeys = ModeKeys.GLOBAL, show_incomplete_steps: bool = False) -> list[int]:
-        """Steps at which it was saved, sorted: global ones, or those of the mode. Absent values do not count.
+        """Steps at which the tensor was saved, sorted. Absent values do not count.
 
-        show_incomplete_steps: also those that some worker may still add to.
+        Args:
+            mode: GLOBAL: global steps. Otherwise the steps of this mode.
+            show_incomplete_steps: Also return steps to which a worker may still add tensors.
         """
         reader = self._reader
         reader.auto_refresh()
@@ -100,17 +102,26 @@ class Tensor:
         call: int | None = None,
         device: str | None = None,
     ) -> Any:
-        """The values at a step: read-only, of the tensor's own dtype and shape; a view of the file where it
-        can be. (create_trial with compat=True: a copy that can be written to.)
+        """The values at a step, with the dtype and shape of the tensor.
 
-        worker: its own values, its part of a sharded tensor; None is the whole of a sharded or replicated
-        tensor (global_value), else the first worker that has it. call: which call of a module that runs
-        several times in a step; None is the first. device: None gives a NumPy array, "cuda" or "cuda:1" a
-        CuPy array of its own on that device, not read-only (needs CuPy; 8-bit floats, and bfloat16 before
-        CuPy 14, are refused).
-        Raises TensorUnavailableForStep with the reason, StepUnavailable or StepNotYetAvailable when the step
-        has nothing (yet), InvalidWorker, RunCorrupt when the bytes are damaged, ConfigError when the device
-        cannot be used.
+        Args:
+            step_num: Step of the mode; a global step with ModeKeys.GLOBAL.
+            mode: Mode of the step.
+            worker: Values of this worker, which may be its part of a sharded tensor. None: the whole of a
+                sharded or replicated tensor (global_value), or else the values of the first worker.
+            call: Number of the call, for a module that runs several times in a step; None: the first call.
+            device: None: NumPy. "cuda" or "cuda:1": CuPy on this device.
+
+        Returns:
+            A read-only NumPy array, if possible a view of the file (with create_trial(compat=True) a writable
+            copy); or a new, writable CuPy array. CuPy has no 8-bit floats, and no bfloat16 before version 14.
+
+        Raises:
+            TensorUnavailableForStep: The tensor has no value at the step. The error has the reason.
+            StepUnavailable, StepNotYetAvailable: Nothing was saved at the step, or nothing yet.
+            InvalidWorker: There is no such worker.
+            RunCorrupt: The bytes are damaged.
+            ConfigError: The device cannot be used.
         """
         number = checked_device(device)
         self._reader.auto_refresh()
@@ -123,12 +134,19 @@ class Tensor:
     def global_value(
         self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, *, call: int | None = None
     ) -> npt.NDArray[Any]:
-        """The values of the whole tensor at a step, put together from what all workers have; read-only.
+        """The values of the whole tensor at a step, assembled from the parts of all workers; read-only.
 
-        Equal parts of several workers are copies and count once; parts that a reduction over workers makes a
-        tensor of are reduced. Raises TensorUnavailableForStep also when parts are missing ("incomplete"),
-        when copies differ ("copies_differ"), and when workers have values that are no parts of one tensor
-        ("disagree"); else as value().
+        Equal parts of several workers are copies and count once. If the tensor is a reduction of the parts
+        ("sum"), the parts are reduced.
+
+        Args:
+            step_num: Step of the mode; a global step with ModeKeys.GLOBAL.
+            mode: Mode of the step.
+            call: Number of the call, see value().
+
+        Raises:
+            TensorUnavailableForStep: As value(); also if parts are missing ("incomplete"), if copies differ
+                ("copies_differ"), or if the values of workers are not parts of one tensor ("disagree").
         """
         self._reader.auto_refresh()
         with self._history.annotate_errors(step_num, mode):
@@ -137,9 +155,9 @@ class Tensor:
     def shards(
         self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, *, call: int | None = None
     ) -> list[Shard]:
-        """The parts that workers have at a step, sorted by rank; none when it is not sharded or replicated.
+        """The parts of the workers at a step, sorted by rank; empty if it is neither sharded nor replicated.
 
-        Raises as value().
+        Raises the errors of value().
         """
         self._reader.auto_refresh()
         with self._history.annotate_errors(step_num, mode):
@@ -148,9 +166,9 @@ class Tensor:
     def values(
         self, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
     ) -> dict[int, npt.NDArray[Any]]:
-        """step -> values as of value(), for all steps (of the mode) that have values.
+        """step -> values, see value(), for all steps (of the mode) that have values.
 
-        Steps without are left out. Raises where workers have values that are not those of one tensor.
+        Raises TensorUnavailableForStep if the values of several workers are not parts of one tensor.
         """
         reader, found = self._reader, dict[int, npt.NDArray[Any]]()
         steps = self.steps(mode)
@@ -182,7 +200,7 @@ class Tensor:
         return found
 
     def workers(self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL) -> list[str]:
-        """Workers that saved it at a step."""
+        """Workers that saved the tensor at a step."""
         self._reader.auto_refresh()
         rows = self._reader.saved(self._reader.view.at_step(self._history.rows(), step_num, mode.name))
         texts = self._reader.index.texts("worker")
@@ -190,14 +208,14 @@ class Tensor:
         return sorted((texts[code] for code in codes), key=worker_order)
 
     def prev_steps(self, step: int, n: int | None = None, mode: ModeKeys = ModeKeys.GLOBAL) -> list[int]:
-        """The last n steps up to `step`, this one included, at which it was saved, sorted. n None: all."""
+        """The last n steps (None: all) up to and including `step` at which the tensor was saved, sorted."""
         steps = [each for each in self.steps(mode) if each <= step]
         return steps if n is None else steps[max(0, len(steps) - n) :]
 
     def shape(
         self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
     ) -> tuple[int, ...]:
-        """Shape at a step, also where only statistics were saved: of the whole where value() is the whole."""
+        """Shape of value() at a step, also if only statistics were saved."""
         self._reader.auto_refresh()
         with self._history.annotate_errors(step_num, mode):
             rows = self._history.capture(step_num, mode, worker, None)
@@ -218,11 +236,20 @@ class Tensor:
         *,
         call: int | None = None,
     ) -> float:
-        """min, max, mean, std, variance, sum, prod, l1 or l2 of the values, or of their magnitudes with
-        abs=True.
+        """A reduction of the values at a step, with NaN and Inf as in NumPy.
 
-        From the saved reduction or statistics where there are some, else from the saved values. NaN and Inf
-        as in NumPy. Raises as value().
+        It is computed from the saved reduction or statistics if there are some, else from the saved values.
+
+        Args:
+            step_num: Step of the mode; a global step with ModeKeys.GLOBAL.
+            reduction_name: min, max, mean, std, variance, sum, prod, l1 or l2.
+            mode: Mode of the step.
+            worker: See value().
+            abs: Reduce the magnitudes of the values.
+            call: See value().
+
+        Raises:
+            ConfigError: The name is unknown. Other errors are those of value().
         """
         checked_name(reduction_name)
         self._reader.auto_refresh()
@@ -238,9 +265,7 @@ class Tensor:
     def reduction_values(
         self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
     ) -> dict[tuple[str, bool], float]:
-        """(name, abs) -> value of all reductions that were saved at a step; none where only the values
-        were.
-        """
+        """(name, abs) -> value, for all reductions that were saved at a step; empty if only values were."""
         self._reader.auto_refresh()
         with self._history.annotate_errors(step_num, mode):
             rows, statistics = self._one(step_num, mode, worker, None)
@@ -255,7 +280,7 @@ class Tensor:
         return found
 
     def stats(self, *, steps: Any = None, mode: ModeKeys | None = None) -> pa.Table:
-        """Statistics at all steps: Trial.stats for this tensor alone."""
+        """Statistics at all steps: Trial.stats for this tensor."""
         self._reader.auto_refresh()
         code = self._reader.index.dictionaries["name"].code(self.name)
         return self._reader.stats(self._reader.select([code], steps, mode))
@@ -263,10 +288,10 @@ class Tensor:
     def global_stats(
         self, *, steps: Any = None, mode: ModeKeys | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Statistics of the whole tensor at all steps: Trial.stats(merged=True) for this tensor alone.
+        """Statistics of the whole tensor at all steps: Trial.stats(merged=True) for this tensor.
 
-        Raises TensorUnavailableForStep for one that is a reduction over workers: statistics of a sum do not
-        follow from those of what is added.
+        Raises TensorUnavailableForStep if the tensor is a reduction over workers, because the statistics of a
+        sum cannot be computed from those of the summands.
         """
         self._reader.auto_refresh()
         code = self._reader.index.dictionaries["name"].code(self.name)
@@ -286,7 +311,7 @@ class Tensor:
     # ----------------------------------------------------------------------------------------------
 
     def _in_compat_form(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The values as value() returns them: see create_trial's compat."""
+        """The values in the form of create_trial's `compat`."""
         if not self._reader.compat:
             return values
         own: npt.NDArray[Any] = values.copy()
@@ -301,7 +326,7 @@ class Tensor:
         return self._history.value(rows, step)
 
     def _several(self, step: int, mode: ModeKeys, worker: str | None) -> npt.NDArray[Any] | None:
-        """The values at a step with several parts, workers or calls; None where there are none."""
+        """The values at a step with several parts, workers or calls; None if there are none."""
         try:
             return self._value(step, mode, worker, None)
         except TensorUnavailableForStep as error:
@@ -312,7 +337,7 @@ class Tensor:
     def _one(
         self, step: int, mode: ModeKeys, worker: str | None, call: int | None
     ) -> tuple[Rows | None, dict[str, Any] | None]:
-        """What value() is of: rows of one worker, None for a whole; and the statistics, where there are."""
+        """Rows of value() (of one worker; None for a whole tensor), and its statistics if there are any."""
         rows = self._history.capture(step, mode, worker, call)
         if worker is None and self._history.is_part(rows):
             return None, self._history.merged_statistics(GlobalTensor(self._history, step, mode, call).rows)

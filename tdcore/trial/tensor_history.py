@@ -1,6 +1,6 @@
 """TensorHistory: the rows of one tensor at all steps, with its values and statistics on one worker.
 
-It also makes the errors for steps at which the tensor has no value. Threads: as Trial.
+It also creates the errors for steps at which the tensor has no value. Threads: those of Trial.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class TensorHistory:
         )
 
     def why_unavailable(self, rows: Rows) -> tuple[str, str]:
-        """Why a capture has no values: a word for programs, and a clause whose subject is the tensor."""
+        """Why a capture has no values: a word for programs, and a clause about the tensor."""
         index = self.reader.index
         there = [int(part) for part in index.column("part")[rows]]
         parts = int(index.column("parts")[rows[0]])
@@ -198,7 +198,7 @@ class TensorHistory:
         return None if any(row[name] is None for name in _NEEDED) else row
 
     def saved_reduction(self, rows: Rows, step: int, name: str, absolute: bool) -> float | None:
-        """A reduction that the hook computed and saved as a row of its own."""
+        """A reduction that the hook computed and saved as a separate row."""
         reader, index = self.reader, self.reader.index
         code = index.dictionaries["name"].code(reduction_row_name(self.name, name, absolute))
         if code < 0:
@@ -218,7 +218,7 @@ class TensorHistory:
             return None if statistics is None else from_statistics("sum", False, statistics)
 
     def at(self, step: int) -> str:
-        """Names the tensor and step in messages."""
+        """Tensor and step, for messages."""
         return f"tensor {self.name!r} at step {step}"
 
 

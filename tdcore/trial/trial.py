@@ -1,11 +1,11 @@
-"""Trial: a run as its reader sees it, finished or still being written.
+"""Trial: reads a run that has ended or is still being written.
 
     run = create_trial("runs/demo")
     run.tensor("gradient/fc.weight").value(120)          # NumPy array
     run.stats("gradient/.*", steps=range(0, 500, 10))    # pyarrow.Table: a row per tensor, step and worker
 
-Names and meanings are those of the older library's trial. A Trial only reads: it takes no locks, changes
-nothing in the run, and may run in any process on any machine that sees the files. Threads: one Trial, one
+Names and meanings are those of the older library's trial. A Trial only reads: it takes no locks and changes
+nothing in the run. It works in any process on any machine that can read the files. Threads: one Trial, one
 thread.
 """
 
@@ -27,9 +27,13 @@ __all__ = ["Trial"]
 
 
 class Trial(TrialSteps, TrialTables):
-    """Made by create_trial(). Every question looks at the run anew; `no_refresh` holds the answers still.
+    """A run that is open for reading. Created by create_trial().
 
-    name: for the user. path: where the run is.
+    Every method first reads new data of the run. Within `no_refresh` it does not.
+
+    Attributes:
+        name: Name for the user.
+        path: Folder or URL of the run.
     """
 
     def tensor_names(
@@ -41,19 +45,19 @@ class Trial(TrialSteps, TrialTables):
         *,
         show_prefixed_tensors: bool = False,
     ) -> list[str]:
-        """Names of tensors that were saved and pass all filters, sorted. Empty where none does.
+        """Names of the saved tensors that pass all filters, sorted.
 
         Args:
-            step: Saved at that step (of the mode). True and False, which the older library's first argument
-                takes for show_prefixed_tensors, are no step.
-            mode: Of the step; without a step, saved in that mode.
-            regex: Patterns, searched in the name, any of them.
-            collection: Name or object.
-            show_prefixed_tensors: As in the older library, whose hook for Keras saves tensors that are hidden
-                otherwise. No hook of tdcore does, so both values give the same names.
+            step: Only tensors that were saved at this step (of the mode). True and False are no steps: the
+                first argument of the older library is show_prefixed_tensors.
+            mode: Mode of the step. Without a step, only tensors that were saved in this mode.
+            regex: Only names in which one of these patterns is found.
+            collection: Only tensors of this collection, a name or an object.
+            show_prefixed_tensors: For the older library, whose hook for Keras saves hidden tensors. No hook
+                of tdcore does, so the value has no effect.
 
         Raises:
-            InvalidCollection: for a name of a collection that the run lacks.
+            InvalidCollection: The run has no collection of this name.
         """
         if isinstance(step, bool):
             step = None
@@ -77,13 +81,13 @@ class Trial(TrialSteps, TrialTables):
         return names
 
     def has_tensor(self, tensor_name: str) -> bool:
-        """Whether anything of a tensor of this name was saved."""
+        """Whether a tensor of this name was saved."""
         self._reader.auto_refresh()
         code = self._reader.index.dictionaries["name"].code(tensor_name)
         return code >= 0 and len(self._reader.view.rows_of(code)) > 0
 
     def tensor(self, tensor_name: str) -> Tensor:
-        """The tensor of this name. Raises TensorUnavailable when nothing of it was saved so far."""
+        """The tensor of this name. Raises TensorUnavailable if it was not saved so far."""
         if not self.has_tensor(tensor_name):
             error = TensorUnavailable(
                 f"run {self.name!r} has no tensor {tensor_name!r}"
@@ -95,11 +99,11 @@ class Trial(TrialSteps, TrialTables):
         return Tensor(self._reader, tensor_name)
 
     def _when_open(self) -> str:
-        """The hint that the tensor may still come."""
+        """A hint that the tensor may still be saved; empty if the run has ended."""
         return f". It may still come: {self.open_hint}" if self.open_hint else ""
 
     def _kinds(self) -> dict[str, str]:
-        """Kind of each tensor, as its first shown row has it."""
+        """Kind of each tensor, from its first shown row."""
         index, rows = self._reader.index, self._reader.view.rows
         codes, first = np.unique(index.column("name")[rows], return_index=True)
         kinds = index.column("kind")[rows[first]]

@@ -1,4 +1,4 @@
-"""create_trial: opens a run for reading. open_trial: the same for a sink, in tests and tools."""
+"""create_trial: opens a run for reading. open_trial: opens the run of a sink, in tests and tools."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ def create_trial(
     refresh_interval: timedelta | None = None,
     compat: bool = False,
 ) -> Trial:
-    """Opens a run for reading, also one that is still being written.
+    """Open a run for reading, also while it is written.
 
     Args:
-        path: The run's folder or URL ("s3://bucket/prefix?options").
-        name: For the user; the last part of the path when None.
-        range_steps: Only these global steps, (first, end) with end exclusive, None for no bound.
-        attempt: That attempt alone; None is the latest history, in which an attempt replaces earlier ones
-            from its own first step on.
-        verify: Compare the checksum of every payload read.
-        wait: How long to wait for a run that has not begun to write; None: without end. The log names the
-            place that is waited for, at once and once a minute.
-        settle: A step counts as complete when a worker has added nothing to it for this long.
-        refresh_interval: How old an answer may be before the run is looked at again; None: not at all old in
-            a folder, a second in a bucket.
-        compat: Values, collections and scalars as the older library returns them. Arrays are copies that can
-            be written to, a number that save_scalar() saved has shape (1,) instead of (), and collection()
-            makes a collection that the run lacks.
+        path: Folder or URL of the run ("s3://bucket/prefix?options").
+        name: Name for the user. None: the last part of the path.
+        range_steps: Read only these global steps: (first, end) with end exclusive; None: no bound.
+        attempt: Read only this attempt. None: the latest history, in which an attempt replaces the earlier
+            attempts from its own first step on.
+        verify: Compare the checksum of every payload that is read.
+        wait: How long to wait for a run that has not begun to write; None: without limit. The place is logged
+            immediately and then once a minute.
+        settle: A step counts as complete if a worker has added nothing to it for this time.
+        refresh_interval: Minimum time between two reads of new data. None: zero for a folder, one second for
+            a bucket.
+        compat: Return values, collections and scalars in the form of the older library. Arrays are writable
+            copies, a number of save_scalar() has shape (1,) instead of (), and collection() creates a
+            collection that is missing in the run.
 
     Raises:
-        RunNotFound: There is no run, and none came in time.
+        RunNotFound: There is no run, also not after `wait`.
         UnsupportedFormat, RunCorrupt, InvalidAttempt, ConfigError, SinkError: The run cannot be read.
     """
     low, high = range_steps or (None, None)
@@ -84,7 +84,7 @@ def create_trial(
 
 
 def _reader(place: RunLocation, wait: timedelta | None, **options: Any) -> Reader:
-    """A reader of the run, once it has begun."""
+    """Create a reader of the run after it has begun."""
     begun = time.monotonic()
     limit = math.inf if wait is None else wait.total_seconds()
     reminded = -math.inf
@@ -103,7 +103,7 @@ def _reader(place: RunLocation, wait: timedelta | None, **options: Any) -> Reade
 
 
 def open_trial(sink: Sink, name: str = "run", **options: Any) -> Trial:
-    """A trial of the run in any sink, for tests and tools. options: as in Reader."""
+    """Open the run of any sink, for tests and tools. options: see Reader."""
     settings: dict[str, Any] = {
         "verify": True,
         "attempt": None,

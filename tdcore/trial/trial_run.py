@@ -1,6 +1,6 @@
-"""TrialRun: what a Trial tells of the run itself: attempts, how they ended, what is missing, findings.
+"""TrialRun: methods of Trial about the run itself: attempts and their ends, missing data, findings.
 
-Threads: as Trial.
+Threads: those of Trial.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ WHEN_ROWS_COME = (
 
 
 class TrialRun:
-    """A part of Trial. name: for the user. path: where the run is."""
+    """A part of Trial. name: for the user. path: folder or URL of the run."""
 
     def __init__(self, reader: Reader, path: str, name: str) -> None:
         self.name = name
         self.path = path
         self._reader = reader
-        self.patterns = RunPatterns()  # those of collections.json
-        self._collections: dict[str, SavedCollection] = {}  # that were given out
-        self._shown = np.zeros(0, dtype=np.bool_)  # rows that next_complete() has given out
+        self.patterns = RunPatterns()  # patterns of collections.json
+        self._collections: dict[str, SavedCollection] = {}  # collections that were returned
+        self._shown = np.zeros(0, dtype=np.bool_)  # rows that next_complete() has returned
         self._noted: list[tuple[str, int, dict[str, Any]]] | None = None  # notes as last read by missing()
 
     @property
     def frozen(self) -> bool:
-        """Whether questions are answered from what was read so far; see no_refresh."""
+        """Whether methods use only data that was read before; see no_refresh."""
         return self._reader.frozen
 
     @frozen.setter
@@ -72,19 +72,19 @@ class TrialRun:
 
     @property
     def open_hint(self) -> str:
-        """Why what was captured just now may not be here: the run goes on. "" once it has ended."""
+        """A hint that the newest tensors may be missing because the run continues; "" if it has ended."""
         if self.status != "running":
             return ""
         return f"the run is still being written: {WHEN_ROWS_COME}"
 
     @property
     def index(self) -> Index:
-        """The rows themselves; Index.poll() gives new ones."""
+        """The rows of the run; Index.poll() returns new rows."""
         return self._reader.index
 
     @property
     def run_id(self) -> str:
-        """The run's own id."""
+        """Id of the run."""
         return self._reader.progress.run.run_id
 
     @property
@@ -94,9 +94,12 @@ class TrialRun:
         return self._reader.progress.attempts
 
     def attempt_info(self, attempt: int | None = None) -> Attempt | None:
-        """What run.json says of an attempt (None: the latest): framework, configuration, host.
+        """Entry of an attempt in run.json: framework, configuration, host.
 
-        None when nothing.
+        attempt: None: the latest attempt.
+
+        Returns:
+            None if run.json has no entry.
         """
         self._reader.auto_refresh()
         number = self._reader.progress.latest_attempt if attempt is None else attempt
@@ -104,39 +107,41 @@ class TrialRun:
 
     @property
     def status(self) -> RunStatus:
-        """Of the latest attempt: "running", "ended" (closed by the training) or "died"."""
+        """State of the latest attempt: "running", "ended" (closed by the training) or "died"."""
         self._reader.auto_refresh()
         return self._reader.progress.status
 
     @property
     def loaded_all_steps(self) -> bool:
-        """True when the run has ended and all that it wrote was read."""
+        """Whether the run has ended and all of its data was read."""
         return self.status != "running"
 
     def ends(self) -> dict[tuple[str, int], RunEnd]:
         """How each (worker, attempt) ended: clean or not, drops by reason, gaps.
 
-        Those that have not are not in it.
+        Attempts that have not ended are not in the result.
         """
         self._reader.auto_refresh()
         return dict(self._reader.progress.ends)
 
     @property
     def gaps(self) -> list[Gap]:
-        """Tensors that were captured and are not in the run, by attempt and worker.
+        """Tensors that were captured but are not in the run, by attempt and worker.
 
-        As the writer counted them, and tickets that no index file covers although later ones are there.
+        These are tensors that the writer counted as lost, and tickets that no index file covers although
+        later tickets are covered.
         """
         self._reader.auto_refresh()
         return all_gaps(self._reader.index, self._reader.progress.ends)
 
     def missing(self) -> list[Missing]:
-        """What should be there and is not: rows between others, tensors that the writer counted as lost or
-        whose names were left out, and ends of workers that have gone silent.
+        """Data that is missing in the run; empty if nothing is missing.
 
-        Of a run whose job ended while its bucket was away, this names the host and the spool folder that hold
-        the rest. Empty while all is well. Reads the workers' files of collections, within no_refresh once,
-        and a small file per worker concerned, once.
+        Reported are missing rows between existing rows, tensors that the writer counted as lost, tensors
+        whose names were left out, and missing end files of workers without new rows. If the job ended while
+        its bucket was unreachable, the result has the host and the spool folder with the rest of the data.
+        Reads the workers' files of collections (within no_refresh once), and one small file per worker with
+        missing data, once.
         """
         self._reader.auto_refresh()
         if self._noted is None or not self._reader.frozen:
@@ -144,21 +149,21 @@ class TrialRun:
         return find_missing(self._reader.index, self._reader.progress, self._noted)
 
     def findings(self) -> list[dict[str, Any]]:
-        """What rules have found so far, in order of rules."""
+        """Findings of rules so far, in order of rules."""
         return read_findings(self._reader.sink)
 
     def refresh(self) -> None:
-        """Takes in what the run has now, also within no_refresh."""
+        """Read new data of the run, also within no_refresh."""
         self._reader.refresh()
 
     def close(self) -> None:
-        """Lets go of the place. Arrays that were given out stay valid."""
+        """Close files and connections. Arrays that were returned stay valid."""
         self._reader.sink.close()
 
     def notes(self, attempt: int | None = None) -> dict[str, Any]:
-        """What the hook noted: "never_called", "not_tapped", "not_in_compiled_code", "frozen", "faults", ...
+        """Notes of the hook: "never_called", "not_tapped", "not_in_compiled_code", "frozen", "faults", ...
 
-        attempt: None is the latest that has notes, of those that this trial reads.
+        attempt: None: the latest attempt with notes, among those that this trial reads.
         """
         found = self.all_notes()
         wanted = self._reader.attempt if attempt is None else attempt
@@ -166,7 +171,7 @@ class TrialRun:
         return found.get(number, {})
 
     def all_notes(self) -> dict[int, dict[str, Any]]:
-        """What the hook noted, by attempt; see notes()."""
+        """Notes of the hook by attempt; see notes()."""
         return read_notes(self._reader.sink)
 
     def why_absent(
@@ -176,19 +181,17 @@ class TrialRun:
         mode: ModeKeys = ModeKeys.GLOBAL,
         worker: str | None = None,
     ) -> str:
-        """The reason why a tensor has no value at a step, in words; empty when it has one.
-
-        Without a step: ": " and the reason that the hook gave why nothing of the tensor was saved; empty when
-        it gave none.
+        """The reason why a tensor has no value at a step, in words; empty if it has a value.
 
         Args:
-            tensor_name: a name that the run has, or lacks.
-            step: of the mode; global with ModeKeys.GLOBAL.
-            mode: of the step.
-            worker: the one whose value is missing; None: the first that saved something.
+            tensor_name: Name of a tensor, which need not be in the run.
+            step: Step of the mode; a global step with ModeKeys.GLOBAL. None: the result is ": " and the
+                hook's reason why the tensor was never saved; empty if there is no such reason.
+            mode: Mode of the step.
+            worker: The worker without a value; None: the first worker that saved something.
 
         Raises:
-            InvalidWorker: with a step, for a worker that the run lacks.
+            InvalidWorker: A step is given, and the run has no such worker.
         """
         if step is not None:
             self._reader.auto_refresh()
@@ -197,10 +200,9 @@ class TrialRun:
         return f": {why}" if why else ""
 
     def collections(self) -> dict[str, SavedCollection]:
-        """Collections by name, as the latest attempt that has each of them saved it.
+        """Collections by name, each from the latest attempt that has it.
 
-        Empty when the run has none. A trial returns the same objects each time, so what was added to them
-        with include() stays.
+        A trial returns the same objects each time, so patterns that were added with include() stay.
         """
         found: dict[str, SavedCollection] = {}
         saved = read_collections(self._reader.sink)
@@ -213,9 +215,9 @@ class TrialRun:
         return dict(self._collections)
 
     def collection(self, coll_name: str) -> SavedCollection:
-        """One collection. Raises InvalidCollection, naming those that there are.
+        """One collection. Raises InvalidCollection, which lists the existing collections.
 
-        With create_trial(compat=True) one that the run lacks is made, empty, as in the older library.
+        With create_trial(compat=True) a missing collection is created, empty, as in the older library.
         """
         found = self.collections()
         if coll_name in found:

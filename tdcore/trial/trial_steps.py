@@ -1,6 +1,6 @@
-"""TrialSteps: what a Trial tells of steps and modes, and waiting for them.
+"""TrialSteps: methods of Trial about steps and modes, and to wait for steps.
 
-Threads: as Trial.
+Threads: those of Trial.
 """
 
 from __future__ import annotations
@@ -23,32 +23,36 @@ class TrialSteps(TrialRun):
     """A part of Trial."""
 
     def steps(self, mode: ModeKeys = ModeKeys.GLOBAL, show_incomplete_steps: bool = False) -> list[int]:
-        """Steps with anything saved, sorted: global ones, or those of the mode.
+        """Steps with saved tensors, sorted: global steps, or steps of the mode.
 
-        Rows of several workers belong to one step when attempt, mode and mode step agree. Its global step is
-        that of the first worker by rank; the other workers' own numbers may differ. show_incomplete_steps:
-        also those that some worker may still add to; the global step of these may still change.
+        Rows of several workers belong to one step if attempt, mode and mode step are equal. Its global step
+        is that of the first worker by rank; the other workers' own numbers may differ.
+
+        Args:
+            mode: GLOBAL: global steps. Otherwise the steps of this mode.
+            show_incomplete_steps: Also return steps to which a worker may still add tensors. The global
+                numbers of these steps may still change.
         """
         self._reader.auto_refresh()
         return self._reader.steps(mode, incomplete=show_incomplete_steps)
 
     def modes(self) -> list[ModeKeys]:
-        """Modes in which anything was saved."""
+        """Modes with saved tensors."""
         self._reader.auto_refresh()
         index = self._reader.index
         codes = np.unique(index.column("mode")[self._reader.view.mode_rows]).tolist()
         return sorted((ModeKeys[index.texts("mode")[code]] for code in codes), key=lambda mode: mode.value)
 
     def mode(self, global_step: int) -> ModeKeys:
-        """Mode of a global step, of the first worker by rank that has the number.
+        """Mode of a global step, for the first worker by rank that has this step.
 
-        Raises StepUnavailable when nothing of it was saved so far.
+        Raises StepUnavailable if nothing was saved at this step so far.
         """
         row = self._row_of(global_step)
         return ModeKeys[self._reader.index.text("mode", row) or "GLOBAL"]
 
     def mode_step(self, global_step: int) -> int:
-        """Step within its mode of a global step. Raises as mode()."""
+        """Step within its mode of a global step. Raises the errors of mode()."""
         return int(self._reader.index.column("mode_step")[self._row_of(global_step)])
 
     def epoch(self, global_step: int) -> int | None:
@@ -61,13 +65,13 @@ class TrialSteps(TrialRun):
         return self._reader.epochs.of(int(index.column("attempt")[row]), worker, global_step)
 
     def mode_modestep(self, global_step: int) -> tuple[ModeKeys, int]:
-        """Mode of a global step, and step within its mode. Raises as mode()."""
+        """Mode of a global step, and step within its mode. Raises the errors of mode()."""
         return self.mode(global_step), self.mode_step(global_step)
 
     def global_step(self, mode: ModeKeys, mode_step: int) -> int:
-        """Global step of a step of a mode, as the first worker by rank that has the mode counts.
+        """Global step of a step of a mode, in the numbers of the first worker by rank that has the mode.
 
-        The last of several with that number. Raises StepUnavailable.
+        If several global steps have this step of the mode, the highest is returned. Raises StepUnavailable.
         """
         self._reader.auto_refresh()
         view = self._reader.view
@@ -78,27 +82,28 @@ class TrialSteps(TrialRun):
         return int(self._reader.index.column("step")[rows].max())
 
     def workers(self) -> list[str]:
-        """Workers that have saved anything, sorted by rank."""
+        """Workers with saved tensors, sorted by rank."""
         self._reader.auto_refresh()
         return self._reader.workers()
 
     def waiting_for(self, step: int) -> list[str]:
-        """Workers that keep a global step from being complete: they may still add to it. Sorted by rank.
+        """Workers that may still add tensors to a global step, so that it is incomplete. Sorted by rank.
 
-        Every worker that run.json names or that has shown itself is waited for, until it has passed the step
-        or ended. Not those that are dead: silent for ten times `settle` while others went on, and their
-        process is gone, or silent for a minute on another machine.
+        A step waits for every worker that is in run.json or has written files, until the worker has passed
+        the step or has ended. It does not wait for dead workers. A worker counts as dead if it has written
+        nothing for ten times `settle` while other workers continued, and its process is gone; or, on another
+        machine, if it has written nothing for a minute.
         """
         self._reader.auto_refresh()
         progress, view = self._reader.progress, self._reader.view
         at, latest = view.position(step), progress.latest_attempt
         row = int(view.step_rows[at]) if at >= 0 else None
         if row is not None and int(self._reader.index.column("attempt")[row]) != latest:
-            row = None  # of an attempt that will get no more rows
+            row = None  # the attempt will get no more rows
         return sorted(progress.waiting_for(latest, step, row), key=worker_order)
 
     def has_passed_step(self, step: int, mode: ModeKeys = ModeKeys.GLOBAL) -> StepState:
-        """AVAILABLE: saved and complete. NOT_YET_AVAILABLE: it may still come. UNAVAILABLE: it will not."""
+        """State of a step: AVAILABLE (saved and complete), NOT_YET_AVAILABLE or UNAVAILABLE."""
         self._reader.auto_refresh()
         return self._reader.state(step, mode)
 
@@ -110,12 +115,18 @@ class TrialSteps(TrialRun):
         timeout: timedelta | None = None,
         interval: timedelta | None = None,
     ) -> None:
-        """Returns when all these steps are there and complete.
+        """Wait until all these steps are complete.
 
-        interval: between two looks; None: 0.2 s in a folder, a second in a bucket.
+        Args:
+            required_steps: The steps.
+            mode: Mode of the steps; GLOBAL: global steps.
+            timeout: Maximum time to wait; None: as long as the run continues.
+            interval: Time between two polls. None: 0.2 s for a folder, 1 s for a bucket.
 
-        Raises StepUnavailable when the run has passed one without saving it, NoMoreData when it ended
-        before one, and WaitTimeout after `timeout` (None: waits as long as the run goes on).
+        Raises:
+            StepUnavailable: The run has passed a step without saving it.
+            NoMoreData: The run has ended before a step.
+            WaitTimeout: `timeout` has passed.
         """
         reader = self._reader
         deadline = None if timeout is None else reader.clock() + timeout.total_seconds()

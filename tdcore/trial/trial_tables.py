@@ -1,6 +1,6 @@
-"""TrialTables: rows and statistics of many tensors at once, as Arrow tables.
+"""TrialTables: methods of Trial that return rows and statistics of many tensors as Arrow tables.
 
-Threads: as Trial.
+Threads: those of Trial.
 """
 
 from __future__ import annotations
@@ -37,17 +37,24 @@ class TrialTables(TrialRun):
         columns: Sequence[str] | None = None,
         merged: bool = False,
     ) -> pa.Table:
-        """Statistics: one row per tensor, step, worker and call, ordered by step. Payloads are not touched.
+        """Statistics of tensors: one row per tensor, step, worker and call, ordered by step.
 
-        merged: one row per tensor, step and call instead, for what all workers have of it together: the
-        parts of a sharded tensor make the whole, copies count once, and what every worker has for itself is
-        laid end to end. See tdcore.trial.merge_stats for its columns and reasons.
+        Payloads are not read. Rows without statistics (absent, skipped, payload only) are in the table, with
+        nulls.
 
-        regex_or_names: a pattern, searched in names, or a list of exact names. steps: a step, a range or
-        several; of the mode when one is given, else global. kinds: "weight", "gradient", "output", ...
-        workers: names. attempt: that one alone. Columns: those of the index that describe the whole tensor,
-        its statistics, and sum, variance, std, l1, l2 over its finite values. Rows without statistics
-        (absent, skipped, payload only) are there, with nulls.
+        Args:
+            regex_or_names: A pattern that is searched in names, or a list of exact names. None: all tensors.
+            steps: A step, a range or several steps; of `mode` if it is given, else global steps.
+            mode: Only this mode.
+            kinds: Only these kinds: "weight", "gradient", "output", ...
+            workers: Only workers of these names.
+            attempt: Only this attempt.
+            show_incomplete_steps: Also return steps to which a worker may still add tensors.
+            columns: Names of columns. None: the columns of the index that describe the whole tensor, its
+                statistics, and sum, variance, std, l1, l2 over its finite values.
+            merged: Return one row per tensor, step and call for all workers together: the parts of a sharded
+                tensor are joined, copies count once, and tensors that every worker has for itself are
+                concatenated. tdcore.trial.merge_stats has the columns and reasons.
         """
         rows = self._selected(regex_or_names, steps, mode, kinds, workers, attempt)
         if kinds is None and (regex_or_names is None or isinstance(regex_or_names, str)):
@@ -67,14 +74,19 @@ class TrialTables(TrialRun):
         attempt: int | None = None,
         across_shards: bool = False,
     ) -> pa.Table:
-        """Workers side by side: which one has values unlike the others'. One row per tensor, step, call and
-        worker.
+        """Compare workers, to find the worker whose values differ from those of the others.
 
-        column: of stats(), a number. Filters as in stats(). across_shards: compares different parts of a
-        sharded tensor with each other, too; else only workers with the same part. Columns: value; median of
-        the workers compared; deviation from it in standard deviations, as estimated from the median absolute
-        deviation (null where one worker is alone); order, 1 for the largest deviation; alike, how many
-        workers are compared.
+        Args:
+            regex_or_names: As the following filters: see stats().
+            column: Column of stats() with numbers.
+            across_shards: Also compare different parts of a sharded tensor with each other. Otherwise only
+                workers with the same part are compared.
+
+        Returns:
+            One row per tensor, step, call and worker. Columns: value; median of the compared workers;
+            deviation from the median in standard deviations, estimated from the median absolute deviation
+            (null if there is one worker only); order, 1 for the largest deviation; alike, the number of
+            compared workers.
         """
         rows = self._reader.tensors_only(self._selected(regex_or_names, steps, mode, kinds, None, attempt))
         return compare_workers(self._reader.stats(rows), column, across_shards=across_shards)
@@ -90,20 +102,21 @@ class TrialTables(TrialRun):
         attempt: int | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """Rows of the index as they are stored, one per part, with its columns or those named.
+        """Rows of the index as they are stored, one per part of a tensor.
 
-        Except for `step`: the global step of the first worker by rank, see steps(). Filters as in stats().
+        Only `step` is translated: it is the global step of the first worker by rank, see steps(). For the
+        filters see stats(). columns: names of columns; None: all columns of the index.
         """
         rows = self._selected(regex_or_names, steps, mode, kinds, workers, attempt)
         return self._reader.index.table(rows, columns)
 
     def next_complete(self) -> pa.Table:
-        """As stats(), for the rows of steps that became complete since the last call: every row comes once.
+        """Statistics of the steps that became complete since the last call. Every row is returned once.
 
-        For programs that follow a run. A step has its final number (column `step`, see Trial.steps) when it
-        is complete: numbers that were returned stay. There are two exceptions: a worker that was taken for
-        dead comes back, and the first worker begins a mode that only others had until then. Of a name that is
-        saved again at a step after that step was returned, the new row comes too.
+        This method is for programs that follow a run. The columns are those of stats(). The number of a
+        complete step (column `step`, see Trial.steps) is final, with two exceptions: a worker that counted as
+        dead continues, or the first worker begins a mode that only other workers had so far. If a tensor is
+        saved again at a step that was returned before, the new row is returned too.
         """
         reader = self._reader
         reader.auto_refresh()

@@ -1,6 +1,6 @@
-"""read_values: the values of one capture, wherever its segment is by now.
+"""read_values: reads the values of one capture, also if its segment was merged meanwhile.
 
-Threads: as the Index and the Payloads that are given.
+Threads: those of the Index and the Payloads.
 """
 
 from __future__ import annotations
@@ -18,16 +18,25 @@ from tdcore.trial.payload import PayloadPart, Payloads
 
 __all__ = ["expect_values", "read_singles", "read_values"]
 
-_BESIDE = 10_000  # rows that are looked at for neighbours
-_MOVES = 20  # so often may the segment be merged away between looking and opening
+_BESIDE = 10_000  # number of rows that are searched for neighbours
+_MOVES = 20  # maximum number of merges of the segment between the search and the opening
 
 
 def read_values(index: Index, payloads: Payloads, rows: Rows, what: str) -> npt.NDArray[Any]:
-    """The values of the capture that these rows are the parts of, in order. Read-only.
+    """The values of one capture. Read-only.
 
-    Small segments are merged while the run is written: where one is gone, the index tells where its bytes
-    went. what: names the tensor and step in messages. Raises SinkKeyError when the bytes are nowhere,
-    RunCorrupt when anything does not fit. Rows without a payload must not be given.
+    Small segments are merged while the run is written. If a segment is gone, the new place of its bytes is
+    read from the index.
+
+    Args:
+        index: The index of the run.
+        payloads: The payloads of the run.
+        rows: The parts of the capture, in order; only rows with a payload.
+        what: Tensor and step, for messages.
+
+    Raises:
+        SinkKeyError: The bytes are lost.
+        RunCorrupt: The rows or the bytes are invalid.
     """
     shape = index.wide("shape", rows[:1])[0].as_py()
     dtype = index.text("dtype", int(rows[0])) or "none"
@@ -42,16 +51,17 @@ def read_values(index: Index, payloads: Payloads, rows: Rows, what: str) -> npt.
 def read_singles(
     index: Index, payloads: Payloads, rows: Rows, what: Callable[[int], str]
 ) -> Iterator[npt.NDArray[Any] | None]:
-    """The values of captures that are one row each; None where they were not saved or are lost. Read-only.
+    """The values of captures of one row each; None if they were not saved or are lost. Read-only.
 
-    The index is asked once for all of them. what: names the tensor at a step in messages. Raises RunCorrupt.
+    The index is read once for all captures. what: returns the tensor and step of a row, for messages. Raises
+    RunCorrupt.
     """
     ok = index.column("status")[rows] == index.dictionaries["status"].code("ok")
     saved = ok & (index.column("segment")[rows] >= 0)
     steps = index.column("step")[rows].tolist()
     shapes = index.wide("shape", rows).to_pylist()
     pieces = _pieces(index, rows)
-    expected = 0  # up to here payloads were asked for
+    expected = 0  # payloads before this index were announced
     for at, row in enumerate(rows.tolist()):
         if at == expected:
             expected += payloads.expect(pieces[at:])
@@ -61,20 +71,21 @@ def read_singles(
         dtype = index.text("dtype", row) or "none"
         try:
             values = payloads.read([pieces[at]], dtype, shapes[at], what(steps[at]))
-        except SinkKeyError:  # its segment was merged away, or is lost
+        except SinkKeyError:  # its segment was merged or is lost
             values = None
             with suppress(SinkKeyError):
                 values = read_values(index, payloads, rows[at : at + 1], what(steps[at]))
-            if values is not None:  # the others have most likely moved with it
+            if values is not None:  # most likely the others have moved too
                 pieces[at + 1 :] = _pieces(index, rows[at + 1 :])
                 expected = at + 1
         yield values
 
 
 def expect_values(index: Index, payloads: Payloads, row: int, rows: Rows) -> None:
-    """Before read_values of `row`: those of `rows` that are like it and lie beside it will be read, too.
+    """Announce the neighbours of `row`, before read_values of it, because they are likely to be read too.
 
-    Of the same kind and in the same segment, that is: whoever looks at one output of a step looks at all.
+    These are rows among `rows` of the same kind and in the same segment: a reader of one output of a step
+    usually reads all outputs.
     """
     if payloads.holds(_pieces(index, np.array([row]))[0]):
         return

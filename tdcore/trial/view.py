@@ -39,13 +39,13 @@ class View:
         self._attempt = attempt
         self._low = -_NO_LIMIT if step_range[0] is None else step_range[0]
         self._high = _NO_LIMIT if step_range[1] is None else step_range[1]
-        self._first_steps: dict[int, int] = {}  # of each attempt that has rows
+        self._first_steps: dict[int, int] = {}  # first step of each attempt with rows
         self._visible = GrowingColumn("?")
         self._steps = np.empty(0, dtype=np.int64)
         self._step_rows = np.empty(0, dtype=np.int64)  # a row of each step, with its mode
         self._mode_rows = np.empty(0, dtype=np.int64)  # a row of each step of each mode
         self._hidden: dict[int, Rows] = {}  # mode code -> sorted step numbers of another mode
-        self._revision = 0  # of the numbering
+        self._revision = 0  # revision of the numbering
         self._order = np.empty(0, dtype=np.int64)  # rows sorted by name, up to _ordered
         self._order_names = np.empty(0, dtype=np.int32)
         self._ordered = 0
@@ -72,7 +72,7 @@ class View:
 
     @property
     def mode_rows(self) -> Rows:
-        """One row of each step of each mode, also of those that no global step means."""
+        """One row of each step of each mode, also of steps without a global step of their own."""
         if len(self._mode_rows) == len(self._step_rows):
             return self._mode_rows
         modes, code = self._index.column("mode"), self._index.dictionaries["mode"].code("GLOBAL")
@@ -82,7 +82,7 @@ class View:
         return found
 
     def update(self) -> None:
-        """Takes in the rows that the index has got since the last call."""
+        """Process the rows that were added to the index since the last call."""
         index, known = self._index, len(self._visible.array)
         if len(index) == known:
             return
@@ -97,14 +97,14 @@ class View:
             if first < self._first_steps.get(attempt, _NO_LIMIT):
                 changed = changed or any(other < attempt for other in self._first_steps)
                 self._first_steps[attempt] = first
-        if changed:  # rows that were shown are now replaced
+        if changed:  # shown rows were replaced
             known = 0
             self._forget()
         self._visible.extend(self.shown(np.arange(known, len(index), dtype=np.int64), self._attempt))
         self._add_steps(known + np.flatnonzero(self._visible.array[known:]))
 
     def shown(self, rows: Rows, attempt: int | None) -> Mask:
-        """Which of these rows belong to the attempt, or to the latest history, and to the range of steps."""
+        """Mask of the rows that belong to the attempt, or to the latest history, and to the step range."""
         attempts, steps = self._index.column("attempt")[rows], self._index.column("step")[rows]
         mask: Mask = (steps >= self._low) & (steps < self._high)
         if attempt is not None:
@@ -135,14 +135,14 @@ class View:
         return shown
 
     def names(self, rows: Rows) -> list[int]:
-        """Codes of the tensors that these rows are of, sorted by text."""
+        """Codes of the tensors of these rows, sorted by text."""
         texts = self._index.texts("name")
         seen = np.zeros(len(texts), dtype=np.bool_)
         seen[self._index.column("name")[rows]] = True
         return sorted(np.flatnonzero(seen).tolist(), key=texts.__getitem__)
 
     def at_step(self, rows: Rows, step: int, mode: str) -> Rows:
-        """Those of `rows` at a step: of the mode, or global when the mode is GLOBAL."""
+        """The rows at a step: of the mode, or at a global step if the mode is GLOBAL."""
         if mode == "GLOBAL":
             return self.meant(rows[self._index.column("step")[rows] == step])
         code = self._index.dictionaries["mode"].code(mode)
@@ -151,12 +151,12 @@ class View:
         return of_mode
 
     def position(self, step: int) -> int:
-        """Place of a global step in `steps`; -1 when nothing of it is shown."""
+        """Position of a global step in `steps`; -1 if it has no shown row."""
         at = int(np.searchsorted(self._steps, step))
         return at if at < len(self._steps) and int(self._steps[at]) == step else -1
 
     def meant(self, rows: Rows) -> Rows:
-        """Those of `rows` that their global step means: see the module's text."""
+        """The rows whose step is the one that their global step means: see the module's docstring."""
         index = self._index
         for mode, hidden in self._hidden.items():
             steps = index.column("step")[rows]
@@ -170,10 +170,10 @@ class View:
         self._hidden = {}
 
     def _add_steps(self, rows: Rows) -> None:
-        """Takes new shown rows into the steps.
+        """Add the steps of new shown rows.
 
-        A number that several steps have means the step of the first worker by rank. Of the rows of a step,
-        one of a proper mode stands for it before one of GLOBAL.
+        If several steps have the same number, it means the step of the first worker by rank. A row of TRAIN,
+        EVAL or PREDICT mode represents its step rather than a row of GLOBAL.
         """
         if len(rows) == 0:
             return
@@ -198,7 +198,7 @@ class View:
         self._hidden = {mode: steps[modes == mode] for mode in distinct(modes)}
 
     def _ranks(self, rows: Rows) -> npt.NDArray[np.int64]:
-        """The place of each row's worker among all workers."""
+        """Position of each row's worker among all workers."""
         index = self._index
         if not index.common.several:
             return np.zeros(len(rows), dtype=np.int64)
@@ -210,14 +210,14 @@ class View:
 
 
 def as_list(value: str | Iterable[str] | None) -> list[str] | None:
-    """A text as a list of one; None stays None."""
+    """A list of texts; a single text becomes a list, None stays None."""
     if value is None or isinstance(value, str):
         return None if value is None else [value]
     return list(value)
 
 
 def patterns(regex: str | Sequence[str]) -> list[re.Pattern[str]]:
-    """Texts as regular expressions. Raises ConfigError for one that is none."""
+    """Compile regular expressions. Raises ConfigError for an invalid one."""
     found: list[re.Pattern[str]] = []
     text = ""
     try:

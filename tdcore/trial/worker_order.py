@@ -1,4 +1,4 @@
-"""The order of workers: by rank, where their names end in one. Pure functions, any thread."""
+"""The order of workers: by rank, if their names end with one. Pure functions, any thread."""
 
 from __future__ import annotations
 

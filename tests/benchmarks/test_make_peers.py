@@ -1,4 +1,4 @@
-"""The environments of the benchmarks' peers: exact, made once, and never missing in silence."""
+"""The environments of the benchmarks' peers: exact, made once, and never missing silently."""
 
 from __future__ import annotations
 

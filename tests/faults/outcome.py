@@ -13,8 +13,8 @@ class Outcome:
     """captured: step -> tensors that the capture left out.
 
     unsure: steps that may be there, whole or in part: their capture was interrupted. clean: the trainer
-    closed the ring. drops: tensors by reason; None where nobody lives who can tell. lossy: the last flusher
-    was killed with the trainer, or found no place for the rest, so what was only in the ring is gone.
+    closed the ring. drops: tensors by reason; None if no process is left to report them. lossy: the last
+    flusher was killed with the trainer, or found no place for the rest, so what was only in the ring is gone.
     storage: retries, spooled_objects and spooled_bytes of all flushers, where they can be asked.
     """
 

@@ -100,7 +100,7 @@ def _played(seed: int, numbers: Sequence[int], jobs: int) -> Iterator[Result]:
 
 
 def _die_with_parent() -> None:
-    """A campaign that is killed leaves nobody playing on."""
+    """A killed campaign leaves no process running."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

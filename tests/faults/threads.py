@@ -215,10 +215,10 @@ class ThreadJob:
             self.ring.set_closing()
         done = flushers[0].join()
         weather.clear()
-        if not done:  # it gave up, and the ring is still there
+        if not done:  # it timed out, and the ring still exists
             self.options = replace(self.options, end_deadline=timedelta(seconds=15))
             flushers.append(_FlusherThread(self))
-            assert flushers[-1].join(), "a flusher gives up although nothing is in its way"
+            assert flushers[-1].join(), "a flusher stops although nothing blocks it"
         self._restarts = len(flushers) - 1 + sum(flusher.killed for flusher in flushers)
         left = int(self.ring.progress()["pending_records"])
         assert left == 0, f"{left} records are left in the ring"

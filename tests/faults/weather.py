@@ -1,4 +1,4 @@
-"""Weather: the faults of one scenario, each of which lasts until it has really struck.
+"""Weather: the faults of one scenario. Each fault lasts until it has had an effect.
 
 Threads: one, that of the scenario.
 """
@@ -55,7 +55,7 @@ class Episode:
 
 
 class _Active:
-    """An episode under way."""
+    """An episode in progress."""
 
     def __init__(self, episode: Episode, before: int) -> None:
         self.episode = episode
@@ -90,7 +90,7 @@ class Weather:
             if self._coming[0].outlives and self._active:
                 break  # it would leave the others nothing to strike
             if self._coming[0].kind == "rotated" and not self._uploading():
-                break  # the client has not asked for its credentials yet
+                break  # the client has not requested its credentials yet
             self._begin(self._coming.pop(0))
         now = time.monotonic()
         if not self._active or now - self._looked < _LOOK_SECONDS:

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 
 
 class Far(MemorySink):
-    """A sink that counts what it is asked for, and refuses when told to."""
+    """A sink that counts its requests, and refuses them on demand."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -137,7 +137,7 @@ def test_a_killed_flusher_process_loses_and_doubles_nothing_of_any_lane(tmp_path
         assert trainer.capture(step, weights(step, count=2, elements=200)) == 0
         captured.update((f"fc{at}.weight", step) for at in range(2))
         for lane, device in enumerate(trainer.devices):
-            elements = 80_000 if random.random() < 0.1 else 300  # the larger ones go to the disk as they lie
+            elements = 80_000 if random.random() < 0.1 else 300  # large ones are written from the ring
             record = device.reserve(step, {f"gpu{lane}": np.full(elements, step, np.float32)})
             if record is not None:
                 captured.add((f"gpu{lane}", step))

@@ -1,4 +1,4 @@
-"""How often the flusher looks at its ring: seldom while nothing happens, often while much comes."""
+"""How often the flusher polls its ring: rarely while it is idle, often while many records arrive."""
 
 from __future__ import annotations
 

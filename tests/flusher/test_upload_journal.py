@@ -1,4 +1,4 @@
-"""The journal: a restarted flusher knows what was written and what was begun, or that it does not know."""
+"""The journal: a restarted flusher has the written and the begun files, or detects that they are unknown."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_journal_that_cannot_be_written_is_given_up_and_removed(
 def test_a_journal_that_was_lost_comes_back_complete(
     trainer: Trainer, sink: MemorySink, open_journal: Callable[[], UploadJournal]
 ) -> None:
-    """Else the next sweep would delete what it does not name."""
+    """Otherwise the next sweep would delete files that it does not name."""
     for step in range(3):
         trainer.capture(step, weights(step))
     flush_all(trainer, sink)

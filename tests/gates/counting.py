@@ -1,6 +1,6 @@
 """Counts what the hooks' Python does: instructions and calls, the same numbers on every machine.
 
-Only code that stands in hooks/ counts. Native code (the capture itself, loops of itertools) does not: its
+Only code in hooks/ counts. Native code (the capture itself, loops of itertools) does not: its
 cost is measured by the benchmarks. Threads: before Python 3.12 only the thread that counts is seen.
 """
 
@@ -20,7 +20,7 @@ import tdcore.hooks.base
 __all__ = ["HOOKS", "Counting"]
 
 HOOKS = Path(tdcore.hooks.base.__file__).resolve().parent
-_TOOL = 4  # an id that sys.monitoring reserves for nobody
+_TOOL = 4  # an id that sys.monitoring does not reserve
 
 
 class Counting:

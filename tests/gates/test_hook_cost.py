@@ -245,7 +245,7 @@ def begin(clock, mode):
 
 @pytest.fixture
 def extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work and a leak at every step, in a function that seems to stand in hooks/."""
+    """Work and a leak at every step, in a function that seems to be in hooks/."""
     planted: dict[str, Any] = {}
     exec(compile(EXTRA, str(HOOKS / "planted.py"), "exec"), planted)
     planted["begin"].__wrapped__ = Clock.begin

@@ -13,7 +13,7 @@ from tests.healthy.job import Data, Job
 
 __all__ = ["TRANSFER"]
 
-_KNOWN = 6  # digits below are what the net learned first
+_KNOWN = 6  # the net learned smaller digits first
 
 
 @cache

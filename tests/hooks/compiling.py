@@ -56,7 +56,7 @@ def net() -> Net:
 
 
 def captured(make_hook: MakeHook, read_run: ReadRun, build: Build, folder: Any, when: str) -> tuple[Any, Any]:
-    """The run and the losses of a training of five steps, of which 0, 2 and 4 are saved."""
+    """The run and the losses of a training of five steps; steps 0, 2 and 4 are saved."""
     model, criterion = net(), nn.MSELoss()
     hook = make_hook(
         out_dir=folder, include_collections=EVERYTHING, save_config=td.SaveConfig(save_interval=2)

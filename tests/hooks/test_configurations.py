@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning"),
 ]
 
-Steps = Generator[torch.Tensor, None, None]  # trains one step for each loss that is asked for
+Steps = Generator[torch.Tensor, None, None]  # trains one step for each requested loss
 Train = Callable[[nn.Module], Steps]
 
 

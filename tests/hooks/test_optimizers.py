@@ -1,4 +1,4 @@
-"""Optimizers of every kind: their state, what they own, when they step, and what stands beside them."""
+"""Optimizers of every kind: their state, their parameters, their steps, and other optimizers."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ ALL_THREE = ["gradients", "backward_gradients", "microbatch_gradients"]
 
 
 def not_captured(hook: Hook) -> str:
-    """What the run says of series that were asked for and are missing."""
+    """The notes of the run about requested series that are missing."""
     document = json.loads((Path(hook.out_dir) / "collections.json").read_text())
     return "; ".join(document["attempts"]["0"]["not_captured"])
 

@@ -1,4 +1,4 @@
-"""What a step of an optimizer changes, and how much that is beside the weight."""
+"""Changes of weights in a step of an optimizer, and their ratio to the weight."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_ratio_is_that_of_numpy_in_float64(make_hook: MakeHook, read_run: Re
     run = read_run(hook)
     assert run.steps(RATIO) == run.steps(UPDATE) == [0, 1, 3]
     for step in (0, 1, 3):
-        # The difference is rounded to float32, of which the ratio takes an average over the elements.
+        # The difference is rounded to float32; the ratio averages this error over the elements.
         np.testing.assert_allclose(run.value(RATIO, step), reference.of(RATIO)[step], rtol=1e-7)
         np.testing.assert_allclose(run.value(UPDATE, step), reference.of(UPDATE)[step], rtol=6e-8)
 

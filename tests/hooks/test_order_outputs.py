@@ -1,4 +1,4 @@
-"""Gradients of outputs, when they are asked for: captured in backward, in its order."""
+"""Gradients of outputs, if they are requested: captured in backward, in its order."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ WAYS: dict[str, Callable[[nn.Module], object]] = {
 
 
 def trained(model: nn.Module, hook: Any, steps: int, *, compiles: bool) -> nn.Module:
-    """The model after some steps, of which every second one is saved, within one more."""
+    """The model within a further step, after some steps; every second step is saved."""
     if hook is not None:
         hook.register_module(model)
     forward: Any = torch.compile(model, backend="eager") if compiles else model

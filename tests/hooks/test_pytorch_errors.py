@@ -43,7 +43,7 @@ def test_a_stop_request_ends_the_training_at_the_start_of_the_next_step(make_hoo
         1,
         "exploding_tensor",
     )
-    model(torch.randn(2, 4))  # whoever caught it may go on: a last evaluation, a checkpoint
+    model(torch.randn(2, 4))  # a script that caught it may continue: a last evaluation, a checkpoint
 
 
 def test_a_stop_request_is_seen_after_the_optimizers_step(make_hook: MakeHook) -> None:

@@ -410,7 +410,7 @@ def test_frozen_parameters_that_no_optimizer_owns_go_with_the_first_that_steps(
     hook.register_module(model)
     optimizer = torch.optim.SGD(model.fc2.parameters(), lr=0.1)
     train(model, optimizer, steps=3)
-    model.fc1.weight.requires_grad_(True)  # has a gradient from now on, though nobody steps with it
+    model.fc1.weight.requires_grad_(True)  # has a gradient from now on, but no optimizer uses it
     train(model, optimizer, steps=2)
     run = read_run(hook)
     assert run.steps(WEIGHT) == run.steps("gradient/Net_fc2.weight") == [0, 1, 2, 3, 4]

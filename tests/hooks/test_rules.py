@@ -1,4 +1,4 @@
-"""Hook(rules=[...]): what the rules need is captured, beside what the script asks for."""
+"""Hook(rules=[...]): captures the needs of the rules in addition to those of the script."""
 
 from __future__ import annotations
 

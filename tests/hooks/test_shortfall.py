@@ -1,4 +1,4 @@
-"""What was asked for and not recorded is in the log, the run, `tdcore ls` and the report of rules."""
+"""Requested tensors that were not recorded are in the log, the run, `tdcore ls` and the report of rules."""
 
 from __future__ import annotations
 

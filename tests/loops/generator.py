@@ -1,6 +1,6 @@
 """Training loops as data: the dataclass `Loop`, a seeded generator and a hypothesis strategy.
 
-A loop consists of *windows*. A window consists of one or more *turns*, each of which ends with an update:
+A loop consists of *windows*. A window consists of one or more *turns*. Each turn ends with an update:
 
     chain, parallel   one turn per window: all roots, one after the other or side by side
     turns             one turn per root

@@ -122,7 +122,7 @@ class _Run:
                 few = loop.warmup and window == 0
                 self._turn(updaters, bodies[:1] if few else bodies)
 
-    # What a window does -----------------------------------------------------------------------------------
+    # Windows ----------------------------------------------------------------------------------------------
 
     def _turns(self) -> Iterator[tuple[list[Updater], list[Body]]]:
         loop = self.loop

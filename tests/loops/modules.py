@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 __all__ = ["FEATURES", "FROZEN", "KINDS", "Listener", "MSELoss", "Root", "listening", "make_root"]
 
 FEATURES = 4
-FROZEN = "teacher"  # the kind of which no parameter requires a gradient
+FROZEN = "teacher"  # the kind without a parameter that requires a gradient
 
 
 class Listener(Protocol):

@@ -1,4 +1,4 @@
-"""Generated loops under DistributedDataParallel: several CPU processes, of which rank 0 alone evaluates.
+"""Generated loops under DistributedDataParallel: several CPU processes; only rank 0 evaluates.
 
 The processes are started once and run all loops. Every rank has a reference recorder of its own and compares
 its own rows. What DistributedDataParallel refuses is not generated: roots without trained or with unused

@@ -56,7 +56,7 @@ def fit(
     """Trains for some epochs, each followed by a validation, with a hook; returns the place of the run.
 
     labels: "labels" and "predictions" (scores) are saved, too. before_step: called before each step of the
-    optimizer; what it does is the fault.
+    optimizer; it makes the fault.
     """
     criterion, stepper = nn.CrossEntropyLoss(), optimizer(model.parameters())
     hook = Hook(

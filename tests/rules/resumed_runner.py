@@ -2,7 +2,7 @@
 
 python -m tests.rules.resumed_runner RUN STATE LOG: follows the run to its end. At each moment of STOPS it
 prints the moment's name and goes on when a line comes; at last it prints what it says, as JSON. Time passes
-with the looks, 0.3 seconds each, so that what it does depends on nothing but the run and these lines.
+with the polls, 0.3 seconds each, so that the result depends only on the run and these lines.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tdcore.rules import ExplodingTensor, Finding, LossNotDecreasing, RuleProtoc
 from tdcore.rules.legacy import LegacyRule
 from tdcore.rules.legacy import Rule as OlderRule
 from tdcore.rules.run_source import RunSource
+from tdcore.rules.step_range import with_step_range
 from tests.rules.a_rule_of_mine import EveryNth
 
 # A look is over; the state is about to be written; its new file is there under another name; it is saved;
@@ -53,9 +54,11 @@ class LogKeys:
 
 
 def rules() -> list[RuleProtocol]:
-    return [
+    """Rules that report each step, so that the log of the actions names every one."""
+    every = (
         EveryNth(nth=3), ExplodingTensor(), LossNotDecreasing(num_steps=5, patience=1), LegacyRule(StepAbove)
-    ]  # fmt: skip
+    )  # fmt: skip
+    return [with_step_range(rule, each=True) for rule in every]
 
 
 def main(
@@ -70,7 +73,7 @@ def main(
 
 @contextmanager
 def stopping(stop: Callable[[str], object]) -> Iterator[None]:
-    """Calls `stop` at the moments; looks are what makes time pass."""
+    """Calls `stop` at the moments; each poll makes time pass."""
     looks = 0
     write, replace = state._write, Path.replace
 

@@ -73,7 +73,7 @@ def test_rows_of_a_later_step_may_overtake_those_of_a_device(run: Followed) -> N
 
 def test_tickets_without_rows_that_are_no_mark_say_nothing(run: Followed) -> None:
     run.save(0, "host", whole=-1)
-    run.writer.skip_tickets(3)  # documents, and records that were given up
+    run.writer.skip_tickets(3)  # documents, and dropped records
     run.save(1, "host")
     assert run.look() == []
     run.save(0, "device", whole=0)

@@ -136,7 +136,7 @@ def test_fewer_pairs_than_samples_are_judged_when_the_run_has_ended() -> None:
 def test_at_the_end_of_a_run_the_newest_pairs_count_and_not_those_of_a_model_that_knew_nothing() -> None:
     trace = Trace()
     labels = np.repeat([0, 1], 15)
-    for step in range(12):  # 360 pairs, of which the first 90 are wrong; 500 are a block
+    for step in range(12):  # 360 pairs; the first 90 are wrong; 500 are a block
         for name, values in (("labels", labels), ("predictions", labels if step > 2 else 1 - labels)):
             trace.add(step, name, "custom", values, payload=True)
     assert not judge(Confusion(), trace)[0]

@@ -1,4 +1,4 @@
-"""A state file that somebody else made: a short message, at once."""
+"""A state file of another user: a short message, immediately."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorVariance: the variance of which tensors, against which limits."""
+"""TensorVariance: the selected tensors, and the limits of their variance."""
 
 from __future__ import annotations
 

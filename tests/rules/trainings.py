@@ -56,7 +56,7 @@ def train(
     """Trains on the batches with a hook; returns the place of the run.
 
     collections, regex: what is captured besides losses. values: with values, not only statistics.
-    after_step: called after each step of the optimizer; what it does to the model is the fault.
+    after_step: called after each step of the optimizer; its change of the model is the fault.
     """
     loss = criterion or nn.CrossEntropyLoss()
     stepper = optimizer(model.parameters())

@@ -46,7 +46,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 async def _ended(writer: asyncio.StreamWriter, how: str) -> None:
-    """Ends a connection, "reset" or "close"; a close whose last bytes nobody takes becomes a reset."""
+    """Ends a connection, "reset" or "close"; a close whose last bytes are not read becomes a reset."""
     if how == "reset":
         _reset(writer)
         return
@@ -97,7 +97,7 @@ def _content_length(head: bytes) -> int:
 
 
 class _Connection:
-    """One client's connection, its connection to the server, and the fault of the request under way."""
+    """One client's connection, its connection to the server, and the fault of the current request."""
 
     def __init__(self, proxy: FaultProxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._proxy = proxy

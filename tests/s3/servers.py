@@ -56,7 +56,7 @@ class Server:
     ca_bundle: str | None = None
 
     def url(self, prefix: str = "", **options: str | None) -> str:
-        """The place `prefix` in the bucket; further options, or None to leave one of ours out."""
+        """The place `prefix` in the bucket; further options, or None to leave a default option out."""
         query: dict[str, str | None] = {
             "endpoint_url": self.endpoint,
             "addressing": "path",

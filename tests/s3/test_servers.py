@@ -1,4 +1,4 @@
-"""The servers are what they say: they start, keep objects, and are gone afterwards."""
+"""The servers start, keep objects, and are gone afterwards."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_server_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},  # nobody is left to remove its folder
+        env={**os.environ, "TMPDIR": str(tmp_path)},  # no process is left to remove its folder
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -117,7 +117,7 @@ def main():
     torch.manual_seed(42)
     torch.set_num_threads(1)
     model = TinyResNet()
-    with torch.no_grad():  # shapes are looked at before anything trains
+    with torch.no_grad():  # shapes are inspected before the training
         model(torch.zeros(1, 1, 6, 6))
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs)

@@ -223,7 +223,7 @@ def test_after_one_refusal_nothing_that_was_started_later_is_seen(
     stub.set(refuse=False)
     wait_until(lambda: settled(sink))
     with pytest.raises(SinkError):
-        sink.start(batch(3)).result(20)  # nobody has said that the failure is known
+        sink.start(batch(3)).result(20)  # start_over() was not called
     assert [key for key in place.objects() if key.startswith("index")] == [INDEX.format(0)]
 
 

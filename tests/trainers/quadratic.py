@@ -1,7 +1,7 @@
 """A small trainer that captures everything, at every step, and keeps a ledger of what it captured.
 
-Gradient descent on a separable quadratic in float32, element by element, so that whoever checks the run can
-train again and compare every bit. The ledger gets one line per capture, written before the next step begins:
+Gradient descent on a separable quadratic in float32, element by element, so that a check of the run can train
+again and compare every bit. The ledger gets one line per capture, written before the next step begins:
 it holds exactly what had been committed when the process was killed.
 
     python quadratic.py '{"out": "runs/x", "ledger": "ledger.txt", "steps": 100, "end": "return"}'

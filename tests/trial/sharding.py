@@ -1,4 +1,4 @@
-"""Sharded tensors for tests: partitions of an array into boxes, and runs of which each worker has one."""
+"""Sharded tensors for tests: partitions of an array into boxes, and runs whose workers have one box each."""
 
 from __future__ import annotations
 

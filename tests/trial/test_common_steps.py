@@ -1,4 +1,4 @@
-"""Workers whose global steps differ: a step is what has one attempt, mode and mode step."""
+"""Workers whose global steps differ: a step is identified by attempt, mode and mode step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trial.compare_workers: each worker beside the others, and how far it is from them."""
+"""Trial.compare_workers: comparison of each worker with the others, and its deviation from them."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_a_merged_file_that_holds_unread_rows_is_found_through_the_hole_before_t
         save(run, step)
     run.merge()
     sink.follow(run.root)
-    trial.refresh()  # the merged file stands before the last key that was read: not seen yet
+    trial.refresh()  # the merged file sorts before the last key that was read: not read yet
     save(run, 6)
     sink.follow(run.root)
     trial.refresh()

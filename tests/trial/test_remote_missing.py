@@ -41,7 +41,7 @@ def saved(root: Path, **options: Any) -> RunWriter:
 
 
 def ended_process() -> int:
-    """A process number that nobody has any more."""
+    """The number of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid

@@ -170,7 +170,7 @@ def test_values_that_are_no_parts_of_one_tensor_stay_apart(tmp_path: Path) -> No
         run.flush()
         run.end()
     trial = create_trial(tmp_path)
-    assert trial.tensor("own").value(0).tolist() == W.tolist()  # the first worker's, as ever
+    assert trial.tensor("own").value(0).tolist() == W.tolist()  # the first worker's, as before
     assert trial.tensor("own").shards(0) == []
     for name in ("own", "shape", "mixed"):
         with pytest.raises(TensorUnavailableForStep) as caught:

@@ -1,8 +1,8 @@
-"""tdcore, with a bucket of an S3 server on this machine as the run's home.
+"""tdcore, with a run in a bucket of an S3 server on this machine.
 
-The server stands for another machine: it counts neither as the tool's nor as somebody else's, its objects
-lie in memory, and it runs on the last core while nobody else wants that. Large objects are removed between
-blocks, so that memory holds no more than a block of them.
+The server represents another machine: its CPU time is not counted, its objects are in memory, and it runs on
+the last core while that is idle. Large objects are removed between blocks, so that memory holds no more than
+a block of them.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ void Consumer::release(const Mark& first, const Mark& end, std::uint64_t torn) {
 bool Consumer::release_one(const Mark& end, std::uint64_t torn) noexcept {
   ControlPage& control = memory()->control();
   if (torn > 0) {
-    // Release: in this order for whoever attaches after we were killed, so that a note is whole or void.
+    // Release: in this order for a consumer that attaches after a kill, so that a note is whole or void.
     const std::uint64_t counted =
         control.drops[static_cast<std::size_t>(DropReason::kTorn)].tensors.load(std::memory_order_relaxed);
     control.note_ticket.store(~std::uint64_t{0}, std::memory_order_release);

@@ -9,10 +9,10 @@
 // Nothing here waits, and nothing read from the ring is followed before it was checked.
 //
 // Torn records. A slot whose commit word is not its ticket is *pending* while the producers' process lives:
-// the consumer stops there. Once the caller knows that it is gone (producer_dead), every such slot below the
-// reservation word is torn: counted, skipped, and nothing but its commit word is looked at. The first one
-// skipped also sets control.marked_dead, in all lanes: should a producer be alive after all, it takes no more
-// room. A committed slot whose place or size cannot be true is corrupt and treated as torn, alive or not.
+// the consumer stops there. When the caller has detected its end (producer_dead), every such slot below the
+// reservation word is torn: it is counted and skipped, and only its commit word is read. The first skipped
+// slot also sets control.marked_dead, in all lanes: if a producer is alive after all, it gets no more room. A
+// committed slot with an impossible place or size is corrupt and treated as torn, alive or not.
 // A committed batch whose values are not there yet (lane_reader.hpp) is pending too, and is counted in
 // control.early_commits, once per consumer.
 // The caller's verdict comes after the trainer's files are closed (a pidfd is ready only then), so the driver

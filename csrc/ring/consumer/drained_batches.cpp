@@ -30,7 +30,7 @@ bool sizes_agree(const Entry& entry) noexcept {
   return elements == entry.elements;
 }
 
-/// `payload_end` is the end of the payload before it: payloads of a batch lie in the order of its entries.
+/// `payload_end` is the end of the previous payload: payloads of a batch are in the order of its entries.
 bool entry_is_sound(const Entry& entry, const BatchHeader& header, std::uint64_t& payload_end) noexcept {
   if (entry.ndim > kMaxDims || entry.dtype >= Dtype::kCount || entry.status > EntryStatus::kSkipped ||
       !reason_is_known(entry) || entry.parts == 0) {

@@ -18,7 +18,7 @@
 
 namespace tdcore {
 
-/// One entry with what its batch says, as Python sees it (ROW_DTYPE).
+/// One entry with the fields of its batch, in the form for Python (ROW_DTYPE).
 struct IndexRow {
   Entry entry;
   std::int64_t step;
@@ -40,7 +40,7 @@ struct Batch {
   std::uint64_t location = 0;  // byte in its data
   std::uint64_t payload_bytes = 0;
 
-  /// Long enough and on a page, so that the file can take it from the ring as it lies.
+  /// Whether it is long enough and page-aligned, so that the file can be written directly from the ring.
   bool direct() const noexcept {
     return payload_bytes >= kDirectPayloadBytes && location % kPageBytes == 0 &&
            payload_bytes % kPageBytes == 0;
@@ -53,7 +53,7 @@ struct DrainedBatches {
   std::uint64_t records = 0;               // batches and documents
   std::uint64_t torn = 0;                  // uncommitted at the producer's death, or corrupt
   std::uint64_t payload_bytes = 0;         // sum over rows
-  std::optional<std::int64_t> whole_step;  // the highest that a marker says is over
+  std::optional<std::int64_t> whole_step;  // the highest step that a marker marks as complete
   std::vector<IndexRow> rows;
   std::vector<Batch> batches;
   std::vector<std::pair<std::string, std::string>> documents;  // key, bytes

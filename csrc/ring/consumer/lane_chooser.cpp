@@ -13,7 +13,7 @@ std::optional<std::uint32_t> LaneChooser::oldest_marker(const Mark& at) noexcept
   return oldest;
 }
 
-/// Whether what lies in `lane` was reserved when the marker was seen.
+/// Whether the next record in `lane` was reserved before the marker was seen.
 bool LaneChooser::comes_before(std::uint32_t lane, const Mark& at,
                                std::optional<std::uint32_t> marker) const noexcept {
   if (!marker) return true;

@@ -3,13 +3,13 @@
 // In turn, so that none waits for the others; a lane whose oldest record is not committed, or early, is
 // passed over. Threads: the consumer's.
 //
-// Markers. A record without rows says that a step is over (rules/completeness.py): whoever reads its ticket
-// must have the step's rows before it. So a marker waits for all that can be taken in the other lanes when it
-// is seen: records that were committed before it, all those before them in their lane too. They are looked
-// for again after its commit was seen (acquire), so they are seen; and only up to what was reserved then, so
-// that it does not wait for ever. Of several markers the oldest by its time goes first. Records behind one
-// that the device has not finished cannot be taken: whoever wants them before a marker lets the device write
-// the marker behind them.
+// Markers. A record without rows marks a step as complete (rules/completeness.py). Its ticket must be after
+// the tickets of the step's rows. So when a marker is seen, it waits for all records that can be taken in the
+// other lanes: records that were committed before it, with all records before them in their lanes. These are
+// searched again after the marker's commit was seen (acquire), so they are found; and only records that were
+// reserved by then count, so that the wait ends. Of several markers the oldest by its time is first. Records
+// after a record that the device has not finished cannot be taken: for these, the device writes the marker
+// after them.
 #pragma once
 
 #include <array>

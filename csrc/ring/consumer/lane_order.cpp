@@ -38,7 +38,7 @@ bool LaneOrder::append(std::uint64_t ticket, Word word) noexcept {
 void LaneOrder::finish() noexcept {
   ControlPage& control = lanes_[0]->control();
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
-    // Release: pairs with the acquire in Ring::reserve(). Relaxed loads: whoever calls has read the note's
+    // Release: pairs with the acquire in Ring::reserve(). Relaxed loads: the caller has read the note's
     // ticket with acquire, or has written the note.
     lanes_[lane]->control().head.store(control.note_heads[lane].load(std::memory_order_relaxed),
                                        std::memory_order_release);
@@ -60,7 +60,7 @@ Mark LaneOrder::recover() noexcept {
 bool LaneOrder::release(const Mark& first, const Mark& end, std::uint64_t torn) noexcept {
   ControlPage& control = lanes_[0]->control();
   const std::uint64_t counted = torn_total(control).load(std::memory_order_relaxed);
-  // Release, each: in this order for whoever attaches after we were killed.
+  // Release, each: in this order for a consumer that attaches after a kill.
   control.note_ticket.store(~std::uint64_t{0}, std::memory_order_release);
   control.note_torn.store(counted + torn, std::memory_order_release);
   for (std::size_t lane = 0; lane < lanes_.size(); ++lane)

@@ -1,9 +1,9 @@
 // lane_order.hpp: one order of tickets over all lanes, kept in the main ring's memory.
 //
-// With lanes, a record's ticket is its place in the order in which the consumer takes records, whatever lane
-// they lie in: a *global* ticket. G = control.head_ticket of the main ring is the number of records given
-// back. For each ticket from G on the log says which lane it came from, and whether it was torn; records of
-// one lane keep their order, so that is enough to find it again. Threads: the consumer's.
+// With lanes, a record's ticket is its position in the order in which the consumer takes records of all
+// lanes: a *global* ticket. G = control.head_ticket of the main ring is the number of released records. For
+// each ticket from G on, the log contains its lane and whether it was torn. Records of one lane keep their
+// order, so this is enough to find the record again. Threads: the consumer's.
 //
 // ---------------------------------------------------------------------------------------------
 // Why it is correct, whatever moment a consumer is killed at (the next one attaches to the same memory)
@@ -13,10 +13,10 @@
 //
 // 1. Same record under the same ticket. A record is given to the caller under g only after L(g) holds g + 1.
 //    L(g) is written once, by one compare-and-swap from the word of an earlier lap: no word of an earlier lap
-//    has the tag g + 1. Whoever finds the tag takes what the word says and looks for nothing else. By 2 and 3
-//    the next consumer begins at G with every lane's head where the records before G end, and follows the
-//    same words, so it comes to the same places. A word says "torn" for good: a device that commits late, or
-//    a consumer that does not know yet that the producer is dead, changes nothing.
+//    has the tag g + 1. A consumer that finds the tag uses the word and searches nothing else. By 2 and 3 the
+//    next consumer begins at G with every lane's head where the records before G end, and follows the same
+//    words, so it reaches the same places. "Torn" in a word is permanent: a late commit of a device, or a
+//    consumer that has not detected the death of the producer yet, changes nothing.
 // 2. No word is lost. The place of L(g) is used again for g + entries. That one is taken while at most
 //    entries records are taken and not given back: entries is at least the sum of the lanes' slots, and a
 //    lane's records from its head on fit into its slots. So g < G by then.
@@ -31,7 +31,7 @@
 //    records, by 1.) G is written before any H, so a head never runs ahead of G; meanwhile H is too old,
 //    which is only stricter for producers (ring.hpp, 2).
 // 4. None lost, none twice. Between G and the lanes' tails each record has at most one word, since a lane's
-//    records are taken in their order; records without a word are taken behind the last word.
+//    records are taken in their order; records that have no word are taken after the last word.
 // 5. What a word says is there. The consumer that wrote L(g) had loaded the commit word (acquire) before its
 //    swap (release); the next one loads L(g) (acquire), so its own load of the commit word is not older.
 // 6. A consumer that was thought dead and wakes up: its swap of L(g) or of G fails, or finds what it would

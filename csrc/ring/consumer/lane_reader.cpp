@@ -29,7 +29,7 @@ bool statistics_are_there(const RecordView& record, const BatchHeader& header) n
   return true;
 }
 
-/// True also for what makes no sense: whoever reads it finds that, and waiting would not help.
+/// True also for an invalid record: its reader detects it, and to wait would not help.
 bool is_whole(const RecordView& record) noexcept {
   BatchHeader header{};
   if (!read_header(record, header) || header.guard == 0 || !header_is_sound(header, record.bytes))

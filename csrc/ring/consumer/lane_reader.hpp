@@ -1,18 +1,18 @@
-// lane_reader.hpp: what lies at a place in one lane, a ring of bytes and its slots.
+// lane_reader.hpp: reads the record at a place in one lane, a ring of bytes and its slots.
 //
-// look() only reads, and nothing that it reads is followed before it was checked. Threads: the consumer's.
+// look() only reads, and checks every value before it uses it. Threads: the consumer's.
 //
 // A batch whose values a device writes has BatchHeader::guard, and is *whole* when
 //   it has a payload: the words at the start of the kGuardBytes before it and of those behind it hold the
-//     guard, which went the way of the payload, around it, in the same copy;
+//     guard, which took the path of the payload, around it, in the same copy;
 //   it has none: each entry with statistics has counted all its elements.
-// A batch that is committed and not whole is *early*: looked at again later, and torn when its producer is
-// dead. What this rests on: the device makes its copy visible to the host before the word that it writes
-// behind the copy in one stream (or after a fence of system scope), and the host has written header and
-// entries before it asked for either. Given that, no record is ever early. The guards are the check of this
-// promise on the machine at hand: they find a copy that is late as a whole or at an end, not one that is late
-// in its middle only. The words are loaded with acquire, as the commit word is, so that no read of the
-// payload or of the entries is made before them.
+// A batch that is committed but not whole is *early*: it is checked again later, and is torn when its
+// producer is dead. This is based on two facts: the device makes its copy visible to the host before the word
+// that it writes after the copy in the same stream (or after a fence of system scope), and the host has
+// written header and entries before it enqueued either. Therefore no record should ever be early. The guards
+// check this on the current machine: they detect a copy that is late as a whole or at an end, but not one
+// that is late only in its middle. The words are loaded with acquire, like the commit word, so that no read
+// of the payload or of the entries is made before them.
 #pragma once
 
 #include <cstddef>
@@ -47,16 +47,17 @@ struct Found {
   bool left_behind = false;  // torn because its producer died, not because it cannot be true
 };
 
-/// What lies at `at`. Without `producer_dead`, what is not committed may still be.
+/// The record at `at`. Without `producer_dead`, an uncommitted record may still be committed.
 Found look(const RingMemory& lane, Cursor at, bool producer_dead) noexcept;
 
-/// As look() for a dead producer, for a record that was found torn before: so it stays, whatever came since.
+/// Like look() for a dead producer, for a record that was torn before: it stays torn, even if it was
+/// committed.
 Found look_at_torn(const RingMemory& lane, Cursor at) noexcept;
 
 /// Whether anything is reserved at `at`. Touches the control page only.
 bool any_reserved(const RingMemory& lane, Cursor at) noexcept;
 
-/// Whether header and entries lie in the record, and payload and guards behind them.
+/// Whether header and entries are inside the record, and payload and guards after them.
 bool header_is_sound(const BatchHeader& header, std::uint64_t record_bytes) noexcept;
 
 /// The time of a record that is a marker (a batch without entries), or nothing.

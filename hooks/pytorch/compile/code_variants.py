@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _ever = False
-_UNKNOWN = {0: True}  # where torch does not show it: yes
+_UNKNOWN = {0: True}  # True if torch does not provide the information
 
 
 def compile_in_use() -> bool:
@@ -45,7 +45,7 @@ def compile_in_use() -> bool:
     if not _ever:
         compiler = sys.modules.get("torch._dynamo.eval_frame")
         if compiler is not None:
-            # None or False: of code that is not to be compiled
+            # None or False: for code that must not be compiled
             _ever = any(list(getattr(compiler, "cached_backends", _UNKNOWN).values()))
     return _ever
 
@@ -60,7 +60,7 @@ def original(module: nn.Module) -> nn.Module:
 
 
 class CompiledRoot:
-    """Whether the call of the root is itself compiled, and with which variant the next call is to run.
+    """Whether the call of the root is itself compiled, and the variant of the next call.
 
     Attributes:
         root_is_compiled: Compiled code has reported a forward.
@@ -82,7 +82,8 @@ class CaptureVariant:
     """
 
     def __init__(self) -> None:
-        self._held: list[tuple[dict[str, Any], Callable[..., Any]]] = []  # of a module, and its mark
+        # Dictionary of a module, and its mark.
+        self._held: list[tuple[dict[str, Any], Callable[..., Any]]] = []
         self.sites: list[CallSite] = []
 
     def enter(self, hooks: Iterable[Receiver], root: nn.Module | None = None) -> None:
@@ -109,7 +110,7 @@ class CaptureVariant:
         """Give one module its own `forward` (forward_marks.py), until leave()."""
         attributes = module.__dict__
         if "forward" in attributes and any(attributes is held for held, _ in self._held):
-            return  # by another hook of this module
+            return  # another hook of this module did it
         mark = put_mark(module)
         if mark is not None:
             self._held.append((attributes, mark))
@@ -138,7 +139,7 @@ class CallSite:
         self._notes = notes
         self.observer_number = register_observer(self)
         self.label = str(int(self.observer_number))
-        # the module hook that is there now
+        # the current module hook
         self.receiver: weakref.ref[Receiver] | Callable[[], None] = _no_receiver
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
@@ -148,21 +149,21 @@ class CallSite:
             module_hook.record_from_compiled(values, what)
 
     def report_uncaptured(self, operator: str) -> None:
-        """Code is compiled that cannot come to this place."""
+        """Note that compiled code cannot reach this site."""
         module_hook = self.receiver()
         if module_hook is not None:
             self._notes.note(module_hook.name, operator)
 
 
 class CallSites:
-    """The sites of one hook, by the start of their tensors' names."""
+    """The sites of one hook, by the prefix of their tensors' names."""
 
     def __init__(self, notes: UncapturedModules) -> None:
         self._known: dict[str, CallSite] = {}
         self._notes = notes
 
     def at(self, prefix: str) -> CallSite:
-        """The site there, made at the first question."""
+        """The site for this prefix; created at the first call."""
         site = self._known.get(prefix)
         if site is None:
             site = self._known[prefix] = CallSite(self._notes)

@@ -2,9 +2,9 @@
 
 torch.compile gives the body of cond(), checkpoint(), while_loop() and similar operators a graph of its own,
 which must not change anything outside of it; vmap() and grad() have no rule for an unknown operator. A module
-that is called there runs as if it carried no hook. collections.json lists it under "not_in_compiled_code"
-with the operator. This is found while code is compiled, so the note is there from the first step on that
-would have captured the module.
+that is called there runs as if it had no hook. collections.json lists it under "not_in_compiled_code" with
+the operator. This is detected while code is compiled, so the note exists from the first step on that would
+have captured the module.
 
 Threads: those that compile, which run the model's forward.
 """
@@ -23,7 +23,7 @@ from tdcore.hooks.pytorch.compile.tracing import is_exporting
 
 __all__ = ["UncapturedModules", "can_insert_call", "report_uncaptured"]
 
-_RUNS_AGAIN = "tag_activation_checkpoint"  # its body may call us; it does so once more in backward
+_RUNS_AGAIN = "tag_activation_checkpoint"  # its body can have a call of tdcore; backward repeats it
 _NO_REASON = "an operator with a body"
 _transforms: Callable[[], Any] | None = getattr(
     getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None
@@ -31,7 +31,7 @@ _transforms: Callable[[], Any] | None = getattr(
 
 
 class UncapturedModules:
-    """Notes about such modules of one model. notes: of collections.json."""
+    """Notes about such modules of one model. notes: the notes for collections.json."""
 
     def __init__(self, notes: dict[str, Any]) -> None:
         self._notes = notes

@@ -1,9 +1,9 @@
 """A module's own `forward`: the attribute that selects between compiled code with and without module hooks.
 
 torch.compile guards compiled code against a `forward` in the dictionary of a module. A mark is such a
-`forward`, and computes the same. While it is there, pickles, copies and replicas (nn.DataParallel) of the
-module are made without it: the reduction of the module's class and one private function of nn.Module are
-extended. Threads: those of the training.
+`forward`; it computes the same values. Pickles, copies and replicas (nn.DataParallel) of the module do not
+contain the mark: the reduction of the module's class and one private function of nn.Module are extended.
+Threads: those of the training.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _marks: weakref.WeakValueDictionary[int, Callable[..., Any]] = weakref.WeakValue
 
 
 def put_mark(module: nn.Module) -> Callable[..., Any] | None:
-    """Give the module a mark. Returns it; None where the module's forward is not a plain method."""
+    """Give the module a mark and return it; None if the module's forward is not a plain method."""
     patched = module.__dict__.get(_KEY)
     forward = _method_of(module) if patched is None else _through(patched)
     if forward is not None:
@@ -37,16 +37,16 @@ def put_mark(module: nn.Module) -> Callable[..., Any] | None:
 
 
 def take_mark(attributes: dict[str, Any], mark: Callable[..., Any]) -> None:
-    """Take the mark off the dictionary of its module, where it still is there."""
+    """Remove the mark from the dictionary of its module, if it is still there."""
     if attributes.get(_KEY) is mark:
         _restore(attributes, mark)
 
 
 def wrap_forward(module: nn.Module) -> Callable[[], None]:
-    """Make code that was compiled for the module up to now match no more. Returns what ends that.
+    """Stop the use of code that was compiled for the module so far. Return a function that undoes this.
 
-    The function that is returned keeps neither the module nor its forward alive: a hook that is never closed
-    ends with the model.
+    The returned function keeps neither the module nor its forward alive, so a hook that is never closed ends
+    with the model.
     """
     mark = put_mark(module)
     return _nothing if mark is None else partial(_unwrap_forward, weakref.ref(module), weakref.ref(mark))
@@ -72,7 +72,7 @@ def _through(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _restore(attributes: dict[str, Any], mark: Callable[..., Any]) -> None:
-    """Put back what the mark took the place of."""
+    """Restore the attribute that the mark replaced."""
     if type(mark) is MethodType:
         del attributes[_KEY]
     else:
@@ -91,7 +91,7 @@ def _leave_out_of_pickles(kind: type[nn.Module]) -> None:
 
 
 class _Reduction:
-    """Reduces a module as its class does, without marks. known: a reduction that was registered before."""
+    """Reduces a module like its class, without marks. known: a reduction that was registered before."""
 
     __slots__ = ("_known",)
 
@@ -103,7 +103,7 @@ class _Reduction:
         if not isinstance(reduced, tuple) or len(reduced) < _STATE + 1:
             return reduced
         state = reduced[_STATE]
-        inner = state[0] if isinstance(state, tuple) and state else state  # of a class with __slots__
+        inner = state[0] if isinstance(state, tuple) and state else state  # state of a class with __slots__
         if type(inner) is not dict or not _is_mark(inner.get(_KEY)):
             return reduced
         left = dict(inner)
@@ -113,7 +113,7 @@ class _Reduction:
 
 
 def _leave_out_of_replicas() -> None:
-    """Extend what DataParallel makes replicas with, until the process ends. May be called again.
+    """Extend the function that makes DataParallel's replicas, until the process ends. May be called again.
 
     A replica gets a copy of the module's dictionary, so that a mark in it would call the module itself, whose
     parameters are on another device.
@@ -140,6 +140,6 @@ def _nothing() -> None:
     return None
 
 
-_PROTOCOL = 4  # that of copy.deepcopy(); those from 2 on reduce to the same
-_STATE = 2  # its place in a reduction
+_PROTOCOL = 4  # the protocol of copy.deepcopy(); all protocols from 2 on reduce equally
+_STATE = 2  # position of the state in a reduction
 _REPLICATE = "_replicate_for_data_parallel"

@@ -1,15 +1,15 @@
-"""The operator through which compiled code calls back: `tdcore::observe`, and who it calls.
+"""The operator `tdcore::observe`, with which compiled code calls tdcore, and its observers.
 
-A compiled graph keeps only operators. This one changes a state tensor (`order`), so it is neither removed nor
-moved past another one. It passes its tensors to the observer whose number `who` holds. A number in a tensor,
-and not in the code, lets twenty blocks of a model share one compiled variant.
+A compiled graph contains only operators. This operator changes a state tensor (`order`), so the compiler
+neither removes it nor reorders it. It passes its tensors to the observer whose number is in the tensor `who`.
+Because the number is in a tensor and not in the code, equal blocks of a model share one compiled variant.
 
-Registered with torch.library's `Library`: it is public since torch 2.0, needs no build against torch, and an
-empty call costs a tenth of one through `custom_op` (`python -m benchmarks operator-cost`). An empty kernel in
-C++, put in through libtorch's stable C functions without header or link, costs four fifths of it: most of the
-time is PyTorch's way from the Python of compiled code to any operator. Such a kernel has no way to hand
-tensors to Python, and its lists and texts need torch 2.10, so it was left.
-Threads: any. Keeps no observer and no tensor alive. An observer that is gone is not called.
+It is registered with torch.library's `Library`, which is public since torch 2.0 and needs no build against
+torch. An empty call costs a tenth of a call through `custom_op` (`python -m benchmarks operator-cost`). An
+empty C++ kernel, registered through libtorch's stable C functions without headers or linking, costs four
+fifths of this call: most of the time is PyTorch's dispatch from compiled Python to an operator. Such a kernel
+cannot pass tensors to Python, and its lists and texts need torch 2.10, so it is not used. Threads: any. Keeps
+no observer and no tensor alive. An observer that was deleted is not called.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ __all__ = [
     "skip_frames",
 ]
 
-# True only in code that is being compiled. Where torch has no such function (before 2.3), capture in
-# compiled code is not possible, and hooks behave as they always did there.
+# True only in code that is being compiled. If torch has no such function (before 2.3), capture in compiled
+# code is not possible, and the compiler handles the hooks like other Python code.
 is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", lambda: False)
 
 
 class Observer(Protocol):
-    """What compiled code may call."""
+    """Receives calls from compiled code."""
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
-        """Compiled code has come to this place. Never raises."""
+        """Called when compiled code reaches this site. Never raises."""
 
     def report_uncaptured(self, operator: str) -> None:
-        """Code is compiled that cannot hold the call, inside of an operator. Never raises."""
+        """Called while code is compiled in which the call cannot be inserted. Never raises."""
 
 
-OMITTED = "\t"  # before the end of a name whose tensor is not handed on
+OMITTED = "\t"  # precedes the suffix of a name whose tensor is not passed on
 
 _observers: weakref.WeakValueDictionary[int, Observer] = weakref.WeakValueDictionary()
 _numbering = itertools.count()
 
 
 def register_observer(observer: Observer) -> torch.Tensor:
-    """A new number for an observer, in the form that compiled code hands on."""
+    """Register an observer. Return its number in the form that compiled code passes on."""
     number = next(_numbering)
     _observers[number] = observer
     with torch.inference_mode(False):
@@ -63,7 +63,7 @@ def register_observer(observer: Observer) -> torch.Tensor:
 
 
 def observer_of(number: int) -> Observer | None:
-    """The observer that has this number, while it is there."""
+    """The observer with this number, while it exists."""
     return _observers.get(number)
 
 
@@ -74,7 +74,7 @@ def _call(order: torch.Tensor, who: torch.Tensor, values: list[torch.Tensor], wh
 
 
 def _trace(order: torch.Tensor, who: torch.Tensor, values: list[torch.Tensor], what: str) -> None:
-    """What the operator does to tensors that have shapes and no values."""
+    """The operator for tensors that have shapes but no values."""
 
 
 _library = torch.library.Library("tdcore", "DEF")
@@ -86,15 +86,15 @@ _operator: Any = torch.ops.tdcore.observe.default
 
 
 def observe(who: torch.Tensor, values: list[torch.Tensor], what: str = "") -> None:
-    """Puts a call of the observer into the code that is being compiled, behind all earlier ones."""
+    """Insert a call of the observer into the code that is being compiled, after all earlier calls."""
     _operator(_order, who, [value.detach() for value in values], what)
 
 
 def plain_tensors(found: list[tuple[str, torch.Tensor]]) -> tuple[list[torch.Tensor], list[str]]:
     """Return tensors for observe(), and the suffixes of their names. Called while code is compiled.
 
-    Of a tensor of another class (a DTensor) only the end of the name is handed on, marked: an operator that
-    it does not know would end the training.
+    For a tensor of another class (a DTensor) only the suffix of the name is passed on, with a mark, because
+    an operator that is unknown to the class would end the training.
     """
     values: list[torch.Tensor] = []
     suffixes: list[str] = []
@@ -108,18 +108,18 @@ def plain_tensors(found: list[tuple[str, torch.Tensor]]) -> tuple[list[torch.Ten
 
 
 def never_trace(*functions: Any) -> None:
-    """The compiler calls these from between two graphs, where it meets them in a backward or an optimizer.
+    """Make the compiler call these functions between two graphs, in a backward or an optimizer.
 
-    What it would do otherwise is the same, after a warning that it cannot trace what they call.
+    Otherwise it would do the same after a warning that it cannot trace the functions that they call.
     """
     for function in functions:
         function._torchdynamo_disable = True  # as torch.compiler.disable() does, without its wrapper
 
 
 def skip_frames(*functions: Any) -> None:
-    """These run as they are when compiled code calls them from outside a graph, and so does what they call.
+    """Run these functions, and all functions that they call, uncompiled if they are called outside a graph.
 
-    Hooks of a root module run so: the compiler would otherwise try to compile each for itself.
+    Without this, the compiler tries to compile each hook of a root module separately.
     """
     compiler = getattr(torch._C, "_dynamo", None)
     frames = getattr(compiler, "eval_frame", None)

@@ -1,8 +1,9 @@
-"""Hides hooks of tdcore from torch.jit.script(), which compiles the hooks of a module and refuses ours.
+"""Hides hooks of tdcore from torch.jit.script(), which compiles hooks of a module and refuses these.
 
-A script that trains and then exports its model must not fail because it is recorded. So our hooks, and the
-functions that copies of a model hold in their place, are removed while the list of hooks is read. That list
-comes from one private function of torch; without that function torch.jit.script() may fail. Threads: any.
+A script that trains and then exports its model must not fail because it is recorded. So the hooks of tdcore,
+and the functions that replace them in copies of a model, are removed while torch reads the list of hooks. The
+list comes from one private function of torch; without that function torch.jit.script() may fail. Threads:
+any.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _NOTHING = contextlib.nullcontext.__exit__
 
 
 def hide_hooks_from_torchscript() -> None:
-    """From now on, until the process ends. May be called again."""
+    """Hide the hooks from now on, until the process ends. May be called again."""
     recursive = getattr(torch.jit, "_recursive", None)
     stubs = getattr(recursive, "get_hook_stubs", None)
     if callable(stubs) and not hasattr(stubs, "__wrapped__"):
@@ -51,5 +52,5 @@ def _is_ours(hook: object) -> bool:
 
 
 def _put_back(hooks: dict[int, Any], there: dict[int, Any]) -> None:
-    hooks.clear()  # so that their order is as it was
+    hooks.clear()  # so that their order is unchanged
     hooks.update(there)

@@ -24,9 +24,9 @@ __all__ = ["dispatch_modes", "graph_task", "is_exporting", "is_traced", "symboli
 
 # Number of dispatch modes of this thread.
 dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
-# That of torch.jit.trace; None where nothing is traced by it.
+# Tracing state of torch.jit.trace; None if it traces nothing.
 tracing_state: Callable[[], object] = getattr(torch._C, "_get_tracing_state", lambda: None)
-# symbolic._is_fx_tracing_flag: whether torch.fx traces something, in any thread.
+# symbolic._is_fx_tracing_flag: whether torch.fx traces in any thread.
 symbolic: Any = getattr(torch.fx, "_symbolic_trace", None)
 if not hasattr(symbolic, "_is_fx_tracing_flag"):
     symbolic = SimpleNamespace(_is_fx_tracing_flag=False)
@@ -34,7 +34,7 @@ if not hasattr(symbolic, "_is_fx_tracing_flag"):
 # Whether torch.export traces, strictly or not.
 is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 
-# Id of the running backward of this thread, -1 when there is none. None where torch has no such function.
+# Id of the running backward of this thread, -1 if there is none. None if torch has no such function.
 graph_task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
 
 _modes: Callable[[], Iterable[object]] = getattr(
@@ -47,7 +47,7 @@ _TRACING_MODES = (
 
 
 def is_traced(args: Iterable[object] | None = (), kwargs: Mapping[str, object] | None = None) -> bool:
-    """Whether a call of a module with these arguments is traced and not run."""
+    """Whether a call of a module with these arguments is traced instead of run."""
     if tracing_state() is not None:
         return True
     if any(isinstance_if_imported(mode, *kind) for mode in _modes() for kind in _TRACING_MODES):

@@ -1,4 +1,4 @@
-"""Module outputs that a collective still writes: read once the training has waited for the collective.
+"""Module outputs that a collective still writes: read after the training has waited for the collective.
 
 RowwiseParallel returns such an output; the next operator waits for it. Until then nothing may be read, and
 tdcore does not wait (sharding.py explains why). The tensor is kept until the next capture or the end of the
@@ -37,7 +37,7 @@ class PendingOutput(NamedTuple):
 
 
 class AsyncOutputs:
-    """Keeps tensors at most until the end of a forward. native: Ring.capture()."""
+    """Stores tensors at most until the end of a forward. native: Ring.capture()."""
 
     def __init__(self, native: Callable[..., int]) -> None:
         self._native = native
@@ -46,14 +46,14 @@ class AsyncOutputs:
     def keep(
         self, whole: torch.Tensor, local: Any, capture_spec: CaptureSpec, when: tuple[int, int, int, int]
     ) -> bool:
-        """False when a change of the tensor could not be seen later."""
+        """Store an output. Return False if a later change of the tensor could not be detected."""
         if whole.is_inference():
             return False
         self.pending.append(PendingOutput(whole, local, whole._version, capture_spec, when))
         return True
 
     def take(self, *, last: bool) -> None:
-        """Captures those that are finished. last: leaves a row of each of the others."""
+        """Capture the finished outputs. last: also write a row without values for each other output."""
         waiting, self.pending = self.pending, []
         for kept in waiting:
             finished = kept.local.completed

@@ -10,7 +10,7 @@ __all__ = ["rank_and_world_size", "rank_mismatch_message"]
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """Rank and world size, from torch.distributed where it runs, else from torchrun's variables."""
+    """Rank and world size, from torch.distributed if it is initialised, else from torchrun's variables."""
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
@@ -21,7 +21,7 @@ def rank_and_world_size() -> tuple[int, int]:
 
 
 def rank_mismatch_message(place: tuple[int, int]) -> str | None:
-    """Return a warning where the hook was made before the job began, as another rank; else None."""
+    """Return a warning if the hook was created before the job began, with another rank; else None."""
     now = rank_and_world_size()
     if now == place:
         return None

@@ -1,4 +1,4 @@
-"""Replicas: copies of the root that nn.DataParallel runs in threads; that on the first device is the clock.
+"""Replicas: copies of the root that nn.DataParallel runs in threads. The first copy starts the steps.
 
 Threads: those of the replicas; one at a time starts a step.
 """
@@ -26,13 +26,13 @@ _INNER = (
 
 
 class Replicas:
-    """Those of one hook's first root."""
+    """Replicas of a hook's first root."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
     def on_forward(self, hook: TrainingDriver, root: Root, replica: nn.Module) -> None:
-        """The forward of a copy begins."""
+        """Called when the forward of a replica begins."""
         held = (value for module in replica.modules() for value in module.__dict__.values())
         device = next((value.device for value in held if isinstance(value, torch.Tensor)), None)
         if root.has_inner or hook._by_hand or (device is not None and device.index):

@@ -1,9 +1,9 @@
 """Local shards of distributed tensors, and their place in the whole tensor.
 
-A DTensor (FSDP2, tensor and expert parallel) is captured as its local shard. The shard has its own id of the
-tensor's name, which contains the place of the shard (tdcore/format/shard.py). Parameters of a model under
-DistributedDataParallel, their gradients and optimizer state are whole on every rank and are marked so. Every
-other tensor is the rank's own.
+A DTensor (FSDP2, tensor and expert parallel) is captured as its local shard. The id of the shard refers to
+the tensor's name and the place of the shard (tdcore/format/shard.py). Parameters of a model under
+DistributedDataParallel, their gradients and optimizer state are complete on every rank, and are marked as
+copies. Every other tensor is the rank's own.
 
 No operator of a DTensor is called here, because any operator may communicate: only attributes are read, and
 the place is computed from the mesh. A collective that the training has started and not finished (an
@@ -40,7 +40,8 @@ _PLAIN = frozenset({torch.Tensor, nn.Parameter, type(None), np.ndarray, np.float
 _OF_PARAMETERS = frozenset(
     {TensorKind.WEIGHT, TensorKind.BIAS, TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE}
 )
-_COPIED_SERIES = tuple(f"{series}/" for series in (BACKWARD, UPDATE, RATIO))  # microbatch: the rank's own
+# Microbatch gradients are the rank's own.
+_COPIED_SERIES = tuple(f"{series}/" for series in (BACKWARD, UPDATE, RATIO))
 _ASYNC = ("torch.distributed._functional_collectives", "AsyncCollectiveTensor")
 _FLAT = (
     "FullyShardedDataParallel: each rank's part is a piece of flattened parameters, whose place is not told"
@@ -48,7 +49,7 @@ _FLAT = (
 _NOT_FINISHED = (
     "was not finished: read later, or not at all when the training did not wait for it in the forward"
 )
-_PLACES = 1 << 16  # of tensors that are remembered
+_PLACES = 1 << 16  # number of stored places of tensors
 
 
 class LocalShard(NamedTuple):
@@ -66,9 +67,10 @@ class LocalShard(NamedTuple):
 
 
 class LocalShards:
-    """Replaces the tensors of a capture by this rank's shards. notes: of collections.json.
+    """Replaces the tensors of a capture by this rank's shards.
 
-    copied: names of the parameters of which every rank has the whole.
+    Attributes:
+        copied: Names of the parameters that every rank holds in full.
     """
 
     def __init__(self, names: NameTable, notes: dict[str, Any], recorder: Recorder) -> None:
@@ -77,8 +79,9 @@ class LocalShards:
         self._names = names
         self._notes = notes
         self._copies: dict[tuple[int, torch.Size], int] = {}
-        self._view: ModelView | None = None  # that copied is about
-        self._outer: frozenset[str] | None = None  # paths that a DDP around the root leaves out
+        self._view: ModelView | None = None  # the model of `copied`
+        # Parameters that a DDP around the root does not synchronize.
+        self._outer: frozenset[str] | None = None
 
     def look_at(self, root: nn.Module, view: ModelView) -> None:
         """Find the parameters that every rank holds in full, as the root's forward begins."""
@@ -97,17 +100,23 @@ class LocalShards:
             self._notes["flat_parameters"] = _FLAT
 
     def _note_group(self, module: nn.Module) -> None:
-        """Copies on some ranks only: another group may train other values under the same names."""
+        """Note the ranks of a group of copies: another group may train other values with the same names."""
         ranks = ddp_ranks(module)
         if ranks is not None and self._notes.get("copied_over") != [ranks]:
-            self._notes["copied_over"] = [ranks]  # a list of groups: other workers' are joined to it
+            # A list of groups, to which the groups of other workers are added.
+            self._notes["copied_over"] = [ranks]
 
     def __call__(
         self, tensors: list[Any], capture_spec: CaptureSpec, when: tuple[int, int, int, int]
     ) -> tuple[list[Any], CaptureSpec]:
-        """Return the capture with local shards and their ids; unchanged where all tensors are plain.
+        """Return the capture with local shards and their ids; unchanged if all tensors are plain.
 
-        when: step, mode, mode step, call. Nothing comes back of what is kept for later.
+        Tensors that are stored for a later capture are not in the result.
+
+        Args:
+            tensors: The tensors.
+            capture_spec: Their ids and flags.
+            when: Step, mode, mode step, call.
         """
         if self.async_outputs.pending:
             self.async_outputs.take(last=False)
@@ -127,7 +136,7 @@ class LocalShards:
         return found, placed
 
     def end_forward(self) -> None:
-        """The root's forward has ended: no tensor is kept any longer."""
+        """Release all stored tensors at the end of the root's forward."""
         self.async_outputs.take(last=True)
 
     def _keep(
@@ -177,13 +186,13 @@ def match_sharding(gradients: list[Any], parameters: Sequence[Any]) -> list[Any]
 
 
 def local_shard_of(tensor: Any) -> LocalShard:
-    """Return the local shard of a tensor; of a tensor that is no DTensor the tensor itself."""
+    """Return the local shard of a tensor; a tensor that is no DTensor is its own shard."""
     if isinstance(tensor, LocalShard):
         return tensor
     if isinstance_if_imported(tensor, "torch.distributed.tensor", "DTensor"):
         local = getattr(tensor, "_local_tensor", None)
         if local is None:
-            with torch.no_grad():  # with gradients to_local() would be a node of the graph
+            with torch.no_grad():  # with gradients to_local() would add a node to the graph
                 local = tensor.to_local()
         shard = _placed(tensor, _ready(local))
     else:
@@ -194,20 +203,20 @@ def local_shard_of(tensor: Any) -> LocalShard:
 def shard_box(
     shape: Sequence[int], mesh: Sequence[int], coordinate: Sequence[int], placements: Sequence[Any]
 ) -> tuple[tuple[int, ...], Shard] | None:
-    """Return shape and place of the shard at a coordinate of a mesh; None: it is no box, or is not known.
+    """Return shape and place of the shard at a coordinate of a mesh; None: it is no box, or is unknown.
 
-    FSDP2 cuts last, though its dimension of the mesh comes first: its strided placement has the number of
-    cuts of other dimensions that go before (split_factor).
+    FSDP2 splits last, although its dimension of the mesh is the first. Its strided placement contains the
+    number of earlier splits of other dimensions (split_factor).
     """
     sizes, offset = list(shape), [0] * len(shape)
 
     def cut(at: int, dim: int) -> None:
-        piece = -(-sizes[dim] // mesh[at])  # as torch.chunk cuts: the last ones may be smaller, or empty
+        piece = -(-sizes[dim] // mesh[at])  # as torch.chunk: the last pieces may be smaller, or empty
         start = min(piece * coordinate[at], sizes[dim])
         offset[dim] += start
         sizes[dim] = min(piece, sizes[dim] - start)
 
-    waiting: list[tuple[int, int, int]] = []  # (place in the mesh, dimension, cuts that go before)
+    waiting: list[tuple[int, int, int]] = []  # (dimension of the mesh, dimension, number of earlier splits)
     partial = None
     copy = False
     for at, placement in enumerate(placements):
@@ -228,7 +237,7 @@ def shard_box(
             return None  # an operator's result, interleaved
         cut(at, dim)
     if partial is not None and copy:
-        partial = f"copy of {partial}"  # another rank has the same summand
+        partial = f"copy of {partial}"  # other ranks have the same summand
     return tuple(sizes), Shard(tuple(shape), tuple(offset), partial)
 
 
@@ -236,7 +245,7 @@ def _placed(whole: Any, local: Any) -> LocalShard:
     placements = tuple(whole.placements)
     coordinate = whole.device_mesh.get_coordinate()
     if coordinate is None:
-        return LocalShard(None)  # the mesh is of other ranks
+        return LocalShard(None)  # the mesh has other ranks only
     found = shard_box(tuple(whole.shape), tuple(whole.device_mesh.shape), tuple(coordinate), placements)
     if found is None or found[0] != tuple(local.shape):
         text = ", ".join(map(str, placements))
@@ -247,7 +256,7 @@ def _placed(whole: Any, local: Any) -> LocalShard:
 
 
 def _reduction(placement: Any) -> str:
-    """The operation of a Partial, "norm_<p>" of a norm, and for any other kind its name."""
+    """The operation of a Partial; "norm_<p>" for a norm; the name of the class for any other kind."""
     kind = type(placement).__name__
     power = getattr(placement, "norm_type", None)
     if kind == "_NormPartial" and isinstance(power, (int, float)):
@@ -256,7 +265,7 @@ def _reduction(placement: Any) -> str:
 
 
 def _ready(tensor: Any) -> Any:
-    """The tensor behind an AsyncCollectiveTensor that was waited for; any other as it is."""
+    """The tensor inside an AsyncCollectiveTensor that has finished; any other tensor unchanged."""
     if isinstance_if_imported(tensor, *_ASYNC):
         return tensor.elem if getattr(tensor, "completed", False) else tensor
     return tensor

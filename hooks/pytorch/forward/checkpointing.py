@@ -1,8 +1,8 @@
-"""RecomputeDetector: which modules activation checkpointing computes again in backward.
+"""RecomputeDetector: finds the modules that activation checkpointing recomputes in backward.
 
-Their outputs are captured once, in the forward. That they run again is found out in the first saved step of a
-model as it is built now: for one backward its modules carry a hook that notes its own call there. The names
-are in collections.json under "recomputed". Layers that must not carry hooks (unhookable.py) are left out.
+Their outputs are captured once, in the forward. The detection takes place in the first saved step after a
+change of the model's structure: for one backward its modules have a hook that notes its own call. The names
+are in collections.json under "recomputed". Layers that must not have hooks (unhookable.py) are left out.
 
 Threads: watch and stop in the training thread, hooks also in those of autograd. Keeps no module alive.
 """
@@ -29,7 +29,7 @@ __all__ = ["RecomputeDetector"]
 
 
 class RecomputeHook(InertInCopies):
-    """A forward hook: notes that a module ran inside a backward."""
+    """Forward hook that notes whether a module ran inside a backward."""
 
     __slots__ = ("name", "seen")
 
@@ -38,9 +38,9 @@ class RecomputeHook(InertInCopies):
         self.name = name
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
-        """As a forward hook."""
+        """Called as a forward hook."""
         if is_compiling():
-            return  # what compiled code computes again it does within itself
+            return  # compiled code recomputes without calling modules
         if graph_task is not None and graph_task() != -1:
             self.seen.add(self.name)
 
@@ -49,20 +49,22 @@ skip_frames(RecomputeHook.__call__)
 
 
 class RecomputeDetector:
-    """What one model computes again. notes: of collections.json."""
+    """Finds the recomputed modules of one model. notes: the notes for collections.json."""
 
     def __init__(self, notes: dict[str, Any]) -> None:
         self.watching = False
-        self.known: ModelView | None = None  # the model that was looked at
+        self.known: ModelView | None = None  # the model that was checked
         self._model_notes = ModelNotes(notes)
         self._key = RemovableHandle(OrderedDict()).id  # unique among all hooks of the process
         self._seen: set[str] = set()
         self._attached: list[dict[Any, Any]] = []
 
     def watch(self, view: ModelView, left_by: Callable[[], Collection[str]]) -> bool:
-        """A saved forward has ended; its backward may follow. Whether it is watched.
+        """Attach the hooks after a saved forward, before its backward. Return whether they are attached.
 
-        left_by: names of modules to leave alone.
+        Args:
+            view: The model.
+            left_by: Returns the names of modules that must not have hooks.
         """
         if self.known is view or not torch.is_grad_enabled():
             return False
@@ -80,7 +82,7 @@ class RecomputeDetector:
         return True
 
     def stop(self) -> None:
-        """The next step begins, or the hook is closed."""
+        """Remove the hooks: the next step begins, or the hook is closed."""
         self.watching = False
         for hooks in self._attached:
             hooks.pop(self._key, None)

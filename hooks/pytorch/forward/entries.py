@@ -1,12 +1,12 @@
 """Entries: modules of a root that a script calls itself, because it trains the model through another method.
 
 `model.compute_loss(x)` calls submodules and never the root's own forward, so the root's pre-hook is not
-called. Until the root's first training step is over every module below it carries a pre-hook. The outermost
-modules that are called outside of the root's forward are the entries; modules below them carry none from then
-on. A call inside of the root's forward is an entry, too, when an optimizer has stepped since that forward
-began (Lightning's ddp runs a whole training_step as the root's forward). A model without entries carries no
-pre-hooks after the first module call of its second training step. When an optimizer steps and no forward was
-seen since its last step, they are put on again.
+called. Therefore every module below the root has a pre-hook until the root's first training step has ended.
+The outermost modules that are called outside of the root's forward are the entries; the modules below them
+have no pre-hooks from then on. A call inside of the root's forward is also an entry if an optimizer has
+stepped since that forward began (Lightning's ddp runs a whole training_step as the root's forward). A model
+without entries has no pre-hooks after the first module call of its second training step. The pre-hooks are
+attached again when an optimizer steps without an observed forward since its last step.
 
 Threads: that of the training. Keeps no module alive.
 """
@@ -55,7 +55,7 @@ def is_running(root: Root) -> bool:
 
 
 class EntryHook(InertInCopies):
-    """A forward pre-hook of a module below a root."""
+    """Forward pre-hook of a module below a root."""
 
     __slots__ = ("entries",)
 
@@ -63,7 +63,7 @@ class EntryHook(InertInCopies):
         self.entries = weakref.ref(entries)
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        """As a forward pre-hook with keyword arguments."""
+        """Called as a forward pre-hook with keyword arguments."""
         if is_compiling():
             return
         entries = self.entries()
@@ -81,7 +81,7 @@ skip_frames(EntryHook.__call__)
 
 
 class Entries:
-    """Those of one root."""
+    """Entries of one root."""
 
     def __init__(self, hook: TrainingDriver, root: Root) -> None:
         self._hook = weakref.ref(hook)
@@ -91,16 +91,16 @@ class Entries:
         self.used = False  # an entry was called in a training step
         self._watching = False  # the root's forward was called, and the first training step is not over
         self._step: object = None  # the updates of that step, see TrainingDriver
-        # By id of the modules that carry it: their pre-hooks, and which of these take keyword arguments.
+        # By id of the modules with pre-hooks: the pre-hooks, and those of them with keyword arguments.
         self._carriers: dict[int, tuple[dict[Any, Any], dict[Any, Any]]] = {}
 
     @property
     def on(self) -> bool:
-        """Whether modules carry pre-hooks."""
+        """Whether modules have pre-hooks."""
         return bool(self._carriers)
 
     def put_on(self) -> None:
-        """From the next call of a module on."""
+        """Attach the pre-hooks."""
         root = self._root()
         module = root.reference() if root is not None else None
         if module is None:
@@ -111,25 +111,25 @@ class Entries:
                 left_out.update(map(id, layer.modules()))
         for part in module.modules():
             if id(part) not in left_out:
-                with suppress(Exception):  # some foreign kinds take no hooks
+                with suppress(Exception):  # some foreign modules accept no hooks
                     hooks: Any = part._forward_pre_hooks
                     with_kwargs: Any = part._forward_pre_hooks_with_kwargs
                     hooks[self._key] = with_kwargs[self._key] = self._signal
                     self._carriers[id(part)] = hooks, with_kwargs
 
     def watch(self) -> None:
-        """The root's own forward is called: an entry is looked for until the first training step is over."""
+        """Search for entries until the first training step has ended. Called in the root's own forward."""
         self._watching, self._step = True, None
 
     def found(self, root: Root) -> None:
-        """A module was called outside of the root's forward: the outermost calls are seen from now on."""
+        """Keep pre-hooks on the outermost modules only. Called at a call outside of the root's forward."""
         self._watching, self.used = False, True
         root.by_itself = root.follows = False
         if not self.on:
             self.put_on()
 
     def take_off(self) -> None:
-        """Leaves the modules as they were."""
+        """Remove the pre-hooks."""
         self._watching = False
         for identity in list(self._carriers):
             self._take_off(identity)
@@ -139,10 +139,10 @@ class Entries:
             hooks.pop(self._key, None)
 
     def called(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        """A module that carries a pre-hook is called: an entry, or part of a forward that is known."""
+        """Handle a call of a module with a pre-hook: an entry, or part of a known forward."""
         hook, root = self._hook(), self._root()
         if hook is None or root is None or hook._off or id(module) not in self._carriers:
-            return  # a copy of the module carries its hooks, too
+            return  # a copy of the module also has its hooks
         if is_traced((*args, *kwargs.values())):
             return
         if self._watching and not self._is_entry(hook, root, module):
@@ -161,17 +161,17 @@ class Entries:
             now(module, args, kwargs)
 
     def failed(self, error: Exception) -> None:
-        """An error of our own."""
+        """Report an error of tdcore."""
         hook = self._hook()
         if hook is not None:
             hook._fault("steps", error)
 
     def _is_entry(self, hook: TrainingDriver, root: Root, module: nn.Module) -> bool:
-        """While an entry is looked for: whether this call is one."""
+        """Whether this call is an entry, while entries are searched."""
         if not module.training or not torch.is_grad_enabled() or "_is_replica" in vars(module):
             return False
         if graph_task is not None and graph_task() != -1:
-            return False  # activation checkpointing computes the module again
+            return False  # activation checkpointing recomputes the module
         updates = hook._updates
         if self._step is None:
             self._step = updates

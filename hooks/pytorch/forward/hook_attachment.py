@@ -53,7 +53,7 @@ __all__ = ["Arguments", "ModuleHooks"]
 
 _OUTPUT_GRADIENT = TensorKind.OUTPUT_GRADIENT
 
-Arguments = tuple[tuple[object, ...], Mapping[str, object]]  # positional and keyword ones of a call
+Arguments = tuple[tuple[object, ...], Mapping[str, object]]  # positional and keyword arguments of a call
 
 
 class ModuleHooks:
@@ -80,20 +80,21 @@ class ModuleHooks:
         self._compiled = compiled
         self._output_gradients = OutputGradients(recorder, fault, notes)
         self._recompute_detector = RecomputeDetector(notes)
-        self.has_pending_backward = False  # settle() has something to do
-        self._now: tuple[HookSet, ModelView] | None = None  # on the modules while the root's forward runs
+        self.has_pending_backward = False  # finish_backward() has something to do
+        self._now: tuple[HookSet, ModelView] | None = None  # attached while the root's forward runs
         self._warn = warn
         self._recorder = recorder
         self._fault_ref = fault
         self.end_hook = RootForwardEndHook(end_forward, fault)
-        # Ids of hooks are unique in the process; a module can carry one of each of these.
+        # Ids of hooks are unique in the process; a module can have one hook of each of these ids.
         self._key, self._end_key = (RemovableHandle(OrderedDict()).id for _ in range(2))
         keys = self._key, self._end_key
         self._unhook, self._unhook_end = (methodcaller("pop", key, None) for key in keys)
         self._sites = CallSites(UncapturedModules(notes))
         self._variant = CaptureVariant()
         self._attached: Attached = []
-        self._inner_attached: Attached = []  # of the module inside a wrapped root that is called itself
+        # Of the module inside a wrapped root, if the script calls it directly.
+        self._inner_attached: Attached = []
         self.end_attached: Attached = []  # not empty: the hook for the end of the forward is attached
         self.step: StepId | None = None  # for which module hooks are attached
         self._running = 0  # calls of the root that have not ended, while hooks are attached
@@ -134,7 +135,7 @@ class ModuleHooks:
                 record_root_input(), or another module than the root is called.
             step_id: The step; None: it has not begun, and the plan is empty.
             watch_end: Attach the hook for the end of the root's forward, too.
-            also: Modules that this plan selects get hooks as well, so that compiled code sees few different
+            also: Modules that this plan selects get hooks as well, so that compiled code has few different
                 sets of hooks.
         """
         if self._now is not None or self._recompute_detector.watching:
@@ -173,9 +174,9 @@ class ModuleHooks:
             hook_set.root_input_hook(root, *arguments)
 
     def attach_inner(self, inner: nn.Module | None) -> None:
-        """Attach the root's output hook to the module inside a wrapper, which is called itself.
+        """Attach the root's output hook to the module inside a wrapper, which the script calls directly.
 
-        None: the root itself is called; detach it.
+        inner: None: the script calls the root; detach the hook.
         """
         take_off(self._inner_attached, self._unhook, self._unhook_end)
         if inner is None:
@@ -212,7 +213,7 @@ class ModuleHooks:
             root_input_hook.record_from_compiled(values, suffixes)
 
     def begin_call(self, root: nn.Module, arguments: Arguments | None) -> None:
-        """The root is called once more in the step for which hooks are attached."""
+        """Handle a further call of the root in the step for which hooks are attached."""
         if arguments is not None:
             self._running += 1
         root_input_hook = self.root_input_hook
@@ -220,10 +221,13 @@ class ModuleHooks:
             root_input_hook(root, *arguments)
 
     def forward_ended(self, *, keep: bool = False, always: bool = True) -> None:
-        """The root's forward has ended: also notes which modules it did not call.
+        """Handle the end of the root's forward, and note which modules it did not call.
 
-        keep: hooks stay on modules that were not called yet in any forward; always: on all. A forward that
-        was called inside of another forward of the root (Lightning's ddp) ends nothing.
+        A forward that was called inside of another forward of the root (Lightning's ddp) has no effect.
+
+        Args:
+            keep: Hooks stay on modules that no forward has called yet.
+            always: With keep, hooks stay on all modules.
         """
         self._running = max(self._running - 1, 0)
         if self._running:
@@ -254,9 +258,9 @@ class ModuleHooks:
         return found
 
     def finish_backward(self) -> None:
-        """End what waits for the backward of the step: it has come, or does not come.
+        """Finish the parts that wait for the backward of the step, whether it has run or not.
 
-        Module hooks stay: they may have been attached already for a forward that is compiled.
+        Module hooks stay, because they may be attached already for a compiled forward.
         """
         self.has_pending_backward = False
         if self._recompute_detector.watching:
@@ -264,7 +268,7 @@ class ModuleHooks:
         self._output_gradients.finish_backward()
 
     def switch_off_output_gradients(self) -> None:
-        """Leaves the rest on."""
+        """Switch off the gradients of outputs only."""
         self._output_gradients.switch_off()
 
     def detach(self) -> None:
@@ -283,7 +287,7 @@ class ModuleHooks:
             take_off(self._inner_attached, self._unhook, self._unhook_end)
 
     def _hook_set(self, view: ModelView, plan: Plan, also: Plan | None) -> HookSet:
-        """Return the hooks for this plan; the first time also those on modules that may be selected."""
+        """Return the hooks for this plan; at the first call also those on modules that may be selected."""
         if also is not None:
             return self._hook_set_with(view, plan, also)
         mode = self._recorder.now.mode
@@ -348,7 +352,7 @@ class ModuleHooks:
         return ModuleHook(module, kind, plan, self._recorder, self._fault_ref, site, **options)
 
     def _put_on_allowed(self, view: ModelView, plan: Plan, hook_set: HookSet) -> HookSet:
-        """Attach the hooks one by one, without modules that accept none; logs these modules."""
+        """Attach the hooks one by one. Modules that accept no hooks are skipped and logged."""
         refused = set()
         for one in hook_set.one_by_one():
             take_off(self._attached, self._unhook)

@@ -1,4 +1,4 @@
-"""Sets of module hooks: which modules they are for, and how they are attached and detached together.
+"""HookSet: a set of module hooks that are attached and detached together.
 
 Threads: attach and detach in the training thread. Keeps no module alive.
 """
@@ -18,12 +18,12 @@ from tdcore.hooks.pytorch.model.model_view import ModelView, Module
 
 __all__ = ["NO_HOOKS", "Attached", "HookSet", "may_hook", "put_on", "take_off", "waits_for_names"]
 
-_CANDIDATES = 4  # how many outputs a module may have before its names are first seen
+_CANDIDATES = 4  # number of outputs that are assumed before the names of a module's outputs are known
 
 _call: Callable[[Any], Any] = weakref.ref.__call__
 _HOOKS, _PRE_HOOKS, _WITH_KWARGS = "_forward_hooks", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"
 
-Attached = list[dict[Any, Any]]  # dictionaries of modules that hold one of our keys
+Attached = list[dict[Any, Any]]  # dictionaries of modules that contain a key of tdcore
 Unhook = Callable[[dict[Any, Any]], object]  # removes that key
 
 
@@ -33,8 +33,8 @@ class HookSet:
     Attributes:
         before: Forward pre-hooks, for inputs.
         after: Forward hooks, for outputs.
-        root_input_hook: For the root's input, if any. It is called by hand and never attached: the root's
-            pre-hooks are running when module hooks are attached.
+        root_input_hook: Hook for the root's input, if any. It is called directly and never attached, because
+            the root's pre-hooks are already running when module hooks are attached.
         hooks: All of them.
         entries: Modules, the names of their dictionaries of hooks, and the values to put there.
     """
@@ -53,7 +53,8 @@ class HookSet:
             [module_hook.module for module_hook in after],
         )
         where = [_PRE_HOOKS] * len(pre) + [_WITH_KWARGS] * len(pre) + [_HOOKS] * len(post)
-        what: list[object] = [*before, *before, *after]  # as a flag, too, the hook is left out of pickles
+        # The hook is also the flag, so that pickles leave the flag out.
+        what: list[object] = [*before, *before, *after]
         self.entries = [*pre, *pre, *post], where, what
 
     def one_by_one(self) -> list[HookSet]:
@@ -97,7 +98,7 @@ def put_on(hook_set: HookSet, key: int, attached: Attached) -> None:
 
 
 def take_off(attached: Attached, *unhooks: Unhook) -> None:
-    """Remove our keys from the dictionaries."""
+    """Remove tdcore's keys from the dictionaries."""
     for unhook in unhooks:
         list(map(unhook, attached))
     attached.clear()

@@ -1,7 +1,8 @@
-"""Captures outputs of registered loss modules, and inputs where requested, in the step that they belong to.
+"""Captures outputs of registered loss modules, and their inputs if requested, in the right step.
 
-A loss that requires gradients belongs to the open training step, any other to the step that began last. The
-two differ while an evaluation runs within a training step: then loss modules carry the hooks of both.
+A loss that requires gradients belongs to the open training step. Any other loss belongs to the step that
+began last. The two steps differ while an evaluation runs within a training step: then loss modules have the
+hooks of both.
 
 Threads: attach and detach in the training thread. Keeps no module alive.
 """
@@ -33,12 +34,12 @@ from tdcore.hooks.recorder import Recorder
 
 __all__ = ["LossHooks", "Router", "requires_grad"]
 
-# The step that a value belongs to, as a context in which it is current; None: it belongs to the other hook.
+# Returns a context in which the step of a value is current; None: the value belongs to the other hook.
 Router = Callable[[object], "AbstractContextManager[None] | None"]
 
 
 def requires_grad(value: object) -> bool:
-    """Whether any tensor of a nested value takes part in a backward."""
+    """Whether a tensor in a nested value requires gradients."""
     if isinstance(value, torch.Tensor):
         return value.requires_grad
     return any(tensor.requires_grad for _, tensor in flatten_tensors(value))
@@ -52,7 +53,7 @@ class RoutedLossHook(ModuleHook):
     router: Router | None
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], last: Any = None) -> None:
-        """As a forward hook, or a pre-hook with keyword arguments. Never raises."""
+        """Called as a forward hook, or as a pre-hook with keyword arguments. Never raises."""
         router = self.router
         if router is None or is_compiling():
             ModuleHook.__call__(self, module, args, last)
@@ -70,14 +71,14 @@ skip_frames(RoutedLossHook.__call__)
 
 
 class LossHooks:
-    """The loss modules of one hook. gate: of the first root; it also disables compiled losses."""
+    """The loss modules of one hook. gate: CompiledRoot of the first root; also disables compiled losses."""
 
     def __init__(
         self, recorder: Recorder, fault: FaultHandler, notes: dict[str, Any], gate: CompiledRoot
     ) -> None:
         self.modules: list[Module] = []
-        self.attached: Attached = []  # not empty: loss modules carry hooks of the current step
-        self._of_training: Attached = []  # ..., and of the training step that is open beneath it
+        self.attached: Attached = []  # not empty: loss modules have hooks of the current step
+        self._of_training: Attached = []  # the same for the suspended training step
         self._off = False
         self._recorder = recorder
         self._fault = fault
@@ -89,19 +90,19 @@ class LossHooks:
         self._unhook, self._unhook_training = (methodcaller("pop", key, None) for key in keys)
 
     def add(self, criterion: nn.Module) -> None:
-        """One more. Two of one class get a number in their name."""
+        """Add a loss module. A second module of the same class gets a number in its name."""
         origin = type(criterion).__name__
         alike = sum(known.origin == origin for known in self.modules)
         name = f"{origin}_{alike}" if alike else origin
         self.modules.append(Module(weakref.ref(criterion), name, origin))
 
     def attach(self, plan: Plan, also: Plan | None = None, router: Router | None = None) -> None:
-        """A step begins that is saved.
+        """Attach the hooks when a saved step begins.
 
         Args:
             plan: The plan of the step.
-            also: As for ModuleHooks.attach().
-            router: Selects the values that belong to the step; None: all do.
+            also: See ModuleHooks.attach().
+            router: Selects the values that belong to the step; None: all values.
         """
         if self._off or not self.modules:
             return
@@ -112,7 +113,12 @@ class LossHooks:
             self._variant.enter(hook_set.hooks)
 
     def attach_beneath(self, plan: Plan, router: Router) -> None:
-        """Another step begins within a training step that is saved. plan, router: of the training step."""
+        """Attach the hooks of a suspended training step when another step begins within it.
+
+        Args:
+            plan: The plan of the training step.
+            router: Selects the values that belong to the training step.
+        """
         if self._off or not self.modules:
             return
         self.detach_beneath()
@@ -120,16 +126,16 @@ class LossHooks:
         put_on(hook_set, self._training_key, self._of_training)
 
     def detach(self) -> None:
-        """A step begins that is not saved, or the hook is closed."""
+        """Detach all hooks: a step begins that is not saved, or the hook is closed."""
         self._variant.leave()
         take_off(self.attached, self._unhook)
 
     def detach_beneath(self) -> None:
-        """The training step goes on, or is over."""
+        """Detach the hooks of the suspended training step: it continues, or has ended."""
         take_off(self._of_training, self._unhook_training)
 
     def switch_off(self) -> None:
-        """Captures nothing from now on."""
+        """Capture nothing from now on."""
         self._off = True
         self.detach()
         self.detach_beneath()

@@ -65,7 +65,7 @@ class RootForwardEndHook(InertInCopies):
         self.observer_number = register_observer(self)
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
-        """As a forward hook that is always called."""
+        """Called as a forward hook with always_call=True."""
         if is_compiling():
             if can_insert_call(True):
                 observe(self.observer_number, [])
@@ -93,11 +93,11 @@ class ModuleHook(InertInCopies):
     """Captures the outputs of one module, as a forward hook, or its inputs, as a forward pre-hook.
 
     Attributes:
-        is_input: It is a pre-hook with keyword arguments.
-        is_root: The module is the registered model.
-        useful: The plan has selected one of its tensors at least once.
-        gate: Of a hook that stays attached between saved steps because it is compiled: whether to capture.
-        site: Its place in compiled code.
+        is_input: Whether this is a pre-hook with keyword arguments.
+        is_root: Whether the module is the registered model.
+        useful: Whether the plan has selected one of its tensors at least once.
+        gate: Whether to capture, for a hook that stays attached between saved steps because it is compiled.
+        site: Its site in compiled code.
     """
 
     __slots__ = (
@@ -147,11 +147,12 @@ class ModuleHook(InertInCopies):
         self._recorder = recorder
         self._fault = fault
         self._single: CaptureSpec | None = None  # of "<prefix>0", once the plan has selected it
-        self._capture_specs: dict[tuple[str, ...], tuple[list[int], CaptureSpec]] = {}  # by suffixes of names
+        # By the suffixes of names.
+        self._capture_specs: dict[tuple[str, ...], tuple[list[int], CaptureSpec]] = {}
         self._fast_type: type | None = (
             None  # type of values for the fast path: Tensor, or None before the first call
         )
-        self._ids: Any = None  # of _single, for the fast path
+        self._ids: Any = None  # ids of _single, for the fast path
         self._flags = b""
         self._skips_next_call = False
         self._fast_type_after_skip: type | None = None
@@ -195,12 +196,12 @@ class ModuleHook(InertInCopies):
             if (
                 type(value) is self._fast_type
                 and not value.is_nested  # type: ignore[attr-defined]  # it is a tensor
-                and self.module() is module  # and not a replica of it
+                and self.module() is module  # not a replica
                 and graph_task() == -1  # type: ignore[misc]  # _short is not set where there is none
             ):
                 now = recorder.now
                 prefix = self._prefix
-                calls = now.calls  # Now.next_call(), without calling it
+                calls = now.calls  # StepState.next_call(), inlined
                 call = calls[prefix]
                 calls[prefix] = call + 1
                 recorder.native([value], self._ids, self._flags, now.step, now.mode, now.mode_step, call)
@@ -252,7 +253,7 @@ class ModuleHook(InertInCopies):
         observe(self.site.observer_number, values, "\n".join(suffixes))
 
     def record_from_compiled(self, values: list[torch.Tensor], suffixes: str) -> None:
-        """Capture tensors of compiled code. suffixes: of their names, one per line. Never raises."""
+        """Capture tensors of compiled code. suffixes: suffixes of their names, one per line. Never raises."""
         start = perf_counter_ns()
         recorder = self._recorder
         try:
@@ -278,7 +279,7 @@ class ModuleHook(InertInCopies):
             self._single = capture_spec
             if graph_task is not None and not capture_spec.products:
                 self._ids, self._flags = capture_spec.ids, capture_spec.flags
-                self._fast_type = torch.Tensor  # last: another thread may come by
+                self._fast_type = torch.Tensor  # set last, because another thread may read it
                 self._recorder.now.expect(self._prefix)
         return positions, capture_spec
 
@@ -296,7 +297,7 @@ class ModuleHook(InertInCopies):
 class OverriddenModuleHook(ModuleHook):
     """Module hook for outputs that calls the forward_hook() of a subclass of Hook instead of capturing.
 
-    In compiled code it captures as any other module hook.
+    In compiled code it captures like other module hooks.
     """
 
     __slots__ = ("override",)
@@ -304,13 +305,13 @@ class OverriddenModuleHook(ModuleHook):
     override: Override
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], last: Any = None) -> None:
-        """As a forward hook. Never raises."""
+        """Called as a forward hook. Never raises."""
         override = None if is_compiling() else self.override()
         if override is None:
             ModuleHook.__call__(self, module, args, last)
             return
         if (graph_task is not None and graph_task() != -1) or is_traced((*args, last)):
-            return  # activation checkpointing computes the module again, or somebody traces it
+            return  # activation checkpointing recomputes the module, or it is traced
         try:
             override(module, args, last)
         except Exception as error:

@@ -1,16 +1,17 @@
-"""Gradients of module outputs, captured in backward as they are computed, where requested.
+"""Gradients of module outputs, captured in backward when they are computed, if requested.
 
-    output_gradient/conv1_output_0      of the collection "output_gradients"; `call` is that of the output
+    output_gradient/conv1_output_0      in the collection "output_gradients"; `call` is that of the output
 
-They come in the order of backward, before the gradients of parameters, which are taken at the optimizer's
-step. Values are those of backward: with a gradient scaler they are scaled. An output whose gradient has not
-come when the next step begins gets a row "absent"; of several backwards through one output the first is
-captured. Those that come after, or too late, are counted in collections.json ("output_gradients_missed").
-What activation checkpointing computes again under use_reentrant=True has no graph in its first forward, and
-no row. Modules in code compiled by torch.compile have none either; collections.json says so.
+They are captured in the order of backward, before the gradients of parameters, which are captured at the
+optimizer's step. The values are those of backward: with a gradient scaler they are scaled. If the gradient of
+an output has not been computed when the next step begins, a row "absent" is written. If several backwards
+reach one output, the first gradient is captured. Later gradients are counted in collections.json
+("output_gradients_missed"). Modules that activation checkpointing recomputes with use_reentrant=True have no
+graph in their first forward, and no row. Modules in code compiled by torch.compile have no row either;
+collections.json lists them.
 
-Threads: attach, detach and settle in the training thread; gradients come in those of autograd. Keeps no
-tensor alive.
+Threads: attach, detach and finish_backward in the training thread; gradients are captured in threads of
+autograd. Keeps no tensor alive.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _COMPILED = "torch.compile is in use: modules that run in compiled code have non
 
 
 class OutputGradients:
-    """Those of one model. fault: BaseHook._fault. notes: of collections.json."""
+    """Gradients of one model's outputs. fault: BaseHook._fault. notes: the notes for collections.json."""
 
     def __init__(self, recorder: Recorder, fault: FaultHandler, notes: dict[str, Any]) -> None:
         self.recorder = recorder
@@ -53,12 +54,12 @@ class OutputGradients:
         self._notes = notes
         self._missed: Counter[str] = Counter()
         self._key = RemovableHandle(OrderedDict()).id  # unique among all hooks of the process
-        self.attached: list[dict[Any, Any]] = []  # not empty: modules carry hooks
-        self._leaves: list[RemovableHandle] = []  # on tensors that outlive their graph
-        self.awaited: list[GradientHook] = []  # of the running step
+        self.attached: list[dict[Any, Any]] = []  # not empty: modules have hooks
+        self._leaves: list[RemovableHandle] = []  # hooks on tensors that outlive their graph
+        self.awaited: list[GradientHook] = []  # hooks of the running step without a gradient so far
 
     def attach(self, view: ModelView, plan: Plan, excluded: Collection[str]) -> None:
-        """The root's forward begins, in a step that saves some. excluded: modules that carry no hook now."""
+        """Attach the hooks at the root's forward in a saved step. excluded: modules without hooks."""
         if self.off:
             return
         self.detach()
@@ -72,13 +73,13 @@ class OutputGradients:
                     self.attached.append(module._forward_hooks)
 
     def detach(self) -> None:
-        """The root's forward has ended, or the hook is closed."""
+        """Detach the hooks: the root's forward has ended, or the hook is closed."""
         for hooks in self.attached:
             hooks.pop(self._key, None)
         self.attached.clear()
 
     def finish_backward(self) -> None:
-        """The next step begins: what has not come by now is absent."""
+        """Write rows "absent" for missing gradients when the next step begins."""
         awaited, self.awaited = self.awaited, []
         for handle in self._leaves:
             handle.remove()
@@ -88,29 +89,29 @@ class OutputGradients:
                 one.finish_backward()
 
     def switch_off(self) -> None:
-        """Captures nothing from now on."""
+        """Capture nothing from now on."""
         self.off = True
         self.detach()
 
     def fault(self, error: Exception) -> None:
-        """An error of our own."""
+        """Report an error of tdcore."""
         fault = self.fault_ref()
         if fault is not None:
             fault("output gradients", error)
 
     def until_next_step(self, handle: RemovableHandle) -> None:
-        """A tensor that no graph made may carry a hook for long."""
+        """Remove a hook when the next step begins: a tensor that no graph created may live long."""
         self._leaves.append(handle)
 
     def missed(self, name: str) -> None:
-        """One more backward came through an output that has its row."""
+        """Count a further backward through an output that has its row."""
         self._missed[name] += 1
         self._notes["output_gradients_missed"] = self._notes.get("output_gradients_missed", {}) | {
             name: self._missed[name]
         }
 
     def _output_hooks(self, view: ModelView, plan: Plan) -> list[OutputHook]:
-        """Return the hooks of modules that have selected outputs, or may have some."""
+        """Return the hooks of modules that have, or may have, selected outputs."""
         key = ("output gradients", view.root_name)
         known = plan.cache.get(key)
         if known is None or known[0] is not view:
@@ -121,7 +122,7 @@ class OutputGradients:
 
 
 class OutputHook(InertInCopies):
-    """Forward hook that registers tensor hooks on the outputs of one module. useful: some are selected."""
+    """Forward hook that registers tensor hooks on the outputs of one module. useful: any was selected."""
 
     __slots__ = ("_owner", "_plan", "_prefix", "called", "module", "useful")
 
@@ -133,11 +134,11 @@ class OutputHook(InertInCopies):
         self._prefix = f"output_gradient/{module.name}_output_"
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
-        """As a forward hook. Never raises."""
+        """Called as a forward hook. Never raises."""
         if is_compiling():
             return
         if graph_task is not None and graph_task() != -1:
-            return  # computed again in backward
+            return  # recomputed in backward
         start, owner = perf_counter_ns(), self._owner
         try:
             self.called = True
@@ -161,7 +162,7 @@ class OutputHook(InertInCopies):
 
 
 class GradientHook:
-    """A tensor hook: captures the gradient of one output, or at the step's end that there was none."""
+    """Tensor hook that captures the gradient of one output, or writes a row "absent" at the step's end."""
 
     __slots__ = ("_call", "_capture_spec", "_done", "_name", "_owner", "_step_id")
 
@@ -174,7 +175,7 @@ class GradientHook:
         self._call = call
 
     def __call__(self, gradient: torch.Tensor) -> None:
-        """As a tensor hook. Never raises."""
+        """Called as a tensor hook. Never raises."""
         start, owner = perf_counter_ns(), self._owner
         try:
             if self._done:
@@ -187,7 +188,7 @@ class GradientHook:
         owner.recorder.spent_ns += perf_counter_ns() - start
 
     def finish_backward(self) -> None:
-        """The step is over."""
+        """Write a row "absent" if there was no gradient. Called when the step has ended."""
         if not self._done:
             self._done = True
             self._owner.recorder.capture([None], self._capture_spec, self._step_id, self._call)

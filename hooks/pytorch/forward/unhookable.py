@@ -1,10 +1,11 @@
-"""Layers whose results change under hooks are skipped; also records which modules are never called.
+"""Skips layers whose results change under hooks, and records which modules are never called.
 
 Some modules are never called: nn.MultiheadAttention reads the weights of its output projection, a forward
-takes another branch, a head is used through torch.nn.functional. Others compute in another way while they or
-their parts carry hooks: nn.TransformerEncoderLayer leaves its fused kernel in eval mode, so that its numbers
-change, and raises when its input is nested. Those are left alone while that kernel may run: capture never
-changes a number. collections.json lists both, by name with the reason: "never_called" and "not_tapped".
+takes another branch, a head is used through torch.nn.functional. Other modules compute in another way if they
+or their parts have hooks: nn.TransformerEncoderLayer does not use its fused kernel in eval mode then, so its
+results change, and it raises if its input is nested. Such layers get no hooks while that kernel may run,
+because capture must never change a result. collections.json lists both groups, by name with the reason:
+"never_called" and "not_tapped".
 
 Threads: that of the training. Keeps no module alive.
 """
@@ -43,22 +44,23 @@ _NOT_CALLED_COMPILED = f"{_NOT_CALLED}, or it runs inside an operator of compile
 
 
 def refuses_hooks(module: nn.Module) -> bool:
-    """Whether the module computes in another way when it carries a hook, which it does as a root."""
+    """Whether the module computes in another way if it has a hook, as every root has."""
     return isinstance(module, nn.TransformerEncoderLayer)
 
 
 class UnhookableLayers:
-    """Modules of one model whose outputs are not captured. notes: of collections.json.
+    """Modules of one model whose outputs are not captured. notes: the notes for collections.json.
 
-    layers: the fused layers of `view`, each with the names of its modules, its own among them.
+    layers: the fused layers of `view`, each with the names of its modules, including its own name.
     """
 
     def __init__(self, notes: dict[str, Any]) -> None:
         self.ever_excluded: set[str] = set()  # names of modules that were skipped at least once
         self.excluded: frozenset[str] = frozenset()  # names of modules that are skipped now
         self._model_notes = ModelNotes(notes)
-        self._seen: HookSet | None = None  # whose modules are in _uncalled, or were called
-        self._uncalled: dict[str, str] = {}  # key under which calls are counted -> name: not called so far
+        self._seen: HookSet | None = None  # its modules are in _uncalled, or were called
+        # Key of the count of calls -> name, of modules that were not called so far.
+        self._uncalled: dict[str, str] = {}
         self._called: set[str] = set()
         self._noted_view: ModelView | None = None
         self._noted_count = 0
@@ -76,13 +78,13 @@ class UnhookableLayers:
                 self.layers.append((one.module, names))
 
     def allowed(self, hook_set: HookSet, plan: Plan, *, in_any_mode: bool = False) -> HookSet:
-        """Return the hooks without those on modules that must not carry hooks now.
+        """Return the hooks without those on modules that must not have hooks now.
 
         Args:
             hook_set: Hooks of the model that read_model() was given last.
             plan: The plan of the step.
-            in_any_mode: The mode of the next forward is not known: leave out what must not carry hooks in
-                one of the modes.
+            in_any_mode: The mode of the next forward is unknown: leave out modules that must not have hooks
+                in one of the modes.
         """
         self.excluded = frozenset()
         if self.view is None or not _fused_kernels_allowed():
@@ -115,12 +117,12 @@ class UnhookableLayers:
         return allowed
 
     def forward_ended(self, hook_set: HookSet, view: ModelView, calls: Mapping[str, int]) -> bool:
-        """Note which modules were never called, as a saved forward or its step has ended.
+        """Note which modules were never called, at the end of a saved forward or of its step.
 
         Args:
             hook_set: The module hooks.
             view: Names of the model.
-            calls: How often each module was called.
+            calls: Number of calls of each module.
 
         Returns:
             Whether modules were called that no forward had called before.
@@ -144,7 +146,7 @@ class UnhookableLayers:
 
     @property
     def has_uncalled(self) -> bool:
-        """Whether modules carry hooks that no forward has called so far."""
+        """Whether modules have hooks that no forward has called so far."""
         return bool(self._uncalled)
 
     def _not_yet_called(self, hook_set: HookSet) -> dict[str, str]:
@@ -164,12 +166,12 @@ class UnhookableLayers:
         self._model_notes.set(what, found, even_empty=True)
 
     def unhookable_modules(self) -> set[str]:
-        """Return the names of all modules that must not carry hooks in one of the modes."""
+        """Return the names of all modules that must not have hooks in one of the modes."""
         return set().union(*(names for _, names in self.layers))
 
 
 def _outermost(names: Iterable[str]) -> list[str]:
-    """Without the modules that are inside of another one of them: what holds for it holds for them."""
+    """Remove modules that are inside of another module of the list."""
     found = set(names)
     return [name for name in sorted(found) if found.isdisjoint(_enclosing(name))]
 
@@ -181,7 +183,7 @@ def _enclosing(name: str) -> Iterator[str]:
 
 
 def _fused_kernels_allowed() -> bool:
-    """Whether fused kernels are enabled; True where torch has no such setting."""
+    """Whether fused kernels are enabled; True if torch has no such setting."""
     mha = getattr(torch.backends, "mha", None)
     allowed: bool = mha is None or mha.get_fastpath_enabled()
     return allowed

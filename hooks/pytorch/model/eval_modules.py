@@ -1,7 +1,7 @@
 """Modules that are in eval mode while a training step is saved, for the note "eval_in_training".
 
-Dropout does nothing in eval mode, and a normalisation uses the statistics of earlier data: both are a common
-cause of trainings that overfit or do not learn. Threads: the training thread.
+In eval mode dropout does nothing, and a normalisation uses the statistics of earlier data. Both are common
+causes of trainings that overfit or do not learn. Threads: the training thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tdcore.hooks.run_notes import ModelNotes
 __all__ = ["EvalModules"]
 
 _HEADING = "eval_in_training"
-_MOST = 100  # modules of one model that are noted
+_MOST = 100  # maximum number of noted modules of one model
 _ALWAYS, _SOMETIMES = "always", "at some steps"
 
 
@@ -38,12 +38,12 @@ class EvalModules:
         self._modules: dict[str, str] = {}
 
     def look(self, root: nn.Module, view: ModelView) -> None:
-        """Look at a model as a saved training step begins: at its own mode always, at its modules seldom."""
+        """Check a model at the start of a saved training step: its own mode always, its modules rarely."""
         self.look_at_root(view, training=root.training)
         if not root.training:
             return
         self._looks += 1
-        if self._looks & (self._looks - 1) == 0:  # the first look, the second, the fourth, and so on
+        if self._looks & (self._looks - 1) == 0:  # checks 1, 2, 4, 8, and so on
             self._look_at_modules(view)
 
     def look_at_root(self, view: ModelView, *, training: bool) -> None:
@@ -66,7 +66,7 @@ class EvalModules:
 
 
 def _in_eval_mode(view: ModelView) -> list[str]:
-    """Names of modules whose forward differs in eval mode, and which are in it."""
+    """Names of modules that are in eval mode and whose forward differs in eval mode."""
     found = []
     for one in view.modules:
         module = one.module()

@@ -21,6 +21,6 @@ def live_instances(kind: type) -> list[Any]:
 
 
 def isinstance_if_imported(value: object, module: str, name: str) -> bool:
-    """Return isinstance(value, module.name) without importing the module: False where it is not imported."""
+    """Return isinstance(value, module.name) without importing the module: False if it is not imported."""
     kind = getattr(sys.modules.get(module), name, None)
     return isinstance(kind, type) and isinstance(value, kind)

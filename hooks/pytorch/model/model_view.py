@@ -2,7 +2,7 @@
 
     <Root>_<parameter path>              Net_conv1.weight        (Root: class name of the registered module)
     gradient/<Root>_<parameter path>     gradient/Net_conv1.weight
-    <module path>_output_<i>, _input_<i> conv1_output_0; the root itself goes by its class name: Net_output_0
+    <module path>_output_<i>, _input_<i> conv1_output_0; the root itself has its class name: Net_output_0
 
 flatten.py names the tensors of nested outputs. Nothing here keeps a model alive: parameters are read from the
 modules each time. Threads: pure functions of their arguments; the training thread changes models.
@@ -37,7 +37,7 @@ _GONE = type(None)
 
 
 class Parameter(NamedTuple):
-    """One parameter. name: as captured. origin: class of the module that holds it."""
+    """One parameter. name: of its tensor. origin: class of the module that holds it."""
 
     name: str
     kind: TensorKind
@@ -53,13 +53,16 @@ class Module(NamedTuple):
 
 
 class ModelView:
-    """Names for a model as it was when read. Ask matches() whether the model is still so before using them.
+    """Names of a model's tensors at the time when it was read. Call matches() before using them.
 
-    name: what the root goes by, where that is not its class; its modules' names then begin with it, too.
-    parameters: each once, under its first name. ids: id() of each, as of the last matches(). copied: names
-    of those that a DistributedDataParallel in the model keeps the same on all ranks. Wrappers are left out
-    (wrappers.py): the module in a wrapped root goes by the root. flat: FSDP1 is in it, whose ranks hold
-    pieces of flattened parameters.
+    Wrappers are left out (wrappers.py): the module inside a wrapped root has the names of the root.
+
+    Attributes:
+        name: Name of the root, if it is not its class. The names of its modules then begin with it too.
+        parameters: Each parameter once, with its first name.
+        ids: id() of each parameter, as of the last matches().
+        copied: Names of the parameters that a DistributedDataParallel in the model keeps equal on all ranks.
+        flat: Whether FSDP1 is in the model, whose ranks hold pieces of flattened parameters.
     """
 
     def __init__(self, root: nn.Module, name: str | None = None) -> None:
@@ -85,7 +88,7 @@ class ModelView:
         self._renew(slots, list(map(id, slots)))
 
     def _walk(self, root: nn.Module) -> tuple[list[nn.Module], list[tuple[str, str, str]]]:
-        """Every module once, and for every slot of a parameter its name, key, and the class that holds it."""
+        """Every module once; and for every slot of a parameter its name, its key, and the module's class."""
         modules: list[nn.Module] = []
         names: list[tuple[str, str, str]] = []
         stack: list[tuple[nn.Module | None, str, frozenset[str] | None]] = [(root, "", None)]
@@ -127,17 +130,17 @@ class ModelView:
                 self.aliases.setdefault(names[first][0], []).append(name)
 
     def matches(self, root: nn.Module) -> bool:
-        """Whether the model still has these modules, of these classes, and parameters under these names.
+        """Whether the model still has these modules, of these classes, and parameters with these names.
 
-        Renews the references to its parameters: each may be another object by now. Looks at every module and
-        every slot, for the most part in C; keeps none of them.
+        Updates the references to its parameters, because each may be another object now. Visits every module
+        and every slot, mostly in C; keeps none of them alive.
         """
         modules: list[Any] = list(map(_call, self._references))
         if modules[0] is not root:
             return False
         try:
             structure, slots = _read(modules, self._plain)
-        except (AttributeError, TypeError):  # a module is gone, or another kind of dictionary came
+        except (AttributeError, TypeError):  # a module is gone, or has another kind of dictionary
             return False
         if structure != self._structure or (self._fsdp_slots and not self._settle(slots)):
             return False
@@ -149,18 +152,18 @@ class ModelView:
         return True
 
     def held_parameters(self) -> list[nn.Parameter] | None:
-        """The parameters as of the last matches(), in the order of `parameters`; None when some are gone."""
+        """The parameters as of the last matches(), in the order of `parameters`; None if any is gone."""
         found: list[Any] = list(map(_call, self._held))
         if _GONE in map(type, found):
-            self._slot_ids = []  # the next matches() renews
+            self._slot_ids = []  # the next matches() updates them
             return None
         return found
 
     def in_backward(self, parameters: list[nn.Parameter]) -> list[Any]:
-        """Return the parameters that autograd computes gradients for: with FSDP2 the full ones.
+        """Return the parameters for which autograd computes gradients: with FSDP2 the full parameters.
 
-        None where FSDP2 has not made the full parameter yet, which the first forward does; `late` is set
-        then.
+        An element is None if FSDP2 has not created the full parameter yet, which the first forward does. Then
+        `late` is set.
         """
         if not self._fsdp_slots:
             return parameters
@@ -173,7 +176,7 @@ class ModelView:
         return found
 
     def _settle(self, slots: list[nn.Parameter | None]) -> bool:
-        """Puts the sharded parameters of FSDP2 in the place of whole ones. False when they are gone."""
+        """Replace full parameters by the sharded parameters of FSDP2. Return False if these are gone."""
         for position, holder in self._fsdp_slots:
             held = holder()
             if held is None:
@@ -189,10 +192,13 @@ class ModelView:
 
 
 def _read(modules: list[nn.Module], plain: bool) -> tuple[list[Any], list[nn.Parameter | None]]:
-    """Return a list that is different for different structures, and the parameters.
+    """Return a list that differs for different structures, and the parameters.
 
-    plain: all dictionaries of the modules are of the type dict; scripted modules have others. The ids are
-    of modules that are held by the others, so equal ids mean the same modules while these are alive.
+    The list has ids of modules. Each module is kept alive by another one, so equal ids mean the same modules.
+
+    Args:
+        modules: The modules.
+        plain: Whether all dictionaries of the modules are of the type dict. Scripted modules have others.
     """
     held: list[dict[str, nn.Parameter | None]] = list(map(_PARAMETERS, modules))
     children: list[dict[str, nn.Module | None]] = list(map(_MODULES, modules))
@@ -220,7 +226,7 @@ def _fsdp_slots(modules: list[nn.Module]) -> list[tuple[int, weakref.ref[Any]]]:
 
 
 def _pattern(slots: list[nn.Parameter | None]) -> list[int]:
-    """For each slot the first one that holds the same parameter, -1 for None: shows which are tied."""
+    """For each slot the first slot with the same parameter, -1 for None. It shows which ones are tied."""
     first: dict[int, int] = {}
     return [
         -1 if slot is None else first.setdefault(id(slot), position) for position, slot in enumerate(slots)
@@ -228,10 +234,10 @@ def _pattern(slots: list[nn.Parameter | None]) -> list[int]:
 
 
 def cuda_devices(model: nn.Module) -> set[int]:
-    """The CUDA devices that the model is on now, for setting them up before its first step.
+    """The current CUDA devices of the model, so that they are set up before its first step.
 
-    None while a CUDA graph is captured, where nothing may be set up. A model that moves later has its device
-    set up by its first capture.
+    Empty while a CUDA graph is captured, because nothing may be set up then. If the model moves later, the
+    first capture sets up the new device.
     """
     found = {one.device.index for one in model.parameters() if one.device.type == "cuda"}
     usable = found and torch.version.cuda is not None and not torch.cuda.is_current_stream_capturing()

@@ -6,9 +6,9 @@
     update_ratio/<parameter>          norm of that change, divided by the norm of the weight before
 
 A collection requests a series by its own name (backward_gradients, ...), or by a pattern or name that
-contains the name of the series. A pattern such as "fc1" requests none of them. A requested series that cannot
-be captured is logged once and noted in collections.json under "not_captured". Pure functions of their
-arguments; answers are kept in the plan.
+contains the name of the series. A pattern such as "fc1" requests no series. A requested series that cannot be
+captured is logged once and noted in collections.json under "not_captured". Pure functions of their arguments;
+results are stored in the plan.
 """
 
 from __future__ import annotations

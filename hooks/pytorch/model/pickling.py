@@ -17,9 +17,9 @@ __all__ = ["InertInCopies", "leave_hooks_out_of_pickles"]
 
 
 class InertInCopies:
-    """Base of what is put on a module: copies and pickles of the module hold a callable that does nothing.
+    """Base of the hooks on a module. Copies and pickles of the module have a callable that does nothing.
 
-    It comes from the standard library, so that a saved model needs no tdcore to load.
+    The callable is from the standard library, so that a saved model loads without tdcore.
     """
 
     __slots__ = ("__weakref__",)
@@ -41,7 +41,7 @@ def leave_hooks_out_of_pickles() -> None:
 
 
 def _reduce(found: OrderedDict[Any, Any]) -> Any:
-    """Reduce a dictionary as its class does, without hooks of tdcore."""
+    """Reduce a dictionary like its class, without hooks of tdcore."""
     reduced: Any = found.__reduce__()
     function, arguments, state, listed, items = reduced
     if type(next(iter(found), None)) is int and any(isinstance(one, InertInCopies) for one in found.values()):

@@ -1,4 +1,4 @@
-"""Wrappers of a model for training on many ranks, and classes that such libraries derive.
+"""Wrappers of a model for training on many ranks, and classes that libraries derive from module classes.
 
 A wrapper (DistributedDataParallel, FullyShardedDataParallel, the result of torch.compile) does not change the
 names of tensors. fully_shard() and replicate() derive a class from the class of a module; here the module has
@@ -35,7 +35,7 @@ __all__ = [
     "wrapped_modules",
 ]
 
-FLAT_KEY = "_fsdp_wrapped_module"  # in the older FullyShardedDataParallel
+FLAT_KEY = "_fsdp_wrapped_module"  # key in the older FullyShardedDataParallel
 
 
 class Wrapper(NamedTuple):
@@ -44,7 +44,7 @@ class Wrapper(NamedTuple):
     Attributes:
         module: Where the class is defined.
         name: Name of the class.
-        key: Under which the wrapper holds the module inside.
+        key: Key of the module inside the wrapper.
         keeps_names: Tensors of the model are named as without the wrapper.
         registers_inner: `tdcore run` registers the module inside instead of the wrapper.
     """
@@ -101,7 +101,7 @@ def class_name(module: nn.Module) -> str:
 
 
 def wrapped_key(module: nn.Module, wrappers: Iterable[Wrapper] = _KEEPING_NAMES) -> str | None:
-    """Return the key of the module inside a wrapper; None where the module is no wrapper."""
+    """Return the key of the module inside a wrapper; None if the module is no wrapper."""
     for wrapper in wrappers:
         if (
             isinstance_if_imported(module, wrapper.module, wrapper.name)
@@ -121,8 +121,8 @@ def innermost(module: nn.Module, wrappers: Iterable[Wrapper] = _KEEPING_NAMES) -
 def module_to_register(module: nn.Module) -> nn.Module:
     """Return the module that `tdcore run` registers when the script calls this one.
 
-    Wrappers go by the name of their class here: those of other libraries have the same names, and a subclass
-    may call the module inside in its own way.
+    Wrappers are identified by the name of their class here: wrappers of other libraries have the same names,
+    and a subclass may call the module inside in its own way.
     """
     while True:
         names = {wrapper.name: wrapper.key for wrapper in _REGISTERING_INNER}
@@ -133,7 +133,7 @@ def module_to_register(module: nn.Module) -> nn.Module:
 
 
 def wrapped_modules(module: nn.Module) -> list[nn.Module]:
-    """Return the modules inside, the outermost first; empty where the module is no wrapper."""
+    """Return the modules inside, the outermost first; empty if the module is no wrapper."""
     found: list[nn.Module] = []
     while (key := wrapped_key(module)) is not None:
         module = module._modules[key]  # type: ignore[assignment]  # wrapped_key() has checked it
@@ -142,7 +142,7 @@ def wrapped_modules(module: nn.Module) -> list[nn.Module]:
 
 
 def ignored_by_ddp(module: nn.Module) -> frozenset[str] | None:
-    """Return the paths of parameters that DDP does not synchronize; None where the module is under no DDP."""
+    """Return the paths of parameters that DDP does not synchronize; None if the module is under no DDP."""
     if isinstance(module, DistributedDataParallel):
         return frozenset(getattr(module, "parameters_to_ignore", ()))
     return frozenset() if _is_dynamic_class(type(module).__mro__[1], "DDP") else None
@@ -164,7 +164,7 @@ def active_ddp() -> nn.Module | None:
 
 
 def fsdp_parameters(modules: list[nn.Module]) -> Iterator[FsdpParameter]:
-    """Yield the parameters that FSDP2 manages; none where this torch does not show them."""
+    """Yield the parameters that FSDP2 manages; none if this torch does not provide them."""
     for module in modules:
         if class_name(module) == type(module).__name__:
             continue

@@ -1,28 +1,28 @@
-"""Gradients after each backward, before anything else changes them: captured where requested.
+"""Gradients after each backward, before anything else changes them, captured if requested.
 
     backward_gradient/<parameter>     after each backward of a saved step: before clipping, and with gradient
                                       accumulation the sum so far. call: n-th backward of the step
-    microbatch_gradient/<parameter>   the gradient of that backward alone
+    microbatch_gradient/<parameter>   the gradient of this backward only
 
-"gradient/<parameter>" is the gradient that the optimizer uses: after clipping, and the whole sum. Nothing is
-patched: parameters carry hooks from the start of a saved step until all optimizers have stepped, or the next
-step begins. The first gradient of a backward queues a callback for the end of the backward, and then all
-parameters that have a gradient are captured in one call. The callback queues itself once more, so that it
-runs after the callbacks by which data-parallel wrappers finish their reductions. (This queue is private to
-torch. Where it is missing, and in a backward of compiled autograd, which runs no such callbacks, each
-gradient is captured as it comes.) The gradient of a micro-batch is captured as it is added to the sum, one
-native call per parameter, before any reduction over ranks; torch.autograd.grad() adds nothing, so it has
-none.
+"gradient/<parameter>" is the gradient that the optimizer uses: the full sum, after clipping. No function of
+torch is patched: parameters have hooks from the start of a saved step until all optimizers have stepped, or
+the next step begins. The first gradient of a backward queues a callback for the end of the backward. The
+callback captures all parameters that have a gradient in one call. It queues itself once more, so that it runs
+after the callbacks with which data-parallel wrappers finish their reductions. (This queue is private to
+torch. Without it, and in a backward of compiled autograd, which runs no such callbacks, each gradient is
+captured when it is ready.) The gradient of a micro-batch is captured when it is added to the sum, with one
+native call per parameter, before any reduction over ranks. torch.autograd.grad() adds nothing, so it has no
+such gradients.
 
-Only parameters whose gradient this backward has changed have a row, and none whose gradient is gone when it
-ends (an optimizer inside backward: request the other series). A nested backward (reentrant checkpointing)
-counts as a backward of its own. With FSDP2 autograd uses full parameters, so the hooks are on those: the
-gradient of a micro-batch is whole, and the gradient after a backward is this rank's shard of the gradients
-that FSDP2 has reduced by then. A DTensor is never operated on, so a tensor hook captures its micro-batch
-gradients, which torch.autograd.grad() calls, too. Under a gradient scaler values are divided by its scale.
-With several scalers it is not known which scale applies, so nothing is captured, and that is logged.
-Threads: those of autograd. Keeps no gradient. Keeps the parameters whose micro-batch gradients are requested,
-as long as they carry hooks (a node lives only as long as it is referenced, and refers to its parameter).
+A parameter has a row only if this backward has changed its gradient and the gradient still exists at the end
+(with an optimizer inside backward it does not: request the other series). A nested backward (reentrant
+checkpointing) counts as a separate backward. With FSDP2 autograd uses full parameters, so the hooks are on
+these: the gradient of a micro-batch is full, and the gradient after a backward is this rank's shard of the
+gradients that FSDP2 has reduced so far. No operator is called on a DTensor, so a tensor hook captures its
+micro-batch gradients; torch.autograd.grad() also calls this hook. With a gradient scaler, values are divided
+by its scale. With several scalers the scale is unknown, so nothing is captured, and this is logged. Threads:
+those of autograd. Keeps no gradient. Keeps the parameters whose micro-batch gradients are requested while
+they have hooks (a node lives only while it is referenced, and it refers to its parameter).
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ _queue: Callable[[Callable[[], None]], None] | None = getattr(
     getattr(torch.autograd.Variable, "_execution_engine", None), "queue_callback", None
 )
 
-Fired = dict[int, tuple["weakref.ref[torch.Tensor]", TensorSpec]]  # by id of the name
+Fired = dict[int, tuple["weakref.ref[torch.Tensor]", TensorSpec]]  # key: id of the name
 
 
 class BackwardGradients:
-    """The hooks on the parameters of one model. fault: BaseHook._fault. warn: logs once what is missing."""
+    """The hooks on the parameters of one model. fault: BaseHook._fault. warn: logs a message once."""
 
     def __init__(
         self, recorder: Recorder, scalers: Scalers, fault: FaultHandler, warn: Callable[[str], None]
@@ -86,7 +86,7 @@ class BackwardGradients:
         self._off = False
 
     def attach(self, step_id: StepId, plan: Plan, view: ModelView, parameters: list[nn.Parameter]) -> None:
-        """A step begins that is saved."""
+        """Attach the hooks when a saved step begins."""
         whole, parts = requested(plan, view, BACKWARD), requested(plan, view, MICROBATCH)
         if self._off or not (whole or parts):
             return
@@ -120,13 +120,13 @@ class BackwardGradients:
         self._handles.append(node.register_prehook(of_node))
 
     def step_captured(self) -> None:
-        """All optimizers of the model have stepped."""
+        """Remove the hooks: all optimizers of the model have stepped."""
         if self._step_recorder is not None and not self._step_recorder.seen:
             self._warn(_UNSEEN)
         self.detach()
 
     def detach(self) -> None:
-        """Takes the hooks off."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -134,20 +134,20 @@ class BackwardGradients:
         self._step_recorder, self.attached = None, False
 
     def switch_off(self) -> None:
-        """Captures nothing from now on."""
+        """Capture nothing from now on."""
         self._off = True
         self.detach()
 
 
 class _TensorHook:
-    """A tensor hook that leaves nothing in autograd when it is removed, unlike torch's own handle."""
+    """Tensor hook that, unlike torch's own handle, leaves nothing in autograd when it is removed."""
 
     def __init__(self, tensor: torch.Tensor, signal: Callable[[Any], None]) -> None:
         self._handle = tensor.register_hook(signal)
         self._tensor = weakref.ref(tensor)
 
     def remove(self) -> None:
-        """Takes it off."""
+        """Remove the hook."""
         self._handle.remove()
         tensor = self._tensor()
         if tensor is not None and not tensor._backward_hooks:
@@ -155,7 +155,7 @@ class _TensorHook:
 
 
 class _StepRecorder:
-    """What the hooks of one saved step call."""
+    """Captures the gradients of one saved step; its hooks call it."""
 
     def __init__(
         self,
@@ -173,16 +173,16 @@ class _StepRecorder:
         self._fault = fault
         self._warn = warn
         self._step_id = step_id
-        self._fired: dict[int, Fired] = {}  # by the running backward
-        self._ended = 0  # backwards of this step
-        self._parts: dict[int, int] = {}  # how many were taken one by one, by name id
+        self._fired: dict[int, Fired] = {}  # key: the running backward
+        self._ended = 0  # number of backwards of this step that have ended
+        self._parts: dict[int, int] = {}  # number of gradients that were captured one by one, by name id
 
     def part(self, spec: TensorSpec, gradient: torch.Tensor | None) -> None:
-        """Before a parameter's gradient of this backward is added to what was there."""
+        """Capture a parameter's gradient of this backward before it is added to the sum."""
         self._guarded(self._part, spec, (gradient,))
 
     def part_of_node(self, spec: TensorSpec, gradients: tuple[torch.Tensor | None, ...]) -> None:
-        """As part(), as a pre-hook of the node that adds the gradient."""
+        """Like part(), called as a pre-hook of the node that adds the gradient."""
         self._guarded(self._part, spec, gradients)
 
     def _part(self, spec: TensorSpec, gradients: tuple[torch.Tensor | None, ...]) -> None:
@@ -194,7 +194,7 @@ class _StepRecorder:
         return call
 
     def accumulated(self, spec: TensorSpec, held: weakref.ref[torch.Tensor], parameter: torch.Tensor) -> None:
-        """As a hook on a parameter, after its gradient was added. held: what the model's optimizer has."""
+        """Called as a hook on a parameter, after its gradient was added. held: the optimizer's parameter."""
         self._guarded(self._note, spec, held, parameter)
 
     def _note(self, spec: TensorSpec, held: weakref.ref[torch.Tensor], parameter: torch.Tensor) -> None:
@@ -206,13 +206,13 @@ class _StepRecorder:
         fired = self._fired.get(task)
         if fired is None:
             mine: Fired = {}
-            fired = self._fired.setdefault(task, mine)  # another device's thread may come by
+            fired = self._fired.setdefault(task, mine)  # the thread of another device may have set it
             if fired is mine:
                 _queue(partial(_queue, partial(self._guarded, self._end, task)))
         fired[spec.id] = held, spec
 
     def _end(self, task: int) -> None:
-        """A backward is over."""
+        """Capture the gradients at the end of a backward."""
         fired = [(reference(), spec) for reference, spec in self._fired.pop(task).values()]
         having = [(one.grad, spec) for one, spec in fired if one is not None and one.grad is not None]
         self._ended += 1

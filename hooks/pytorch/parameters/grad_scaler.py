@@ -45,7 +45,7 @@ Rows = tuple[list[Any], CaptureSpec]
 
 
 class ScaleRecord:
-    """One scaler as a step that is saved begins."""
+    """State of one scaler at the start of a saved step."""
 
     __slots__ = ("_scaler", "scale", "states")
 
@@ -56,28 +56,28 @@ class ScaleRecord:
         self.states: Mapping[int, Mapping[str, Any]] = getattr(scaler, "_per_optimizer_states", {})
 
     def skipped(self, optimizer: Optimizer) -> bool:
-        """Of an optimizer that has not stepped: whether that is because the scaler found Inf or NaN."""
+        """Whether an optimizer has not stepped because the scaler found Inf or NaN."""
         return self.has_checked(optimizer) and self._stage(optimizer) == "STEPPED"
 
     def has_checked(self, optimizer: Optimizer) -> bool:
-        """Whether the scaler has looked at the gradients of the optimizer since."""
+        """Whether the scaler has checked the gradients of the optimizer since then."""
         return id(optimizer) in self.states
 
     @property
     def used(self) -> bool:
-        """Whether it has scaled a loss, as far as its attributes show."""
+        """Whether the scaler has scaled a loss, as far as its attributes show."""
         scaler = self._scaler()
         return isinstance(self.scale, torch.Tensor) or (scaler is not None and _scale(scaler) is not None)
 
     def remaining_scale(self, optimizer: Optimizer) -> Any:
-        """Return the factor that is still in the gradients of a checked optimizer; None: there is none."""
+        """Return the factor that is still in the gradients of a checked optimizer; None: no factor."""
         return None if self._stage(optimizer) in ("UNSCALED", "STEPPED") else self.scale
 
     def _stage(self, optimizer: Optimizer) -> str | None:
         return getattr(self.states[id(optimizer)].get("stage"), "name", None)
 
     def rows(self, optimizer: Optimizer, prefix: str, plan: Plan) -> list[Rows]:
-        """What to write of a step that was skipped."""
+        """Rows for a skipped step."""
         return _rows(optimizer, prefix, plan, self.scale, 1.0)
 
 
@@ -85,12 +85,12 @@ class Scalers:
     """The enabled gradient scalers of this process."""
 
     def __init__(self) -> None:
-        self.found: list[weakref.ref[Any]] = []  # or registered
+        self.found: list[weakref.ref[Any]] = []  # found or registered scalers
         self._looks = 0
-        self._without: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # those that step without a scaler
+        self._without: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # optimizers that step without a scaler
 
     def look(self, *, again: bool = False) -> None:
-        """Looks through all objects if it never did, or (again) up to three times while none is known."""
+        """Search all objects once. again: search up to three times while no scaler is known."""
         if self._looks and not (again and self._looks < _LOOKS and not self.alive):
             return
         self._looks += 1
@@ -104,7 +104,7 @@ class Scalers:
             self.found.append(weakref.ref(scaler))
 
     def states(self) -> list[tuple[weakref.ref[Any], Mapping[int, Any]]]:
-        """What each keeps of its iteration, by id of the optimizer: another object after its update()."""
+        """Records of each scaler by id of the optimizer. After its update() they are other objects."""
         found: list[tuple[weakref.ref[Any], Mapping[int, Any]]] = []
         for reference in self.found:
             states = getattr(reference(), "_per_optimizer_states", None)
@@ -114,28 +114,28 @@ class Scalers:
 
     @property
     def alive(self) -> list[Any]:
-        """Those that still exist and scale."""
+        """Scalers that still exist and are enabled."""
         scalers = [reference() for reference in self.found]
         return [scaler for scaler in scalers if scaler is not None and scaler.is_enabled()]
 
     def records(self) -> list[ScaleRecord]:
-        """Return a record of each scaler as a step begins. The first call searches for scalers."""
+        """Return a record of each scaler at the start of a step. The first call searches for scalers."""
         if not self._looks:
             self.look()
         return [ScaleRecord(scaler) for scaler in self.alive] if self.found else []
 
     def in_use(self) -> list[torch.Tensor]:
-        """Scales of those that have scaled a loss."""
+        """Scales of the scalers that have scaled a loss."""
         scales = [_scale(scaler) for scaler in self.alive] if self.found else []
         return [scale for scale in scales if scale is not None]
 
     def at_step(
         self, optimizer: Optimizer, known: OptimizerEntry, plan: Plan
     ) -> tuple[torch.Tensor | None, list[Rows]]:
-        """An optimizer is about to step: by what its gradients are still to be divided, and rows to write."""
+        """Before an optimizer steps: the divisor that is still missing in its gradients, and further rows."""
         pending, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         if not self.found and pending is None and found_inf is None:
-            return None, []  # no scaler anywhere
+            return None, []  # there is no scaler
         scale = divisor = pending if isinstance(pending, torch.Tensor) else None
         if self.found:
             self._without.add(optimizer)
@@ -154,12 +154,19 @@ class Scalers:
         positions: list[int],
         note: Callable[[str], None],
     ) -> dict[int, Any]:
-        """By what gradients are still multiplied whose optimizer has not stepped; None: by nothing.
+        """Remaining scales of gradients whose optimizer has not stepped; None: not scaled.
 
-        records: of the step. positions: in parameters. One is left out, and that is logged, where
-        several scalers may have scaled it. An optimizer that is used to step without a scaler has none.
+        A gradient that several scalers may have scaled is left out, and this is logged. An optimizer that
+        usually steps without a scaler has no scale.
+
+        Args:
+            records: Records of the step.
+            optimizers: The optimizers.
+            parameters: The parameters.
+            positions: Positions in `parameters`.
+            note: Logs a message once and stores it in the notes.
         """
-        by_parameter: dict[int, Any] = {}  # by id of the parameter
+        by_parameter: dict[int, Any] = {}  # key: id of the parameter
         for optimizer in optimizers:
             knowing = next((record for record in records if record.has_checked(optimizer)), None)
             if knowing is not None:
@@ -179,7 +186,7 @@ class Scalers:
 
 
 def _scale(scaler: Any) -> torch.Tensor | None:
-    """Return the scale tensor; None: nothing was scaled yet, or this torch does not show it."""
+    """Return the scale tensor; None: nothing was scaled yet, or this torch does not provide it."""
     scale = getattr(scaler, "_scale", None)
     return scale if isinstance(scale, torch.Tensor) else None
 

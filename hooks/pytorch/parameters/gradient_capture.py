@@ -1,9 +1,9 @@
-"""Gradients and optimizer state of one root module, as optimizers step and as a training step ends.
+"""Captures gradients and optimizer state of one root module when optimizers step and a training step ends.
 
-Each optimizer captures the parameters that it holds, just before it changes anything. What no optimizer has
-used is captured when the step ends, if it is still there; else a row has the reason (Absent). Threads: the
-training thread, or the autograd thread that runs an optimizer inside backward(); one at a time. Keeps no
-model or parameter alive.
+When an optimizer is about to step, the gradients of its parameters are captured, before it changes anything.
+Gradients that no optimizer has used are captured when the step ends, if they still exist; otherwise a row has
+the reason (Absent). Threads: the training thread, or the autograd thread that runs an optimizer inside
+backward(); one at a time. Keeps no model or parameter alive.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class GradientCapture:
         self.view = ModelView(root, name)
         self._name = name
         self.pending: PendingStep | None = None
-        self.scalers = scalers  # those of the process: all roots share them
+        self.scalers = scalers  # scalers of the process, shared by all roots
         note = self._note_once = note_once(notes, warn)
         self.updates = Updates(recorder, fault, note)
         self.backward = BackwardGradients(recorder, scalers, fault, note)
@@ -85,7 +85,8 @@ class GradientCapture:
         self._off = False
         self.due_after_forward = False  # end_forward() has something to do
         self.steps_again = False  # an optimizer was seen to step twice in a training step
-        self._weights_due: tuple[StepId, Plan] | None = None  # when the root's forward ends
+        # Weights to capture when the root's forward ends.
+        self._weights_due: tuple[StepId, Plan] | None = None
         self._numbering = numbering
         self.optimizers = Optimizers(numbering)
         self.order = GradientOrder(fault)
@@ -94,20 +95,20 @@ class GradientCapture:
         self._note_aliases()
 
     def held(self) -> list[nn.Parameter] | None:
-        """The model's parameters, in the order of the view's. None: the model is gone."""
-        # The older FullyShardedDataParallel takes its parameters off the modules during forward.
+        """The model's parameters, in the order of the view. None: the model was deleted."""
+        # The older FullyShardedDataParallel removes its parameters from the modules during forward.
         found = None if self.view.flat else self.view.held_parameters()
         if found is None and self._root() is not None:
             found = self.current_view().held_parameters()
         return found
 
     def current_view(self) -> ModelView:
-        """The names of the model's parts as it is now; reads the structure anew when it changed."""
+        """The names of the model's current parts. The structure is read again if it changed."""
         root = self._root()
         if root is not None and not self.view.matches(root):
             self.view = ModelView(root, self._name)
             self._note_aliases()
-            self.order.stop()  # positions are others now
+            self.order.stop()  # the positions have changed
             pending = self.pending
             if pending is not None:
                 pending.done = frozenset()
@@ -119,13 +120,13 @@ class GradientCapture:
         return self.view
 
     def _watch(self, pending: PendingStep, parameters: list[nn.Parameter]) -> None:
-        """Notes which gradient comes when, from the next backward on."""
+        """Record the order of gradients from the next backward on."""
         pending.watched = True
         positions = awaited(self.view, pending.plan, parameters)
         self.order.start(self.view.in_backward(parameters), positions, late=self.view.late)
 
     def _backward_ended(self, came: list[int]) -> None:
-        """A backward has ended. came: positions of the parameters that it reached."""
+        """Handle the end of a backward. came: positions of the parameters that it reached."""
         parameters = self.held()
         if self.pending is not None and parameters is not None:
             self.ownership.backward_ended(came, parameters)
@@ -134,7 +135,7 @@ class GradientCapture:
         self._model_notes.set("aliases", self.view.aliases)
 
     def _is_captured(self, pending: PendingStep, parameters: list[nn.Parameter]) -> bool:
-        """Whether no gradient is awaited, of a parameter that trains or whose optimizer has not stepped."""
+        """Whether every gradient is captured of parameters that train or whose optimizer will step."""
         if len(pending.done) == len(parameters):
             return True
         rest = [one for position, one in enumerate(parameters) if position not in pending.done]
@@ -146,7 +147,7 @@ class GradientCapture:
         return awaited.isdisjoint(map(id, rest))
 
     def _captured(self, *, closure: bool = False) -> None:
-        """All optimizers of the model have stepped."""
+        """Handle that all optimizers of the model have stepped."""
         pending = self.pending
         if pending is None or self.steps_again or (pending.closure and not closure):
             return
@@ -158,7 +159,7 @@ class GradientCapture:
             self.backward.step_captured()
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """Capture what the optimizer is about to use, or has used in an evaluation of its closure."""
+        """Capture gradients that the optimizer is about to use, or has used in a call of its closure."""
         pending = self.pending
         if pending is None:
             return
@@ -202,14 +203,14 @@ class GradientCapture:
             self._captured()
 
     def _without_done(self, pending: PendingStep, capture: StepCapture) -> Selection:
-        """What an optimizer captures of parameters that another one holds, too, and has captured."""
+        """Selection of an optimizer without parameters that another optimizer holds too and has captured."""
         gradients = [one for one in capture.selection.gradients if one not in pending.done]
         return select(self.view, pending.plan, capture.selection.weights, gradients)
 
     def _capture_rest(
         self, pending: PendingStep, parameters: list[nn.Parameter], *, accumulated: bool
     ) -> None:
-        """Gradients that no optimizer used in the step, or why they are not there."""
+        """Capture gradients that no optimizer used in the step, or the reasons why there are none."""
         if len(pending.done) == len(parameters) or not pending.kinds.gradients:
             return
         came = frozenset(self.order.order)
@@ -254,7 +255,7 @@ class GradientCapture:
             self.scalers.look(again=True)
 
     def _capture_copies(self, pending: PendingStep) -> None:
-        """The model is gone: of its gradients there is what was copied."""
+        """Capture the copied gradients of a model that was deleted."""
         copies = self.ownership.copies
         selection = select(self.view, pending.plan, [], sorted(copies.keys() - pending.done))
         if selection.gradients:
@@ -264,11 +265,11 @@ class GradientCapture:
     def _left(
         self, position: int, parameter: nn.Parameter, owned: bool, skipped: bool, came: frozenset[int]
     ) -> tuple[Any, Absent]:
-        """The gradient that is still there as the step ends, or a copy of it; None, and why there is none."""
+        """The gradient at the end of the step, or its copy; or None and the reason."""
         gradient, copy = parameter.grad, self.ownership.copies.get(position)
         if copy is not None:
             return copy, Absent.NONE
-        if not self.order.active:  # whether a backward came is not known
+        if not self.order.active:  # it is unknown whether a backward reached it
             return gradient, Absent.UNKNOWN
         if position not in came:
             return None, Absent.NOT_STEPPED if owned and not skipped else Absent.NO_BACKWARD
@@ -279,7 +280,7 @@ class GradientCapture:
     def _skipped(
         self, pending: PendingStep, parameters: list[nn.Parameter]
     ) -> list[tuple[ScaleRecord, OptimizerEntry, Optimizer]]:
-        """The optimizers that a gradient scaler did not let step, and the scaler."""
+        """The optimizers whose step a gradient scaler skipped, and the scaler."""
         if pending.scalers and not self.optimizers.any_alive:
             self.optimizers.search(parameters)
         return [
@@ -318,10 +319,17 @@ class GradientCapture:
         call: int = 0,
         left: list[tuple[Any, Absent]] | None = None,
     ) -> None:
-        """The one native call. scales: what gradients are multiplied by.
+        """Capture a selection in one native call.
 
-        left: the gradients, or why they are absent, in the order of the selection; None: those of the
-        parameters.
+        Args:
+            pending: The step.
+            parameters: The model's parameters.
+            selection: Positions and names.
+            scales: Factors of scaled gradients, by position.
+            extra: Further rows.
+            call: Number of earlier captures of these names in the step.
+            left: The gradients, or the reasons why they are absent, in the order of the selection; None: the
+                gradients of the parameters.
         """
         plan = pending.plan
         if left is None and self.order.order:
@@ -347,7 +355,7 @@ class GradientCapture:
             self._recorder.capture(tensors, capture_spec, pending.step_id, call)
 
     def _reasons(self, positions: list[int]) -> list[Absent]:
-        """Why parameters of an optimizer that steps have no gradient."""
+        """Reasons why parameters of a stepping optimizer have no gradient."""
         if not self.order.active:
             return [Absent.UNKNOWN] * len(positions)
         came = frozenset(self.order.order)

@@ -1,22 +1,22 @@
-"""In which order the gradients of a saved step became ready in backward, and what each backward left.
+"""GradientOrder: the order in which the gradients of a saved step became ready in backward.
 
-Gradients are captured together when the optimizer is about to step, because only there are they final. A
-tensor hook on each parameter appends its position to `order`; the hooks are on from the begin of a saved
-training step to its end. `seq` then follows the backward, so that "which went bad first" has an answer among
-gradients too. A parameter that several backwards reach counts by the last one, which made its gradient final;
-those that none reached come last, in the order of parameters. With FSDP2 the hooks are on the unsharded
-parameters, which backward gives its gradients to (ModelView.in_backward); the older FSDP reduces gradients
-elsewhere, so its parameters stay in their order.
+Gradients are captured together when the optimizer is about to step, because they are final only then. From
+the start of a saved training step to its end, a tensor hook on each parameter appends the parameter's
+position to `order`. `seq` then follows the backward, so that the first bad gradient can be found. If several
+backwards reach a parameter, the last one counts, because it made the gradient final. Parameters that no
+backward reached are last, in the order of parameters. With FSDP2 the hooks are on the unsharded parameters,
+because backward computes their gradients (ModelView.in_backward). The older FSDP reduces gradients elsewhere,
+so its parameters keep their order.
 
-When a backward ends, the gradients that it reached are looked at once: their versions are kept, so that a
-gradient that was zeroed in place before an optimizer used it is not taken for one; and gradients of
-parameters that no known optimizer holds are copied, because nothing shows when a script uses and clears them.
-The callback at the end of a backward is private to torch (`queue_callback`). Without it, and under compiled
-autograd, there are no versions and no copies.
+When a backward ends, the gradients that it reached are checked once. Their versions are stored, so that a
+gradient that was zeroed in place before an optimizer used it is not captured as a gradient. Gradients of
+parameters without a known optimizer are copied, because it cannot be observed when a script uses and clears
+them. The callback at the end of a backward is private to torch (`queue_callback`). Without it, and with
+compiled autograd, there are no versions and no copies.
 
-The hooks go straight into `Tensor._backward_hooks`, where register_hook() would put them: setting that to
-None again takes them out of autograd altogether, while after handle.remove() every later backward would still
-call into Python for each parameter. Hooks of others on the same tensor stay as they are.
+The hooks are stored directly in `Tensor._backward_hooks`, like those of register_hook(). To set this
+attribute to None removes them from autograd completely, while after handle.remove() every later backward
+would still call Python for each parameter. Hooks of other code on the same tensor are not changed.
 
 Threads: start and stop in the training thread, hooks in those of autograd. Keeps no parameter.
 """
@@ -51,13 +51,13 @@ _queue: Callable[[Callable[[], None]], None] | None = getattr(
 
 
 def at_end_of_backward(call: Callable[[], None]) -> bool:
-    """Calls `call` once when the running backward has ended, after the reductions of data-parallel wrappers.
+    """Call `call` once when the running backward has ended, after the reductions of data-parallel wrappers.
 
-    False where this torch cannot do that.
+    Returns False if this torch has no such callback.
     """
     if _queue is None or graph_task is None or compiled_backward():
         return False
-    _queue(partial(_queue, call))  # wrappers queue theirs in between
+    _queue(partial(_queue, call))  # wrappers queue their callbacks in between
     return True
 
 
@@ -68,10 +68,10 @@ def compiled_backward() -> bool:
 
 
 class GradientReadyHook(InertInCopies):
-    """A tensor hook: the gradient of one parameter is ready."""
+    """Tensor hook that records that the gradient of one parameter is ready."""
 
     __slots__ = ("order", "owner", "position")
-    __torch_unserializable__ = True  # spares the user torch's warning when a model is saved meanwhile
+    __torch_unserializable__ = True  # prevents torch's warning if a model is saved now
 
     def __init__(self, owner: GradientOrder, position: int) -> None:
         self.owner = weakref.ref(owner)
@@ -94,10 +94,12 @@ skip_frames(GradientReadyHook.__call__)
 
 
 class GradientOrder:
-    """The order of one model's gradients, by their positions in its list of parameters.
+    """The order of one model's gradients, as positions in its list of parameters.
 
-    active: parameters carry hooks. order: positions whose gradients came; empty when none did. ended: called
-    when a backward has ended, with the positions that it reached.
+    Attributes:
+        active: Whether parameters have hooks.
+        order: Positions of the gradients that became ready, in order.
+        ended: Called at the end of a backward with the positions that it reached.
     """
 
     def __init__(self, fault: FaultHandler) -> None:
@@ -105,17 +107,23 @@ class GradientOrder:
         self._key = RemovableHandle(OrderedDict()).id  # unique among all hooks of the process
         self.active = False
         self.order: list[int] = []
-        self.awaits_end = False  # a callback at the end of the running backward is queued, or cannot be
+        self.awaits_end = False  # the callback for the running backward is queued, or cannot be queued
         self.ended: weakref.WeakMethod[Callable[[list[int]], None]] | None = None
-        self._ended_at = 0  # how many gradients had come when the last backward ended
+        self._ended_at = 0  # number of ready gradients when the last backward ended
         self._dicts: list[OrderedDict[int, Any]] = []
-        self._positions: list[int] = []  # what _dicts were made for
+        self._positions: list[int] = []  # the positions of _dicts
         self._watched: list[weakref.ref[torch.Tensor]] = []
         self._off = False
         self._known: tuple[Sequence[int], list[int], tuple[int, ...]] | None = None
 
     def start(self, parameters: Sequence[Any], positions: list[int], *, late: bool = False) -> None:
-        """A saved step begins. positions: whose gradients are wanted. late: some parameters are None."""
+        """Attach the hooks when a saved step begins.
+
+        Args:
+            parameters: The model's parameters.
+            positions: Positions of the gradients to observe.
+            late: Whether some parameters are None.
+        """
         if self.active:
             self.stop()
         if self._off:
@@ -139,29 +147,29 @@ class GradientOrder:
                 hooks[self._key] = own[self._key]
 
     def stop(self) -> None:
-        """Takes the hooks off and forgets the order."""
+        """Remove the hooks and clear the order."""
         self.active = self.awaits_end = False
         self._ended_at = 0
         self.order.clear()
         watched = list(map(_call, self._watched))
         self._watched = []
         found = list(map(getattr, watched, _NAMED, _NOTHING))
-        if found == self._dicts and sum(map(len, found)) == len(found):  # nobody else's hook is there
+        if found == self._dicts and sum(map(len, found)) == len(found):  # there are no other hooks
             list(map(setattr, watched, _NAMED, _NOTHING))
             return
         for parameter, hooks in zip(watched, found, strict=True):
             if hooks is not None and hooks.pop(self._key, None) is not None and not hooks:
                 parameter._backward_hooks = None
-        self._positions = []  # a dictionary of ours that another hook was put in is that one's now
+        self._positions = []  # another hook uses one of these dictionaries now
 
     def switch_off(self) -> None:
-        """Notes nothing from now on."""
+        """Record nothing from now on."""
         self._off = True
         self.stop()
 
     def expect_end(self) -> None:
-        """The first gradient of a backward is ready."""
-        self.awaits_end = True  # also where torch cannot report it: called once per step then
+        """Queue the callback when the first gradient of a backward is ready."""
+        self.awaits_end = True  # also if torch has no callback: then called once per step
         at_end_of_backward(self._end)
 
     def failed(self, error: Exception) -> None:
@@ -181,9 +189,9 @@ class GradientOrder:
             self.failed(error)
 
     def sorted(self, positions: Sequence[int]) -> tuple[int, ...] | None:
-        """Where in `positions` the first to come is, the second, ...; None: as they are, nothing was noted.
+        """Indices into `positions` in the order of ready gradients; None: nothing was recorded.
 
-        Keeps the last answer: most steps have the same.
+        The last result is stored, because most steps have the same order.
         """
         order = self.order
         if not order:
@@ -201,7 +209,7 @@ class GradientOrder:
 
 
 class SentinelHook(InertInCopies):
-    """A tensor hook: a backward has reached the model."""
+    """Tensor hook that records that a backward has reached the model."""
 
     __slots__ = ("sentinel",)
     __torch_unserializable__ = True
@@ -227,12 +235,15 @@ skip_frames(SentinelHook.__call__)
 
 
 class BackwardSentinel:
-    """Tells whether a backward has reached a model, in every step: for models whose updates nothing else
-    tells.
+    """Detects in every step whether a backward has reached a model.
 
-    seen: a backward has, since this was last set to False. ever: at any time. ended: called when one has
-    ended. Costs one short Python call per parameter and backward, so only models without a known optimizer
-    carry it.
+    It costs one short Python call per parameter and backward, so only models without a known optimizer have
+    it.
+
+    Attributes:
+        seen: Whether a backward has reached the model since this was last set to False.
+        ever: Whether a backward has ever reached the model.
+        ended: Called at the end of such a backward.
     """
 
     def __init__(self, fault: FaultHandler) -> None:
@@ -245,11 +256,11 @@ class BackwardSentinel:
 
     @property
     def on(self) -> bool:
-        """Whether parameters carry it."""
+        """Whether parameters have its hooks."""
         return bool(self._carriers)
 
     def end_backward(self) -> None:
-        """A backward has ended."""
+        """Handle the end of a backward."""
         self.awaits_end = False
         try:
             ended = self.ended() if self.ended is not None else None
@@ -265,7 +276,7 @@ class BackwardSentinel:
             fault("steps", error)
 
     def put_on(self, parameters: Sequence[torch.Tensor | None]) -> None:
-        """From the next backward on."""
+        """Attach the hooks."""
         self.take_off()
         for parameter in parameters:
             if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
@@ -276,7 +287,7 @@ class BackwardSentinel:
             self._carriers.append(weakref.ref(parameter))
 
     def take_off(self) -> None:
-        """Leaves the parameters as they were."""
+        """Remove the hooks."""
         for reference in self._carriers:
             parameter = reference()
             hooks = parameter._backward_hooks if parameter is not None else None

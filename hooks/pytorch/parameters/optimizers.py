@@ -39,7 +39,7 @@ _PARAMETERS = itemgetter("params")
 
 
 class OptimizerEntry:
-    """An optimizer that owns parameters of the model. cached: what a step of it captures."""
+    """An optimizer that owns parameters of the model. cached: the plan of a capture at its step."""
 
     __slots__ = ("cached", "index", "optimizer")
 
@@ -50,20 +50,21 @@ class OptimizerEntry:
 
     @property
     def prefix(self) -> str:
-        """Start of the names of its state: "optimizer", "optimizer_1", ..."""
+        """Prefix of the names of its state: "optimizer", "optimizer_1", ..."""
         return f"optimizer_{self.index}" if self.index else "optimizer"
 
 
 class OptimizerNumbering:
-    """The number of each optimizer, in the order in which they were met by any of a hook's models."""
+    """The number of each optimizer, in the order in which the models of a hook first used them."""
 
     def __init__(self) -> None:
         self._count = 0
         self._of: dict[int, tuple[weakref.ref[Optimizer], int]] = {}  # by id of the optimizer
-        self._last_steps: dict[tuple[int, str], Any] = {}  # by number and what: the last step that has it
+        # (number, kind of value) -> the last step that has the value.
+        self._last_steps: dict[tuple[int, str], Any] = {}
 
     def of(self, optimizer: Optimizer) -> int:
-        """Its number, a new one at the first meeting."""
+        """The number of an optimizer; a new number at the first call."""
         known = self._of.get(id(optimizer))
         if known is None or known[0]() is not optimizer:
             self._of = {key: one for key, one in self._of.items() if one[0]() is not None}
@@ -72,7 +73,7 @@ class OptimizerNumbering:
         return known[1]
 
     def is_first(self, optimizer: Optimizer, step_id: Any, what: str) -> bool:
-        """Whether a value that an optimizer has only once is still to be captured in this step."""
+        """Whether a value that an optimizer has only once must still be captured in this step."""
         key = self.of(optimizer), what
         first: bool = self._last_steps.get(key) != step_id
         self._last_steps[key] = step_id
@@ -80,22 +81,22 @@ class OptimizerNumbering:
 
 
 class Optimizers:
-    """Those that own parameters of one model, in the order in which they were met."""
+    """Optimizers that own parameters of one model, in the order of their first use."""
 
     def __init__(self, numbering: OptimizerNumbering) -> None:
         self._known: dict[int, OptimizerEntry] = {}  # by id of the optimizer
         self._numbering = numbering
-        self.found_count = 0  # how many there were so far
+        self.found_count = 0  # number of all optimizers so far
         self._searched = False
         self._ownerless: set[int] = set()  # ids of parameters for which a search found no optimizer
 
     def find(self, optimizer: Optimizer) -> OptimizerEntry | None:
-        """The entry of an optimizer that is known."""
+        """The entry of a known optimizer; None if it is unknown."""
         known = self._known.get(id(optimizer))
         return known if known is not None and known.optimizer() is optimizer else None
 
     def find_or_add(self, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> OptimizerEntry | None:
-        """The entry of an optimizer, made at the first meeting; None when it owns none of the parameters."""
+        """The entry of an optimizer, created at the first call; None if it owns none of the parameters."""
         known = self._known.get(id(optimizer))
         if known is not None and known.optimizer() is optimizer:
             return known
@@ -115,7 +116,7 @@ class Optimizers:
                 self.find_or_add(found, parameters)
 
     def assign_owners(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Looks among all objects when a parameter that trains has no known optimizer: once for each such."""
+        """Search all objects if a trained parameter has no known optimizer, once per such parameter."""
         trained = {id(parameter) for parameter in parameters if parameter.requires_grad}
         owned = {id(parameter) for _, optimizer in self.alive() for parameter in owned_by(optimizer)}
         if not trained - owned <= self._ownerless:
@@ -125,32 +126,32 @@ class Optimizers:
 
     @property
     def any_alive(self) -> bool:
-        """Whether any is known that still exists."""
+        """Whether a known optimizer still exists."""
         for known in self._known.values():  # noqa: SIM110 -- any() of a generator is twice the work
             if known.optimizer() is not None:
                 return True
         return False
 
     def alive(self) -> list[tuple[OptimizerEntry, Optimizer]]:
-        """Those that still exist."""
+        """The optimizers that still exist, with their entries."""
         pairs = [(known, known.optimizer()) for known in self._known.values()]
         return [(known, optimizer) for known, optimizer in pairs if optimizer is not None]
 
     def owned_by_others(self, one: OptimizerEntry) -> set[int]:
-        """Ids of what the other optimizers own."""
+        """Ids of the parameters that the other optimizers own."""
         others = (other.optimizer() for other in self._known.values() if other is not one)
         return {id(parameter) for other in others if other is not None for parameter in owned_by(other)}
 
 
 def owned_by(optimizer: Optimizer) -> list[nn.Parameter]:
-    """The parameters of all its groups."""
+    """The parameters of all groups of an optimizer."""
     return list(chain.from_iterable(map(_PARAMETERS, optimizer.param_groups)))
 
 
 def state_values(
     optimizer: Optimizer, prefix: str, plan: Plan, names: list[str], parameters: list[nn.Parameter]
 ) -> tuple[list[Any], CaptureSpec]:
-    """Return the state of the named parameters that the plan selects. Keeps the last answer."""
+    """Return the state of the named parameters that the plan selects. The last result is stored."""
     state_of = optimizer.state.get
     states = [state_of(parameter) or {} for parameter in parameters]
     keys = list(map(tuple, states))
@@ -183,9 +184,9 @@ def hyperparameter_values(optimizer: Optimizer, prefix: str, plan: Plan) -> tupl
 
 
 def unscaled(gradients: Sequence[Any], scales: Iterable[Any]) -> list[Any]:
-    """Gradients as the optimizer will use them. scales: by what each is multiplied; None: by nothing.
+    """Divide gradients by their scales, as the optimizer will use them.
 
-    Scales are powers of two, so the division is exact.
+    scales: scale of each gradient; None: not scaled. Scales are powers of two, so the division is exact.
     """
     with torch.no_grad():
         return [
@@ -199,7 +200,7 @@ def unscaled(gradients: Sequence[Any], scales: Iterable[Any]) -> list[Any]:
 
 
 def _shard_unscaled(shard: LocalShard, scale: torch.Tensor) -> LocalShard:
-    """Of a tensor that is spread over ranks: an operator on the whole might communicate."""
+    """Divide the local shard only, because an operator on a sharded tensor might communicate."""
     own = type(shard.tensor) is torch.Tensor and shard.tensor.layout in _DIVISIBLE
     return shard._replace(tensor=shard.tensor / scale) if own else shard
 

@@ -1,8 +1,8 @@
-"""Which optimizer holds which parameter of a model, and what happens to gradients that none holds.
+"""Ownership: finds parameters without an optimizer, and stores copies of their gradients.
 
 Parameters without a known optimizer are updated by the script itself, or not at all (a frozen copy, an
-average of the weights). Nothing shows when such a script uses a gradient and when it clears it, so the
-gradient is copied when a backward of a saved step has left it.
+average of the weights). It cannot be observed when such a script uses a gradient and when it clears it. So
+the gradient is copied at the end of a backward of a saved step.
 
 Threads: look() and the notes in the training thread, backward_ended() in those of autograd; one at a time.
 Keeps copies of gradients until forget_backward().
@@ -27,7 +27,7 @@ from tdcore.hooks.run_notes import ModelNotes
 __all__ = ["Ownership"]
 
 _REQUIRES_GRAD = attrgetter("requires_grad")
-_FROZEN_LOOKS = 3  # saved steps after which a parameter that did train counts as frozen
+_FROZEN_LOOKS = 3  # number of saved steps after which a formerly trained parameter counts as frozen
 _BY_HAND = (
     "no optimizer is known for {}: its gradients are recorded as the last backward of a step left them; what "
     "the script does to them afterwards (clipping, for example) is not in the record"
@@ -35,28 +35,30 @@ _BY_HAND = (
 
 
 class Ownership:
-    """Ownership of one model's parameters. model_notes: its notes. note: notes and logs a message once."""
+    """Ownership of one model's parameters. model_notes: its notes. note: stores and logs a message once."""
 
     def __init__(self, optimizers: Optimizers, model_notes: ModelNotes, note: Callable[[str], None]) -> None:
-        # by position: what the last backward left, of those without optimizer
+        # by position: gradients after the last backward, of parameters without an optimizer
         self.copies: dict[int, Any] = {}
-        self.versions: dict[int, tuple[weakref.ref[Any], int]] = {}  # of the gradients that a backward left
+        # Versions of the gradients after a backward.
+        self.versions: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._unowned: frozenset[int] = frozenset()
         self._optimizers = optimizers
         self._model_notes = model_notes
         self._note_once = note
         self._question: tuple[Any, ...] | None = None
-        self._trained: set[str] = set()  # names of parameters that were seen to require gradients
-        self._all_trained: ModelView | None = None  # the model whose parameters all did at the last look
+        self._trained: set[str] = set()  # names of parameters that have required gradients
+        # The model, if all of its parameters did at the last check.
+        self._all_trained: ModelView | None = None
         self._frozen_looks: dict[str, int] = {}
 
     @property
     def any_frozen(self) -> bool:
-        """Whether a parameter was frozen at the last look."""
+        """Whether a parameter was frozen at the last check."""
         return bool(self._frozen_looks)
 
     def look(self, view: ModelView, parameters: list[nn.Parameter]) -> None:
-        """A saved training step begins: finds optimizers that have not stepped yet, and what none holds."""
+        """Find optimizers before their first step, and parameters without one, in a saved training step."""
         trainable = list(map(_REQUIRES_GRAD, parameters))
         question = (view, trainable, self._optimizers.found_count)
         if question == self._question:
@@ -78,7 +80,7 @@ class Ownership:
             self._note_once(_BY_HAND.format(view.root_name))
 
     def backward_ended(self, order: Sequence[int], parameters: list[nn.Parameter]) -> None:
-        """A backward has ended. order: positions whose gradients came in it."""
+        """Store versions and copies at the end of a backward. order: positions that it reached."""
         with torch.no_grad():
             for position in set(order):
                 parameter: Any = parameters[position]
@@ -90,12 +92,12 @@ class Ownership:
                     self.copies[position] = gradient.detach().clone()
 
     def was_cleared(self, position: int, gradient: Any) -> bool:
-        """Whether the gradient was zeroed, or is another one, since its last backward.
+        """Whether the gradient was zeroed or replaced since its last backward.
 
-        On a device, what was changed in place counts as zeroed: looking at the values would wait for it.
+        On a device every change in place counts as zeroed, because to read the values waits for the device.
         """
         seen = self.versions.get(position)
-        if seen is None:  # not known
+        if seen is None:  # unknown
             return is_zero(gradient)
         before, version = seen
         if id(before()) != id(gradient):
@@ -104,14 +106,15 @@ class Ownership:
         return changed and (gradient.device.type != "cpu" or is_zero(gradient))
 
     def forget_backward(self) -> None:
-        """The step is over."""
+        """Release the copies and versions at the end of the step."""
         self.copies.clear()
         self.versions.clear()
 
     def note_frozen(self, view: ModelView, trainable: list[bool]) -> None:
-        """Which parameters require gradients as a training forward begins.
+        """Note which parameters require gradients at the start of a training forward.
 
-        A parameter that is frozen for a while (Lightning's toggle_optimizer) does not count as frozen.
+        A parameter that is frozen for a few steps only (Lightning's toggle_optimizer) does not count as
+        frozen.
         """
         if all(trainable):
             if self._all_trained is not view:
@@ -129,7 +132,7 @@ class Ownership:
         self._note_names()
 
     def note_trainable(self, view: ModelView, positions: list[int], trainable: list[bool]) -> None:
-        """Which parameters of an optimizer require gradients as it steps."""
+        """Note which parameters of an optimizer require gradients when it steps."""
         for position in compress(positions, trainable):
             name = view.parameters[position].name
             self._trained.add(name)

@@ -1,10 +1,10 @@
-"""Weights, gradients and optimizer state of one root module.
+"""ParameterCapture: captures weights, gradients and optimizer state of one root module.
 
-Weights are captured when the root's first forward of a saved step begins: they are those that the forward
-sees. A saved training step then stays *pending* until the next one begins, and each optimizer's step captures
-the gradients of the parameters that it holds, just before it changes anything: gradients are final there
-(accumulated, unscaled, clipped). A gradient belongs to the step in which its optimizer steps, also where its
-forward ran in an earlier one.
+Weights are captured when the root's first forward of a saved step begins, so they are the weights that the
+forward uses. A saved training step then stays *pending* until the next step begins. When an optimizer is
+about to step, the gradients of its parameters are captured: they are final then (accumulated, unscaled,
+clipped). A gradient belongs to the step in which its optimizer steps, even if its forward ran in an earlier
+step.
 
     several optimizers      each captures the parameters that it holds
     closure (LBFGS)         one row per evaluation, when the closure returns: call 0, 1, ...
@@ -16,7 +16,7 @@ forward ran in an earlier one.
     eval, no_grad           weights, no gradients
     fused step with a gradient scaler   gradients are divided by the scale, which is recorded next to them
 
-Optimizer state is that which enters the step.
+Optimizer state is captured before the optimizer's step.
 Threads: the training thread, or the autograd thread that runs an optimizer inside backward(); one at a time.
 Keeps no model or parameter alive; copies of gradients are kept until the step ends (no optimizer known).
 """
@@ -45,13 +45,16 @@ _LAZY = frozenset({UninitializedParameter})
 
 
 class ParameterCapture(GradientCapture):
-    """Captures the parameters of one model. notes: of collections.json. warn: logs a message once.
+    """Captures the parameters of one model.
 
-    fault: BaseHook._fault, for the opt-in series (opt_in_series.py): they fail alone.
+    Args:
+        notes: Notes for collections.json.
+        warn: Logs a message once.
+        fault: BaseHook._fault, for the opt-in series (opt_in_series.py), which fail separately.
     """
 
     def begin_training(self, step_id: StepId, plan: Plan, inside: Optimizer | None) -> None:
-        """A training step begins that is saved. inside: the optimizer whose closure runs."""
+        """Begin a saved training step. inside: the optimizer whose closure runs; None: no closure runs."""
         if self.pending is not None:
             self.finish(accumulated=True)
         kinds = kinds_of(plan)
@@ -74,7 +77,7 @@ class ParameterCapture(GradientCapture):
                 self.updates.prepare(step_id, plan, view, inside, parameters)
 
     def begin_forward(self, step_id: StepId, plan: Plan, *, trains: bool) -> None:
-        """The root's first forward of a saved step begins. trains: it is a training step."""
+        """Handle the root's first forward of a saved step. trains: whether it is a training step."""
         pending = self.pending
         if pending is not None and trains:
             pending.ran = True
@@ -99,7 +102,7 @@ class ParameterCapture(GradientCapture):
             self.due_after_forward = True
 
     def end_forward(self) -> None:
-        """The root's forward has ended."""
+        """Handle the end of the root's forward."""
         self.due_after_forward = False
         pending = self.pending
         if pending is not None and self.view.late:
@@ -113,7 +116,7 @@ class ParameterCapture(GradientCapture):
             self._take_weights(step_id, plan, parameters)
 
     def before_closure(self, optimizer: Optimizer) -> None:
-        """An optimizer is about to step with a closure."""
+        """Called before an optimizer steps with a closure."""
         pending, parameters = self.pending, self.held()
         if pending is not None:
             pending.closure = True
@@ -121,12 +124,12 @@ class ParameterCapture(GradientCapture):
             self.updates.prepare(pending.step_id, pending.plan, self.view, optimizer, parameters)
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """An optimizer has stepped."""
+        """Called after an optimizer's step."""
         pending = self.pending
         if pending is not None:
             known = self.optimizers.find(optimizer)
             if known is None or known.index not in pending.captures:
-                self.before_step(optimizer)  # its step began before the hook was there
+                self.before_step(optimizer)  # its step began before the hook was attached
             if pending.closure and self._is_captured(pending, self.held() or []):
                 self._captured(closure=True)
         if self.updates.pending:
@@ -134,7 +137,7 @@ class ParameterCapture(GradientCapture):
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing more is expected of the pending step."""
+        """Whether the pending step is complete."""
         pending, parameters = self.pending, self.held()
         if pending is None or parameters is None:
             return True
@@ -146,7 +149,10 @@ class ParameterCapture(GradientCapture):
         return self.optimizers.any_alive and bool(self.order.order)
 
     def finish(self, *, accumulated: bool = False) -> None:
-        """The training step is over: captures what no optimizer used. accumulated: a later step has it."""
+        """End the training step: capture gradients that no optimizer used.
+
+        accumulated: whether they belong to a later step instead.
+        """
         pending, self.pending = self.pending, None
         self.backward.detach()
         self.updates.pending.clear()
@@ -162,7 +168,7 @@ class ParameterCapture(GradientCapture):
         self.ownership.forget_backward()
 
     def register(self, optimizer: Optimizer) -> bool:
-        """Makes an optimizer known before its first step. False when it holds nothing of the model."""
+        """Add an optimizer before its first step. Return False if it holds no parameter of the model."""
         return self.optimizers.find_or_add(optimizer, self.held() or []) is not None
 
     def switch_off(self) -> None:
@@ -175,7 +181,7 @@ class ParameterCapture(GradientCapture):
         self.updates.switch_off()
 
     def _watch_again(self, pending: PendingStep) -> None:
-        """FSDP2 has made its unsharded parameters in this forward, which get the gradients."""
+        """Attach hooks to the unsharded parameters that FSDP2 has created in this forward."""
         parameters = self.held() or []
         if pending.kinds.gradients:
             self._watch(pending, parameters)

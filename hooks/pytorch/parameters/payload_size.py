@@ -1,6 +1,6 @@
-"""How large a saved step of a model will be, so that its first capture finds the ring's memory taken.
+"""Estimates the size of a saved step, so that the ring allocates its memory before the first capture.
 
-An estimate from the names that the parameters will have; nothing depends on it but time. Threads: any.
+The estimate uses the names that the parameters will have. Only speed depends on it. Threads: any.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ def expected_bytes(
 ) -> int:
     """Bytes of the values of one saved step of the model.
 
-    name: the one that its tensors begin with. default: for collections without a reduction_config.
-    Activations are not known before the first forward; where any are saved, they count as much as the
-    parameters.
+    Activations are unknown before the first forward. If any are saved, they count as much as the parameters.
+
+    Args:
+        root: The model.
+        name: Prefix of the names of its tensors.
+        collections: The saved collections.
+        default: The reduction_config of collections without one.
     """
     whole = [each for each in collections if _saves_values(each.reduction_config or default)]
     if not whole:
@@ -40,13 +44,13 @@ def expected_bytes(
         kind = TensorKind.BIAS if parameter_name.endswith("bias") else TensorKind.WEIGHT
         total += size * any(each.belongs(full, kind, "") for each in whole)
         total += size * any(each.belongs(f"gradient/{full}", TensorKind.GRADIENT, "") for each in whole)
-    of_modules = [each for each in whole if each.name != CollectionKeys.LOSSES]  # which are small
+    of_modules = [each for each in whole if each.name != CollectionKeys.LOSSES]  # losses are small
     activations = sum(any(each.may_take(kind) for each in of_modules) for kind in _OF_MODULES)
     return total + largest * activations
 
 
 def _host_bytes(parameter: nn.Parameter) -> int:
-    """Of what this process holds in host memory; 0 where a parameter has no storage yet."""
+    """Bytes of a parameter that this process holds in host memory; 0 if it has no storage yet."""
     try:
         tensor = local_shard_of(parameter).tensor
         return int(tensor.nbytes) if tensor.device.type == "cpu" else 0

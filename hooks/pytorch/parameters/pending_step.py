@@ -1,4 +1,4 @@
-"""State of a saved training step until the next one begins, and what one optimizer's step captures of it.
+"""PendingStep: state of a saved training step until the next one begins; StepCapture: one optimizer's part.
 
 Threads: one at a time.
 """
@@ -44,7 +44,7 @@ _KINDS = (
 
 
 class Absent(IntEnum):
-    """Why a gradient has no value: AbsentReason of csrc/ring/record.hpp."""
+    """Reason why a gradient has no value: AbsentReason of csrc/ring/record.hpp."""
 
     NONE = 0
     NO_BACKWARD = 1
@@ -56,7 +56,7 @@ class Absent(IntEnum):
 
 
 class CaptureKinds(NamedTuple):
-    """Whether a plan may take any of these. anything: of the parameters, or of their optimizers."""
+    """Whether a plan may select tensors of each kind. anything: of the parameters or their optimizers."""
 
     anything: bool
     weights: bool
@@ -67,7 +67,7 @@ class CaptureKinds(NamedTuple):
 
 
 def kinds_of(plan: Plan) -> CaptureKinds:
-    """Computed once for each plan."""
+    """The kinds that a plan may select; computed once for each plan."""
     known: CaptureKinds | None = plan.cache.get("kinds")
     if known is None:
         may = plan.may_take
@@ -83,7 +83,7 @@ def kinds_of(plan: Plan) -> CaptureKinds:
 
 
 class StepCapture(NamedTuple):
-    """What one step of an optimizer captures. positions: in the view's parameters. owned: those as a set."""
+    """Capture at an optimizer's step. positions: of its parameters in the view. owned: the same as a set."""
 
     selection: Selection
     positions: list[int]
@@ -92,29 +92,29 @@ class StepCapture(NamedTuple):
 
 
 class CachedCapture(NamedTuple):
-    """A StepCapture, and what it depends on."""
+    """A StepCapture, and the inputs from which it was computed."""
 
     question: tuple[Any, ...]
     capture: StepCapture
 
 
 class PendingStep:
-    """A saved training step of one root: its gradients are captured when optimizers step."""
+    """A saved training step of one root, whose gradients are captured when optimizers step."""
 
-    closure = False  # an optimizer evaluates the model in it
-    ran = False  # the root had a training forward in it
+    closure = False  # an optimizer evaluates the model in a closure
+    ran = False  # the root had a training forward in this step
     weights_done = False
-    watched = False  # the order of its gradients is being noted
+    watched = False  # the order of its gradients is recorded
 
     def __init__(self, step_id: StepId, plan: Plan, kinds: CaptureKinds) -> None:
         self.step_id = step_id
         self.plan = plan
         self.kinds = kinds
         self.done: frozenset[int] = frozenset()  # positions whose gradient was captured or has a row
-        self.captures: dict[int, int] = {}  # how often each optimizer was captured, by its index
-        self.came = 0  # how many gradients had come at the last capture
+        self.captures: dict[int, int] = {}  # number of captures of each optimizer, by its index
+        self.came = 0  # number of ready gradients at the last capture
         self.calls = 0  # the highest call of a gradient so far
-        self.stepped: list[OptimizerEntry] = []  # optimizers that did
+        self.stepped: list[OptimizerEntry] = []  # optimizers that have stepped
         self.scalers: list[ScaleRecord] = []
 
 
@@ -125,13 +125,13 @@ def plan_step_capture(
     optimizer: Optimizer,
     parameters: list[nn.Parameter],
 ) -> StepCapture:
-    """What this optimizer's step captures: the parameters that it holds. Remembers the last answer."""
+    """The capture at this optimizer's step: the parameters that it holds. The last result is stored."""
     owned = list(map(id, owned_by(optimizer)))
     trainable = list(map(_REQUIRES_GRAD, parameters))
     weights = not pending.weights_done and pending.kinds.weights
     question = (pending.plan, view, weights, owned, view.ids, trainable)
     cached: CachedCapture | None = known.cached
-    if cached is not None and cached.question == question:  # plans and views are equal only when the same
+    if cached is not None and cached.question == question:  # plans and views are compared by identity
         return cached.capture
     mine = set(owned)
     positions = [position for position, identity in enumerate(view.ids) if identity in mine]
@@ -145,7 +145,7 @@ def plan_step_capture(
 
 
 def is_zero(gradient: Any) -> bool:
-    """Whether a plain gradient in host memory holds zeros only; False on a device."""
+    """Whether a plain gradient in host memory has only zeros; False on a device."""
     if (
         type(gradient) is not torch.Tensor
         or gradient.device.type != "cpu"

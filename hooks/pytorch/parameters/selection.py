@@ -1,6 +1,6 @@
-"""Selection: which weights and gradients one native call takes, in which order, under which names.
+"""Selection: weights and gradients that one native call captures, with their order and names.
 
-Answers are kept in the plan: most steps select the same as the step before.
+Selections are stored in the plan, because most steps have the same selection as the step before.
 Threads: one at a time.
 """
 
@@ -22,7 +22,7 @@ _REQUIRES_GRAD = attrgetter("requires_grad")
 
 
 class Selection(NamedTuple):
-    """Positions in the view's parameters that one call captures. capture_spec: of both lists in a row."""
+    """Positions of the parameters that one call captures. capture_spec: of weights, then gradients."""
 
     weights: list[int]
     gradients: list[int]
@@ -43,7 +43,7 @@ def select(view: ModelView, plan: Plan, weights: list[int], gradients: list[int]
 
 
 def awaited(view: ModelView, plan: Plan, parameters: list[nn.Parameter]) -> list[int]:
-    """Return the positions of parameters that may get a gradient which the plan selects."""
+    """Return the positions of parameters that may get a gradient that the plan selects."""
     trainable = list(map(_REQUIRES_GRAD, parameters))
     known = plan.cache.get(("awaited", view.root_name))
     if known is None or known[0] is not view or known[1] != trainable:
@@ -55,7 +55,7 @@ def awaited(view: ModelView, plan: Plan, parameters: list[nn.Parameter]) -> list
 
 
 def in_order(view: ModelView, plan: Plan, selection: Selection, places: tuple[int, ...] | None) -> Selection:
-    """The same with its gradients in another order. places: of the first, the second, ...; None: as it is."""
+    """The selection with gradients in another order. places: index of the first, ...; None: unchanged."""
     if places is None:
         return selection
     known = plan.cache.get(("in order", view.root_name))

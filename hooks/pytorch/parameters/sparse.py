@@ -1,14 +1,14 @@
-"""Sparse gradients (Embedding(sparse=True)): which tensors are captured of them, and their names.
+"""Sparse gradients (Embedding(sparse=True)): the tensors that are captured, and their names.
 
 The row of "gradient/<parameter>" has the status "skipped" and the reason "sparse", because there is no dense
 tensor. Two more tensors are captured:
 
-    gradient/<parameter>/values    the rows that have a gradient, each once: same norm, sum and extremes of
-                                   magnitude as the dense gradient, without its zeros
-    gradient/<parameter>/indices   the indices of these rows; for patterns, and save_all
+    gradient/<parameter>/values    the rows that have a gradient, each once, with the norm, sum and largest
+                                   magnitude of the dense gradient, without its zeros
+    gradient/<parameter>/indices   the indices of these rows; captured for patterns and save_all
 
-Rows that occur several times are added up, in memory of tdcore. On a device that would wait for the device,
-so there is only the row "skipped". Pure functions; any thread.
+Rows that occur several times are added in memory of tdcore. On a device this would wait for the device, so
+there is only the row "skipped". Pure functions; any thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Signs of an update that no optimizer made: weights that changed, gradients that were cleared.
+"""UpdateSigns: detects updates without an optimizer, from changed weights and cleared gradients.
 
-Asked at a training forward that follows a backward, for models without a known optimizer only. Values are
-compared in host memory only, of a few small parameters, since reading them elsewhere would wait for the
-device. Threads: the training thread. Keeps copies of a few small parameters, and no parameter.
+Used only for models without a known optimizer, at a training forward after a backward. Only values of a few
+small parameters in host memory are compared, because to read values of a device waits for the device.
+Threads: the training thread. Keeps copies of a few small parameters, and no parameter.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _SAMPLES, _SAMPLE_ELEMENTS = 3, 65_536
 
 
 def _plain(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Without those that are spread over ranks, which no operator may touch, and those without values yet."""
+    """The parameters without sharded ones, on which no operator may be called, and without lazy ones."""
     return [one for one in parameters if type(one) is nn.Parameter]
 
 
 class UpdateSigns:
-    """Of one model. ever: there was a sign before, so the absence of one means that no update was made."""
+    """Signs of one model. ever: a sign was detected before, so no sign means that there was no update."""
 
     def __init__(self) -> None:
         self.ever = False
         self._weights: list[int] | None = None
         self._samples: list[tuple[int, torch.Tensor]] = []
-        self._left: list[tuple[weakref.ref[Any], int] | None] = []  # gradients as the last backward left them
+        self._left: list[tuple[weakref.ref[Any], int] | None] = []  # gradients after the last backward
 
     def look(self, parameters: Sequence[torch.Tensor]) -> None:
-        """A training step begins."""
+        """Store the weights when a training step begins."""
         parameters = _plain(parameters)
         self._left = _left(parameters)
         self._weights = _weights(parameters)
@@ -54,7 +54,7 @@ class UpdateSigns:
             ]
 
     def seen(self, parameters: Sequence[torch.Tensor]) -> bool:
-        """Whether there is one since look(), now that a backward has come."""
+        """Whether there is a sign since look(). Called after a backward."""
         parameters = _plain(parameters)
         sign = (
             self._weights != _weights(parameters)
@@ -65,11 +65,11 @@ class UpdateSigns:
         return sign
 
     def backward_ended(self, parameters: Sequence[torch.Tensor]) -> None:
-        """A backward has ended that reached the model."""
+        """Store the gradients at the end of a backward that reached the model."""
         self._left = _left(_plain(parameters))
 
     def _cleared(self, parameters: Sequence[torch.Tensor]) -> bool:
-        """Whether all gradients that were there are gone, or were set to zero."""
+        """Whether all stored gradients are gone or were set to zero."""
         gradients: list[Any] = list(map(_GRADIENT, parameters))
         pairs = zip(gradients, self._left, strict=False)
         there = [(now, before) for now, before in pairs if before is not None]
@@ -77,7 +77,7 @@ class UpdateSigns:
 
 
 def _left(parameters: Sequence[torch.Tensor]) -> list[tuple[weakref.ref[Any], int] | None]:
-    """The gradients as they are, and what changes in place add to."""
+    """The current gradients with their version counters."""
     gradients: list[Any] = list(map(_GRADIENT, parameters))
     return [None if one is None else (weakref.ref(one), int(one._version)) for one in gradients]
 
@@ -90,7 +90,7 @@ def _is_cleared(now: Any, before: weakref.ref[Any], version: int) -> bool:
 
 
 def _weights(parameters: Sequence[torch.Tensor]) -> list[int] | None:
-    """What in-place changes add to, and where the values are. None: not known (inference, lazy ones)."""
+    """Version counters and addresses of the weights. None: unknown (inference tensors, lazy parameters)."""
     try:
         return [*map(_VERSION, parameters), *map(_ADDRESS, parameters)]
     except (RuntimeError, ValueError):

@@ -1,19 +1,19 @@
-"""Weight updates of an optimizer's step and their ratio to the weights, where requested.
+"""Weight updates of an optimizer's step and their ratio to the weights, if requested.
 
     weight_update/<parameter>   weight after the step minus weight before it
     update_ratio/<parameter>    norm of that / norm of the weight before; L2 norms, summed in float64
 
-In a saved step, the weights are copied before the optimizer steps, and the copies become the updates
-afterwards. This takes as much memory as the requested weights, for the time of the step. The difference is
-computed in the precision of the weights, for half precision in float32. On the CPU norms are computed by the
-native statistics; on a device they are computed there, without waiting for it.
+In a saved step, the weights are copied before the optimizer steps, and the updates are computed in these
+copies afterwards. During the step this needs as much memory as the requested weights. The difference is
+computed in the precision of the weights; for half precision in float32. On the CPU the native statistics
+compute the norms; on a device the norms are computed there, without waiting for it.
 
-The ratio of a weight of zeros is infinite (NaN when it does not change); a weight with NaN or Inf has NaN. An
-optimizer with a closure may evaluate the model several times: the update is that of its whole step. The
-update of a DTensor is that of this rank's shard. No rank has the norm of a tensor that is sharded over
-several ranks, so such a parameter has no ratio, which is logged once. Sparse and 8-bit parameters have
-neither update nor ratio.
-Threads: the one that runs the optimizer. Keeps copies of weights until the step has ended, and no parameter.
+The ratio of a weight of zeros is infinite (NaN if it does not change). The ratio of a weight with NaN or Inf
+is NaN. An optimizer with a closure may evaluate the model several times: the update is that of its whole
+step. The update of a DTensor is the update of this rank's shard. No rank has the norm of a tensor that is
+sharded over several ranks, so such a parameter has no ratio, which is logged once. Sparse and 8-bit
+parameters have neither update nor ratio. Threads: the one that runs the optimizer. Keeps copies of weights
+until the step has ended, and no parameter.
 """
 
 from __future__ import annotations
@@ -65,23 +65,23 @@ class Watched(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """What an optimizer is about to change."""
+    """Parameters that an optimizer is about to change."""
 
     step_id: StepId
     weights: list[Watched]
 
 
 class Updates:
-    """Weight updates of one model. fault: BaseHook._fault. warn: logs once what is not captured."""
+    """Weight updates of one model. fault: BaseHook._fault. warn: logs a message once."""
 
     def __init__(self, recorder: Recorder, fault: FaultHandler, warn: Callable[[str], None]) -> None:
-        self.pending: dict[int, Pending] = {}  # by id of the optimizer; not empty only within its step
+        self.pending: dict[int, Pending] = {}  # by id of the optimizer; entries exist only during its step
         self._recorder = recorder
         self._fault = fault
         self._warn = warn
         self._off = False
-        self._step: StepId | None = None  # the last one that an optimizer changed anything in
-        self._done: set[int] = set()  # positions of the parameters that it changed
+        self._step: StepId | None = None  # the last step in which an optimizer changed a weight
+        self._done: set[int] = set()  # positions of the changed parameters
         self._gone = False  # a parameter was replaced within its optimizer's step
         self._replaced: str | None = None  # the first parameter that was replaced
 
@@ -93,11 +93,11 @@ class Updates:
         optimizer: Optimizer,
         parameters: list[nn.Parameter],
     ) -> None:
-        """The optimizer is about to change the weights, or to call its closure, in a step that is saved."""
+        """Copy the weights before an optimizer changes them, or calls its closure, in a saved step."""
         self._guarded(self._copy, step_id, plan, view, optimizer, parameters)
 
     def after(self, optimizer: Optimizer) -> None:
-        """The optimizer has stepped."""
+        """Capture the updates after the optimizer's step."""
         pending = self.pending.pop(id(optimizer), None)
         if pending is not None:
             self._guarded(self._compare, pending)
@@ -105,14 +105,14 @@ class Updates:
     def end_step(
         self, plan: Plan, view: ModelView, optimizers: Sequence[Optimizer], parameters: list[nn.Parameter]
     ) -> None:
-        """Log which parameters have no update, after a step in which an optimizer has stepped.
+        """Log the parameters without an update, after a step in which an optimizer has stepped.
 
-        A parameter that the script replaces before its optimizer steps is in no optimizer's groups then.
+        A parameter that the script replaces before its optimizer steps is in no optimizer's groups.
         """
         self._guarded(self._note_replaced, plan, view, optimizers, parameters)
 
     def switch_off(self) -> None:
-        """Captures nothing from now on."""
+        """Capture nothing from now on."""
         self._off = True
         self.pending.clear()
 
@@ -200,14 +200,14 @@ class Updates:
 
 
 def _is_plain(part: torch.Tensor | None) -> bool:
-    """Whether its memory holds all of its values, as numbers that can be subtracted."""
+    """Whether the memory of a tensor has all of its values, as numbers that can be subtracted."""
     if part is None or part.layout is not torch.strided or hasattr(part, "to_local"):
         return False
     return part.dtype in _TYPES
 
 
 def _is_whole(part: LocalShard, parameter: nn.Parameter) -> bool:
-    """Whether this rank has all of the parameter, and no summand."""
+    """Whether this rank has the full parameter, and not a summand of it."""
     plain = part.tensor is parameter
     return plain or (
         part.shard == Shard.whole(tuple(parameter.shape)) and part.tensor.shape == parameter.shape
@@ -215,7 +215,7 @@ def _is_whole(part: LocalShard, parameter: nn.Parameter) -> bool:
 
 
 def _values(parameter: torch.Tensor, *, copy: bool = False) -> torch.Tensor:
-    """Its values as a real tensor; complex numbers as pairs."""
+    """The values of a parameter as a real tensor; complex numbers as pairs."""
     values = parameter.detach()
     if values.is_complex():
         values = torch.view_as_real(values.resolve_conj())
@@ -224,7 +224,7 @@ def _values(parameter: torch.Tensor, *, copy: bool = False) -> torch.Tensor:
 
 
 def _norms(tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """L2 norms: float64 numbers for tensors of host memory, float64 tensors on their device for others."""
+    """L2 norms: float64 numbers for tensors in host memory; float64 tensors on the device for others."""
     norms: list[Any] = [None] * len(tensors)
     host = [position for position, tensor in enumerate(tensors) if tensor.device.type == "cpu"]
     if host:

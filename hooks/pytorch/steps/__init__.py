@@ -1,1 +1,1 @@
-"""Which step a forward or an optimizer's step belongs to, and what happens as steps begin and end."""
+"""Steps: decides to which step a forward or an optimizer's step belongs; begins and ends steps."""

@@ -1,11 +1,10 @@
 """Steps of a root whose call is itself compiled: module hooks are attached before the call, not inside it.
 
 When compiled code reports that such a forward begins, it is too late to attach hooks for it. So `arm`
-attaches them at the end of the forward before, with an empty plan, because the plan of the step is not known
-then. As the step begins, the hooks of its plan replace them. Where hooks were not attached (a first step in
-another mode, a request to capture more) the activations of that step are missing; collections.json counts
-such steps.
-Threads: the training thread.
+attaches them at the end of the previous forward, with an empty plan, because the plan of the step is not
+known yet. When the step begins, the hooks of its plan replace them. If hooks were not attached (in a first
+step in another mode, or after a request to capture more), the activations of that step are missing;
+collections.json counts such steps. Threads: the training thread.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def begin_compiled_forward(
     Args:
         hook: The hook.
         root: The root whose forward begins.
-        inputs: Its input, with suffixes of the names; None: no module hooks are compiled in.
+        inputs: Its input, with suffixes of the names; None: the code was compiled without module hooks.
     """
     module = root.reference()
     if module is None or hook._off:
@@ -49,7 +48,7 @@ def begin_compiled_forward(
     root.compiled.root_is_compiled = True
     module_hooks = root.module_hooks
     if inputs is None and module_hooks.is_on:
-        module_hooks.detach()  # its step began inside the same code
+        module_hooks.detach()  # its step began in the same compiled code
     attached = module_hooks.is_on
     hook._compiled_call = True
     try:
@@ -75,7 +74,7 @@ def arm_losses(hook: StepTransitions) -> None:
 
 
 def widest(hook: StepTransitions) -> Plan | None:
-    """Return the plan of all collections that are saved, in a process that compiles; else None."""
+    """Return the plan of all saved collections, if torch.compile is in use; else None."""
     return hook._clock.plan_of(hook._clock.included) if compile_in_use() else None
 
 

@@ -1,4 +1,4 @@
-"""Decides which step a forward belongs to. docs/pytorch.md begins with the rule.
+"""TrainingDriver: decides to which step a forward belongs. docs/pytorch.md begins with the rule.
 
 Threads: the training thread. Replicas may run forward in other threads.
 """
@@ -38,10 +38,13 @@ class TrainingDriver(OptimizerSteps):
         args: tuple[object, ...] | None,
         kwargs: Mapping[str, object] | None,
     ) -> None:
-        """A forward of the root begins. module: the root, the one inside its wrapper, or an entry
-        (entries.py).
+        """Handle the start of a forward of the root.
 
-        args, kwargs: None of an entry; kwargs: None when compiled code reports the forward.
+        Args:
+            root: The root.
+            module: The root, the module inside its wrapper, or an entry (entries.py).
+            args: Positional arguments; None for an entry.
+            kwargs: Keyword arguments; None for an entry, or if compiled code reports the forward.
         """
         if self._off or (
             (dispatch_modes() or tracing_state() is not None or symbolic._is_fx_tracing_flag)
@@ -61,7 +64,7 @@ class TrainingDriver(OptimizerSteps):
         elif root.has_inner:
             root.inner_expected = True
         if graph_task is not None and graph_task() != -1:
-            return  # activation checkpointing computes the root again
+            return  # activation checkpointing recomputes the root
         if self._control_changed():
             self._check_control()
         start = perf_counter_ns()
@@ -87,10 +90,11 @@ class TrainingDriver(OptimizerSteps):
             spent = self._recorder.spent_ns
             root.join(self, module, plan, args, kwargs, trains=trains)
             self._may_be_attached = True
-            self._recorder.spent_ns = spent + perf_counter_ns() - start  # module hooks have added theirs
+            # Without the time that module hooks have added.
+            self._recorder.spent_ns = spent + perf_counter_ns() - start
 
     def _find_step(self, root: Root, module: nn.Module, entry: bool = False) -> bool:
-        """Begins or continues the step that a forward belongs to. Whether it is a training step."""
+        """Begin or continue the step of a forward. Return whether it is a training step."""
         if not root.searched:
             for each in self._roots:
                 if not each.searched:
@@ -126,12 +130,12 @@ class TrainingDriver(OptimizerSteps):
         return False
 
     def _stop_following(self) -> None:
-        """The script sets steps or modes itself from now on."""
+        """Stop to derive steps or modes from forwards, because the script sets them from now on."""
         for root in self._roots:
             root.follows = False
 
     def _join_training(self, mode: int) -> None:
-        """A training forward while a training step is open, and no optimizer has stepped in it."""
+        """Add a training forward to the open training step, in which no optimizer has stepped."""
         if self._joined_in is not self._updates:
             self._most_joined = max(self._most_joined, self._joined)
             self._joined_in, self._joined = self._updates, 0
@@ -142,7 +146,7 @@ class TrainingDriver(OptimizerSteps):
             self._continue_training()
 
     def _join_other(self, root: Root, module: nn.Module, mode: int, *, entry: bool) -> None:
-        """A forward that trains nothing."""
+        """Add a forward without training to a step of its mode, or begin such a step."""
         called = self._called
         if entry and called is not None and id(root) in called and is_running(root):
             return  # a part of the root's own forward
@@ -154,7 +158,7 @@ class TrainingDriver(OptimizerSteps):
             self._other_has_graph = any(one.requires_grad for one in root.parameters.held() or ())
 
     def _step_of_forward(self, root: Root, module: nn.Module, mode: int) -> bool:
-        """The older library's clock: every forward of the first root is a step."""
+        """Begin a step with the older library's clock: every forward of the first root is a step."""
         own = module is root.reference() or root.is_inner(module) or "_is_replica" in module.__dict__
         if own and root is self._roots[0]:
             if mode in WITH_GRADIENTS and torch.is_grad_enabled():
@@ -181,7 +185,7 @@ class TrainingDriver(OptimizerSteps):
         yield from self._shortfalls.of_collections(possible(self._roots, self._notes.get("frozen", ())))
 
     def _without_model(self) -> Iterator[str]:
-        """No model was registered, or none of its forwards was seen."""
+        """A sentence if no model was registered, or no forward was observed."""
         needs = self._shortfalls.needs_a_model
         if needs or not self._names.any:
             what = ", ".join(needs) or "anything"
@@ -190,7 +194,7 @@ class TrainingDriver(OptimizerSteps):
             yield f"{what}: {why}; call register_module(model) before the training"
 
     def _without_update(self) -> Iterator[str]:
-        """The optimizer of the models is there and does not step, or does not step any longer."""
+        """A sentence if the models have an optimizer that does not step, or no longer steps."""
         if self._by_hand or self._by_forward:
             last = max(self._saved_updates.values(), default=0)
             yield from saved_steps_without_update(self._saved_steps, last)
@@ -208,7 +212,7 @@ class TrainingDriver(OptimizerSteps):
 
     def _switch_off(self, part: str) -> None:
         if part == "steps":
-            self._send_collections()  # the last there will be, with the fault
+            self._send_collections()  # the last version, with the fault
             self._off = True
         if part in ("activations", "losses"):
             self._losses.switch_off()

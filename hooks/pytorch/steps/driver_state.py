@@ -2,15 +2,15 @@
 
     _updates          ids of the optimizers that have stepped in the open training step. Not empty: the next
                       training forward begins a step. Before the first one, and at the end: {NONE_OPEN}
-    _suspended        the open training step, not updated yet, while another step is the current one
-    _called           ids of the modules called in the current step of another mode; None: in a training step
-    _saves_training   the training step is saved, and gradients of it are still captured
-    _may_be_attached  hooks of a saved step may still be attached
-    _busy             the next step has something to end, or to look at
-    _attentive        optimizers' steps matter at once: it is saved, none is open, or backwards are watched
+    _suspended        the open training step, not updated yet, while another step is the current one _called
+    ids of the modules called in the current step of another mode; None: in a training step _saves_training
+    the training step is saved, and gradients of it are still captured _may_be_attached  hooks of a saved step
+    may still be attached _busy             the next step must end or check something _attentive
+    optimizer steps are handled at once: the step is saved, no step is open, or backwards are
+                      watched
     _inside           the optimizer whose closure runs
 
-Threads: the training thread. What optimizers call may come from autograd's threads, one at a time.
+Threads: the training thread. Optimizer hooks may run in autograd's threads, one at a time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _IDLE_FORWARDS = 64
 
 
 class DriverState(BaseHook):
-    """State that the parts of the hook share."""
+    """State that is shared by the parts of the hook."""
 
     _rank_and_size: tuple[int, int]
 
@@ -50,7 +50,7 @@ class DriverState(BaseHook):
         self._roots: list[Root] = []
         self._numbering = OptimizerNumbering()
         self._scalers = Scalers()
-        self._gate = CompiledRoot()  # of the first root, and of compiled losses
+        self._gate = CompiledRoot()  # for the first root and compiled losses
         self._local_shards = self._recorder.localize = LocalShards(self._names, self._notes, self._recorder)
         self._losses = LossHooks(self._recorder, weakref.WeakMethod(self._fault), self._notes, self._gate)
         self._replicas = Replicas()
@@ -63,27 +63,29 @@ class DriverState(BaseHook):
         self._called: set[int] | None = None
         self._other_has_graph = False  # forwards of the current step of another mode may be differentiated
         self._saves_training = False
-        self._may_be_attached = False  # something of a saved step is still to be ended or taken off
-        self._listens = False  # hooks of optimizers are on
+        self._may_be_attached = False  # a saved step must still be ended, or its hooks removed
+        self._listens = False  # optimizer hooks are registered
         self._armed = False  # hooks are attached for a forward that may be compiled
-        self._compiled_call = False  # a forward that compiled code reports
+        self._compiled_call = False  # the current forward is reported by compiled code
         self._begun_by: Root | None = None  # the root whose forward began the saved training step
         self._inside: weakref.ref[Optimizer] | None = None
         self._ours: dict[int, weakref.ref[Optimizer]] = {}  # optimizers that hold parameters of a root, by id
-        self._foreign: dict[int, weakref.ref[Optimizer]] = {}  # those that hold none
-        self._groups: dict[int, int] = {}  # how many parameter groups these had
-        self._watched: list[Root] = []  # roots whose backwards are seen in every step
-        self._saved_steps = 0  # of training
-        self._saved_updates: dict[int, int] = {}  # by id of an optimizer, the last of them where it stepped
-        self._joined = self._most_joined = 0  # training forwards in one step after its first; in any before
+        self._foreign: dict[int, weakref.ref[Optimizer]] = {}  # optimizers without such parameters
+        self._groups: dict[int, int] = {}  # number of their parameter groups
+        self._watched: list[Root] = []  # roots whose backwards are observed in every step
+        self._saved_steps = 0  # number of saved training steps
+        # By id of an optimizer: the last saved step in which it stepped.
+        self._saved_updates: dict[int, int] = {}
+        # Further training forwards in this step; maximum of all earlier steps.
+        self._joined = self._most_joined = 0
         self._joined_in: set[int] | None = None  # _updates of the step that _joined counts
-        self._idle_forwards = 0  # training forwards, while no backward was seen and no optimizer is known
+        self._idle_forwards = 0  # training forwards without an observed backward and a known optimizer
         self._scaler_states: list[tuple[weakref.ref[Any], Mapping[int, Any]]] = []
         self._clock.on_refresh = weakref.WeakMethod(self._resolve_modules)
         weakref.finalize(self, self._stack.close)
 
     def _search(self, root: Root) -> None:
-        """The first forward of any root: finds its optimizers, which may be made by now."""
+        """Find the optimizers of a root at the first forward of any root."""
         root.searched = self._busy = True
         parameters = root.parameters.held() or []
         if any(one.requires_grad for one in parameters):
@@ -103,39 +105,40 @@ class DriverState(BaseHook):
             self._attentive = True
 
     def _resolve_modules(self) -> None:
-        """Collections have changed: those that name modules, of any root, get patterns for their tensors."""
+        """Add patterns to changed collections that select modules by class, for the tensors of all roots."""
         names = {id(module.module()): module.name for root in self._roots for module in root.view.modules}
         for collection in self._collections:
             collection.resolve_modules(lambda module: names.get(id(module)))
 
-    # Updates that no optimizer makes ----------------------------------------------------------------------
+    # Updates without an optimizer -------------------------------------------------------------------------
 
     def _look_for_signs(self) -> None:
-        """Store weights and scalers as a training step begins, to find updates without an optimizer later."""
+        """Store weights and scalers when a training step begins, to detect updates without an optimizer."""
         for root in self._watched:
             root.sentinel.seen = False
             root.signs.look(root.parameters.held() or [])
         self._scaler_states = self._scalers.states()
 
     def _updated_by_hand(self) -> bool:
-        """Whether a model without optimizer was updated since the step began, as far as there are signs."""
+        """Whether there is a sign that a model without optimizer was updated since the step began."""
         watched = [root for root in self._watched if not root.unseen]
         if not any(root.sentinel.seen for root in watched):
             return self._trains_nothing()
-        signs = [root.signs.seen(root.parameters.held() or []) for root in watched]  # all are called
+        # A list, so that all are evaluated.
+        signs = [root.signs.seen(root.parameters.held() or []) for root in watched]
         if any(signs):
             return True
         return not any(root.signs.ever or root.parameters.optimizers.any_alive for root in self._roots)
 
     def _trains_nothing(self) -> bool:
-        """After many forwards without a backward, where no optimizer is known: each is a step of its own."""
+        """Whether each forward is a separate step: after many forwards without backward and optimizer."""
         if any(root.sentinel.ever or root.parameters.optimizers.any_alive for root in self._roots):
             return False
         self._idle_forwards += 1
         return self._idle_forwards >= _IDLE_FORWARDS
 
     def _scaler_updated(self) -> bool:
-        """Whether a gradient scaler ended an iteration since the step began, and held an optimizer back."""
+        """Whether a gradient scaler has ended an iteration since the step began, and skipped an optimizer."""
         for reference, states in self._scaler_states:
             scaler = reference()
             if scaler is not None and getattr(scaler, "_per_optimizer_states", states) is not states:

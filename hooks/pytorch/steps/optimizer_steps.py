@@ -1,6 +1,6 @@
-"""What happens as optimizers step: gradients are captured, and training steps end.
+"""OptimizerSteps: captures gradients and ends training steps when optimizers step.
 
-Threads: the training thread, or those of autograd where an optimizer steps inside backward(); one at a time.
+Threads: the training thread, or those of autograd if an optimizer steps inside backward(); one at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OptimizerSteps(StepTransitions):
         return id(optimizer) in self._ours or self._owns(optimizer)
 
     def _owns(self, optimizer: Optimizer) -> bool:
-        """Whether the optimizer holds parameters of a root. Asked once for each."""
+        """Whether the optimizer holds parameters of a root. Computed once for each optimizer."""
         identity = id(optimizer)
         groups = len(optimizer.param_groups)
         if identity in self._foreign and self._groups.get(identity) == groups:
@@ -49,7 +49,7 @@ class OptimizerSteps(StepTransitions):
         return mine
 
     def _before_optimizer(self, optimizer: Optimizer) -> None:
-        """An optimizer is about to step: in a saved step, or where its forwards may not be seen."""
+        """Called before an optimizer steps, in a saved step or if its forwards may be unobserved."""
         start = perf_counter_ns()
         try:
             updates = self._updates
@@ -65,20 +65,20 @@ class OptimizerSteps(StepTransitions):
         self._recorder.spent_ns += perf_counter_ns() - start
 
     def _begin_without_forward(self, optimizer: Optimizer) -> None:
-        """An optimizer is about to step, and no training forward was seen since its last: a step begins."""
+        """Begin a step if an optimizer steps without an observed training forward since its last step."""
         if self._by_hand or self._by_forward or not self._is_ours(optimizer):
             return
         roots = [root for root in self._roots if root.parameters.optimizers.find(optimizer) is not None]
         evaluated = self._called is not None and not self._mode and self._learn_eval(optimizer)
         first = NONE_OPEN in self._updates
         if not (evaluated or first or any(root.sentinel.seen for root in roots)):
-            return  # it steps twice
+            return  # the optimizer steps twice in one step
         for root in roots if not evaluated else ():
             self._watch_entries(root)
         self._start_training(self._mode or TRAIN)
 
     def _learn_eval(self, optimizer: Optimizer) -> bool:
-        """Roots train in eval mode if an optimizer steps after such a forward. Whether this one's do."""
+        """Detect roots that train in eval mode: their optimizer steps after such a forward."""
         mine = False
         for root in self._roots:
             if root.evaluated_with_grad and root.parameters.optimizers.any_alive:
@@ -98,7 +98,7 @@ class OptimizerSteps(StepTransitions):
         self._notes["forwards_not_seen"] = sorted({name, *self._notes.get("forwards_not_seen", [])})
 
     def _stepped_again(self, optimizer: Optimizer) -> None:
-        """An optimizer has stepped twice without a training forward: backwards are watched from now on."""
+        """Observe backwards from now on, after an optimizer has stepped twice without a training forward."""
         for root in self._roots:
             if root.parameters.optimizers.find(optimizer) is not None and not root.unseen:
                 root.unseen = root.parameters.steps_again = True
@@ -111,7 +111,7 @@ class OptimizerSteps(StepTransitions):
         kwargs: dict[str, Any],
         wrap: Callable[[Any], Any],
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """An optimizer is about to step with a closure. The arguments with it wrapped, where that matters."""
+        """Called before a step with a closure. Return the arguments with a wrapped closure, or None."""
         try:
             if not (self._saves_training or NONE_OPEN in self._updates or self._may_be_saved_next()):
                 return None
@@ -128,7 +128,7 @@ class OptimizerSteps(StepTransitions):
         return (args[0], *rest), {key: wrap(one) if callable(one) else one for key, one in kwargs.items()}
 
     def _after_evaluation(self, optimizer: Optimizer) -> None:
-        """A closure has returned: gradients are those that the optimizer uses for this evaluation."""
+        """Capture gradients after a closure has returned: the optimizer uses them for this evaluation."""
         if self._off:
             return
         start = perf_counter_ns()
@@ -159,7 +159,7 @@ class OptimizerSteps(StepTransitions):
             self._check_control()
 
     def _forget_captured(self) -> None:
-        """Where all gradients of the step are captured, nothing is left for its end."""
+        """Mark the step as captured if no gradient is left for its end."""
         for root in self._roots:
             if root.parameters.pending is not None:
                 return

@@ -1,8 +1,8 @@
-"""Root: one registered module, with what captures its weights, gradients and outputs.
+"""Root: one registered module, with the parts that capture its weights, gradients and outputs.
 
 Any number of modules may be registered, in any order; all take part in the same steps (driver.py).
 
-    first root      names as of a single one: conv1_output_0, Generator_conv1.weight
+    first root      the same names as without further roots: conv1_output_0, Generator_conv1.weight
     further roots   Critic.conv1_output_0, Critic_conv1.weight; Critic_output_0 for itself; the second of one
                     class is called Critic_1, and so on, in order of registration
 
@@ -44,14 +44,19 @@ _NEVER: set[int] = set()
 
 
 class Root:
-    """One registered module. name: what it goes by, where that is not its class (a further root).
+    """One registered module.
 
-    compiled: whether its call is itself compiled. trained_in: the updates of the training step of its last
-    training forward (driver.py). evaluated_after: what trained_in was at its last forward in eval mode with
-    gradients enabled. trains_in_eval: an optimizer stepped after such a forward, so these train. unseen: an
-    optimizer stepped without a forward. by_itself: it is trained by its own forward. follows: so it is, and
-    steps and modes follow what runs. inner_expected: its forward runs, and has not come to the module inside
-    a wrapper (has_inner) yet. searched: its optimizers were looked for, among all objects.
+    Attributes:
+        name: Its name in tensor names, if it is not its class (a further root).
+        compiled: Whether its call is itself compiled.
+        trained_in: The updates of the training step of its last training forward (driver.py).
+        evaluated_after: Value of trained_in at its last forward in eval mode with gradients enabled.
+        trains_in_eval: An optimizer stepped after such a forward, so such forwards are training forwards.
+        unseen: An optimizer stepped without an observed forward.
+        by_itself: It is trained by its own forward.
+        follows: by_itself, and steps and modes follow the forwards.
+        inner_expected: Its forward runs and has not reached the module inside a wrapper (has_inner) yet.
+        searched: All objects were searched for its optimizers.
     """
 
     def __init__(
@@ -91,11 +96,11 @@ class Root:
         self._eval_modules = EvalModules(hook._notes)
         self.sentinel = BackwardSentinel(weakref.WeakMethod(hook._fault))
         self.signs = UpdateSigns()
-        # last saved step with a forward of it; for training
+        # the last saved step with a forward of it; the last such training step
         self._last_step: tuple[StepId, bool] | None = None
 
     def put_on(self, hook: TrainingDriver, stack: ExitStack) -> None:
-        """From now on its forwards are seen. stack: what ends that."""
+        """Attach the pre-hooks. stack: gets the functions that remove them."""
         module = self.reference()
         if module is None:
             return
@@ -113,28 +118,28 @@ class Root:
         hook._guarded("devices", prepare_devices, hook._ring, cuda_devices(module), hook._warn)
 
     def is_inner(self, module: nn.Module) -> bool:
-        """Whether it is inside of the root, which is a wrapper."""
+        """Whether the module is inside of the root, which is a wrapper."""
         return any(inner() is module for inner in self._inner)
 
     @property
     def has_no_training_forward(self) -> bool:
-        """Whether it had none since its optimizer stepped, as far as that is known."""
+        """Whether no training forward was observed since its optimizer stepped."""
         updates = self.trained_in
         return updates is None or any(id(one) in updates for _, one in self.parameters.optimizers.alive())
 
     @property
     def evaluated_with_grad(self) -> bool:
-        """Whether it ran in eval mode with gradients enabled, and had no training forward since."""
+        """Whether it ran in eval mode with gradients enabled, without a training forward since."""
         return self.evaluated_after is self.trained_in
 
     def learn_eval(self) -> None:
-        """From now on its forwards in eval mode with gradients enabled are training forwards."""
+        """Treat its forwards in eval mode with gradients enabled as training forwards from now on."""
         self.trains_in_eval, self.evaluated_after = True, _NEVER
         self._eval_modules.look_at_root(self.view, training=False)
 
     @property
     def view(self) -> ModelView:
-        """Its names."""
+        """Names of its tensors."""
         return self.parameters.view
 
     # Steps ------------------------------------------------------------------------------------------------
@@ -149,7 +154,7 @@ class Root:
         *,
         trains: bool,
     ) -> None:
-        """A forward of it begins in a saved step. module, args, kwargs: as TrainingDriver._on_forward()."""
+        """Handle the start of a forward in a saved step. Arguments: see TrainingDriver._on_forward()."""
         root, step_id = self.reference(), hook._clock.now.step_id
         if root is None:
             return
@@ -179,7 +184,7 @@ class Root:
     def _begin_forward(
         self, hook: StepTransitions, root: nn.Module, step_id: StepId, plan: Plan, trains: bool
     ) -> None:
-        if not trains or hook._begun_by is not self:  # else the step has just looked at it
+        if not trains or hook._begun_by is not self:  # otherwise the step has just checked it
             self.parameters.current_view()
         if hook._rank_and_size[1] > 1:
             hook._local_shards.look_at(root, self.view)
@@ -206,8 +211,8 @@ class Root:
     def arm(self, hook: StepTransitions) -> None:
         """Attach module hooks before the next forward, which may be compiled.
 
-        It may be one more of the running step, or of the next one: one function that is compiled may hold
-        the calls of all roots.
+        It may belong to the running step or to the next step, because one compiled function may contain the
+        calls of all roots.
         """
         root = self.reference()
         due = self.compiled.root_is_compiled and hook._may_be_saved_next()
@@ -218,20 +223,21 @@ class Root:
             self.module_hooks.attach(root, view, nothing, None, None, watch_end=True, also=widest(hook))
 
     def disarm(self) -> None:
-        """The next forward is not compiled, or not saved."""
+        """Detach the module hooks, because the next forward is not compiled or not saved."""
         if self.module_hooks.step is None and self.module_hooks.is_on:
             self.compiled.capture_disabled = True
             self.module_hooks.detach()
 
     def rest(self) -> None:
-        """Detach module hooks: another step than theirs becomes the current one."""
-        if self.module_hooks.step is not None:  # else they are on for a forward that is compiled, see arm()
+        """Detach module hooks, because another step becomes the current one."""
+        # Otherwise they are attached for a compiled forward, see arm().
+        if self.module_hooks.step is not None:
             found = self.module_hooks.end_step()
             if found and self.by_itself and not self.compiled.root_is_compiled:
                 self.entries.found(self)
 
     def forward_ended(self, keep: bool) -> None:
-        """Its forward has ended. keep: the script may call modules of it itself in the rest of the step."""
+        """Handle the end of its forward. keep: the script may call its modules in the rest of the step."""
         self.module_hooks.forward_ended(
             keep=keep and not self.compiled.root_is_compiled, always=self.entries.on or not self.follows
         )
@@ -246,7 +252,7 @@ class Root:
         self.signs.backward_ended(self.parameters.held() or [])
 
     def finish(self, accumulates: bool) -> None:
-        """The training step is over. accumulates: no optimizer has stepped yet, and gradients may be kept."""
+        """End the training step. accumulates: no optimizer has stepped yet, and gradients may be kept."""
         if self.module_hooks.has_pending_backward:
             self.module_hooks.finish_backward()
         parameters = self.parameters
@@ -254,7 +260,7 @@ class Root:
             parameters.finish()
 
     def switch_off(self, part: str) -> None:
-        """Stops the part of the hook that failed."""
+        """Switch off the part of the hook that failed."""
         if part in ("activations", "losses"):
             self.module_hooks.switch_off()
         elif part == "output gradients":
@@ -267,16 +273,16 @@ class Root:
             self.parameters.order.switch_off()
 
     def detach(self) -> None:
-        """Takes everything off the model but the pre-hooks."""
+        """Remove all hooks from the model except the pre-hooks."""
         self.module_hooks.detach()
         self.entries.take_off()
         self.sentinel.take_off()
 
 
 def root_name(module: nn.Module, roots: Iterable[Root]) -> str | None:
-    """A name that no root has, and that is no beginning of a name of the first root's modules.
+    """A name that no root has and that is no prefix of a name of the first root's modules.
 
-    None: the class, for the first one.
+    None for the first root, which has the name of its class.
     """
     views = [root.view for root in roots]
     if not views:

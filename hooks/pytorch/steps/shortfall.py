@@ -1,6 +1,7 @@
-"""What a PyTorch hook lacks because no optimizer steps; and what the tensors of its models are called.
+"""Shortfalls of a PyTorch hook: missing optimizer steps, and the possible tensors of its models.
 
-hooks/shortfall.py has the part that knows no framework. Runs when the hook closes. Threads: that of close().
+hooks/shortfall.py has the part that is independent of the framework. Runs when the hook closes. Threads: the
+thread of close().
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _EXTRA_PREFIXES = ("backward_gradient/", "microbatch_gradient/", "weight_update/
 
 
 def possible(roots: Iterable[Root], frozen: Iterable[str]) -> Possible:
-    """What the models have, captured or not. They may be gone. frozen: names of parameters, as noted."""
+    """Tensors that the models have, captured or not. frozen: names of frozen parameters in the notes."""
     still = frozenset(frozen)
     names: set[str] = set()
     classes: set[str] = set()
@@ -40,13 +41,13 @@ def possible(roots: Iterable[Root], frozen: Iterable[str]) -> Possible:
 
 
 def open_step(step: int, joined: int, most_before: int, *, stepped: bool) -> Iterator[str]:
-    """A sentence where the training goes on in one step, because no optimizer steps.
+    """A sentence if the training continues in one step, because no optimizer steps.
 
     Args:
         step: The open training step.
-        joined: Training forwards that have joined it, after the first.
-        most_before: The most that have joined an earlier step.
-        stepped: Whether an optimizer of the models has stepped at all.
+        joined: Number of training forwards in it after the first.
+        most_before: The largest such number of an earlier step.
+        stepped: Whether an optimizer of the models has ever stepped.
     """
     if not stepped and joined >= _FEWEST_JOINED:
         yield (
@@ -61,11 +62,11 @@ def open_step(step: int, joined: int, most_before: int, *, stepped: bool) -> Ite
 
 
 def saved_steps_without_update(saved: int, last_updated: int) -> Iterator[str]:
-    """A sentence where steps are counted by forwards or by hand, and no optimizer steps in them.
+    """A sentence if steps are counted by forwards or by hand, and no optimizer steps in them.
 
     Args:
-        saved: Training steps that were saved.
-        last_updated: Number of the last of them, from 1, in which an optimizer stepped; 0: none.
+        saved: Number of saved training steps.
+        last_updated: Number, from 1, of the last saved step in which an optimizer stepped; 0: none.
     """
     without = saved - last_updated
     if without >= _FEWEST_SAVED and 2 * without > saved:

@@ -1,4 +1,4 @@
-"""The hooks that stay on between steps: pre-hooks of root modules, and hooks of all optimizers.
+"""The hooks that stay attached between steps: pre-hooks of root modules, and hooks of all optimizers.
 
 Threads: those of the training, replicas' included. The module keeps the hook alive, the optimizers do not.
 """
@@ -38,10 +38,10 @@ _GRAD, _NO_GRAD = "grad", "no grad"
 
 
 class ForwardPreHook(InertInCopies):
-    """A forward pre-hook of a root, or of the module inside a wrapped root. Holds the hook: models keep it
-    alive.
+    """Forward pre-hook of a root, or of the module inside a wrapped root.
 
-    Where the call of the root is compiled, it inserts an operator that reports the begin of the forward.
+    It refers to the hook, so that the model keeps the hook alive. If the call of the root is compiled, it
+    inserts an operator that reports the start of the forward.
     """
 
     __slots__ = ("compiled", "hook", "label", "observer_number", "root")
@@ -54,7 +54,7 @@ class ForwardPreHook(InertInCopies):
         self.label = str(int(self.observer_number))
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-        """As a forward pre-hook."""
+        """Called as a forward pre-hook."""
         if is_compiling():
             if self.root.reference() is module:
                 self._trace((*args, kwargs) if kwargs else args)
@@ -80,11 +80,11 @@ class ForwardPreHook(InertInCopies):
     def observed(self, values: list[torch.Tensor], what: str) -> None:
         """Begin the forward; compiled code calls this. values: the root's input, with module hooks."""
         grad, hooks, suffixes = what.partition("\n")
-        with torch.set_grad_enabled(grad == _GRAD):  # compiled code runs with it switched off
+        with torch.set_grad_enabled(grad == _GRAD):  # compiled code runs with gradients disabled
             begin_compiled_forward(self.hook, self.root, (values, suffixes) if hooks else None)
 
     def report_uncaptured(self, operator: str) -> None:
-        """Code is compiled in which the forward cannot be seen to begin: it starts no step."""
+        """Note that compiled code cannot report the start of the forward, so the forward starts no step."""
         UncapturedModules(self.hook._notes).note(self.root.view.root_name, operator)
 
 
@@ -102,7 +102,7 @@ class ClosureWrapper:
         self._closure = closure
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As the closure."""
+        """Call the closure."""
         result = self._closure(*args, **kwargs)
         hook, optimizer = self._hook(), self._optimizer()
         if hook is not None and optimizer is not None:
@@ -117,7 +117,7 @@ class ClosureWrapper:
 
 
 def optimizer_step_hooks(hook_ref: weakref.ref[Any]) -> tuple[Callable[..., Any], Callable[..., None]]:
-    """Hooks for all optimizers of the process. They do not keep the hook alive."""
+    """Return hooks for all optimizers of the process. They do not keep the hook alive."""
 
     def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         hook: TrainingDriver | None = hook_ref()

@@ -1,4 +1,4 @@
-"""Begins, suspends, continues and ends steps. driver.py decides which step a forward belongs to.
+"""StepTransitions: begins, suspends, continues and ends steps. driver.py decides the step of a forward.
 
 A training step stays open until the next one begins, because several optimizers may step one after the other.
 Any other forward is a step of its own mode; while one runs, the open training step is suspended, and the next
@@ -24,7 +24,7 @@ from tdcore.hooks.run_notes import note_once
 
 __all__ = ["StepTransitions"]
 
-_SAVED_STEPS = 3  # after which an optimizer that stepped in none of them is named
+_SAVED_STEPS = 3  # number of saved steps after which an optimizer without a step in them is reported
 _NEVER_SAVED = (
     "{} stepped in none of the first {} saved training steps, so gradients of its parameters are missing: "
     "networks that take turns have one step per update, and a save_interval that is a multiple of the turns "
@@ -36,7 +36,7 @@ class StepTransitions(DriverState):
     """The part of the hook that begins and ends steps."""
 
     def _start_training(self, mode: int) -> None:
-        """The next training step begins."""
+        """Begin the next training step."""
         if self._may_be_attached:
             self._end_step()
         self._updates = set()
@@ -56,7 +56,7 @@ class StepTransitions(DriverState):
             self._guarded("activations", root.disarm)
 
     def _start_saving(self, begun_by: Root | None) -> None:
-        """A training step has begun that is saved. begun_by: the root whose forward began it, if known."""
+        """Prepare a saved training step. begun_by: the root whose forward began it; None: unknown."""
         self._begun_by = begun_by
         plan, step_id = self._clock.plan, self._clock.now.step_id
         assert plan is not None, "the clock has begun a saved step"
@@ -76,7 +76,7 @@ class StepTransitions(DriverState):
             self._fault("parameters", error)
 
     def _check_turns(self) -> None:
-        """Names optimizers whose steps fall between the saved ones."""
+        """Report optimizers that step only between saved steps."""
         if self._saved_updates.keys().isdisjoint(self._ours):
             return
         for identity, known in self._ours.items():
@@ -89,7 +89,7 @@ class StepTransitions(DriverState):
                 note_once(self._notes, self._warn)(_NEVER_SAVED.format(what, _SAVED_STEPS))
 
     def _start_other(self, mode: int) -> set[int]:
-        """A step of another mode begins: an evaluation, a rollout. An open training step is suspended."""
+        """Begin a step of another mode (an evaluation, a rollout). An open training step is suspended."""
         if self._called is None and not self._updates and not self._by_forward:
             self._suspended = self._clock.leave()
         if self._may_be_attached:
@@ -110,7 +110,7 @@ class StepTransitions(DriverState):
         return called
 
     def _continue_training(self) -> None:
-        """A training forward after steps of other modes: the open training step goes on."""
+        """Continue the open training step at a training forward after steps of other modes."""
         suspended, self._suspended, self._called = self._suspended, None, None
         if suspended is None:
             return
@@ -135,7 +135,7 @@ class StepTransitions(DriverState):
                 compiled_steps.arm(self, root)
 
     def _enter_step(self, module: nn.Module) -> None:
-        """A step begun by hand: captures outputs of the root's modules, whether the root is called or not."""
+        """Attach module hooks in a step begun by hand, whether the root is called or not."""
         plan = self._clock.plan
         for root in self._roots:
             if plan is not None and root.reference() is module:
@@ -143,13 +143,13 @@ class StepTransitions(DriverState):
                 self._may_be_attached = True
 
     def _leave_step(self) -> None:
-        """What comes until the next step is not captured from modules."""
+        """Detach module hooks until the next step."""
         if self._may_be_attached:
             for root in self._roots:
                 self._guarded("modules without calls", root.forward_ended, False)
 
     def _rest(self) -> None:
-        """Takes off what belongs to the step that was the current one."""
+        """Detach the hooks of the step that was the current one."""
         self._guarded("losses", self._losses.detach)
         self._guarded("losses", self._losses.detach_beneath)
         for root in self._roots:
@@ -158,7 +158,7 @@ class StepTransitions(DriverState):
             compiled_steps.arm_losses(self)
 
     def _end_step(self) -> None:
-        """The training step is over: what no optimizer has used is captured, and hooks are taken off."""
+        """End the training step: capture gradients that no optimizer has used, and remove hooks."""
         self._may_be_attached = False
         self._rest()
         accumulates = self._by_forward and not self._updates
@@ -179,13 +179,13 @@ class StepTransitions(DriverState):
         return self._clock.last
 
     def _may_be_saved_next(self) -> bool:
-        """Whether a forward that comes next may belong to a saved step."""
+        """Whether the next forward may belong to a saved step."""
         if self._by_hand:
             return self._clock.plan is not None
         return self._saves_losses or self._clock.may_save_next()
 
     def _end_forward(self, root: Root) -> None:
-        """A root's forward has ended."""
+        """Handle the end of a root's forward."""
         start = perf_counter_ns()
         keep = self._called is None and self._clock.plan is not None
         try:
@@ -202,7 +202,7 @@ class StepTransitions(DriverState):
 
     @property
     def _saves_losses(self) -> bool:
-        """Whether a loss that comes now may be in a saved step."""
+        """Whether a loss that is computed now may be in a saved step."""
         suspended = self._suspended
         return self._clock.plan is not None or (suspended is not None and suspended.plan is not None)
 
@@ -213,15 +213,15 @@ class StepTransitions(DriverState):
         self._losses.attach(plan, compiled_steps.widest(self), router)
 
     def _belongs_beneath(self, requires_grad: bool) -> StepContext | None:
-        """The suspended training step, where a loss belongs to it and not to the current step."""
+        """The suspended training step, if a loss belongs to it and not to the current step."""
         return self._suspended if requires_grad and not (self._updates or self._other_has_graph) else None
 
     def _route_beneath(self, value: object) -> AbstractContextManager[None] | None:
-        """For a loss while another step is current: whether it belongs to the suspended training step."""
+        """Router for losses of the suspended training step, while another step is the current one."""
         step = self._belongs_beneath(requires_grad(value)) if self._suspended is not None else None
         return self._clock.during(step) if step is not None else None
 
     def _route_above(self, value: object) -> AbstractContextManager[None] | None:
-        """..., or to the current one."""
+        """Router for losses of the current step, while a training step is suspended."""
         above = self._suspended is None or self._belongs_beneath(requires_grad(value)) is None
         return nullcontext() if above else None

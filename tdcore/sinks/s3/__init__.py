@@ -1,6 +1,6 @@
-"""S3: a run in a bucket of AWS or of any store that speaks its protocol. Needs the extra tdcore-capture[s3].
+"""S3: a run in a bucket of AWS or a store with the same protocol. Needs the extra tdcore-capture[s3].
 
-Importing this package imports no client; making an S3Sink does.
+This package imports no client until an S3Sink is created.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""AiobotocoreEngine: S3 through aiobotocore, the asynchronous half of the AWS SDK. It knows every AWS option.
+"""AiobotocoreEngine: S3 through aiobotocore, the asynchronous AWS SDK. It supports every option of AWS.
 
-It takes no parts, but files: large objects are read from where they are, a piece at a time. The payload is
-not signed: its checksum, which we have already, travels with it and is verified by the service.
+aiobotocore accepts files but no lists of buffers, so large objects are passed as a file that reads from the
+buffers. The payload is not signed. Its checksum, which is computed before, is sent along and verified by the
+service.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = ["AiobotocoreEngine"]
 
 _PAGE = 1000
 _PIECE_BYTES = 1 << 20
-_SMALL_BYTES = 256 << 10  # up to here one copy costs less than reading in a thread
+_SMALL_BYTES = 256 << 10  # for smaller objects one copy costs less than reading in a thread
 _NO_LIMIT = 86_400  # seconds
 
 
@@ -48,7 +49,7 @@ class AiobotocoreEngine:
 
     @classmethod
     async def open(cls, place: S3Place, *, region: str | None = None) -> AiobotocoreEngine:
-        """Make the client for `place`. See engine.open_engine."""
+        """Create the client for `place`. See engine.open_engine."""
         from aiobotocore.session import AioSession
 
         chain = await asyncio.to_thread(AwsChain.of, place, region=region)
@@ -58,7 +59,7 @@ class AiobotocoreEngine:
             credentials = await session.get_credentials()
         if credentials is None:
             raise no_credentials()
-        await asyncio.to_thread(chain.certificates)  # says what is wrong with the file
+        await asyncio.to_thread(chain.certificates)  # raises an error about an invalid file
         closing = contextlib.AsyncExitStack()
         client = await closing.enter_async_context(
             session.create_client(
@@ -80,7 +81,7 @@ class AiobotocoreEngine:
         body = reader if sum(view.nbytes for view in views) > _SMALL_BYTES else b"".join(views)
         try:
             await self._ask(seconds, self._client.put_object, Key=key, Body=body, **settings)
-        except S3Error as failure:  # aiohttp sends again when an old connection turns out to be closed
+        except S3Error as failure:  # aiohttp sends again if an old connection was closed
             failure.resent = failure.kind == "exists"
             raise
         finally:
@@ -178,14 +179,14 @@ class AiobotocoreEngine:
         return pieces[part]
 
     async def _ask(self, seconds: float, operation: Any, **settings: Any) -> Any:
-        """The answer to one request, with everything that botocore raises as an S3Error."""
+        """The answer to one request. All exceptions of botocore become S3Error."""
         with _as_s3_error():
             return await within(seconds, operation(**self._bucket, **settings))
 
 
 @contextlib.contextmanager
 def _as_s3_error(code: str = "") -> Iterator[None]:
-    """Turn what botocore and aiohttp raise into an S3Error. code: for what is no answer of the service."""
+    """Convert exceptions of botocore and aiohttp to S3Error. code: for errors without an answer."""
     import aiohttp
     import botocore.exceptions as known
 
@@ -210,7 +211,7 @@ def _as_s3_error(code: str = "") -> Iterator[None]:
 
 
 def _answered(error: Any) -> S3Error:
-    """The failure in an answer of the service, as botocore's ClientError holds it."""
+    """The failure in an answer of the service, from botocore's ClientError."""
     answer = error.response
     details, said = answer.get("ResponseMetadata", {}), answer.get("Error", {})
     headers = details.get("HTTPHeaders", {})
@@ -225,7 +226,7 @@ def _answered(error: Any) -> S3Error:
 
 
 def _object_settings(options: S3Options) -> dict[str, Any]:
-    """What is sent with each object."""
+    """Settings that are sent with each object."""
     settings = {
         "ContentType": "application/octet-stream",
         "ServerSideEncryption": options.sse,
@@ -238,9 +239,9 @@ def _object_settings(options: S3Options) -> dict[str, Any]:
 
 
 def _share_service_data(session: Any) -> None:
-    """Lets all sessions of this process read botocore's description of S3 once: 0.2 s of CPU time each.
+    """Share botocore's description of S3 between all sessions, because reading it takes 0.2 s of CPU time.
 
-    Unless the user keeps descriptions of his own.
+    It is not shared if the user has own descriptions.
     """
     if session.get_config_variable("data_path") is None:
         session.register_component("data_loader", _service_data())
@@ -258,7 +259,7 @@ def _config(options: S3Options, chain: AwsChain) -> Any:
 
     return AioConfig(
         connect_timeout=options.connect_timeout.total_seconds(),
-        read_timeout=_NO_LIMIT,  # it would count the time of sending, too; ours are in put() and _read()
+        read_timeout=_NO_LIMIT,  # it would include the time to send; put() and _read() have other limits
         max_pool_connections=(1 + OTHERS_PER_UPLOAD) * options.concurrency,
         retries={"mode": "standard", "total_max_attempts": 1},
         request_checksum_calculation="when_required",

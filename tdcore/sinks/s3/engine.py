@@ -1,6 +1,6 @@
-"""S3Engine: the operations that a client library of S3 has to offer. engine_choice.py chooses one of the two.
+"""S3Engine: the interface to a client library of S3. engine_choice.py chooses one of the two engines.
 
-Engines do single requests and never retry; `store.S3Store` does. Every failure is a `errors.S3Error`.
+Engines send single requests without retries; `store.S3Store` retries. Every failure is an `errors.S3Error`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,29 @@ T = TypeVar("T")
 
 
 class S3Engine(Protocol):
-    """One connection pool to one bucket. Keys are whole keys in the bucket.
+    """One connection pool to one bucket. Keys are full keys in the bucket.
 
-    Thread: that of the event loop it was opened in. seconds: how long one request may take in all.
+    Thread: that of the event loop in which it was opened. The argument `seconds` of the methods is the
+    maximum time of one request.
     """
 
     name: str
-    sends_crc32c: bool  # whether put() has a use for crc32c
+    sends_crc32c: bool  # whether put() uses crc32c
     reads_ranges: bool  # False once the service has answered a range with a whole object
 
     async def put(
         self, key: str, parts: Sequence[Buffer], *, crc32c: int, seconds: float, if_absent: bool = False
     ) -> None:
-        """Store `parts`, one after the other. if_absent: an S3Error of kind "exists" when there is an object.
+        """Store `parts`, one after the other.
 
-        crc32c: of all the bytes; sent along by an engine that sends this checksum. When the call ends, also
-        by cancellation, the parts are not looked at any more.
+        When the call ends, also by cancellation, the parts are no longer read.
+
+        Args:
+            key: Key of the object.
+            parts: The bytes.
+            crc32c: Checksum of all bytes, for engines that send it.
+            seconds: Maximum time.
+            if_absent: Raise an S3Error of kind "exists" if there is an object.
         """
 
     async def get(self, key: str, *, seconds: float) -> Buffer:
@@ -41,25 +48,25 @@ class S3Engine(Protocol):
         ...
 
     async def get_range(self, key: str, offset: int, length: int, *, seconds: float) -> Buffer:
-        """`length` > 0 bytes from `offset` on, fewer where the object ends; S3Error "range" after its end."""
+        """`length` > 0 bytes from `offset` on, fewer if the object ends; S3Error "range" after its end."""
         ...
 
     async def tail(self, key: str, length: int, *, seconds: float) -> Buffer:
-        """The last `length` > 0 bytes; S3Error "range" may stand for an empty object."""
+        """The last `length` > 0 bytes. For an empty object it may raise S3Error "range"."""
         ...
 
     async def head(self, key: str, *, seconds: float) -> int | None:
-        """Size of the object; None when there is none."""
+        """Size of the object; None if there is none."""
 
     def pages(self, prefix: str, after: str, *, seconds: float) -> AsyncIterator[list[str]]:
-        """Keys that start with `prefix` and sort after `after`, in order, a page (one request) at a time."""
+        """Pages (one request each) of keys that start with `prefix` and sort after `after`, in order."""
         ...
 
     async def delete(self, key: str, *, seconds: float) -> None:
-        """Remove the object, if there is one."""
+        """Remove the object if it exists."""
 
     async def refuses_damage(self, key: str, *, seconds: float) -> bool:
-        """Whether the service refuses an object whose checksum is wrong. Writes `key` when it does not."""
+        """Whether the service refuses an object with a wrong checksum. If not, `key` is written."""
         ...
 
     async def close(self) -> None:
@@ -67,7 +74,7 @@ class S3Engine(Protocol):
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
-    """The result of `work`, or an S3Error "timeout" after so many seconds; the work is cancelled then."""
+    """The result of `work`. After `seconds` the work is cancelled and S3Error "timeout" is raised."""
     try:
         return await asyncio.wait_for(work, seconds)
     except asyncio.TimeoutError:  # an alias of TimeoutError from Python 3.11 on

@@ -1,4 +1,4 @@
-"""The choice between the two engines, by what is installed and what the options need. Any thread."""
+"""Chooses one of the two engines, by the installed clients and the options. Any thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["choose_engine", "open_engine"]
 
 _MISSING_EXTRA = 'an S3 client is not installed: pip install "tdcore-capture[s3]"'
 
-# Older ones lack settings that we need: a read time-out; If-None-Match and the choice of checksums.
+# Older versions lack settings that tdcore needs: a read timeout; If-None-Match and the choice of checksums.
 _OLDEST = {"obstore": (0, 11), "aiobotocore": (2, 18)}
 _OF_OBSTORE = ("auto", "crc64nvme", "sha256", "none")
 _OF_AIOBOTOCORE = ("auto", "crc32c", "sha256", "none")
@@ -22,8 +22,9 @@ _OF_AIOBOTOCORE = ("auto", "crc32c", "sha256", "none")
 def choose_engine(options: S3Options) -> tuple[str, str]:
     """Name of the engine for `options`, and the reason as a sentence.
 
-    Raises ConfigError when the one asked for cannot do what the options say, UnsupportedFeature when none is
-    installed.
+    Raises:
+        ConfigError: The requested engine does not support the options.
+        UnsupportedFeature: No engine is installed.
     """
     installed = {name for name in ("obstore", "aiobotocore") if importlib.util.find_spec(name) is not None}
     cannot = {"obstore": _why_not_obstore(options), "aiobotocore": _why_not_aiobotocore(options)}
@@ -48,9 +49,9 @@ def choose_engine(options: S3Options) -> tuple[str, str]:
 
 
 async def open_engine(place: S3Place, *, region: str | None = None) -> S3Engine:
-    """The engine for `place`, in the running loop; sends nothing but what finding credentials takes.
+    """Open the engine for `place` in the running loop. Only the search for credentials sends requests.
 
-    region: where the bucket was found to be; None takes that of the options or the AWS chain.
+    region: region of the bucket; None: that of the options or the AWS chain.
     """
     name, _ = choose_engine(place.options)
     if name == "obstore":
@@ -85,7 +86,7 @@ def _why_not_aiobotocore(options: S3Options) -> str:
 
 
 def _too_old(name: str) -> str:
-    """Why the installed version of a client will not do; "" when it will, or is not installed."""
+    """Why the installed version of a client is too old; "" if it is not, or is not installed."""
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

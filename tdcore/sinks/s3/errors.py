@@ -150,7 +150,7 @@ class S3Error(Exception):
     """A request that failed. Internal: it becomes a SinkError before it leaves this package.
 
     Attributes:
-        kind: What kind of failure it is.
+        kind: Kind of failure.
         code: The error code of S3, such as "SlowDown", or "".
         status: HTTP status; 0 without an answer.
         message: Description; equal failures have equal messages.

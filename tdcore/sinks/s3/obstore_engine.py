@@ -1,7 +1,7 @@
-"""ObstoreEngine: S3 through obstore, a client in Rust. The one that costs the least.
+"""ObstoreEngine: S3 through obstore, a client in Rust. It is the cheaper one of the two engines.
 
-The parts of an object are sent from where they are, without a copy. The payload is not signed: a CRC64NVME
-travels with it, which the service verifies, at a fraction of the cost of a SHA-256.
+The parts of an object are sent without a copy. The payload is not signed. A CRC64NVME checksum, which is much
+cheaper than SHA-256, is sent along and verified by the service.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class ObstoreEngine:
     sends_crc32c = False
 
     def __init__(self, reads: Any, writes: Any, damaged: Any, options: S3Options) -> None:
-        self._reads = reads  # gives up when an answer pauses for read_timeout
-        self._writes = writes  # no such limit: it would count the time of sending, too
-        self._damaged = damaged  # sends the checksum of something else
+        self._reads = reads  # times out if an answer pauses for read_timeout
+        self._writes = writes  # without this limit, which would include the time to send
+        self._damaged = damaged  # sends a wrong checksum
         self._attributes = {"Content-Type": "application/octet-stream"}
         if options.storage_class:
             self._attributes["Storage-Class"] = options.storage_class
@@ -51,7 +51,7 @@ class ObstoreEngine:
 
     @classmethod
     async def open(cls, place: S3Place, *, region: str | None = None) -> ObstoreEngine:
-        """Make the clients for `place`. See engine.open_engine."""
+        """Create the clients for `place`. See engine.open_engine."""
 
         def make() -> ObstoreEngine:
             chain = AwsChain.of(place, region=region)
@@ -149,7 +149,7 @@ class ObstoreEngine:
         return False
 
     async def close(self) -> None:
-        """Connections close when the clients go."""
+        """Delete the clients, which closes the connections."""
         self._reads = self._writes = self._damaged = None
 
     async def _put(
@@ -179,13 +179,13 @@ class ObstoreEngine:
 
 
 class _NotPartial(Exception):  # noqa: N818 -- caught in this module
-    """The service answered a range as if it were the whole object; obstore does not take that."""
+    """The service answered a range like the whole object, which obstore rejects."""
 
 
 async def _let_go(views: list[memoryview]) -> None:
-    """Return when the client holds none of `views` any more: after a cancelled put it may for a moment.
+    """Wait until the client has released all `views`, which takes a moment after a cancelled put.
 
-    Cancelling has to wait for this: the memory behind the views is used again afterwards.
+    A cancelled put must wait for this, because the memory of the views is used again afterwards.
     """
     cancelled = False
     while not all(_released(view) for view in views):
@@ -195,7 +195,7 @@ async def _let_go(views: list[memoryview]) -> None:
 
 
 async def _pause() -> bool:
-    """A millisecond; whether the task was cancelled in it."""
+    """Sleep for a millisecond. Return whether the task was cancelled meanwhile."""
     try:
         await asyncio.sleep(0.001)
     except asyncio.CancelledError:
@@ -212,7 +212,7 @@ def _released(view: memoryview) -> bool:
 
 
 async def _asked(work: Awaitable[T]) -> T:
-    """The result of `work`, with everything that obstore raises as an S3Error."""
+    """The result of `work`. All exceptions of obstore become S3Error."""
     import obstore.exceptions
 
     try:
@@ -222,7 +222,7 @@ async def _asked(work: Awaitable[T]) -> T:
 
 
 def _s3_error(text: str) -> S3Error:
-    """The failure behind the text of one of obstore's errors. Raises _NotPartial."""
+    """The failure in the text of an error of obstore. Raises _NotPartial."""
     if "non-partial response" in text:
         raise _NotPartial
     if any(hint in text for hint in _NO_CREDENTIALS):
@@ -248,7 +248,7 @@ def _settings(place: S3Place, chain: AwsChain) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "region": chain.region,
         "endpoint": endpoint,
-        "aws_endpoint_url_s3": endpoint,  # so that no variable of the environment stands above it
+        "aws_endpoint_url_s3": endpoint,  # so that no environment variable has priority
         "virtual_hosted_style_request": not chain.path_style,
         "unsigned_payload": options.checksum != "sha256",
         "disable_bulk_delete": True,
@@ -262,12 +262,12 @@ def _settings(place: S3Place, chain: AwsChain) -> dict[str, Any]:
 
 
 def _client(options: S3Options, chain: AwsChain) -> dict[str, Any]:
-    """Settings of its HTTP client."""
+    """Settings of the HTTP client."""
     client: dict[str, Any] = {
         "allow_http": True,
         "http1_only": True,
         "connect_timeout": options.connect_timeout,
-        "timeout": _NO_LIMIT,  # ours is the time that store.S3Store allows
+        "timeout": _NO_LIMIT,  # store.S3Store has the time limit
     }
     if (certificates := chain.certificates()) is not None:
         client["root_certificate"] = certificates
@@ -275,7 +275,7 @@ def _client(options: S3Options, chain: AwsChain) -> dict[str, Any]:
 
 
 def _just_before(prefix: str) -> str:
-    """A text that sorts before every key with this prefix, close to them; "" when unsure."""
+    """A text that sorts immediately before all keys with this prefix; "" if there is none."""
     last = prefix[-1:]
     if last.isascii() and last.isalnum() and last not in "0Aa":
         return f"{prefix[:-1]}{chr(ord(last) - 1)}~"

@@ -1,9 +1,9 @@
-"""Where in S3 a run lives, and how the service is to be used: one URL says both.
+"""The place of a run in S3 and the options of the service, in one URL.
 
     s3://bucket/prefix?region=eu-west-1&sse=aws:kms&tag.team=vision
 
-What the URL does not say comes from the standard AWS chain: environment, profile, configuration files.
-Credentials always do. Importing this module imports no client.
+Settings that are not in the URL are taken from the standard AWS chain: environment, profile, configuration
+files. Credentials are always taken from there. Importing this module imports no client.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ Encryption: TypeAlias = Literal["AES256", "aws:kms", "aws:kms:dsse"]
 EngineChoice: TypeAlias = Literal["auto", "obstore", "aiobotocore"]
 Checksum: TypeAlias = Literal["auto", "crc32c", "crc64nvme", "sha256", "none"]
 
-OTHERS_PER_UPLOAD = 4  # requests at once that are no uploads: they wait for the service, not for the line
+# Number of concurrent requests that are no uploads: they are small and wait for the service.
+OTHERS_PER_UPLOAD = 4
 _GIB = 1 << 30
 _CHOICES: dict[str, tuple[str, ...]] = {
     "addressing": get_args(Addressing),
@@ -58,22 +59,30 @@ _CREDENTIALS = re.compile(r"access_?key|secret|token|password", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Options:
-    """How to use the service. Each field is an option of the URL's query, under the same name.
+    """Options of the S3 service. Each field is an option in the query of a URL, with the same name.
 
-    endpoint_url: of a store other than AWS, such as "https://minio.lab:9000". region: as in "eu-west-1";
-    found out from the bucket when it is wrong. profile: of the AWS configuration files. None leaves all three
-    to the AWS chain. addressing: "path" puts the bucket into the path, "virtual" into the host name; "auto"
-    is virtual on AWS and path elsewhere.
-    sse, sse_kms_key_id, bucket_key: encryption by the service; None leaves it to the bucket's own setting.
-    requester_pays, storage_class, tags: sent with each object (tags: `tag.NAME=VALUE` in a URL).
-    ca_bundle: file of certificates to trust.
-    engine: the client library; checksum: the one the service verifies for each object. "auto" takes the
-    engine that costs least, and a checksum that this engine can send.
-    concurrency: uploads at once; four times as many of the other requests, which are small.
-    connect_timeout; read_timeout: for an answer, beyond the time that the bytes themselves take (seconds in a
-    URL).
-    spool: folder of what the service has not taken yet; spool_bytes: its limit (`spool_gib` in a URL).
-    Raises ConfigError for a value that cannot work.
+    Args:
+        endpoint_url: URL of a store other than AWS, such as "https://minio.lab:9000". None: the AWS chain.
+        region: Such as "eu-west-1"; None: the AWS chain. A wrong region is corrected from the bucket.
+        profile: Profile of the AWS configuration files; None: the AWS chain.
+        addressing: "path": the bucket is in the path. "virtual": it is in the host name. "auto": virtual on
+            AWS, path elsewhere.
+        sse, sse_kms_key_id, bucket_key: Encryption by the service; None: the setting of the bucket.
+        requester_pays, storage_class, tags: Sent with each object (tags: `tag.NAME=VALUE` in a URL).
+        ca_bundle: File with trusted certificates.
+        engine: The client library. "auto": the cheaper one of the installed libraries that support the
+            options.
+        checksum: The checksum that the service verifies for each object. "auto": one that the engine can
+            send.
+        concurrency: Number of concurrent uploads. Four times as many other requests, which are small, may
+            run.
+        connect_timeout: Time to connect (seconds in a URL).
+        read_timeout: Time for an answer, in addition to the transfer time of the bytes (seconds in a URL).
+        spool: Folder of objects that the service has not accepted yet.
+        spool_bytes: Maximum size of the spool (`spool_gib` in a URL).
+
+    Raises:
+        ConfigError: A value is invalid.
     """
 
     endpoint_url: str | None = None
@@ -120,7 +129,7 @@ class S3Options:
                 )
 
     def at(self, place: str) -> str:
-        """URL of `place` ("s3://bucket/prefix") with these options; only those that are not the default."""
+        """URL of `place` ("s3://bucket/prefix") with these options, without those that have their default."""
         default = S3Options()
         words = []
         for each in fields(self):
@@ -130,12 +139,14 @@ class S3Options:
         return f"{place}?{'&'.join(words)}" if words else place
 
     def resolved(self) -> S3Options:
-        """These options as they are meant here, so that they mean the same in another folder or shell.
+        """Options with the same meaning in another folder or shell. Reads no file.
 
-        ca_bundle and spool become absolute; endpoint_url, region and profile are filled from the environment
-        variables of the AWS chain. A profile is not when the environment holds credentials: in the chain
-        those stand above AWS_PROFILE, but below the option. Reads no file. ConfigError for an end point that
-        cannot work.
+        ca_bundle and spool become absolute. endpoint_url, region and profile are set from the environment
+        variables of the AWS chain. The profile is not set if the environment has credentials, because in the
+        chain these have priority over AWS_PROFILE, but not over the option.
+
+        Raises:
+            ConfigError: The end point is invalid.
         """
         here: dict[str, str | None] = {
             name: str(Path(os.path.expanduser(value)).absolute())
@@ -170,9 +181,9 @@ class S3Place:
 
 
 def parse_s3_url(url: str) -> S3Place:
-    """The place and options that `url` ("s3://bucket/prefix?name=value&...") names.
+    """The place and options of `url` ("s3://bucket/prefix?name=value&...").
 
-    Raises ConfigError, also for credentials: those come from the AWS chain only.
+    Raises ConfigError for an invalid URL, and for credentials in it, which are read from the AWS chain only.
     """
     place, _, query = url.partition("?")
     scheme, separator, rest = place.partition("://")
@@ -201,7 +212,7 @@ def parse_s3_url(url: str) -> S3Place:
 
 
 def environment_endpoint() -> str | None:
-    """End point that the environment names for S3. ConfigError when it cannot work or holds a password."""
+    """End point for S3 in the environment. Raises ConfigError if it is invalid or contains a password."""
     if os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
         return None
     name, url = _first_set(_ENDPOINT_VARIABLES)
@@ -210,12 +221,12 @@ def environment_endpoint() -> str | None:
 
 
 def environment_profile() -> str | None:
-    """Profile of the AWS configuration files that the environment names, or None."""
+    """Profile of the AWS configuration files in the environment, or None."""
     return _first_set(_PROFILE_VARIABLES)[1] or None
 
 
 def _first_set(names: tuple[str, ...]) -> tuple[str, str]:
-    """The first of these environment variables that is not empty, and its value; empty when none is."""
+    """Name and value of the first of these environment variables that is not empty; "" if all are empty."""
     return next(((name, value) for name in names if (value := os.environ.get(name))), ("", ""))
 
 
@@ -280,7 +291,7 @@ def _check_text(name: str, value: object) -> None:
 
 
 def check_endpoint(url: str | None, whose: str = "S3 option endpoint_url") -> None:
-    """ConfigError when `url` is no end point, or holds a password. whose: what gave it, for the message."""
+    """Raise ConfigError if `url` is no end point, or contains a password. whose: its origin, for messages."""
     if url is None:
         return
     if "@" in url:

@@ -1,4 +1,4 @@
-"""PartsReader: several pieces of memory read as one file, for a client that takes files but no pieces."""
+"""PartsReader: several buffers as one file, for a client that accepts files only."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["PartsReader"]
 
 
 class PartsReader(io.RawIOBase):
-    """The bytes of `parts`, one after the other. A read ends at the end of a part, at the latest.
+    """The bytes of `parts`, one after the other. A read never crosses the end of a part.
 
-    Any thread, one at a time. After release() no read looks at the parts, and none is still doing so.
+    Any thread, one at a time. After release() the parts are not read any more.
     """
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
@@ -38,13 +38,13 @@ class PartsReader(io.RawIOBase):
             return piece
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a byte; returns where that is."""
+        """Go to a position, and return it."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._starts[-1]}[whence]
         self._at = max(0, base + offset)
         return self._at
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """Position of the next read."""
         return self._at
 
     def readable(self) -> bool:
@@ -56,6 +56,6 @@ class PartsReader(io.RawIOBase):
         return True
 
     def release(self) -> None:
-        """Let go of the parts; waits for a read that is under way."""
+        """Release the parts. Waits for a read in progress."""
         with self._lock:
             self._parts = []

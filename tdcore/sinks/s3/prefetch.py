@@ -1,4 +1,4 @@
-"""Prefetch: objects fetched before they are asked for, within bounds."""
+"""Prefetch: fetches objects before they are requested, within limits."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _KEEP_SECONDS = 30.0  # an older answer may be out of date
 
 
 class Prefetch:
-    """Starts gets in the order announced; at most 64 at once and 256 MiB of answers that nobody took yet.
+    """Starts gets in the announced order, at most 64 at a time and 256 MiB of answers in memory.
 
-    Thread: that of the event loop only. get: how one object is fetched.
+    Thread: that of the event loop only. get: fetches one object.
     """
 
     def __init__(self, get: Callable[[str], Awaitable[bytes]]) -> None:
@@ -29,12 +29,12 @@ class Prefetch:
         self._started: OrderedDict[str, tuple[float, asyncio.Future[bytes]]] = OrderedDict()
 
     def announce(self, keys: Sequence[str]) -> None:
-        """These keys will be taken soon, in this order."""
+        """Announce that these keys will be taken soon, in this order."""
         self._waiting.extend(keys)
         self._pump()
 
     async def take(self, key: str) -> bytes:
-        """The object: the one fetched before, once, or else fetched now."""
+        """The object, which was fetched before or is fetched now."""
         found = self._started.pop(key, None)
         if found is None:
             with contextlib.suppress(ValueError):
@@ -45,7 +45,7 @@ class Prefetch:
         try:
             data = await answer
         except SinkError:
-            data = None  # it may be there by now
+            data = None  # it may exist by now
         except asyncio.CancelledError:
             answer.cancel()
             raise
@@ -55,7 +55,7 @@ class Prefetch:
         return data
 
     def _pump(self) -> None:
-        """Start what the bounds allow."""
+        """Start as many gets as the limits allow."""
         while self._waiting and self._has_room():
             key = self._waiting.popleft()
             if key not in self._started:
@@ -65,7 +65,7 @@ class Prefetch:
 
     def _arrived(self, answer: asyncio.Future[bytes]) -> None:
         if not answer.cancelled():
-            answer.exception()  # looked at here, so that one nobody takes is not complained of
+            answer.exception()  # read here, so that asyncio does not log an unused error
             self._pump()
 
     def _has_room(self) -> bool:

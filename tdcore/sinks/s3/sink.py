@@ -20,12 +20,22 @@ T = TypeVar("T")
 
 
 class S3Sink:
-    """The run at `url` ("s3://bucket/prefix?options"). A Sink, and a ReadAheadSink. Any thread.
+    """The run at `url` ("s3://bucket/prefix?options"). A Sink and a ReadAheadSink. Any thread.
 
-    Nothing is sent before the first call, and a bucket is never made. patience: how long what can pass is
-    tried again before a SinkError. Raises ConfigError for a URL that cannot work, UnsupportedFeature when no
-    S3 client is installed. In a child forked afterwards every call is a SinkError: open it again there.
-    store, loop: the asynchronous half, and the thread that runs it. where: the place, for messages.
+    Nothing is sent before the first call, and a bucket is never created. In a forked child every call raises
+    SinkError; open the sink again there.
+
+    Args:
+        url: The place, with options.
+        patience: How long temporary failures are retried before a SinkError.
+
+    Attributes:
+        store, loop: The asynchronous part, and the thread that runs it.
+        where: The place, for messages.
+
+    Raises:
+        ConfigError: The URL is invalid.
+        UnsupportedFeature: No S3 client is installed.
     """
 
     def __init__(self, url: str, *, patience: timedelta = timedelta(seconds=60)) -> None:
@@ -41,17 +51,17 @@ class S3Sink:
         self._run(self.store.put(key, parts))
 
     def put_new(self, key: str, parts: Sequence[Buffer]) -> bool:
-        """See Sink.put_new, and S3Store.put_new for stores that know no conditional put."""
+        """See Sink.put_new, and S3Store.put_new for stores without conditional puts."""
         check_key(key)
         return self._run(self.store.put_new(key, parts))
 
     def get(self, key: str) -> bytes:
-        """See Sink.get. Takes what prefetch() has fetched."""
+        """See Sink.get. Returns an object that prefetch() has fetched."""
         check_key(key)
         return self._run(self._prefetch.take(key))
 
     def start_get(self, key: str) -> Future[bytes]:
-        """As get(), without waiting for it. SinkError when the sink is closed."""
+        """Like get(), without waiting for the result. Raises SinkError if the sink is closed."""
         check_key(key)
         try:
             return self.loop.submit(self.store.get(key))
@@ -59,10 +69,10 @@ class S3Sink:
             raise self._closed(error) from error
 
     def prefetch(self, keys: Sequence[str]) -> None:
-        """get() of these keys will be called soon, in this order, once each. Never raises."""
+        """See ReadAheadSink.prefetch."""
         try:
             self.loop.submit(self._announce([check_key(key) for key in keys]))
-        except (LoopClosed, ValueError):  # closed, or not a key: get() will say so
+        except (LoopClosed, ValueError):  # closed, or not a key: get() raises the error
             return
 
     def tail(self, key: str, length: int) -> bytes:
@@ -71,7 +81,7 @@ class S3Sink:
         return self._run(self.store.tail(key, length))
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[Buffer]:
-        """See Sink.get_ranges. Neighbours come with one request."""
+        """See Sink.get_ranges. Neighbouring ranges are joined into one request."""
         check_key(key)
         return self._run(self.store.get_ranges(key, ranges))
 
@@ -86,15 +96,15 @@ class S3Sink:
         self._run(self.store.delete(key))
 
     def clean(self, prefix: str) -> None:
-        """See Sink.clean. A put here never leaves anything unfinished: it is one request."""
+        """See Sink.clean. A put to a bucket is one request and leaves no unfinished object."""
         check_prefix(prefix)
 
     def report(self) -> dict[str, Any]:
-        """What was done so far: see S3Store.report."""
+        """Counts of requests so far, see S3Store.report."""
         return self.store.report()
 
     def close(self) -> None:
-        """Stop what is running and let go of the connections; a second time nothing happens."""
+        """Cancel running requests and close the connections. Later calls have no effect."""
         self.loop.close(self.store.close())
 
     async def _announce(self, keys: Sequence[str]) -> None:

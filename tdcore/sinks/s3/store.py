@@ -1,6 +1,6 @@
-"""S3Store: objects of one run in a bucket, with patience: what can pass is tried again.
+"""S3Store: objects of one run in a bucket. Temporary failures are retried.
 
-Lives in one event loop; `sink.S3Sink` is its face for other threads. Keys are relative to the run.
+It is used in one event loop; other threads use `sink.S3Sink`. Keys are relative to the run.
 """
 
 from __future__ import annotations
@@ -27,24 +27,28 @@ __all__ = ["S3Store"]
 
 _FIRST_PAUSE = 0.1  # seconds, doubled with each try
 _LONGEST_PAUSE = 5.0
-_USUAL_BYTES_PER_SECOND = 1 << 20  # a slower upload is given up, and the next one gets twice the time
+_USUAL_BYTES_PER_SECOND = 1 << 20  # a slower upload times out, and the next try has twice the time
 _LEAST_BYTES_PER_SECOND = 16 << 10
 
 T = TypeVar("T")
 
 
 class S3Store:
-    """The objects under `place`.
+    """The objects under `place`. Exactly one event loop; the options limit the number of concurrent requests.
 
-    patience: how long a request is tried again before its SinkError; each method takes another one in
-    seconds, and 0 is one try. Exactly one event loop; no more requests at once than the options allow.
-    Raises ConfigError or UnsupportedFeature when no engine can do what the options ask for.
+    Args:
+        place: Bucket, prefix and options.
+        patience: How long a request is retried before its SinkError. Each method accepts another value in
+            seconds; 0 is one try.
+
+    Raises:
+        ConfigError, UnsupportedFeature: No engine supports the options.
     """
 
     def __init__(self, place: S3Place, *, patience: timedelta = timedelta(seconds=60)) -> None:
         self.place = place
         self.engine_name, self.engine_reason = choose_engine(place.options)
-        self.region: str | None = None  # where the bucket was found to be, when not where the options say
+        self.region: str | None = None  # region of the bucket, if it differs from the options
         self.conditional: bool | None = None  # whether the store has honoured If-None-Match
         self._patience = patience.total_seconds()
         self._current: _Opened | None = None
@@ -63,15 +67,16 @@ class S3Store:
     ) -> None:
         """Store `parts`, one after the other; durable when it returns. See Sink.put.
 
-        crc32c: of all the bytes, when it is known. Cancelling ends it at once; the parts are not looked at
-        afterwards.
+        A cancelled call ends immediately, and the parts are not read afterwards.
+
+        crc32c: checksum of all bytes, if it is known.
         """
         await self._send(check_key(key), parts, crc32c, patience)
 
     async def put_new(self, key: str, parts: Sequence[Buffer], patience: float | None = None) -> bool:
-        """As put, when there is no such object: True when it was made. See Sink.put_new.
+        """Like put, but only if the object does not exist. True if it was created. See Sink.put_new.
 
-        Stores that ignore If-None-Match or refuse it: two writers at the same time may both get True.
+        If a store ignores or refuses If-None-Match, two concurrent writers may both get True.
         """
         check_key(key)
         if await self._is_there(key, patience):
@@ -93,7 +98,7 @@ class S3Store:
         return True
 
     async def get(self, key: str, patience: float | None = None) -> bytes:
-        """The whole object. SinkKeyError when there is none."""
+        """The whole object. Raises SinkKeyError if it does not exist."""
         full = self.place.key(check_key(key))
         data = await self.request(
             "get", lambda engine: engine.get(full, seconds=self._answer), patience, key=key
@@ -103,7 +108,7 @@ class S3Store:
     async def get_ranges(
         self, key: str, ranges: Sequence[tuple[int, int]], patience: float | None = None
     ) -> list[Buffer]:
-        """Pieces of the object, few requests for many; see Sink.get_ranges. SinkKeyError."""
+        """Ranges of the object, joined into few requests; see Sink.get_ranges. Raises SinkKeyError."""
         full = self.place.key(check_key(key))
         spans = join(ranges)
         if not spans and not await self._is_there(key, patience):
@@ -126,7 +131,7 @@ class S3Store:
         return cut(ranges, spans, answers)
 
     async def tail(self, key: str, length: int, patience: float | None = None) -> bytes:
-        """The last `length` bytes of the object, or all of a shorter one. SinkKeyError."""
+        """The last `length` bytes of the object, or all of a shorter one. Raises SinkKeyError."""
         full = self.place.key(check_key(key))
         if length <= 0:
             await self.get_ranges(key, [], patience=patience)
@@ -139,7 +144,7 @@ class S3Store:
                 key=key,
                 expect=("range",),
             )
-        except S3Error:  # the object is shorter; some services call that an error
+        except S3Error:  # the object is shorter, which is an error for some services
             return await self.get(key, patience)
         return self._received(data)
 
@@ -149,7 +154,7 @@ class S3Store:
         found: list[str] = []
         start = root + after if after else ""
 
-        async def rest(engine: S3Engine) -> None:  # goes on after the last page that came
+        async def rest(engine: S3Engine) -> None:  # continues after the last page
             nonlocal start
             async for page in engine.pages(root + check_prefix(prefix), start, seconds=self._answer):
                 self._counts["pages"] += 1
@@ -161,7 +166,7 @@ class S3Store:
         return [key[len(root) :] for key in found]
 
     async def delete(self, key: str, patience: float | None = None) -> None:
-        """Remove the object; nothing happens when there is none."""
+        """Remove the object if it exists."""
         full = self.place.key(check_key(key))
         await self.request("delete", lambda engine: engine.delete(full, seconds=self._answer), patience)
 
@@ -182,9 +187,9 @@ class S3Store:
         """
         now = asyncio.get_running_loop().time
         patience = self._patience if patience is None else patience
-        end: float | None = None  # begins with the first request or failure: opening may take long
+        end: float | None = None  # set at the first request or failure, because opening may take long
         tries = 0
-        repaired: set[str] = set()  # what was put right once must not be wrong again
+        repaired: set[str] = set()  # kinds of failures that were repaired; each is repaired once
         while True:
             used: _Opened | None = None
             try:
@@ -212,12 +217,12 @@ class S3Store:
             await asyncio.sleep(pause)
 
     def report(self) -> dict[str, Any]:
-        """What was done: requests, bytes each way, and retries by cause. Any thread."""
+        """Counts of requests, sent and received bytes, and retries by cause. Any thread."""
         counts = {name: self._counts[name] for name in ("requests", "bytes_sent", "bytes_received")}
         return {"engine": self.engine_name, **counts, "retries": dict(self._retries)}
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._closed = True
         opened, self._current = self._current, None
         if opened is not None:
@@ -228,7 +233,7 @@ class S3Store:
         return bytes(data)
 
     async def _is_there(self, key: str, patience: float | None) -> bool:
-        """Whether the object can be seen: without s3:ListBucket a missing one looks like a forbidden one."""
+        """Whether the object is visible. Without s3:ListBucket a missing one is like a forbidden one."""
         full = self.place.key(key)
         try:
             size = await self.request(
@@ -239,7 +244,7 @@ class S3Store:
         return size is not None
 
     async def _holds(self, key: str, data: bytes, patience: float | None) -> bool:
-        """Whether the object is `data`, as far as it can be read."""
+        """Whether the object has the bytes `data`, as far as it can be read."""
         try:
             return await self.get(key, patience) == data
         except SinkError as error:
@@ -257,7 +262,7 @@ class S3Store:
         if_absent: bool = False,
         failed: Callable[[S3Error], None] | None = None,
     ) -> None:
-        """Put. With if_absent, the failures "exists" and "unsupported" are left to the caller."""
+        """Send a put. With if_absent, the failures "exists" and "unsupported" are raised as S3Error."""
         full = self.place.key(key)
         views = [memoryview(part).cast("B") for part in parts]
         size = sum(view.nbytes for view in views)
@@ -284,7 +289,7 @@ class S3Store:
         self._counts["bytes_sent"] += size
 
     async def _opened(self) -> _Opened:
-        """The current engine, made on first use. Raises S3Error; ConfigError only before the first one."""
+        """The current engine, created at the first use. Raises S3Error; ConfigError only at the first use."""
         async with self._opening:
             if self._current is None:
                 self._current = _Opened(await self._open())
@@ -365,7 +370,7 @@ def _crc32c(views: Sequence[memoryview]) -> int:
 
 
 async def _all(work: Any) -> list[Any]:
-    """Results of all of `work`; when one fails, the others are cancelled first."""
+    """Results of all of `work`. If one fails, the others are cancelled first."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         return await asyncio.gather(*tasks)

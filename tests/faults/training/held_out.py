@@ -1,4 +1,4 @@
-"""Healthy trainings of the part that is looked at only when rules are finished: other models and data."""
+"""Healthy trainings that are run only when rules are finished: other models and data."""
 
 from __future__ import annotations
 

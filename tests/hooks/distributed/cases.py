@@ -111,7 +111,7 @@ def fsdp2_outlier(watch: Watch) -> Losses:
 
 
 def fsdp2_series(watch: Watch) -> Losses:
-    """A gradient scaler, clipping, and the series that have to be asked for."""
+    """A gradient scaler, clipping, and the series that must be requested."""
     model, mesh = Net(), _mesh(4)
     for module in (model.fc1, model.fc2, model):
         fully_shard(module, mesh=mesh)
@@ -174,7 +174,7 @@ def fsdp2_over_tp(watch: Watch) -> Losses:
 
 
 def fsdp2_over_tp_series(watch: Watch) -> Losses:
-    """What autograd gives gradients to are DTensors of FSDP2's own making."""
+    """Autograd computes gradients of DTensors that FSDP2 has created."""
     model, mesh = Net(8, 8), _mesh(2, 2)
     _parallel(model, mesh["tp"])
     parallelize_module(model, mesh["tp"], {"head": ColwiseParallel(output_layouts=Replicate())})
@@ -218,7 +218,7 @@ class Hasty(nn.Module):
         self.last = nn.Linear(6, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One after the other, of which the second is not looked at."""
+        """One after the other; the second is not inspected."""
         x = self.changed(x).relu_()
         last: torch.Tensor = self.last(x)
         return last

@@ -1,4 +1,4 @@
-"""Two ranks under DistributedDataParallel of which only rank 0 evaluates: `... .evaluates FOLDER`.
+"""Two ranks under DistributedDataParallel; only rank 0 evaluates: `... .evaluates FOLDER`.
 
 Three training steps, two steps of an evaluation, three training steps. The hook leaves its run in FOLDER.
 """

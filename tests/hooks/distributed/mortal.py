@@ -1,7 +1,7 @@
-"""Two jobs of two ranks each that talk to nobody: `python -m tests.hooks.distributed.mortal FOLDER`.
+"""Two jobs of two ranks each without communication: `python -m tests.hooks.distributed.mortal FOLDER`.
 
 In FOLDER/process and FOLDER/thread, by where the flusher is. The second rank of each stops after three of six
-steps, and all wait until standard input ends. Nobody asks after a rank that is killed meanwhile.
+steps, and all wait until standard input ends. A rank that is killed meanwhile is not waited for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Training with gradient scaling and clipping, and the series that are extra, on one rank or on many.
 
-No test: imported by the ranks and by the tests. `series_twin` is what one process makes of it.
+No test: imported by the ranks and by the tests. `series_twin` is the same in one process.
 """
 
 from __future__ import annotations

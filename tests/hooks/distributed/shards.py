@@ -44,7 +44,7 @@ class Run:
     def merged(self, name: str, step: int) -> npt.NDArray[Any]:
         """The whole tensor. Copies must be the same to the last bit, and every element must be there.
 
-        What says nothing of its place must be a copy, too: a plain parameter beside sharded ones.
+        A row without a place must also be a copy: a plain parameter next to sharded ones.
         """
         rows = self.of(name, step)
         shards = [row["shard"] or _whole(row["shape"]) for row in rows]

@@ -20,7 +20,7 @@ RANKS = [f"worker_{rank}" for rank in range(4)]
 
 Twin = dict[tuple[str, int], npt.NDArray[Any]]
 
-# Cases: the row of the support matrix, the model's sizes, and layers of which nothing says who has them.
+# Cases: the row of the support matrix, the model's sizes, and layers without a recorded owner.
 SPREAD = {
     "ddp": ("DDP", (10, 7), ()),
     "fsdp2": ("FSDP2", (10, 7), ()),

@@ -1,4 +1,4 @@
-"""Capture on four ranks: what the ranks wrote, put together, is what one process computes."""
+"""Capture on four ranks: the assembled tensors of the ranks equal those of one process."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_nothing_of_any_rank_s_hook_fails_or_is_dropped(job: Path, case: str) ->
     ends = [json.loads(path.read_text()) for path in folder.glob("end/*/*.json")]
     assert [end["clean"] for end in ends] == [True] * len(Run(folder).attempt["workers"])
     dropped = {why for end in ends for why, drop in end["drops"].items() if drop["tensors"]}
-    assert dropped <= {"no_storage"}  # outputs of collectives that nobody waited for: rows "skipped"
+    assert dropped <= {"no_storage"}  # outputs of collectives that were not waited for: rows "skipped"
 
 
 @each_case(SPREAD, "values")

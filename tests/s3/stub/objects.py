@@ -72,7 +72,7 @@ def check_content_sha256(head: Head, body: Body) -> None:
 
 
 def checked_checksums(head: Head, body: Body) -> dict[str, str]:
-    """The x-amz-checksum-* headers and trailers, all of which hold. Raises S3Error for those that do not."""
+    """The x-amz-checksum-* headers and trailers. Raises S3Error if one does not match."""
     md5 = head.headers.get("content-md5")
     if md5 is not None:
         if len(_decoded(md5) or b"") != 16:

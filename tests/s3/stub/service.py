@@ -1,4 +1,4 @@
-"""What the stub does with a request: faults, access, the operation; and its administration."""
+"""Handling of a request by the stub: faults, access, the operation; and its administration."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Settings:
     reset_replies: int = 0  # the same, ended with a reset
     hang: int = 0  # the next requests are neither done nor answered
     body_timeout: float = 20.0  # seconds without a whole body until RequestTimeout
-    requests_per_connection: int = 0  # then it is closed without a word; 0 = never
+    requests_per_connection: int = 0  # then it is closed silently; 0 = never
 
     def update(self, changes: Mapping[str, Any]) -> None:
         """Sets some of them; all or nothing. Raises ValueError that names the wrong one."""

@@ -196,7 +196,7 @@ def _citations(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def nodes_of_one_graph(generator: torch.Generator, probe: Probe) -> list[float]:
-    """All nodes at each step, of which a quarter has a label."""
+    """All nodes at each step; a quarter of them has a label."""
     edges, features, of = _citations(generator)
     scale = edges.sum(1).rsqrt()
     model, loss = Convolution(scale[:, None] * edges * scale[None], 20), nn.CrossEntropyLoss()
