@@ -70,6 +70,7 @@ class Finding:
         last_step, last_mode_step: The newest of these steps; None if there is one step only.
         last_numbers: The measured values at the newest step that was reported in full; empty for one step.
         each: The rule reports each step as a finding of its own (its parameter `each`).
+        epoch, last_epoch: Epochs of `step` and `last_step` (Hook.set_epoch); None if they are not known.
     """
 
     rule: str
@@ -88,11 +89,13 @@ class Finding:
     last_mode_step: int | None = None
     last_numbers: Mapping[str, float | int | str] = field(default_factory=dict)
     each: bool = False
+    epoch: int | None = None
+    last_epoch: int | None = None
 
     @property
     def at(self) -> str:
-        """The step as text, with the step of the mode first: "TRAIN step 40 (global 55)"."""
-        return step_text(self.step, self.mode, self.mode_step)
+        """The step as text, with the step of the mode first: "TRAIN step 40 (epoch 2, global 55)"."""
+        return step_text(self.step, self.mode, self.mode_step, self.epoch)
 
     @property
     def again(self) -> str:
@@ -104,7 +107,7 @@ class Finding:
         """The newest step as text."""
         if self.last_step is None:
             return self.at
-        return step_text(self.last_step, self.mode, self.last_mode_step)
+        return step_text(self.last_step, self.mode, self.last_mode_step, self.last_epoch)
 
     @property
     def series(self) -> SeriesKey:
@@ -115,15 +118,22 @@ class Finding:
 
     def joined(self, later: Finding) -> Finding:
         """This finding with what was found at a later step of the same series."""
-        return replace(self.continued(later.count, later.step, later.mode_step), last_numbers=later.numbers)
+        continued = self.continued(later.count, later.step, later.mode_step, later.epoch)
+        return replace(continued, last_numbers=later.numbers)
 
-    def continued(self, count: int, step: int, mode_step: int) -> Finding:
-        """This finding with `count` further steps; `step` is the newest of them."""
+    def continued(self, count: int, step: int, mode_step: int, epoch: int | None = None) -> Finding:
+        """This finding with `count` further steps; `step` is the newest of them, `epoch` the epoch of it."""
         newest = max(step, self.step if self.last_step is None else self.last_step)
         newest_of_mode = max(
             mode_step, self.mode_step if self.last_mode_step is None else self.last_mode_step
         )
-        return replace(self, count=self.count + count, last_step=newest, last_mode_step=newest_of_mode)
+        return replace(
+            self,
+            count=self.count + count,
+            last_step=newest,
+            last_mode_step=newest_of_mode,
+            last_epoch=epoch if newest == step else self.last_epoch,
+        )
 
     def __repr__(self) -> str:
         again = f" ({self.again})" if self.again else ""
@@ -153,6 +163,8 @@ class Finding:
             "last_step": self.step if self.last_step is None else self.last_step,
             "last_mode_step": self.mode_step if self.last_mode_step is None else self.last_mode_step,
             "last_numbers": {name: _plain(value) for name, value in self.last_numbers.items()},
+            "epoch": self.epoch,
+            "last_epoch": self.epoch if self.last_step is None else self.last_epoch,
         }
 
 

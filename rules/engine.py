@@ -219,6 +219,7 @@ class Engine:
             now_ns=self._clock_ns(),
             run_patterns=self._run_patterns,
             notes=self.source.notes,
+            epoch=self.source.epoch,
         )
         return run.check(window, self._max_findings)
 

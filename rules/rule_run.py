@@ -85,7 +85,7 @@ class RuleRun:
         try:
             for finding in self.rule.check(window):
                 if len(found) < max_findings:
-                    found.append(self._own(finding))
+                    found.append(self._own(finding, window))
                 else:
                     window.coverage.skip(finding.series[:4], finding.step, finding.mode_step)
         except Exception as error:  # a rule may be anybody's code: its exceptions must not stop the others
@@ -97,11 +97,10 @@ class RuleRun:
         self._note_newest(window)
         return found, [self.findings[series] for series in changed]
 
-    def _own(self, finding: Finding) -> Finding:
-        """The finding under the label of this run, marked if its rule reports each step."""
-        if finding.rule == self.label and finding.each == self.each:
-            return finding
-        return replace(finding, rule=self.label, each=self.each)
+    def _own(self, finding: Finding, window: Window) -> Finding:
+        """The finding under the label of this run, with its epoch, marked if its rule reports each step."""
+        epoch = window.epoch(finding.attempt, finding.worker, finding.step)
+        return replace(finding, rule=self.label, each=self.each, epoch=epoch)
 
     def _add(self, finding: Finding, max_findings: int, changed: dict[SeriesKey, None]) -> None:
         series = finding.series

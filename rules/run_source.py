@@ -57,6 +57,7 @@ class RunSource:
         sink: Sink | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        from tdcore.trial.epochs import Epochs
         from tdcore.trial.index import Index
         from tdcore.trial.run_location import open_location, poll_interval
 
@@ -70,6 +71,7 @@ class RunSource:
         self.sink = sink
         self.pause = poll_interval(self._root, near=0.3)  # between two polls
         self._index = Index(self.sink, self._root)
+        self._epochs = Epochs(self._index)
         self._payloads: Payloads | None = None  # made when the first payload is read
         self._progress: RunProgress | None = None  # made when there is a run.json
         self._attempt = attempt
@@ -184,6 +186,10 @@ class RunSource:
     def notes(self, attempt: int) -> Mapping[str, Any]:
         """See Source.notes. As of the last call of `next`."""
         return self._notes.get(attempt, {})
+
+    def epoch(self, attempt: int, worker: str, step: int) -> int | None:
+        """See Source.epoch."""
+        return self._epochs.of(attempt, worker, step)
 
     def left_out(self) -> LeftOut | None:
         """See Source.left_out. As of the last call of `next`."""

@@ -76,6 +76,10 @@ class Source(Protocol):
         """The notes of an attempt's hook, see Trial.notes(); {} where there are none."""
         ...
 
+    def epoch(self, attempt: int, worker: str, step: int) -> int | None:
+        """The epoch of a saved step (Hook.set_epoch); None if it is not known."""
+        ...
+
     def left_out(self) -> LeftOut | None:
         """Names that the newest attempt could not record; None if there are none."""
         ...

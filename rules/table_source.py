@@ -64,6 +64,10 @@ class TableSource:
         """See Source.notes. The same of each attempt."""
         return self._notes
 
+    def epoch(self, attempt: int, worker: str, step: int) -> int | None:
+        """See Source.epoch. A table has no epochs."""
+        return None
+
     def left_out(self) -> LeftOut | None:
         """See Source.left_out."""
 

@@ -169,6 +169,7 @@ class Window:
         run_patterns: Compiles the rule's patterns with limits if the rule was named by the run; None if the
             user named it.
         notes: Returns the notes of an attempt's hook so far (Trial.notes()); {} if there are none.
+        epoch: Returns the epoch of a step of an attempt and worker; None if it is not known.
     """
 
     columns: Columns
@@ -181,6 +182,7 @@ class Window:
     coverage: Coverage = field(default_factory=lambda: Coverage())
     run_patterns: RunPatterns | None = None
     notes: Callable[[int], Mapping[str, Any]] = lambda attempt: {}
+    epoch: Callable[[int, str, int], int | None] = lambda attempt, worker, step: None
 
     # Selection of rows.
     # -------------------------------------------------------------------------------------

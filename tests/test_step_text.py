@@ -30,6 +30,10 @@ def tdcore(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         ((3, "EVAL", 3), "EVAL step 3"),
         ((3, "GLOBAL", 3), "step 3"),
         ((55, "", None), "global step 55"),
+        ((40, "TRAIN", 40, 2), "step 40 (epoch 2)"),
+        ((55, "TRAIN", 40, 2), "TRAIN step 40 (epoch 2, global 55)"),
+        ((3, "EVAL", 3, 0), "EVAL step 3 (epoch 0)"),
+        ((55, "", None, 2), "global step 55 (epoch 2)"),
     ],
 )
 def test_a_step_is_named_as_its_mode_counts_with_the_global_one_where_it_differs(

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from tdcore.errors import StepUnavailable
+from tdcore.modes import ModeKeys
 from tdcore.rules.diagnosis.causes import CAUSES, Cause
 from tdcore.rules.diagnosis.evidence import Evidence, confidence
 from tdcore.rules.diagnosis.facts import Facts
 
 if TYPE_CHECKING:
     from tdcore.rules.runner import Report
+    from tdcore.trial import Trial
 
 __all__ = ["MOST", "Diagnosed", "Diagnosis", "diagnose", "rank"]
 
@@ -35,6 +38,7 @@ class Diagnosed:
         by_products: Names of causes that it explains.
         change: Advice for a change.
         check: How to check that the change helped.
+        epoch: Epoch of the first evidence (Hook.set_epoch); None if it is not known.
     """
 
     cause: str
@@ -43,6 +47,7 @@ class Diagnosed:
     by_products: tuple[str, ...] = ()
     change: str = ""
     check: str = ""
+    epoch: int | None = None
 
     @property
     def confidence(self) -> str:
@@ -70,6 +75,7 @@ class Diagnosed:
             "strength": round(self.strength, 3),
             "mode": mode,
             "mode_step": step,
+            "epoch": self.epoch,
             "tensors": list(self.tensors),
             "evidence": [
                 {"why": one.why, "mode": one.mode, "mode_step": one.step, "tensors": list(one.tensors)}
@@ -126,11 +132,19 @@ def diagnose(run: str | os.PathLike[str], *, report: Report | None = None) -> Di
             for finding in verdict.findings:
                 findings.setdefault(finding.rule, []).append(finding)
         facts = Facts.of(trial, {rule: tuple(some) for rule, some in findings.items()})
+        causes = tuple(replace(cause, epoch=_epoch(trial, *cause.since)) for cause in rank(facts))
     finally:
         trial.close()
-    causes = rank(facts)
     counts = {verdict.rule: verdict.finding_count for verdict in found.verdicts if verdict.finding_count}
     return Diagnosis(causes=causes, unexplained={} if causes else counts)
+
+
+def _epoch(trial: Trial, mode: str, mode_step: int) -> int | None:
+    """The epoch of a step of a mode; None if it is not known."""
+    try:
+        return trial.epoch(trial.global_step(ModeKeys[mode], mode_step))
+    except (KeyError, StepUnavailable):
+        return None
 
 
 def rank(facts: Facts, causes: Mapping[str, Cause] = CAUSES) -> tuple[Diagnosed, ...]:

@@ -62,9 +62,8 @@ def print_diagnosis(run: str, diagnosis: Diagnosis) -> None:
     out.print(f"{where}: {count} cause{'s' * (count > 1)}, the most likely first", soft_wrap=True)
     for number, cause in enumerate(diagnosis.causes, 1):
         mode, step = cause.since
-        out.print(
-            f"\n[bold]{number}. {shown(cause.cause)}[/] ({cause.confidence}), from {mode} step {step} on"
-        )
+        since = f"{mode} step {step}" + (f" (epoch {cause.epoch})" if cause.epoch is not None else "")
+        out.print(f"\n[bold]{number}. {shown(cause.cause)}[/] ({cause.confidence}), from {since} on")
         out.print(_lines_of(cause))
 
 

@@ -10,21 +10,24 @@ from __future__ import annotations
 __all__ = ["step_text"]
 
 
-def step_text(step: int, mode: str = "", mode_step: int | None = None) -> str:
+def step_text(step: int, mode: str = "", mode_step: int | None = None, epoch: int | None = None) -> str:
     """One step in words.
 
     Args:
-        step: global step.
-        mode: name of the mode, such as "TRAIN"; "" when it is not known.
-        mode_step: step within the mode; None when it is not known.
+        step: Global step.
+        mode: Name of the mode, such as "TRAIN"; "" if it is not known.
+        mode_step: Step within the mode; None if it is not known.
+        epoch: Epoch of the step; None if it is not known.
 
     Returns:
         "step 40" if both numbers are equal, "TRAIN step 40 (global 55)" or "EVAL step 3 (global 43)" if they
-        differ, "EVAL step 3" for equal numbers of another mode than TRAIN, and "global step 55" if the step
-        of the mode is unknown.
+        differ, "EVAL step 3" for equal numbers of a mode other than TRAIN, and "global step 55" if the step
+        of the mode is not known. With an epoch: "step 40 (epoch 2)", "TRAIN step 40 (epoch 2, global 55)".
     """
-    if mode_step is None:
-        return f"global step {step}"
-    same = mode_step == step
+    same = mode_step is None or mode_step == step
     named = mode not in ("", "GLOBAL") and not (same and mode == "TRAIN")
-    return f"{mode if named else ''} step {mode_step}".lstrip() + ("" if same else f" (global {step})")
+    text = (
+        f"global step {step}" if mode_step is None else f"{mode if named else ''} step {mode_step}".lstrip()
+    )
+    more = ([] if epoch is None else [f"epoch {epoch}"]) + ([] if same else [f"global {step}"])
+    return f"{text} ({', '.join(more)})" if more else text

@@ -26,6 +26,7 @@ class Epochs:
         self._index = index
         self._read = 0  # rows of the index
         self._begun: dict[tuple[int, str], dict[int, int]] = {}  # by attempt and worker: step -> epoch
+        self._steps: dict[tuple[int, str], list[int]] = {}  # the same steps, sorted
 
     def of(self, attempt: int, worker: str, step: int) -> int | None:
         """The epoch of a saved step; None if the script has not set one.
@@ -35,10 +36,9 @@ class Epochs:
             step: Global step, as in the column `step` of the index.
         """
         self._read_rows()
-        begun = self._begun.get((attempt, worker), {})
-        steps = sorted(begun)
+        steps = self._steps.get((attempt, worker), [])
         at = bisect_right(steps, step)
-        return begun[steps[at - 1]] if at else None
+        return self._begun[attempt, worker][steps[at - 1]] if at else None
 
     def _read_rows(self) -> None:
         index, first = self._index, self._read
@@ -53,3 +53,4 @@ class Epochs:
             if epoch is not None and epoch >= 0 and float(epoch).is_integer():
                 home = (int(index.column("attempt")[row]), index.text("worker", row) or "")
                 self._begun.setdefault(home, {})[int(index.column("step")[row])] = int(epoch)
+        self._steps = {home: sorted(begun) for home, begun in self._begun.items()}

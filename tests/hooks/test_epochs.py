@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tdcore as td
+import tdcore.rules
+from tdcore.cli import main
 from tdcore.errors import ConfigError
 from tdcore.hooks.pytorch import Hook
-from tdcore.modes import ModeKeys
 
 from .conftest import MakeHook
 from .models import Net
@@ -90,3 +90,46 @@ def test_epochs_of_any_lengths_are_read_back(
     assert {step: trial.epoch(step) for step in trial.steps()} == {
         step: expected[step] for step in trial.steps()
     }
+
+
+def test_findings_and_causes_have_the_epoch_of_their_steps(
+    make_hook: MakeHook, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = make_hook(save_all=True, save_config=td.SaveConfig(save_interval=1))
+    model = Net()
+    hook.register_module(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(1, 4):
+        hook.set_epoch(epoch)
+        for step in range(5):
+            optimizer.zero_grad()
+            x = torch.full((2, 4), float("nan") if (epoch, step) >= (2, 3) else 0.5)
+            model(x).square().mean().backward()
+            optimizer.step()
+    hook.close()
+    report = td.rules.run(hook.out_dir, ["first_non_finite"])
+    found = report.verdicts[0].findings[0]
+    assert (found.step, found.epoch, found.at) == (8, 2, "step 8 (epoch 2)")
+    assert found.to_json()["epoch"] == 2
+    cause = td.diagnose(hook.out_dir).causes[0]
+    assert (cause.since, cause.epoch, cause.to_json()["epoch"]) == (("TRAIN", 8), 2, 2)
+    monkeypatch.setattr("sys.argv", ["tdcore", "diagnose", hook.out_dir])
+    with pytest.raises(SystemExit):
+        main()
+    assert "from TRAIN step 8 (epoch 2) on" in capsys.readouterr().out
+
+
+def test_a_finding_that_continues_has_the_epoch_of_its_newest_step(make_hook: MakeHook) -> None:
+    hook = make_hook(save_all=True, save_config=td.SaveConfig(save_interval=1))
+    model = Net()
+    hook.register_module(model)
+    for epoch in range(3):
+        hook.set_epoch(epoch)
+        for _ in range(4):
+            model.zero_grad()
+            (model(torch.zeros(2, 4)).sum() * 0).backward()
+    hook.close()
+    report = td.rules.run(hook.out_dir, ["vanishing_gradient:compat=true"])
+    found = next(one for one in report.verdicts[0].findings if one.count > 1)
+    assert (found.epoch, found.last_epoch) == (0, 2)
+    assert found.last_at.endswith("(epoch 2)")
