@@ -48,14 +48,14 @@ $(VENV)/.installed-docs: $(VENV)/.installed-demo
 	$(BIN)/python -m pip install --quiet -e ".[docs]"
 	touch $@
 
-# Builds the extension in place, for work on the core: only what changed is compiled.
+# Builds the extensions in place, for work on the core: only what changed is compiled.
 build:
 	@mkdir -p build/dev
 	@flock build/dev.lock sh -c '\
 	  cmake -S . -B build/dev -DPython_EXECUTABLE=$$($(BIN)/python -c "import sys; print(sys.executable)") \
 	    -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) \
 	    -DCMAKE_LIBRARY_OUTPUT_DIRECTORY=$(CURDIR)/tdcore >build/dev.log 2>&1 || { cat build/dev.log; exit 1; }; \
-	  cmake --build build/dev --parallel $(JOBS) --target _core'
+	  cmake --build build/dev --parallel $(JOBS) --target _core _sim'
 
 # The documentation site, in build/site.
 docs: $(VENV)/.installed-docs
@@ -63,4 +63,4 @@ docs: $(VENV)/.installed-docs
 	@echo "open build/site/index.html"
 
 clean:
-	rm -rf build dist *.egg-info tdcore/_core*.so
+	rm -rf build dist *.egg-info tdcore/_core*.so tests/_sim*.so

@@ -66,11 +66,13 @@ class CMakeBuild(build_ext):  # type: ignore[misc]  # setuptools has no annotati
             # AUTO, ON or OFF: whether nvcc compiles the GPU kernels (cmake/Kernels.cmake).
             f"-DTDCORE_CUDA={os.environ.get('TDCORE_CUDA') or 'AUTO'}",
         ]
+        # An editable install can run the tests, which need the simulated device. Wheels do not contain it.
+        targets = ["_core", "_sim"] if self.editable_mode else ["_core"]
         try:
             subprocess.run(configure, check=True)
             jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
             subprocess.run(
-                ["cmake", "--build", str(build), "--target", "_core", "--parallel", jobs], check=True
+                ["cmake", "--build", str(build), "--parallel", jobs, "--target", *targets], check=True
             )
         except FileNotFoundError as error:
             raise SystemExit("tdcore needs CMake >= 3.18 to build; `pip install cmake` brings it") from error

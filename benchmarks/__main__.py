@@ -13,6 +13,7 @@ NAMES = {
     "s3": "a bucket as the run's home: uploads beside other clients, their effect on training, opening",
     "native": "ring, statistics, CRC-32C and capture, each beside its limit",
     "gpu": "slowdown and stall of trainings on a GPU, beside tensor.cpu() by hand",
+    "default-rules": 'what Hook(rules="default") costs a training of ResNet-18',
     "hook-cost": "steps that save nothing, and cost per small tensor",
     "operator-cost": "a call from compiled code, by how its operator is registered",
     "crash-table": "not a speed: what is readable after trainer and flusher were killed",

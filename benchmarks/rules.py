@@ -119,7 +119,7 @@ class _Held:
             source.capture,
         )
         self.left_out, self.not_recorded = source.left_out, source.not_recorded
-        self.training = source.training
+        self.training, self.notes = source.training, source.notes
         self._batch = batch
 
     def next(self, columns: Any, *, everything: bool = False) -> Any:

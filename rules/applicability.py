@@ -47,5 +47,8 @@ def why_not_applicable(
         names = [name.rpartition(".")[2] for name in classes]
         tensors = [f"{name}_{what}_0" for name in names for what in ("output", "input")]
         if not any(re.search(pattern, tensor) for pattern in layers for tensor in tensors):
-            return f"the model has no layer of the kind that it judges ({', '.join(layers)})"
+            return (
+                f"the model has no layer of the kind that it judges ({', '.join(layers)}); functions such as "
+                "F.relu are no layers and are not recorded"
+            )
     return ""

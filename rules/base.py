@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.errors import ConfigError
@@ -29,6 +29,7 @@ __all__ = [
     "Need",
     "Rule",
     "RuleProtocol",
+    "SeriesKey",
     "Status",
     "Verdict",
     "names_of",
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 
+SeriesKey: TypeAlias = "tuple[int, str, str, str, str, int]"  # see Finding.series
 SEPARATOR = re.compile(r"(?<!\\),(?!\d*\})")  # see names_of
 
 
@@ -52,18 +54,22 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A fault that a rule found at one step.
+    """A fault that a rule found in one tensor, at one step or at several.
 
     Attributes:
         rule: Name of the rule's class.
         code: Code of the rule in the table.
-        step: Global step.
+        step: Global step; of several, the first.
         mode, mode_step: Mode, and step within the mode.
         worker, attempt: Where it was found.
         tensor: Name as saved; "" if the finding is about the whole step.
         numbers: Measured values and their limits, by name.
         why: One sentence with the numbers.
         do: Advice, as text.
+        count: At how many steps it was found.
+        last_step, last_mode_step: The newest of these steps; None if there is one step only.
+        last_numbers: The measured values at the newest step that was reported in full; empty for one step.
+        each: The rule reports each step as a finding of its own (its parameter `each`).
     """
 
     rule: str
@@ -77,14 +83,51 @@ class Finding:
     numbers: Mapping[str, float | int | str]
     why: str
     do: str
+    count: int = 1
+    last_step: int | None = None
+    last_mode_step: int | None = None
+    last_numbers: Mapping[str, float | int | str] = field(default_factory=dict)
+    each: bool = False
 
     @property
     def at(self) -> str:
         """The step as text, with the step of the mode first: "TRAIN step 40 (global 55)"."""
         return step_text(self.step, self.mode, self.mode_step)
 
+    @property
+    def again(self) -> str:
+        """The number of steps and the newest one, as text; "" if the finding has one step only."""
+        return f"{self.count:,} times, last at {self.last_at}" if self.count > 1 else ""
+
+    @property
+    def last_at(self) -> str:
+        """The newest step as text."""
+        if self.last_step is None:
+            return self.at
+        return step_text(self.last_step, self.mode, self.last_mode_step)
+
+    @property
+    def series(self) -> SeriesKey:
+        """The identity that joins findings of several steps to one: all parts of `key` except the step."""
+        step = self.step if self.each else -1
+        kind = str(self.numbers.get("kind", ""))
+        return (self.attempt, self.worker, self.mode, self.tensor, kind, step)
+
+    def joined(self, later: Finding) -> Finding:
+        """Return this finding, continued by a finding at a later step of the same series."""
+        return replace(self.continued(later.count, later.step, later.mode_step), last_numbers=later.numbers)
+
+    def continued(self, count: int, step: int, mode_step: int) -> Finding:
+        """Return this finding with `count` further steps; `step` is the newest of them."""
+        newest = max(step, self.step if self.last_step is None else self.last_step)
+        newest_of_mode = max(
+            mode_step, self.mode_step if self.last_mode_step is None else self.last_mode_step
+        )
+        return replace(self, count=self.count + count, last_step=newest, last_mode_step=newest_of_mode)
+
     def __repr__(self) -> str:
-        return cut(f"<{self.rule} at {self.at}, {self.tensor or 'the run'}: {self.why}>")
+        again = f" ({self.again})" if self.again else ""
+        return cut(f"<{self.rule} at {self.at}, {self.tensor or 'the run'}: {self.why}{again}>")
 
     @property
     def key(self) -> tuple[str, int, str, int, str, str]:
@@ -106,6 +149,10 @@ class Finding:
             "numbers": {name: _plain(value) for name, value in self.numbers.items()},
             "why": self.why,
             "do": self.do,
+            "count": self.count,
+            "last_step": self.step if self.last_step is None else self.last_step,
+            "last_mode_step": self.mode_step if self.last_mode_step is None else self.last_mode_step,
+            "last_numbers": {name: _plain(value) for name, value in self.last_numbers.items()},
         }
 
 
@@ -118,8 +165,10 @@ class Verdict:
         code: Code of the rule in the table.
         status: The result.
         parameters: Parameters that differ from their defaults, as text.
-        findings: The first findings, in order of steps, at most the engine's limit.
+        findings: The first findings, in order of steps, at most the engine's limit. What was found in one
+            tensor at several steps is one finding.
         finding_count: Number of all findings.
+        occurrences: The same with each step counted.
         judged: Number of rows that the rule could judge.
         last_step: Newest global step that was judged.
         last_mode, last_mode_step: Mode and mode step of last_step.
@@ -136,6 +185,7 @@ class Verdict:
     parameters: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     finding_count: int = 0
+    occurrences: int = 0
     judged: int = 0
     last_step: int | None = None
     last_mode: str = ""
@@ -156,7 +206,8 @@ class Verdict:
             plural = "" if self.finding_count == 1 else "s"
             failed = f"; then the rule failed: {self.reason}" if self.reason else ""
             first = f", first at {self.findings[0].at}" if self.findings else ""
-            return f"issue: {self.finding_count:,} finding{plural}{first}{failed}"
+            times = f" ({self.occurrences:,} times)" if self.occurrences > self.finding_count else ""
+            return f"issue: {self.finding_count:,} finding{plural}{times}{first}{failed}"
         if self.status is Status.NOT_EVALUABLE:
             return f"not evaluable: {self.reason}" + (f" Add {self.fix}" if self.fix else "")
         if self.status is Status.NOT_APPLICABLE:
@@ -182,6 +233,7 @@ class Verdict:
             "verdict": self.text,
             "parameters": dict(self.parameters),
             "finding_count": self.finding_count,
+            "occurrences": self.occurrences,
             "findings": [finding.to_json() for finding in self.findings],
             "judged": self.judged,
             "last_step": self.last_step,
@@ -202,9 +254,10 @@ class RuleProtocol(Protocol):
     `check` yields findings. It reports the number of rows that it judged with `window.judged`, and the rows
     that it could not judge with `window.missing`.
 
-    A rule may have two more class variables. `columns` names index columns that the rule reads in addition to
-    rules/source.py:COLUMNS. `each_look = True` makes the engine call the rule at every poll of the run, also
-    without rows (for rules about elapsed time).
+    A rule may have three more class variables. `columns` names index columns that the rule reads in addition
+    to rules/source.py:COLUMNS. `each_look = True` makes the engine call the rule at every poll of the run,
+    also without rows (for rules about elapsed time). `each = True` makes each step a finding of its own:
+    findings are not joined over steps.
     """
 
     code: ClassVar[str]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from tdcore.actions.base import notice_key
 from tdcore.actions.dispatcher import CLOSE_TIMEOUT, ActionDispatcher
 from tdcore.errors import SinkError
 from tdcore.format import layout
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_FINDINGS", "Engine"]
 
-MAX_FINDINGS = 1000  # stored per rule; all findings are counted
+MAX_FINDINGS = 1000  # stored per rule, and created in one poll; all findings are counted
 FindingKey: TypeAlias = "tuple[str, int, str, int, str, str]"
 
 
@@ -73,8 +74,9 @@ class Engine:
         self._clock_ns = clock_ns
         self._seen = SeenRows()
         self._ended: frozenset[tuple[int, str]] = frozenset()
-        self._delivered: dict[FindingKey, None] = {}  # to actions; an ordered set
+        self._delivered: dict[FindingKey, int] = {}  # to actions, with the number of steps at that time
         self._pending: list[Finding] = []  # not delivered yet
+        self.news: list[Finding] = []  # findings that the last step() began or continued
         self.before_acting: Callable[[], None] = lambda: None  # called before actions get findings
         self.changed = False  # whether the last step() had anything new
         self._untold: dict[str, list[FindingKey]] = {}  # by action, as of the last step()
@@ -85,12 +87,14 @@ class Engine:
     def step(self, *, everything: bool = False) -> list[Finding]:
         """Check all steps that became complete since the last call.
 
+        `news` has the findings that these steps began or continued, each with all its steps so far.
+
         Args:
             everything: Also check the newest steps, although they may be incomplete (for a run that does not
                 continue).
 
         Returns:
-            The new findings, in order of steps.
+            The findings of these steps, one for each step, in order of steps; at most max_findings per rule.
 
         Raises:
             RunCorrupt: The run is damaged.
@@ -106,11 +110,15 @@ class Engine:
         columns = Columns(batch.table)
         self._seen.add(columns)
         found: list[Finding] = []
+        self.news = []
         for run in runs:
-            found += self._check(run, columns, batch)
-        found.sort(key=lambda finding: (finding.attempt, finding.step))
-        self.changed = bool(rows or newly_ended or found or self._pending)
-        self._pending += found
+            of_window, changed = self._check(run, columns, batch)
+            found += of_window
+            self.news += changed
+        for findings in (found, self.news):
+            findings.sort(key=lambda finding: (finding.attempt, finding.step))
+        self.changed = bool(rows or newly_ended or self.news or self._pending)
+        self._pending += self.news
         self._write_findings()
         self._dispatcher.try_again(self.source, self._sink)
         self._act()
@@ -151,7 +159,7 @@ class Engine:
             "kinds": self._seen.kinds,
             "classes": self._seen.classes,
             "ended": self._ended,
-            "delivered": list(self._delivered),
+            "delivered": dict(self._delivered),
             "untold": self._dispatcher.untold(),
             "judges": [run.state() for run in self._runs],
         }
@@ -160,17 +168,17 @@ class Engine:
         """Take over the state of another engine with the same rules. Before the first `step`."""
         self._seen = SeenRows(rows=state["rows"], kinds=state["kinds"], classes=state["classes"])
         self._ended = state["ended"]
-        self._delivered = dict.fromkeys(state["delivered"])
+        self._delivered = dict(state["delivered"])
         for run, saved in zip(self._runs, state["judges"], strict=True):
             run.restore(saved)
-        findings = [finding for run in self._runs for finding in run.findings]
-        self._pending = [finding for finding in findings if finding.key not in self._delivered]
+        findings = [finding for run in self._runs for finding in run.findings.values()]
+        self._pending = [finding for finding in findings if self._is_news(finding)]
         by_key = {finding.key: finding for finding in findings}
         untold = {
             action: [by_key[key] for key in keys if key in by_key]
             for action, keys in state.get("untold", {}).items()
         }
-        told = ((*key[:3], *key[4:]) for key in self._delivered)  # without the step
+        told = (notice_key(by_key[key]) for key in self._delivered if key in by_key)
         self._dispatcher.restore(told, untold)
 
     def close(self) -> None:
@@ -178,6 +186,7 @@ class Engine:
         self.finish_actions()
         if self._findings_sink is None or not self.rows:
             return
+        self._write_findings(everything=True)
         for run in self._runs:
             if not run.count:
                 try:
@@ -196,45 +205,51 @@ class Engine:
         """Whether there are actions."""
         return bool(self._dispatcher.actions)
 
-    def _check(self, run: RuleRun, columns: Columns, batch: RowBatch) -> list[Finding]:
+    def _check(self, run: RuleRun, columns: Columns, batch: RowBatch) -> tuple[list[Finding], list[Finding]]:
         if run.error:
-            return []
+            return [], []
         window = Window(
             columns=columns,
             memory=run.memory,
             ended=batch.ended,
             members=self.source.members,
             payload=batch.payload,
-            room=max(0, self._max_findings - run.count),
+            room=self._max_findings,
             coverage=run.coverage,
             now_ns=self._clock_ns(),
             run_patterns=self._run_patterns,
+            notes=self.source.notes,
         )
         return run.check(window, self._max_findings)
 
-    def _write_findings(self) -> None:
+    def _write_findings(self, *, everything: bool = False) -> None:
+        """Write the findings that are to be written now; everything: all that have changed."""
         if self._findings_sink is None:
             return
         for run in self._runs:
-            if not run.unwritten:
+            if not (run.must_write or (everything and run.unwritten)):
                 continue
-            lines = "".join(json.dumps(finding.to_json(), allow_nan=False) + "\n" for finding in run.findings)
+            lines = "".join(json.dumps(f.to_json(), allow_nan=False) + "\n" for f in run.findings.values())
             try:
                 self._findings_sink.put(layout.findings_key(run.label), [lines.encode()])
-                run.unwritten = False
+                run.unwritten, run.written = False, run.occurrences
             except SinkError as error:
                 self._problem(f"findings of {run.label} could not be written: {error}")
 
     def _act(self) -> None:
-        """Pass each finding to each action once."""
-        found = list({f.key: f for f in self._pending if f.key not in self._delivered}.values())
+        """Pass each finding to each action when it begins, and once per look that continues it."""
+        found = [f for f in {f.key: f for f in self._pending}.values() if self._is_news(f)]
         self._pending = []
         if not found:
             return
         if self._dispatcher.actions:
             self.before_acting()
         self._dispatcher.give(found, self.source, self._sink)
-        self._delivered.update(dict.fromkeys(finding.key for finding in found))
+        self._delivered.update((finding.key, finding.count) for finding in found)
+
+    def _is_news(self, finding: Finding) -> bool:
+        """Whether the actions have not got the finding, or not at its newest step."""
+        return finding.count > self._delivered.get(finding.key, 0)
 
     def _take_problems(self) -> None:
         for problem in self._dispatcher.take_problems():

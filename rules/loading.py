@@ -195,8 +195,8 @@ def rule_from_strings(rule: type[Any], parameters: Mapping[str, str]) -> Rule:
 
 
 def _without_bounds(rule: type[Any], given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """(parameters without start_step and end_step, these two), if the rule has no such fields of its own."""
-    kinds: dict[str, Any] = {"start_step": int, "end_step": int | None}
+    """(parameters without start_step, end_step and each, these three), if the rule has no such fields."""
+    kinds: dict[str, Any] = {"start_step": int, "end_step": int | None, "each": bool}
     own = inspect.signature(rule).parameters
     bounds = {
         name: kind_of(kind)(given[name], f"{rule.__name__}.{name}", _WRONG)

@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tdcore.rules.base import Finding, Rule
+from tdcore.rules.base import Finding, Rule, SeriesKey
 from tdcore.rules.window import Coverage, Window
 
 __all__ = ["RuleRun", "labelled", "where_raised"]
 
 _SAVED = (
-    "memory", "coverage", "findings", "count", "last_step", "last_mode", "last_mode_step", "error",
-    "unwritten",
+    "memory", "coverage", "findings", "beyond", "occurrences", "last_step", "last_mode",
+    "last_mode_step", "error", "unwritten", "written",
 )  # fmt: skip
 
 
@@ -30,43 +30,111 @@ class RuleRun:
         label: Its name in verdicts; unique within an engine.
         memory: The rule's own memory, kept from window to window.
         coverage: How many rows the rule has judged, and why it could not judge others.
-        findings: The findings that are kept.
-        count: Number of all findings.
+        findings: The findings that are kept, by series (Finding.series), in the order in which they began.
+        beyond: The series of findings that are not kept, because there are too many.
+        occurrences: Number of (finding, step) pairs.
         last_step, last_mode, last_mode_step: The newest step that was checked; -1 and "" before the first.
         error: The exception that the rule has raised, as text; the rule is not called again then.
         unwritten: Whether findings changed since they were written.
+        written: The number of occurrences when they were written; -1 if a finding was not written yet.
     """
 
     rule: Rule
     label: str
     memory: dict[Any, Any] = field(default_factory=dict)
     coverage: Coverage = field(default_factory=Coverage)
-    findings: list[Finding] = field(default_factory=list)
-    count: int = 0
+    findings: dict[SeriesKey, Finding] = field(default_factory=dict)
+    beyond: set[SeriesKey] = field(default_factory=set)
+    occurrences: int = 0
     last_step: int = -1
     last_mode: str = ""
     last_mode_step: int = -1
     error: str = ""
     unwritten: bool = False
+    written: int = -1
 
-    def check(self, window: Window, max_findings: int) -> list[Finding]:
-        """Check a window with the memory and coverage of this object. Returns the findings that are kept.
+    @property
+    def count(self) -> int:
+        """Number of findings, also of those that are not kept."""
+        return self.occurrences if self.each else len(self.findings) + len(self.beyond)
+
+    @property
+    def each(self) -> bool:
+        """Whether each step is a finding of its own."""
+        return bool(getattr(self.rule, "each", False))
+
+    @property
+    def must_write(self) -> bool:
+        """Whether findings are to be written now: one is new, or all of them occurred twice as often.
+
+        So a finding that continues for the whole training is written a few times, and not at each step.
+        """
+        return self.unwritten and (self.written < 0 or self.occurrences >= 2 * self.written)
+
+    def check(self, window: Window, max_findings: int) -> tuple[list[Finding], list[Finding]]:
+        """Check a window with the memory and coverage of this object.
 
         max_findings: how many findings are kept in all. An exception of the rule becomes `error`.
+
+        Returns:
+            The findings of the window, one for each step, at most max_findings, in order of steps; and the
+            kept findings that are new or continued.
         """
         found: list[Finding] = []
+        changed: dict[SeriesKey, None] = {}
         try:
             for finding in self.rule.check(window):
-                self.count += 1
-                if self.count <= max_findings:
-                    found.append(finding if finding.rule == self.label else replace(finding, rule=self.label))
-        except Exception as error:  # code of a user: must not stop the other rules
+                if len(found) < max_findings:
+                    found.append(self._own(finding))
+                else:
+                    window.coverage.skip(finding.series[:4], finding.step, finding.mode_step)
+        except Exception as error:  # a rule may be anybody's code: its exceptions must not stop the others
             self.error = where_raised(error)
-        self.count += self.coverage.unlisted
-        self.coverage.unlisted = 0
         found.sort(key=lambda finding: (finding.attempt, finding.step))
-        self.findings += found
-        self.unwritten = self.unwritten or bool(found)
+        for finding in found:
+            self._add(finding, max_findings, changed)
+        self._add_unlisted(changed)
+        self._note_newest(window)
+        return found, [self.findings[series] for series in changed]
+
+    def _own(self, finding: Finding) -> Finding:
+        """The finding under the label of this run, marked if its rule reports each step."""
+        if finding.rule == self.label and finding.each == self.each:
+            return finding
+        return replace(finding, rule=self.label, each=self.each)
+
+    def _add(self, finding: Finding, max_findings: int, changed: dict[SeriesKey, None]) -> None:
+        series = finding.series
+        self.occurrences += 1
+        before = self.findings.get(series)
+        if before is not None:
+            finding = before.joined(finding)
+        elif len(self.findings) >= max_findings:
+            self.beyond.add(series)
+            return
+        else:
+            self.written = -1
+        self.findings[series] = finding
+        self.unwritten = True
+        changed[series] = None
+
+    def _add_unlisted(self, changed: dict[SeriesKey, None]) -> None:
+        """Add what was counted only to the newest finding of the same tensor."""
+        unlisted, self.coverage.unlisted = self.coverage.unlisted, {}
+        if not unlisted:
+            return
+        series_of = {series[:4]: series for series in self.findings}
+        for tensor, (count, step, mode_step) in unlisted.items():
+            self.occurrences += count
+            series = series_of.get(tensor)
+            if series is None or self.each:
+                self.beyond.add((*tensor, "", -1))
+                continue
+            self.findings[series] = self.findings[series].continued(count, step, mode_step)
+            self.unwritten = True
+            changed[series] = None
+
+    def _note_newest(self, window: Window) -> None:
         columns = window.columns
         if len(columns.table):
             newest = int(columns.ints("step").argmax())
@@ -75,7 +143,6 @@ class RuleRun:
                     int(columns.ints(name)[newest]) for name in ("step", "mode_step")
                 )
                 self.last_mode = columns.text("mode", newest)
-        return found
 
     def state(self) -> dict[str, Any]:
         """The state without rule and label, in plain values and dataclasses of rules. Not a copy."""

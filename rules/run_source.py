@@ -85,6 +85,7 @@ class RunSource:
         self._members: dict[str, Members] = {}
         self.patterns = RunPatterns()  # of collections.json
         self._left_out: LeftOut | None = None
+        self._notes: Mapping[int, Mapping[str, Any]] = {}  # of hooks, by attempt
 
     @property
     def attempts(self) -> list[int]:
@@ -134,6 +135,7 @@ class RunSource:
         run is there now.
         """
         from tdcore.trial.captures import resolve
+        from tdcore.trial.left_out import left_out_of
         from tdcore.trial.statistics import stats_table
 
         self._read_documents()  # before the rows: workers that have ended by now have written all rows
@@ -149,7 +151,8 @@ class RunSource:
         if self._progress is not None and (len(fresh) or len(captures)):
             self._collections = _collections(self.sink)
             self._members = _members(self._collections, self.patterns)
-            self._left_out = _left_out(self.sink, self._newest())
+            self._notes = _notes(self.sink)
+            self._left_out = left_out_of(self._notes.get(self._newest(), {}))
         table = stats_table(index, captures, columns)
         if index.common.differs:
             own = index.own_steps[captures.first_rows]
@@ -177,6 +180,10 @@ class RunSource:
         if isinstance(self._attempt, int):
             return self._attempt
         return -1 if self._progress is None else self._progress.latest_attempt
+
+    def notes(self, attempt: int) -> Mapping[str, Any]:
+        """See Source.notes. As of the last call of `next`."""
+        return self._notes.get(attempt, {})
 
     def left_out(self) -> LeftOut | None:
         """See Source.left_out. As of the last call of `next`."""
@@ -310,15 +317,14 @@ def _collections(sink: Sink) -> dict[int, dict[str, Mapping[str, Any]]]:
         return {}
 
 
-def _left_out(sink: Sink, attempt: int) -> LeftOut | None:
-    """The names that an attempt could not record; None also if the notes cannot be read."""
+def _notes(sink: Sink) -> Mapping[int, Mapping[str, Any]]:
+    """The notes of each attempt; {} if they cannot be read."""
     from tdcore.trial.documents import read_notes
-    from tdcore.trial.left_out import left_out_of
 
     try:
-        return left_out_of(read_notes(sink).get(attempt, {}))
+        return read_notes(sink)
     except RunError:
-        return None
+        return {}
 
 
 def _members(

@@ -163,7 +163,7 @@ def run(
         start_timeout: How long to wait, when following, for a run that has not begun; None: without limit.
         timeout: How long to follow; None: without limit.
         max_findings: Number of findings that are stored per rule. All findings are counted.
-        on_findings: Called with the new findings of each poll, in this thread.
+        on_findings: Called with the findings that a poll began or continued, in this thread.
         on_lacking: Called once, when following, with the verdict of each rule that cannot be evaluated with
             the configuration of the run.
         state: File with the progress. A runner that is started again continues there (rules/state.py).
@@ -334,10 +334,10 @@ def _report_not_evaluable(engine: Engine, reported: set[str], on_lacking: Callab
 def _poll(engine: Engine, state_file: StateFile | None, *, everything: bool = False) -> list[Finding]:
     if state_file is not None:
         state_file.before_poll()
-    found = engine.step(everything=everything)
+    engine.step(everything=everything)
     if state_file is not None:
         state_file.after_poll(engine.changed)
-    return found
+    return engine.news
 
 
 def _poll_reachable(engine: Engine, state_file: StateFile | None, begun: bool) -> list[Finding]:

@@ -9,7 +9,7 @@ engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -70,6 +70,10 @@ class Source(Protocol):
 
     def capture(self) -> RunCapture | None:
         """The collections that the newest attempt saves; None if unknown."""
+        ...
+
+    def notes(self, attempt: int) -> Mapping[str, Any]:
+        """The notes of an attempt's hook, see Trial.notes(); {} where there are none."""
         ...
 
     def left_out(self) -> LeftOut | None:

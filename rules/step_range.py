@@ -26,12 +26,16 @@ from tdcore.rules.window import Columns, Mask, Window
 __all__ = ["RangedRule", "rule_name", "step_range_of", "with_step_range", "without_step_range"]
 
 
-def with_step_range(rule: Rule, start_step: int = 0, end_step: int | None = None) -> Rule:
+def with_step_range(
+    rule: Rule, start_step: int = 0, end_step: int | None = None, *, each: bool = False
+) -> Rule:
     """The rule on rows with start_step <= step < end_step only (global steps; None: no end).
 
-    A rule that has a range already gets the intersection. Raises ConfigError for an empty range.
+    each: each step is a finding of its own, and findings are not joined over steps. A rule that has a range
+    already gets the intersection. Raises ConfigError for an empty range.
     """
     if isinstance(rule, RangedRule):
+        each = each or rule.each
         ends = [end for end in (rule.end_step, end_step) if end is not None]
         start_step, end_step = max(rule.start_step, start_step), min(ends, default=None)
         rule = rule.rule
@@ -40,9 +44,10 @@ def with_step_range(rule: Rule, start_step: int = 0, end_step: int | None = None
             f"{rule_name(rule)}: start_step must be at least 0 and end_step above it, "
             f"got start_step={start_step} and end_step={end_step}"
         )
-    if start_step == 0 and end_step is None:
+    if start_step == 0 and end_step is None and not each:
         return rule
-    return cast(Rule, RangedRule(rule=rule, start_step=start_step, end_step=end_step))
+    ranged = RangedRule(rule=rule, start_step=start_step, end_step=end_step)
+    return cast(Rule, replace(ranged, each=True) if each else ranged)
 
 
 def without_step_range(rule: Rule) -> Rule:
@@ -51,11 +56,12 @@ def without_step_range(rule: Rule) -> Rule:
 
 
 def step_range_of(rule: Rule) -> dict[str, str]:
-    """The step range of a rule as text, by the names of the parameters; empty without a range."""
+    """The step range of a rule and `each` as text, by the names of the parameters; empty without them."""
     if not isinstance(rule, RangedRule):
         return {}
     end = {} if rule.end_step is None else {"end_step": str(rule.end_step)}
-    return {"start_step": str(rule.start_step), **end}
+    each = {"each": "true"} if rule.each and not getattr(rule.rule, "each", False) else {}
+    return {"start_step": str(rule.start_step), **end, **each}
 
 
 def rule_name(rule: Rule) -> str:
@@ -70,6 +76,11 @@ class RangedRule:
     rule: Rule
     start_step: int
     end_step: int | None
+    each: bool = False
+
+    def __post_init__(self) -> None:
+        if getattr(self.rule, "each", False):
+            object.__setattr__(self, "each", True)
 
     @property
     def code(self) -> str:
@@ -100,6 +111,8 @@ class RangedRule:
     def needs(self) -> Need:
         """The needs of the rule, with the range in the text."""
         need = self.rule.needs()
+        if self.start_step == 0 and self.end_step is None:
+            return need
         end = "" if self.end_step is None else f" and before step {self.end_step}"
         return replace(need, what=f"{need.what}, from step {self.start_step}{end}")
 

@@ -26,7 +26,7 @@ __all__ = ["TableSource"]
 class TableSource:
     """A finished run made of a table of index rows, one per captured tensor.
 
-    payloads: values by row number.
+    payloads: values by row number. notes: of the hook.
     """
 
     def __init__(
@@ -35,12 +35,14 @@ class TableSource:
         *,
         payloads: Mapping[int, npt.NDArray[Any]] | None = None,
         collections: Mapping[str, Members] | None = None,
+        notes: Mapping[str, Any] | None = None,
         where: str = "a table",
     ) -> None:
         self.where = where
         self._table = table
         self._payloads = dict(payloads or {})
         self._collections = dict(collections or {})
+        self._notes = dict(notes or {})
 
     def next(self, columns: Sequence[str], *, everything: bool = False) -> RowBatch:
         """See Source.next. All rows at the first call, none later."""
@@ -57,6 +59,10 @@ class TableSource:
     def capture(self) -> RunCapture | None:
         """See Source.capture."""
         return None
+
+    def notes(self, attempt: int) -> Mapping[str, Any]:
+        """See Source.notes. The same of each attempt."""
+        return self._notes
 
     def left_out(self) -> LeftOut | None:
         """See Source.left_out."""

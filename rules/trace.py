@@ -33,9 +33,11 @@ class Trace:
         collections: Name -> names of its tensors.
         rows: The rows.
         payloads: Row number -> values.
+        notes: Notes of the hook, see Trial.notes().
     """
 
     collections: dict[str, list[str]] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     payloads: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
     _taken: Counter[tuple[int, str]] = field(default_factory=Counter)  # rows by step and worker
@@ -120,7 +122,7 @@ class Trace:
     def source(self) -> TableSource:
         """The trace as a source for an engine."""
         members = {name: Members(tensor_names=frozenset(names)) for name, names in self.collections.items()}
-        return TableSource(self.table(), payloads=self.payloads, collections=members)
+        return TableSource(self.table(), payloads=self.payloads, collections=members, notes=self.notes)
 
 
 def _statistics(values: npt.NDArray[Any], tiny: float) -> dict[str, Any]:

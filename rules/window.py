@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from tdcore.format.run_patterns import RunPatterns
 from tdcore.rules.base import Finding, Rule
 from tdcore.rules.measures.histogram import Histograms
 
-__all__ = ["Columns", "Coverage", "Mask", "Members", "Window", "compile_pattern"]
+__all__ = ["Columns", "Coverage", "Mask", "Members", "Unlisted", "Window", "compile_pattern"]
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -163,11 +163,12 @@ class Window:
         ended: (attempt, worker) pairs that get no rows after these. A window with such pairs may be empty.
         members: Returns the members of a collection; None if the run has no collection of that name.
         payload: Reads the values of one row as an array; raises tdcore.errors.RunError if there are none.
-        room: Number of further findings that will be stored.
+        room: Number of findings that may be created in this call.
         now_ns: Time of day of this poll, like `time_ns` of rows.
         coverage: Counts of judged and missing rows.
         run_patterns: Compiles the rule's patterns with limits if the rule was named by the run; None if the
             user named it.
+        notes: Returns the notes of an attempt's hook so far (Trial.notes()); {} if there are none.
     """
 
     columns: Columns
@@ -179,6 +180,7 @@ class Window:
     now_ns: int = 0
     coverage: Coverage = field(default_factory=lambda: Coverage())
     run_patterns: RunPatterns | None = None
+    notes: Callable[[int], Mapping[str, Any]] = lambda attempt: {}
 
     # Selection of rows.
     # -------------------------------------------------------------------------------------
@@ -282,14 +284,28 @@ class Window:
             self.coverage.missing[why] = self.coverage.missing.get(why, 0) + rows
 
     def listed(self, rows: Ints) -> list[int]:
-        """The first of the rows to report, as many as will be stored. The others are only counted.
+        """The rows to report, at most `room`, with the first rows of each tensor. Others are only counted.
 
         Use this method in rules that may report very many rows, because to create a Finding for each row
         takes longer than to judge the rows.
         """
-        self.coverage.unlisted += max(0, len(rows) - self.room)
-        found: list[int] = rows[: self.room].tolist()
-        return found
+        if len(rows) <= self.room:
+            return rows.tolist()  # type: ignore[no-any-return]
+        columns = self.columns
+        parts = np.stack(
+            [columns.ints("attempt")[rows]]
+            + [columns.codes(name)[0][rows] for name in ("worker", "mode", "name")]
+        )
+        _, tensor, size = np.unique(parts, axis=1, return_inverse=True, return_counts=True)
+        order = np.argsort(tensor.reshape(-1), kind="stable")
+        nth = np.empty(len(rows), dtype=np.int64)  # of its tensor
+        nth[order] = np.arange(len(rows)) - np.repeat(np.cumsum(size) - size, size)
+        by_nth = np.argsort(nth, kind="stable")
+        for row in rows[np.sort(by_nth[self.room :])].tolist():
+            self.coverage.skip(
+                self.layer(row)[:4], *(int(columns.ints(s)[row]) for s in ("step", "mode_step"))
+            )
+        return np.sort(rows[by_nth[: self.room]]).tolist()  # type: ignore[no-any-return]
 
     def finding(
         self, rule: Rule, row: int, *, numbers: Mapping[str, float | int | str], why: str, do: str
@@ -337,8 +353,21 @@ class Coverage:
     """Counts of judged rows. A rule changes them through its Window; the engine reads them."""
 
     judged: int = 0
-    unlisted: int = 0  # findings that were counted without an object
+    unlisted: dict[tuple[int, str, str, str], Unlisted] = field(default_factory=dict)
     missing: dict[str, int] = field(default_factory=dict)
+
+    def skip(self, tensor: tuple[int, str, str, str], step: int, mode_step: int) -> None:
+        """Count a finding that is not made. tensor: attempt, worker, mode and name."""
+        before = self.unlisted.get(tensor)
+        self.unlisted[tensor] = Unlisted(1 if before is None else before.number + 1, step, mode_step)
+
+
+class Unlisted(NamedTuple):
+    """Findings of one tensor that were counted but not made: how many, and the newest of their steps."""
+
+    number: int
+    step: int
+    mode_step: int
 
 
 # Built-in collections with one kind of tensor. Their members are known even before collections.json is

@@ -65,9 +65,9 @@ build() {
   if pybind11="$("$PYTHON" -m pybind11 --cmakedir)"; then
     options+=(-DTDCORE_BUILD_EXTENSION=ON -DPython_EXECUTABLE="$PYTHON" -Dpybind11_DIR="$pybind11"
       -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$PWD/tdcore")
-    targets+=(_core)
+    targets+=(_core _sim)
   else
-    echo "$PYTHON has no pybind11: without the extension, the parts in Python will fail"
+    echo "$PYTHON has no pybind11: without the extensions, the parts in Python will fail"
     options+=(-DTDCORE_BUILD_EXTENSION=OFF)
   fi
   command -v ccache >/dev/null && options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)

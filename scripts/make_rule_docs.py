@@ -1,23 +1,62 @@
-"""Makes docs/rules/ from the docstrings of the rules. --check only fails when a page is not fresh.
+"""Makes docs/rules/ from the docstrings of the rules and from what was measured of them.
 
-running.md and false-alarms.md, written by hand, and proofs.md, made by the tests, are left alone.
+--check only fails when a page is not fresh. tests/faults/training/measured.py writes the measurements.
+
+running.md, false-alarms.md and related.md, written by hand, and proofs.md, made by the tests, are left alone.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+import textwrap
 from pathlib import Path
+from typing import Any
 
 from tdcore.rules import RULES
 from tdcore.rules.explain import explain, page
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "rules"
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "rules"
+MEASURED = ROOT / "tests" / "faults" / "training" / "measured.json"
 BY_HAND = "running.md"
-OTHERS = (BY_HAND, "false-alarms.md", "proofs.md")
+OTHERS = (BY_HAND, "false-alarms.md", "proofs.md", "related.md")
+
+
+def measured_section(code: str, results: dict[str, Any]) -> str:
+    """The last section of a rule's page: in how many runs of the campaigns it fired."""
+    one = results["rules"].get(code)
+    if one is None:
+        newer = f"Not measured: the rule is newer than the campaign (commit {results['commit']})."
+        return f"\n## Measured\n\n{newer}\n"
+    parts = []
+    if one["own"][1]:
+        parts.append(
+            f"in {_of(one['own'])} runs with a fault that it should find ({', '.join(one['causes'])})"
+        )
+    if one["by_product"][1]:
+        parts.append(f"in {_of(one['by_product'])} runs with a fault that brings about such a fault")
+    parts.append(f"in {_of(one['other'])} runs with another fault")
+    parts.append(f"in {_of(one['healthy'])} healthy trainings")
+    text = f"Fired {', '.join(parts[:-1])}, and {parts[-1]}."
+    if not one["own"][1]:
+        text = f"No fault of the set is one that this rule should find. {text}"
+    method = (
+        "The set is the parts `held_out` and `healthy` of `python -m tests.faults.training`, with everything "
+        f"captured that all rules need (commit {results['commit']}). Its faults and the rules have the same "
+        "authors. [diagnose.md](../diagnose.md) has the result of the diagnosis on it."
+    )
+    wrapped = "\n\n".join(textwrap.fill(each, 120, break_on_hyphens=False) for each in (text, method))
+    return f"\n## Measured\n\n{wrapped}\n"
+
+
+def _of(counts: list[int]) -> str:
+    return f"{counts[0]} of {counts[1]}"
 
 
 def pages() -> dict[str, str]:
-    found = {f"{code}.md": page(code, rule) for code, rule in RULES.items()}
+    results = json.loads(MEASURED.read_text(encoding="utf-8"))
+    found = {f"{code}.md": page(code, rule) + measured_section(code, results) for code, rule in RULES.items()}
     lines = [
         "<!-- Made by scripts/make_rule_docs.py. -->",
         "# Rules",
@@ -25,6 +64,7 @@ def pages() -> dict[str, str]:
         f"[{BY_HAND}]({BY_HAND}): how to judge a run by them.",
         "[proofs.md](proofs.md): what the tests show of each.",
         "[false-alarms.md](false-alarms.md): all of them on healthy trainings.",
+        "[related.md](related.md): published tools with the same aim.",
         "",
         "| code | rule | finds |",
         "|---|---|---|",

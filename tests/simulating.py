@@ -1,6 +1,6 @@
 """Tensors that seem to be on a CUDA device: host memory behind the protocols of the frameworks.
 
-What captures them is a simulated device (`_core.simulate_device`), whose memory is host memory too.
+A simulated device (`tests._sim`) captures them; its memory is host memory too.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tdcore import _core
+from tests import _sim
 from tests.capturing import OK, SKIPPED, Array, Tap, check_statistics
 from tests.simulating import (
     CUDA,
@@ -33,8 +34,8 @@ def tap() -> Iterator[DeviceTap]:
 
 
 @pytest.fixture
-def device(tap: DeviceTap) -> _core.SimulatedDevice:
-    return _core.simulate_device(tap.ring, 0, delay_us=50)
+def device(tap: DeviceTap) -> _sim.SimulatedDevice:
+    return _sim.simulate_device(tap.ring, 0, delay_us=50)
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +67,7 @@ MAKERS: dict[str, Callable[[Array], object]] = {
 @pytest.mark.parametrize("maker", MAKERS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int16, np.float16])
 def test_a_device_tensor_arrives_whole_whatever_the_protocol(
-    tap: DeviceTap, device: _core.SimulatedDevice, maker: str, dtype: type[Any]
+    tap: DeviceTap, device: _sim.SimulatedDevice, maker: str, dtype: type[Any]
 ) -> None:
     values = numbers(24, dtype).reshape(4, 6)[:, ::2]
     assert tap.capture([MAKERS[maker](values)]) == 0
@@ -77,7 +78,7 @@ def test_a_device_tensor_arrives_whole_whatever_the_protocol(
 
 
 def test_a_transposed_and_an_empty_and_a_single_value_are_read(
-    tap: DeviceTap, device: _core.SimulatedDevice
+    tap: DeviceTap, device: _sim.SimulatedDevice
 ) -> None:
     values = [numbers().reshape(3, 4).T, numbers(0), np.array(3.0)]
     assert tap.capture([ExchangeTensor(one) for one in values]) == 0
@@ -87,7 +88,7 @@ def test_a_transposed_and_an_empty_and_a_single_value_are_read(
 
 
 def test_host_and_device_tensors_and_absent_ones_go_in_one_call(
-    tap: DeviceTap, device: _core.SimulatedDevice
+    tap: DeviceTap, device: _sim.SimulatedDevice
 ) -> None:
     values = numbers()
     assert tap.capture([values, None, ExchangeTensor(values * 2), 7.0]) == 0
@@ -104,7 +105,7 @@ def test_host_and_device_tensors_and_absent_ones_go_in_one_call(
 
 def test_each_stream_and_device_gets_a_group_in_the_order_of_its_first_tensor(tap: DeviceTap) -> None:
     for number in (0, 1):
-        _core.simulate_device(tap.ring, number, delay_us=0)
+        _sim.simulate_device(tap.ring, number, delay_us=0)
     places = [(7, 0), (9, 0), (7, 1), (7, 0), (7, 1), (9, 0)]
     tensors = [
         InterfaceArray(np.full(3, float(i)), stream=stream, device=number)
@@ -117,9 +118,9 @@ def test_each_stream_and_device_gets_a_group_in_the_order_of_its_first_tensor(ta
 
 
 def test_the_current_stream_is_asked_once_per_call_and_device(
-    tap: DeviceTap, device: _core.SimulatedDevice
+    tap: DeviceTap, device: _sim.SimulatedDevice
 ) -> None:
-    _core.simulate_device(tap.ring, 1, delay_us=0)
+    _sim.simulate_device(tap.ring, 1, delay_us=0)
     ExchangeTensor.current.update({0: 5, 1: 6})
     tensors = [ExchangeTensor(numbers(), (CUDA, number)) for number in (0, 1, 0, 1)]
     assert tap.capture(tensors) == 0
@@ -130,7 +131,7 @@ def test_the_current_stream_is_asked_once_per_call_and_device(
 
 
 def test_an_export_is_asked_to_be_ready_on_the_default_stream(
-    tap: DeviceTap, device: _core.SimulatedDevice
+    tap: DeviceTap, device: _sim.SimulatedDevice
 ) -> None:
     array = DlpackArray(numbers())
     assert tap.capture([array]) == 0
@@ -154,7 +155,7 @@ class OldCuda:
 
 
 def test_an_older_torch_tells_its_stream_without_being_imported(
-    tap: DeviceTap, device: _core.SimulatedDevice, monkeypatch: pytest.MonkeyPatch
+    tap: DeviceTap, device: _sim.SimulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
 
@@ -193,7 +194,7 @@ REFUSED: dict[str, tuple[str, Callable[[], object]]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_read_from_a_device_is_a_skipped_row(
-    tap: DeviceTap, device: _core.SimulatedDevice, name: str
+    tap: DeviceTap, device: _sim.SimulatedDevice, name: str
 ) -> None:
     reason, make = REFUSED[name]
     assert tap.capture([ExchangeTensor(numbers()), make()]) == 1
@@ -218,7 +219,7 @@ def test_a_ring_without_lanes_refuses_devices_and_asks_for_no_export(make: Calla
 def test_more_devices_than_lanes_are_refused_and_said() -> None:
     tap = DeviceTap(lanes=1)
     for number in (0, 1):
-        _core.simulate_device(tap.ring, number, delay_us=0)
+        _sim.simulate_device(tap.ring, number, delay_us=0)
     assert tap.capture([ExchangeTensor(numbers(), (CUDA, number)) for number in (0, 1)]) == 1
     assert tap.drops() == {"unsupported_device": 1}
     assert "cuda:1 is not captured: all 1 device lanes are taken" in tap.ring.device_refusals()
@@ -236,7 +237,7 @@ def test_a_device_that_cannot_be_opened_is_counted_and_says_why(tap: DeviceTap) 
 
 
 def test_a_stream_that_is_being_captured_into_a_graph_is_left_alone(
-    tap: DeviceTap, device: _core.SimulatedDevice
+    tap: DeviceTap, device: _sim.SimulatedDevice
 ) -> None:
     device.set_capturing(7, True)
     assert tap.capture([InterfaceArray(numbers())]) == 1  # not even set up
@@ -251,7 +252,7 @@ def test_a_stream_that_is_being_captured_into_a_graph_is_left_alone(
 
 
 def test_a_device_that_fails_is_counted_and_the_call_returns(
-    tap: DeviceTap, device: _core.SimulatedDevice
+    tap: DeviceTap, device: _sim.SimulatedDevice
 ) -> None:
     assert tap.capture([ExchangeTensor(numbers())]) == 0
     tap.rows(1)

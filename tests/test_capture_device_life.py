@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tdcore import _core
+from tests import _sim
 from tests.capturing import BOTH, OK, PAYLOAD, ROW, SKIPPED, STATISTICS, Tap, check_statistics
 from tests.simulating import CUDA, DeviceTap, DlpackArray, ExchangeTensor, InterfaceArray, numbers
 
@@ -25,8 +25,8 @@ def tap() -> Iterator[DeviceTap]:
 
 
 @pytest.fixture
-def device(tap: DeviceTap) -> _core.SimulatedDevice:
-    return _core.simulate_device(tap.ring, 0, delay_us=50)
+def device(tap: DeviceTap) -> _sim.SimulatedDevice:
+    return _sim.simulate_device(tap.ring, 0, delay_us=50)
 
 
 # ---- Foreign code ---------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ class Failing:
 
 @pytest.mark.parametrize("early", [False, True])
 def test_an_export_that_raises_costs_its_own_row_only(
-    tap: DeviceTap, device: _core.SimulatedDevice, early: bool
+    tap: DeviceTap, device: _sim.SimulatedDevice, early: bool
 ) -> None:
     assert tap.capture([ExchangeTensor(numbers()), Failing(ValueError("broken"), early=early)]) == 1
     assert tap.drops() == {"unreadable": 1}
@@ -59,14 +59,14 @@ def test_an_export_that_raises_costs_its_own_row_only(
 
 @pytest.mark.parametrize("early", [False, True])
 def test_an_interrupt_comes_after_the_capture(
-    tap: DeviceTap, device: _core.SimulatedDevice, early: bool
+    tap: DeviceTap, device: _sim.SimulatedDevice, early: bool
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         tap.capture([Failing(KeyboardInterrupt(), early=early), ExchangeTensor(numbers())])
     assert sorted(int(row["status"]) for row in tap.rows(2).rows) == [OK, SKIPPED]
 
 
-def test_an_export_may_capture_itself(tap: DeviceTap, device: _core.SimulatedDevice) -> None:
+def test_an_export_may_capture_itself(tap: DeviceTap, device: _sim.SimulatedDevice) -> None:
     class Nested(DlpackArray):
         def __dlpack__(self, *, stream: object = None) -> Any:
             tap.capture([ExchangeTensor(np.full(2, 7.0))], step=2)
@@ -80,7 +80,7 @@ def test_an_export_may_capture_itself(tap: DeviceTap, device: _core.SimulatedDev
 
 
 def test_exports_are_given_back_by_a_later_capture_once_they_were_read(
-    tap: DeviceTap, device: _core.SimulatedDevice
+    tap: DeviceTap, device: _sim.SimulatedDevice
 ) -> None:
     tap.ring.prepare_device(0)
     device.pause()
@@ -102,7 +102,7 @@ def test_exports_are_given_back_by_a_later_capture_once_they_were_read(
 
 
 def test_close_waits_for_what_is_in_flight_and_gives_exports_back(
-    tap: DeviceTap, device: _core.SimulatedDevice
+    tap: DeviceTap, device: _sim.SimulatedDevice
 ) -> None:
     arrays = [DlpackArray(numbers(1 << 12)) for _ in range(20)]
     owner = InterfaceArray(numbers())
@@ -115,7 +115,7 @@ def test_close_waits_for_what_is_in_flight_and_gives_exports_back(
 
 
 def test_what_a_failed_device_never_reads_is_given_back_at_once(
-    tap: DeviceTap, device: _core.SimulatedDevice
+    tap: DeviceTap, device: _sim.SimulatedDevice
 ) -> None:
     tap.ring.prepare_device(0)
     device.fail()
@@ -128,7 +128,7 @@ def test_what_a_failed_device_never_reads_is_given_back_at_once(
     assert sys.getrefcount(owner) == before
 
 
-def test_a_frameworks_own_tensors_are_not_kept(tap: DeviceTap, device: _core.SimulatedDevice) -> None:
+def test_a_frameworks_own_tensors_are_not_kept(tap: DeviceTap, device: _sim.SimulatedDevice) -> None:
     tap.ring.prepare_device(0)
     device.pause()
     tensor = ExchangeTensor(numbers())
@@ -141,7 +141,7 @@ def test_a_frameworks_own_tensors_are_not_kept(tap: DeviceTap, device: _core.Sim
 
 def test_a_ring_that_is_dropped_gives_exports_back() -> None:
     tap = DeviceTap()
-    _core.simulate_device(tap.ring, 0)
+    _sim.simulate_device(tap.ring, 0)
     array = DlpackArray(numbers())
     assert tap.capture([array]) == 0
     del tap
@@ -165,9 +165,9 @@ def records_of(tap: DeviceTap) -> list[int]:
 
 
 def test_the_mark_of_a_steps_end_comes_behind_what_devices_still_write(
-    tap: DeviceTap, device: _core.SimulatedDevice
+    tap: DeviceTap, device: _sim.SimulatedDevice
 ) -> None:
-    _core.simulate_device(tap.ring, 1, delay_us=300)
+    _sim.simulate_device(tap.ring, 1, delay_us=300)
     tap.ring.prepare_device(0)
     device.pause()
     assert tap.capture([ExchangeTensor(numbers(), (CUDA, number)) for number in (0, 1)]) == 0
@@ -190,7 +190,7 @@ def test_a_mark_without_devices_in_use_goes_the_old_way(tap: DeviceTap) -> None:
     assert records_of(tap) == [1, 0]
 
 
-def test_threads_capture_on_streams_of_their_own(tap: DeviceTap, device: _core.SimulatedDevice) -> None:
+def test_threads_capture_on_streams_of_their_own(tap: DeviceTap, device: _sim.SimulatedDevice) -> None:
     def work(stream: int) -> None:
         for i in range(20):
             array = InterfaceArray(np.full(100, float(stream * 1000 + i)), stream=stream)
@@ -209,7 +209,7 @@ def test_threads_capture_on_streams_of_their_own(tap: DeviceTap, device: _core.S
     assert tap.drops() == {}
 
 
-def test_a_forked_child_touches_no_device(tap: DeviceTap, device: _core.SimulatedDevice) -> None:
+def test_a_forked_child_touches_no_device(tap: DeviceTap, device: _sim.SimulatedDevice) -> None:
     assert tap.capture([ExchangeTensor(numbers())]) == 0
     operations = device.operations
     child = os.fork()
@@ -225,7 +225,7 @@ def test_a_forked_child_touches_no_device(tap: DeviceTap, device: _core.Simulate
 
 
 def test_reports_name_the_device_and_how_it_commits(tap: DeviceTap) -> None:
-    _core.simulate_device(tap.ring, 0, rung="commit_kernel")
+    _sim.simulate_device(tap.ring, 0, rung="commit_kernel")
     assert tap.ring.device_reports() == []
     assert tap.ring.prepare_device(0)
     (report,) = tap.ring.device_reports()
@@ -239,7 +239,7 @@ def test_reports_name_the_device_and_how_it_commits(tap: DeviceTap) -> None:
 @pytest.mark.parametrize("flags", [PAYLOAD, STATISTICS, BOTH])
 @pytest.mark.parametrize("rung", ["stream_write", "commit_kernel", "poll"])
 def test_every_rung_commits_what_was_asked(tap: DeviceTap, rung: str, flags: int) -> None:
-    _core.simulate_device(tap.ring, 0, rung=rung)
+    _sim.simulate_device(tap.ring, 0, rung=rung)
     values = numbers(5000)
     assert tap.capture([ExchangeTensor(values), ExchangeTensor(values[:7])], flags) == 0
     captured = tap.rows(2)
@@ -251,12 +251,20 @@ def test_every_rung_commits_what_was_asked(tap: DeviceTap, rung: str, flags: int
 
 
 def test_a_simulation_is_refused_where_it_would_come_too_late(
-    tap: DeviceTap, device: _core.SimulatedDevice
+    tap: DeviceTap, device: _sim.SimulatedDevice
 ) -> None:
     assert tap.capture([ExchangeTensor(numbers())]) == 0
     with pytest.raises(ValueError, match="device 0 is in use already"):
-        _core.simulate_device(tap.ring, 0)
+        _sim.simulate_device(tap.ring, 0)
     with pytest.raises(ValueError, match="rung must be"):
-        _core.simulate_device(tap.ring, 1, rung="best")
+        _sim.simulate_device(tap.ring, 1, rung="best")
     with pytest.raises(ValueError, match="no device lanes"):
-        _core.simulate_device(Tap().ring, 0)
+        _sim.simulate_device(Tap().ring, 0)
+
+
+@pytest.mark.parametrize(
+    "other", [object(), ExchangeTensor.__dlpack_c_exchange_api__], ids=["object", "capsule"]
+)
+def test_a_ring_refuses_an_object_that_contains_no_device(tap: DeviceTap, other: object) -> None:
+    with pytest.raises(TypeError, match=r"must be a capsule named 'tdcore\.Device'"):
+        tap.ring._use_device(0, other, host_tensors=False)

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tdcore.cli.rules_output import LiveFindings
 from tdcore.config.hook_json import parse_hook_config
-from tdcore.rules import RULES, DeadRelu, VanishingGradient
+from tdcore.rules import RULES, DeadRelu, Engine, VanishingGradient
 from tdcore.rules.planning import plan
+from tdcore.rules.trace import Trace
+from tests.rules.judging import LookByLook
 from tests.test_cli import Command, write
 from tests.trial.writer import RunWriter
 
@@ -130,9 +133,7 @@ def test_a_run_that_no_rule_can_judge_is_3(tdcore: Command, tmp_path: Path) -> N
     assert result.code == 3, result.out
 
 
-def test_following_prints_a_finding_once_and_at_the_end_how_often_it_came_again(
-    tdcore: Command, tmp_path: Path
-) -> None:
+def test_following_prints_a_finding_once_with_how_often_it_was_found(tdcore: Command, tmp_path: Path) -> None:
     writer = RunWriter(tmp_path)
     sizes = [1e-9, 1e-9, 1e-9, 1e-9]
     for step, size in enumerate(sizes):
@@ -144,7 +145,32 @@ def test_following_prints_a_finding_once_and_at_the_end_how_often_it_came_again(
     out = tdcore("rules", "run", tmp_path, "-r", "TDC101", "--live", "--until-end").out
     assert out.count("gradient/a.weight: mean |gradient|") == 1
     assert out.count("gradient/b.weight: mean |gradient|") == 1
-    assert "VanishingGradient again 4 times in 2 tensors, last at step 3, worker_0" in out
+    assert "(4 times, last at step 3)" in out
+    assert "(2 times, last at step 3)" in out
+
+
+def test_a_finding_that_continued_after_it_was_printed_is_counted_at_the_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    live = LiveFindings()
+    looks = Engine(
+        LookByLook(
+            Trace()
+            .add(0, "gradient/a", "gradient", [1e-9])
+            .add(1, "gradient/a", "gradient", [1e-9])
+            .add(1, "gradient/b", "gradient", [1e-9])
+            .add(2, "gradient/a", "gradient", [1e-9])
+            .add(3, "gradient/b", "gradient", [1e-9])
+        ),
+        [VanishingGradient()],
+    )
+    for _ in range(5):
+        looks.step()
+        live(looks.news)
+    assert capsys.readouterr().out.count("mean |gradient|") == 2
+    live.print_again()
+    printed = capsys.readouterr().out
+    assert "VanishingGradient again 3 times in 2 tensors, last at step 3, worker_0" in printed
 
 
 def test_without_a_rule_a_run_that_has_not_begun_is_waited_for(tdcore: Command, tmp_path: Path) -> None:
@@ -207,7 +233,8 @@ def test_what_is_given_goes_before_the_file_and_rules_are_joined(tdcore: Command
     arguments = ("--config", config, "-r", "TDC101:threshold=2", "--end-step", 15, "--json")
     result = tdcore("rules", "run", write(tmp_path / "run"), *arguments)
     assert rules_of(result.json) == ["VanishingGradient", "ExplodingTensor"]
-    assert [finding["step"] for finding in result.json["verdicts"][0]["findings"]] == [0, 10]
+    (finding,) = result.json["verdicts"][0]["findings"]
+    assert (finding["step"], finding["last_step"]) == (0, 10)
 
 
 def test_a_file_without_rules_leaves_them_to_the_run(tdcore: Command, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_kept_run_reads_as_when_it_was_written(kept: Path) -> None:
         np.testing.assert_array_equal(trial.tensor(name).value(0), np.array(value, dtype=np.float32))
     assert trial.missing() == []
     verdict = run_rules(kept, ["vanishing_gradient:threshold=1"], write_findings=False).verdicts[0]
-    assert verdict.finding_count >= expected["findings"] > 0
+    assert verdict.occurrences >= expected["findings"] > 0
     assert CliRunner().invoke(app, ["ls", str(kept)]).exit_code == 0
 
 

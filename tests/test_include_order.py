@@ -26,7 +26,8 @@ ALLOWED: dict[str, set[str]] = {
     "device": {"base", "stats", "ring", "capture"},
     "cuda": {"base", "device"},
     "sim": {"base", "stats", "device"},
-    "bindings": {"base", "stats", "ring", "ring/consumer", "capture", "segment", "device", "cuda", "sim"},
+    "bindings": {"base", "stats", "ring", "ring/consumer", "capture", "segment", "device", "cuda"},
+    "bindings/sim": {"bindings", "sim"},
 }
 
 

@@ -41,10 +41,12 @@ def test_values_of_a_run_say_what_they_are_where_and_how_much(tmp_path: Path) ->
 
 def test_reports_of_rules_are_one_line_however_much_was_found(tmp_path: Path) -> None:
     report = run(small_run(tmp_path), ["vanishing_gradient", "tree_depth"], write_findings=False)
-    assert repr(report) == f"<Report on {tmp_path}: 1 issue, 1 does not apply; 3 findings>"
-    assert repr(report.verdicts[0]) == "<Verdict of VanishingGradient: issue: 3 findings, first at step 0>"
-    assert repr(report.findings[1]).startswith(
-        "<VanishingGradient at step 1, gradient/fc.weight: mean |gradient| is 1e-09"
+    assert repr(report) == f"<Report on {tmp_path}: 1 issue, 1 does not apply; 1 finding>"
+    assert repr(report.verdicts[0]) == (
+        "<Verdict of VanishingGradient: issue: 1 finding (3 times), first at step 0>"
+    )
+    assert repr(report.findings[0]).startswith(
+        "<VanishingGradient at step 0, gradient/fc.weight: mean |gradient| is 1e-09"
     )
     swept = sweep(tmp_path, ["vanishing_gradient"], engine="serial", write_findings=False)
     assert repr(swept) == "<SweepReport: 1 run: 1 with issues>"

@@ -21,7 +21,6 @@ from torch import nn
 import tdcore as td
 from benchmarks.gpu.plan import INCLUDED, Cell
 from benchmarks.slowdown.tools.base import Collecting, Job, Tool
-from tdcore import _core
 from tdcore.hooks.pytorch import Hook
 
 _PATIENCE_SECONDS = 60.0
@@ -47,7 +46,9 @@ class Tdcore(Tool):
             ring=config,
         )
         if setting.simulated:
-            _core.simulate_device(self._hook._ring, host_tensors=True)
+            from tests import _sim
+
+            _sim.simulate_device(self._hook._ring, host_tensors=True)
         self._hook.register_module(job.model)
         self._hook.register_loss(job.criterion)
 

@@ -42,8 +42,8 @@ std::uint64_t differing(Device& device, StreamHandle stream, Pool& pool, const L
   std::uint64_t different = 0;
   for (int round = 0; round < 2; ++round) {  // the second finds the counters as the first has left them
     std::memset(results, 0xA5, list.tensors.size() * sizeof(TensorStats));
-    check(device, device.launch_stats(stream, placed.stats()), "the statistics kernel");
-    check(device, device.launch_pack(stream, placed.pack()), "the pack kernel");
+    check(device, device.launch(stream, Kernel::kStats, placed.stats()), "the statistics kernel");
+    check(device, device.launch(stream, Kernel::kPack, placed.pack()), "the pack kernel");
     wait(device, stream);
     for (std::size_t i = 0; i < list.tensors.size(); ++i) {
       const Shape& shape = list.tensors[i];
@@ -96,12 +96,12 @@ Rates measure(Device& device, StreamHandle stream, const Options& options, const
   for (int round = 0; round < options.rounds; ++round) {
     time_copy();
     stats.push_back(seconds_of(device, stream, options.seconds, [&] {
-      check(device, device.launch_stats(stream, placed.stats()), "the statistics kernel");
+      check(device, device.launch(stream, Kernel::kStats, placed.stats()), "the statistics kernel");
     }));
     if (!packs) continue;
     time_copy();
     pack.push_back(seconds_of(device, stream, options.seconds, [&] {
-      check(device, device.launch_pack(stream, placed.pack()), "the pack kernel");
+      check(device, device.launch(stream, Kernel::kPack, placed.pack()), "the pack kernel");
     }));
   }
   return {copy.empty() ? NAN : median(copy), pack.empty() ? NAN : median(pack), median(stats)};

@@ -176,7 +176,7 @@ class Payloads final : public Way {
     launch.count = 1;
     launch.tiles = device::tiles_of(pieces_[k].bytes);
     const bool taken =
-        device_.launch_pack(training_, launch) && device_.record_event(packed_[i], training_) &&
+        device_.launch(training_, Kernel::kPack, launch) && device_.record_event(packed_[i], training_) &&
         device_.wait_event(copies_, packed_[i]) &&
         device_.copy_to_host(copies_, payload(i), arena_ + i * kMostBytes, pieces_[k].bytes) &&
         (commit_mode_ == CommitMode::kPoll ? device_.record_event(copied_[i], copies_)
@@ -268,7 +268,7 @@ class Statistics final : public Way {
     launch.tiles = device::tiles_of(kinds_[choice_[k]].bytes / 2);
     launch.commit_word = static_cast<std::uint64_t*>(device_.device_address(word(slot)));
     launch.commit_value = k + 1;
-    check(device_, device_.launch_stats(stream_, launch), "the statistics kernel");
+    check(device_, device_.launch(stream_, Kernel::kStats, launch), "the statistics kernel");
   }
 
   bool committed(std::uint64_t k) override {

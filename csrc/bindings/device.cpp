@@ -5,24 +5,18 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 
+#include "bindings/device_capsule.hpp"
 #include "bindings/thread_scratch.hpp"
 #include "device/device_ring.hpp"
-#include "sim/sim_device.hpp"
 
 namespace py = pybind11;
 
 namespace tdcore {
 namespace {
-
-CommitMode commit_mode_from(const std::string& name) {
-  for (std::size_t i = 0; i < kCommitModeNames.size(); ++i) {
-    if (name == kCommitModeNames[i]) return static_cast<CommitMode>(i);
-  }
-  throw py::value_error("rung must be 'stream_write', 'commit_kernel' or 'poll', got '" + name + "'");
-}
 
 py::dict report_dict(const NumberedReport& numbered) {
   const DeviceReport& report = numbered.report;
@@ -59,39 +53,16 @@ void close_ring(DeviceRing& self) {
   if (self.devices() != nullptr) (void)self.devices()->take_read();
 }
 
-/// The test's hand on a simulated device. The ring keeps the device, and this keeps the ring.
-struct SimulatedDevice {
-  std::shared_ptr<DeviceRing> ring;
-  SimDevice* device;
-};
-
-SimulatedDevice simulate_device(const std::shared_ptr<DeviceRing>& ring, int id, std::uint64_t seed,
-                                std::uint32_t delay_us, bool host_tensors, const std::string& commit_mode,
-                                std::uint64_t fails_after, bool early_words) {
-  if (ring->devices() == nullptr)
-    throw py::value_error("the ring has no device lanes; give it device_lanes=1");
-  SimDeviceOptions options;
-  options.seed = seed;
-  options.delay_us = delay_us;
-  options.sync_compute = host_tensors;
-  options.best_commit_mode = commit_mode_from(commit_mode);
-  options.fails_after = fails_after;
-  options.early_words = early_words;
-  auto held = std::make_shared<std::unique_ptr<SimDevice>>(std::make_unique<SimDevice>(options));
-  SimDevice* const device = held->get();
-  if (!ring->devices()->set_factory(id, [held](int, std::string&) { return std::move(*held); }))
-    throw py::value_error("device " + std::to_string(id) + " is in use already; simulate it before captures");
-  if (host_tensors) ring->devices()->redirect_host(id);
-  return {ring, device};
+void use_device(const DeviceRing& self, int device, py::handle capsule, bool host_tensors) {
+  DeviceSet* const devices = self.devices();
+  if (devices == nullptr) throw py::value_error("the ring has no device lanes; give it device_lanes=1");
+  // A factory is copied, a device is not.
+  const auto given = std::make_shared<std::unique_ptr<Device>>(take_device(capsule));
+  if (!devices->set_factory(device, [given](int, std::string&) { return std::move(*given); }))
+    throw py::value_error("device " + std::to_string(device) +
+                          " is in use already; replace it before the first capture");
+  if (host_tensors) devices->redirect_host(device);
 }
-
-constexpr const char* kSimulateDoc =
-    R"(Makes device `id` of the ring a simulated one: host memory, streams that are threads. For tests without a GPU.
-
-delay_us: longest delay of a piece of work. host_tensors: tensors in host memory are captured as if they lay on it; its
-kernels then run within the call, since nothing keeps the training from overwriting host memory behind them. rung:
-how records are committed at best. fails_after: pieces of work until it refuses all. early_words: commits come
-before their values now and then. The ring needs a device lane. Raises ValueError once the device was used.)";
 
 }  // namespace
 
@@ -155,38 +126,10 @@ void bind_device(py::module_& module) {
       "What is known of each device that was met: device, name, kernels, rung, rung_reason, arena_bytes, "
       "early_commits, in_flight, error.");
   add("close", &close_ring, "Waits for calls in flight and unmaps. Later calls do nothing.");
-
-  py::class_<SimulatedDevice>(module, "SimulatedDevice", "A simulated device of a ring. For tests.")
-      .def(
-          "pause", [](const SimulatedDevice& self) { self.device->pause(); },
-          "Nothing runs until resume(): what is enqueued stays in flight.")
-      .def(
-          "resume", [](const SimulatedDevice& self) { self.device->resume(); }, "Goes on after pause().")
-      .def(
-          "fail", [](const SimulatedDevice& self) { self.device->fail(); }, "From now on the device refuses.")
-      .def(
-          "set_capturing",
-          [](const SimulatedDevice& self, StreamHandle stream, bool capturing) {
-            self.device->set_capturing(stream, capturing);
-          },
-          py::arg("stream"), py::arg("capturing"), "Whether the stream is being captured into a graph.")
-      .def(
-          "synchronize",
-          [](const SimulatedDevice& self, StreamHandle stream) {
-            const py::gil_scoped_release unlocked;
-            return self.device->synchronize(stream);
-          },
-          py::arg("stream"), "Waits until all that was enqueued has run; false when the device has lost it.")
-      .def_property_readonly(
-          "operations", [](const SimulatedDevice& self) { return self.device->operations(); },
-          "Pieces of work taken so far.")
-      .def_property_readonly(
-          "violations", [](const SimulatedDevice& self) { return self.device->violations(); },
-          "Writes beyond an allocation, and launches that found their counters in use.");
-  module.def("simulate_device", &simulate_device, py::arg("ring"), py::arg("id") = 0, py::kw_only(),
-             py::arg("seed") = 1, py::arg("delay_us") = 20, py::arg("host_tensors") = false,
-             py::arg("rung") = "stream_write", py::arg("fails_after") = ~std::uint64_t{0},
-             py::arg("early_words") = false, kSimulateDoc);
+  add("_use_device", &use_device, py::arg("id"), py::arg("device"), py::kw_only(), py::arg("host_tensors"),
+      "For tests: captures tensors of device `id` with the device in a capsule of tests._sim.\n"
+      "With host_tensors, tensors in host memory are captured as if they were on it.\n"
+      "Raises ValueError when the ring has no device lanes or the device is in use.");
 }
 
 }  // namespace tdcore

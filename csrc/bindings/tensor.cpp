@@ -156,33 +156,6 @@ DropReason TensorReader::read(PyObject* object, TensorView& view, std::string* w
   return reason;
 }
 
-/// Copies what a DLPack tensor says into a view, after checking it.
-/// api: whose current stream it is read on, when it lies on a device.
-DropReason TensorReader::adopt(const dlpack::Tensor& tensor, const dlpack::ExchangeApi* api,
-                               TensorView& view) {
-  if (!dlpack::is_host(tensor.device.type)) {
-    if (tensor.device.type != dlpack::kCuda) return DropReason::kUnsupportedDevice;
-    const DropReason reason = place_on_device(tensor.device.id, view);
-    if (reason != DropReason::kNone) return reason;
-    if (api != nullptr && !current_stream(api, view)) return DropReason::kDeviceError;
-  }
-  view.dtype = dtype_from_dlpack(tensor.dtype);
-  if (view.dtype == Dtype::kUnknown) return DropReason::kUnsupportedDtype;
-  if (tensor.ndim < 0 || (tensor.ndim > 0 && tensor.shape == nullptr)) return DropReason::kUnreadable;
-  if (tensor.ndim > static_cast<int>(kMaxDims)) return DropReason::kTooLarge;
-  const auto ndim = static_cast<std::size_t>(tensor.ndim);
-  std::int64_t* dims = take_words(2 * ndim);
-  for (std::size_t i = 0; i < ndim; ++i) dims[i] = tensor.shape[i];
-  if (tensor.strides != nullptr) {
-    for (std::size_t i = 0; i < ndim; ++i) dims[ndim + i] = tensor.strides[i];
-  }
-  view.ndim = tensor.ndim;
-  view.shape = dims;
-  view.strides = tensor.strides != nullptr ? dims + ndim : nullptr;
-  view.data = tensor.data == nullptr ? nullptr : static_cast<const char*>(tensor.data) + tensor.byte_offset;
-  return check_view(view);
-}
-
 /// Why an export that raised did so. Takes the error away.
 DropReason TensorReader::failure_of(PyObject* object) {
   std::string message;
@@ -207,6 +180,7 @@ DropReason TensorReader::failure_of(PyObject* object) {
 /// A tensor like `object` with lazy conjugation and negation carried out, or null when there is none to
 /// carry out. Kept alive until release(). On failure null with a Python error set.
 PyObject* TensorReader::resolve_bits(PyObject* object, const TensorView& view) {
+  if (!may_carry_bits(view)) return nullptr;
   const Names& n = names();
   const bool complex = view.dtype == Dtype::kC64 || view.dtype == Dtype::kC128;
   if (!is_true(object, n.is_neg, true) && !(complex && is_true(object, n.is_conj, true))) return nullptr;
@@ -215,19 +189,6 @@ PyObject* TensorReader::resolve_bits(PyObject* object, const TensorView& view) {
   PyObject* resolved = plain ? call_method(plain.get(), n.resolve_neg) : nullptr;
   if (resolved != nullptr) keep(resolved);
   return resolved;
-}
-
-DropReason TensorReader::read_exchange(PyObject* object, const dlpack::ExchangeApi* api, bool has_bits,
-                                       TensorView& view) {
-  dlpack::Tensor tensor{};
-  if (api->tensor_from(object, &tensor) != 0) return failure_of(object);
-  DropReason reason = adopt(tensor, api, view);
-  if (reason != DropReason::kNone || !has_bits || !may_carry_bits(view)) return reason;
-  PyObject* resolved = resolve_bits(object, view);
-  if (resolved == nullptr) return PyErr_Occurred() != nullptr ? DropReason::kUnreadable : DropReason::kNone;
-  tensor = dlpack::Tensor{};
-  if (api->tensor_from(resolved, &tensor) != 0) return failure_of(resolved);
-  return adopt(tensor, api, view);
 }
 
 /// Fills shape and strides from Python sequences; `strides` counts in stride_unit bytes (1 element when 0),
@@ -288,86 +249,10 @@ DropReason TensorReader::read_attributes(PyObject* object, bool has_bits, Tensor
     return PyErr_Occurred() != nullptr ? failure_of(object) : DropReason::kTooLarge;
   }
   const DropReason reason = check_view(view);
-  if (reason != DropReason::kNone || !has_bits || !may_carry_bits(view)) return reason;
+  if (reason != DropReason::kNone || !has_bits) return reason;
   PyObject* resolved = resolve_bits(object, view);
   if (resolved == nullptr) return PyErr_Occurred() != nullptr ? DropReason::kUnreadable : DropReason::kNone;
   return read_attributes(resolved, false, view);
-}
-
-/// A contiguous copy of a buffer whose elements do not lie on whole strides.
-DropReason TensorReader::materialise(Py_buffer& buffer, Dtype dtype, TensorView& view) {
-  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, buffer.len);
-  if (bytes == nullptr) return DropReason::kUnreadable;
-  keep(bytes);
-  if (PyBuffer_ToContiguous(PyBytes_AS_STRING(bytes), &buffer, buffer.len, 'C') != 0)
-    return DropReason::kUnreadable;
-  view.data = PyBytes_AS_STRING(bytes);
-  view.dtype = dtype;
-  view.strides = nullptr;
-  return check_view(view);
-}
-
-DropReason TensorReader::read_buffer(PyObject* object, TensorView& view) {
-  PyObject* memory = PyMemoryView_FromObject(object);
-  if (memory == nullptr) {  // NumPy cannot describe extension dtypes (ml_dtypes) as a buffer
-    if (!has_attribute(Py_TYPE(object), names().array_interface)) return DropReason::kUnreadable;
-    PyErr_Clear();
-    return read_array_interface(object, true, view);
-  }
-  keep(memory);
-  Py_buffer& buffer = *PyMemoryView_GET_BUFFER(memory);
-  const Dtype dtype = dtype_from_format(buffer.format, buffer.itemsize);
-  if (dtype == Dtype::kUnknown) return DropReason::kUnsupportedDtype;
-  if (buffer.ndim > static_cast<int>(kMaxDims)) return DropReason::kTooLarge;
-  const auto ndim = static_cast<std::size_t>(buffer.ndim);
-  std::int64_t* dims = take_words(2 * ndim);
-  bool whole = true;  // strides are whole elements, nothing behind pointers
-  for (std::size_t i = 0; i < ndim; ++i) {
-    dims[i] = buffer.shape[i];
-    dims[ndim + i] = buffer.strides[i] / buffer.itemsize;
-    whole = whole && buffer.strides[i] % buffer.itemsize == 0;
-    whole = whole && (buffer.suboffsets == nullptr || buffer.suboffsets[i] < 0);
-  }
-  view.ndim = buffer.ndim;
-  view.shape = dims;
-  if (!whole) return materialise(buffer, dtype, view);
-  view.data = buffer.buf;
-  view.dtype = dtype;
-  view.strides = dims + ndim;
-  return check_view(view);
-}
-
-DropReason TensorReader::read_array_interface(PyObject* object, bool may_copy, TensorView& view) {
-  const Names& n = names();
-  Dtype dtype = Dtype::kUnknown;
-  if (const Owned descriptor(PyObject_GetAttr(object, n.dtype)); descriptor) {
-    dtype = dtype_from_name(text_of(descriptor.get(), n.name));
-  }
-  PyErr_Clear();
-  const Owned interface(PyObject_GetAttr(object, n.array_interface));
-  if (!interface || PyDict_Check(interface.get()) == 0) return DropReason::kUnreadable;
-  PyObject* data = PyDict_GetItemString(interface.get(), "data");  // borrowed, as those below
-  PyObject* shape = PyDict_GetItemString(interface.get(), "shape");
-  PyObject* strides = PyDict_GetItemString(interface.get(), "strides");
-  PyObject* typestr = PyDict_GetItemString(interface.get(), "typestr");
-  if (data == nullptr || shape == nullptr || typestr == nullptr || PyTuple_Check(data) == 0 ||
-      PyTuple_GET_SIZE(data) < 1) {
-    return DropReason::kUnreadable;
-  }
-  const char* code = PyUnicode_AsUTF8(typestr);
-  if (code == nullptr) return DropReason::kUnreadable;
-  if (dtype == Dtype::kUnknown || code[0] == '>') return DropReason::kUnsupportedDtype;
-  view.dtype = dtype;
-  view.data = PyLong_AsVoidPtr(PyTuple_GET_ITEM(data, 0));
-  if (PyErr_Occurred() != nullptr) return DropReason::kUnreadable;
-  const auto item_bytes = static_cast<std::int64_t>(dtype_bytes(dtype));
-  if (set_dims(shape, strides == nullptr ? Py_None : strides, item_bytes, view)) return check_view(view);
-  if (PyErr_Occurred() != nullptr) return DropReason::kUnreadable;
-  if (PySequence_Size(shape) > static_cast<Py_ssize_t>(kMaxDims)) return DropReason::kTooLarge;
-  PyObject* copy = may_copy ? call_method(object, n.copy) : nullptr;  // strides that are no whole elements
-  if (copy == nullptr) return DropReason::kUnreadable;
-  keep(copy);
-  return read_array_interface(copy, false, view);
 }
 
 }  // namespace tdcore

@@ -14,6 +14,9 @@
 // (__cuda_array_interface__), or one that we name to the producer, which makes it wait for the values
 // (__dlpack__). PyTorch gives memory back in the order of its streams, so nothing of its is kept; what other
 // producers export is kept until the device has read it: take_loans().
+// Each way has a file: dlpack_reader.cpp, array_interface_reader.cpp (with buffers), numbers.cpp and, for
+// attributes, tensor.cpp. tensor_device.cpp has the devices and streams of all.
+//
 // Threads: everything here needs the GIL. Views stay valid until release(), also without the GIL.
 #pragma once
 

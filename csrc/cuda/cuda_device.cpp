@@ -260,23 +260,15 @@ bool CudaDevice::fill_zero(StreamHandle stream, void* device, std::uint64_t byte
                  [&] { return driver_.memset_bytes(pointer_of(device), 0, bytes, stream_of(stream)); });
 }
 
-bool CudaDevice::launch(StreamHandle stream, const LoadedKernel& kernel,
-                        const device::Launch& launch) noexcept {
+bool CudaDevice::launch(StreamHandle stream, Kernel kernel, const device::Launch& launch) noexcept {
+  const LoadedKernel& loaded = kernel == Kernel::kStats ? kernels_.stats : kernels_.pack;
   device::Launch parameter = launch;
   void* parameters[] = {&parameter};
-  const std::uint64_t blocks = std::clamp<std::uint64_t>(launch.tiles, 1, kernel.resident_blocks);
-  return enqueue(kernel.name, [&] {
-    return driver_.launch_kernel(kernel.function, static_cast<unsigned>(blocks), 1, 1, kernel.threads, 1, 1,
+  const std::uint64_t blocks = std::clamp<std::uint64_t>(launch.tiles, 1, loaded.resident_blocks);
+  return enqueue(loaded.name, [&] {
+    return driver_.launch_kernel(loaded.function, static_cast<unsigned>(blocks), 1, 1, loaded.threads, 1, 1,
                                  0, stream_of(stream), parameters, nullptr);
   });
-}
-
-bool CudaDevice::launch_stats(StreamHandle stream, const device::Launch& launch) noexcept {
-  return this->launch(stream, kernels_.stats, launch);
-}
-
-bool CudaDevice::launch_pack(StreamHandle stream, const device::Launch& launch) noexcept {
-  return this->launch(stream, kernels_.pack, launch);
 }
 
 bool CudaDevice::write_word(StreamHandle stream, std::uint64_t* pinned, std::uint64_t value,

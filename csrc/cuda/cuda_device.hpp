@@ -46,7 +46,6 @@ class CudaDevice final : public Device {
   /// 90 for compute capability 9.0.
   int architecture() const noexcept { return architecture_; }
 
-  const DeviceInfo& info() const noexcept override { return info_; }
   void* allocate(std::uint64_t bytes) noexcept override;
   void* allocate_host(std::uint64_t bytes) noexcept override;
   bool pin(void* memory, std::uint64_t bytes) noexcept override;
@@ -60,8 +59,7 @@ class CudaDevice final : public Device {
   bool copy_to_host(StreamHandle stream, void* pinned, const void* device,
                     std::uint64_t bytes) noexcept override;
   bool fill_zero(StreamHandle stream, void* device, std::uint64_t bytes) noexcept override;
-  bool launch_stats(StreamHandle stream, const device::Launch& launch) noexcept override;
-  bool launch_pack(StreamHandle stream, const device::Launch& launch) noexcept override;
+  bool launch(StreamHandle stream, Kernel kernel, const device::Launch& launch) noexcept override;
   bool write_word(StreamHandle stream, std::uint64_t* pinned, std::uint64_t value,
                   CommitMode commit_mode) noexcept override;
   bool record_event(EventHandle event, StreamHandle stream) noexcept override;
@@ -88,7 +86,6 @@ class CudaDevice final : public Device {
   bool enqueue(const char* what, Call&& call) noexcept;
   template <class Call>
   bool prepare(const char* what, Call&& call) noexcept;
-  bool launch(StreamHandle stream, const LoadedKernel& kernel, const device::Launch& launch) noexcept;
   /// The pieces that `memory` was pinned in; none when it could not be.
   std::vector<void*> pin_pieces(void* memory, std::uint64_t bytes, std::uint64_t piece_bytes,
                                 std::uintptr_t& offset);
@@ -101,7 +98,6 @@ class CudaDevice final : public Device {
   Context context_ = nullptr;
   int architecture_ = 0;
   bool can_write_stream_ = false;
-  DeviceInfo info_;
   Kernels kernels_;
 
   mutable std::mutex mutex_;  // of what follows, up to off_

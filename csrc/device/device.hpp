@@ -1,8 +1,8 @@
 // device.hpp: what the capture needs of an accelerator: memory, streams, events, copies, two kernels, a word.
 //
-// CudaDevice (csrc/cuda/) is the real one. SimDevice (sim_device.hpp) is a simulated one: its memory is
-// host memory, its streams are threads that take their time, so that everything above this line is tested on
-// CPUs. Whatever enqueues returns at once and never waits for the device; it returns false when the device
+// CudaDevice (csrc/cuda/) is the real one. SimDevice (csrc/sim/, for tests) is a simulated one: its memory is
+// host memory and its streams are threads that take their time, so that the parts above this file are tested
+// on CPUs. Whatever enqueues returns at once and never waits for the device; it returns false when the device
 // refuses (an error that it keeps, a lost context), and then nothing was enqueued.
 // Threads: any thread may call anything. A stream belongs to the framework or to the device; what is
 // enqueued on one runs in order, streams run beside each other.
@@ -40,6 +40,9 @@ constexpr const char* commit_mode_name(CommitMode commit_mode) noexcept {
   return kCommitModeNames[static_cast<std::size_t>(commit_mode)];
 }
 
+/// The kernels that a Device launches.
+enum class Kernel { kStats, kPack };
+
 struct DeviceInfo {
   std::string name;
   std::string kernels;  // where they come from: "fatbin", "nvrtc", "host"
@@ -53,7 +56,7 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  virtual const DeviceInfo& info() const noexcept = 0;
+  const DeviceInfo& info() const noexcept { return info_; }
 
   // ---- set-up: may wait, may allocate; not called while a stream is being captured into a graph
   /// Device memory, 256-byte aligned; null when there is none. Lives as long as the Device.
@@ -77,8 +80,7 @@ class Device {
   virtual bool copy_to_host(StreamHandle stream, void* pinned, const void* device,
                             std::uint64_t bytes) noexcept = 0;
   virtual bool fill_zero(StreamHandle stream, void* device, std::uint64_t bytes) noexcept = 0;
-  virtual bool launch_stats(StreamHandle stream, const device::Launch& launch) noexcept = 0;
-  virtual bool launch_pack(StreamHandle stream, const device::Launch& launch) noexcept = 0;
+  virtual bool launch(StreamHandle stream, Kernel kernel, const device::Launch& launch) noexcept = 0;
   /// Stores the value to an aligned word of pinned memory after everything before it in the stream is
   /// visible to the host. commit_mode: kStreamWrite or kCommitKernel.
   virtual bool write_word(StreamHandle stream, std::uint64_t* pinned, std::uint64_t value,
@@ -90,6 +92,9 @@ class Device {
 
   /// What went wrong first, in words; empty when nothing did.
   virtual std::string first_error() const = 0;
+
+ protected:
+  DeviceInfo info_;  // constant once the device is set up
 };
 
 }  // namespace tdcore

@@ -183,8 +183,8 @@ bool DeviceEngine::send(const DeviceBatch& batch, Allocation& table, Allocation&
   const StreamHandle stream = batch.stream;
   if (!device_->copy_to_device(stream, place.device, host, batch.table.upload_bytes) ||
       (saves && !fill_gaps(batch, place.payload + kGuardBytes)) ||
-      (batch.table.stats > 0 && !device_->launch_stats(stream, launches.stats)) ||
-      (saves && !device_->launch_pack(stream, launches.pack)) ||
+      (batch.table.stats > 0 && !device_->launch(stream, Kernel::kStats, launches.stats)) ||
+      (saves && !device_->launch(stream, Kernel::kPack, launches.pack)) ||
       !device_->record_event(table.event, stream)) {
     return false;
   }

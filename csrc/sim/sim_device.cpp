@@ -155,13 +155,9 @@ bool SimDevice::fill_zero(StreamHandle stream, void* device, std::uint64_t bytes
   return push(stream, work);
 }
 
-bool SimDevice::launch_stats(StreamHandle stream, const device::Launch& launch) noexcept {
-  SimWork work{.kind = SimWork::Kind::kStats, .launch = launch};
-  return push(stream, work);
-}
-
-bool SimDevice::launch_pack(StreamHandle stream, const device::Launch& launch) noexcept {
-  SimWork work{.kind = SimWork::Kind::kPack, .launch = launch};
+bool SimDevice::launch(StreamHandle stream, Kernel kernel, const device::Launch& launch) noexcept {
+  using Kind = SimWork::Kind;
+  SimWork work{.kind = kernel == Kernel::kStats ? Kind::kStats : Kind::kPack, .launch = launch};
   return push(stream, work);
 }
 

@@ -47,7 +47,6 @@ class SimDevice final : public Device {
   SimDevice(const SimDevice&) = delete;
   SimDevice& operator=(const SimDevice&) = delete;
 
-  const DeviceInfo& info() const noexcept override { return info_; }
   void* allocate(std::uint64_t bytes) noexcept override;
   void* allocate_host(std::uint64_t bytes) noexcept override;
   bool pin(void* memory, std::uint64_t bytes) noexcept override;
@@ -61,8 +60,7 @@ class SimDevice final : public Device {
   bool copy_to_host(StreamHandle stream, void* pinned, const void* device,
                     std::uint64_t bytes) noexcept override;
   bool fill_zero(StreamHandle stream, void* device, std::uint64_t bytes) noexcept override;
-  bool launch_stats(StreamHandle stream, const device::Launch& launch) noexcept override;
-  bool launch_pack(StreamHandle stream, const device::Launch& launch) noexcept override;
+  bool launch(StreamHandle stream, Kernel kernel, const device::Launch& launch) noexcept override;
   bool write_word(StreamHandle stream, std::uint64_t* pinned, std::uint64_t value,
                   CommitMode commit_mode) noexcept override;
   bool record_event(EventHandle event, StreamHandle stream) noexcept override;
@@ -98,7 +96,6 @@ class SimDevice final : public Device {
   void abandon_events() noexcept;
 
   const SimDeviceOptions options_;
-  DeviceInfo info_;
   SimControl control_;
   std::atomic<std::uint64_t> operations_{0};  // relaxed: a count
   mutable std::mutex mutex_;                  // of what follows; never held while work runs

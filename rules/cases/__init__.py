@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tdcore.rules.cases import (
+    absent_gradient,
     all_zero,
     check_input_images,
     class_imbalance,
@@ -17,6 +18,7 @@ from tdcore.rules.cases import (
     learning_rate,
     loss_not_decreasing,
     loss_spike,
+    mismatched_loss,
     nlp_sequence_ratio,
     outlier_rank,
     overfit,
@@ -30,8 +32,10 @@ from tdcore.rules.cases import (
     tree_depth,
     unchanged_tensor,
     underfit,
+    unequal_ranks,
     vanishing_gradient,
     weight_update_ratio,
+    wrong_mode,
 )
 from tdcore.rules.cases.case import Case
 
@@ -65,4 +69,8 @@ CASES: Mapping[str, tuple[Case, Case]] = {
     "TDC125": (outlier_rank.FIRES, outlier_rank.QUIET),
     "TDC126": (learning_rate.FIRES, learning_rate.QUIET),
     "TDC127": (dead_channels.FIRES, dead_channels.QUIET),
+    "TDC128": (absent_gradient.FIRES, absent_gradient.QUIET),
+    "TDC129": (wrong_mode.FIRES, wrong_mode.QUIET),
+    "TDC130": (mismatched_loss.FIRES, mismatched_loss.QUIET),
+    "TDC131": (unequal_ranks.FIRES, unequal_ranks.QUIET),
 }

@@ -25,7 +25,7 @@ FIRES = Case(
     story="a branch whose output is detached from the loss: its gradient is zero at every step.",
     rule=AllZero(),
     trace=lambda: _gradients(0.0, 0.0, 0.0),
-    found=((10, NAME),),
+    found=((20, NAME),),
 )
 QUIET = Case(
     story="a residual branch that starts at zero: no gradient at the first step, and one from then on.",

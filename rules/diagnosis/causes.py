@@ -108,6 +108,13 @@ _TABLE = (
         check="The outputs that the loss gets have negative values too.",
     ),
     Cause(
+        name="logits before a likelihood loss",
+        sign=signs_loss.logits_before_nll,
+        explains=("the loss is maximised", "exploding gradients", "learning rate too high", *_NOT_LEARNING),
+        change="Apply `log_softmax(outputs, dim=1)` before NLLLoss, or use CrossEntropyLoss with the logits.",
+        check="Input 0 of the loss is at most 0.",
+    ),
+    Cause(
         name="the loss is maximised",
         sign=signs_loss.loss_is_maximised,
         explains=(*_SIZES, *_NUMERIC, "overfitting", *_NOT_LEARNING),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tdcore.trial import Trial
 
-__all__ = ["Facts", "History"]
+__all__ = ["FACT_COLUMNS", "Facts", "History", "histories_of"]
 
 # Names of embeddings, whose rows are looked up.
 _LOOKED_UP = re.compile(r"(?i)emb|(^|[._])(tok|pos|cls|wte|wpe)([._]|$)")
@@ -32,7 +32,7 @@ _BATCHES = 256
 _LARGEST = 1 << 16  # maximum number of labels of one batch; a larger tensor is a mask of pixels
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-_COLUMNS = (
+FACT_COLUMNS = (
     "worker", "mode", "mode_step", "step", "seq", "name", "kind", "origin", "call", "dtype", "shape",
     "status", "reason", "count", "nan_count", "pos_inf_count", "neg_inf_count", "zero_count", "min", "max",
     "mean", "m2", "square_sum", "abs_max",
@@ -120,7 +120,7 @@ class Facts:
     @staticmethod
     def of(trial: Trial, findings: Mapping[str, tuple[Any, ...]] | None = None) -> Facts:
         """The facts of the newest attempt that the trial reads."""
-        histories, absent, ranks = _histories(trial.stats().select(list(_COLUMNS)))
+        histories, absent, ranks = histories_of(trial.stats().select(list(FACT_COLUMNS)))
         return Facts(
             histories=histories,
             absent=absent,
@@ -232,6 +232,11 @@ class Facts:
     def loss_inputs(self) -> Iterator[tuple[History, History | None]]:
         """(outputs, targets) with which loss modules were called."""
         names = {one.name.rsplit("_output_", 1)[0] for one in self.of_kind("loss")}
+        names |= {
+            one.name.removesuffix("_input_0")
+            for one in self.of_kind("input")
+            if one.name.endswith("Loss_input_0")
+        }
         for name in sorted(names):
             outputs = self.get(f"{name}_input_0")
             if outputs is not None and len(outputs):
@@ -295,23 +300,25 @@ def _label_counts(trial: Trial) -> dict[int, int]:
     return dict(counts)
 
 
-def _histories(
+def histories_of(
     table: pa.Table,
 ) -> tuple[
     dict[tuple[str, str], History],
     dict[tuple[str, str], dict[str, int]],
     dict[tuple[str, str], tuple[History, ...]],
 ]:
-    columns = {name: table.column(name) for name in _COLUMNS}
+    """(histories, absent, ranks) of Facts, from rows of the index with FACT_COLUMNS."""
+    columns = {name: table.column(name) for name in FACT_COLUMNS}
     text = {name: np.asarray(columns[name].to_pylist(), dtype=object) for name in ("worker", "mode", "name")}
     status = np.asarray(columns["status"].to_pylist(), dtype=object)
     calls = columns["call"].to_numpy()
-    number = {name: _numbers(columns[name]) for name in (*_COLUMNS[13:], "mode_step", "step", "seq")}
+    number = {name: _numbers(columns[name]) for name in (*FACT_COLUMNS[13:], "mode_step", "step", "seq")}
     keys = np.array([f"{w}\0{m}\0{n}" for w, m, n in zip(*text.values(), strict=True)], dtype=object)
     order = np.lexsort((number["step"], keys.astype(str))) if keys.size else np.empty(0, dtype=np.int64)
     starts: Any = np.flatnonzero(np.r_[True, keys[order][1:] != keys[order][:-1]]) if keys.size else []
     found: dict[tuple[str, str], list[History]] = {}
     absent: dict[tuple[str, str], dict[str, int]] = {}
+    first_seq: dict[tuple[str, str], tuple[float, float]] = {}  # of absent tensors
     for rows in np.split(order, starts[1:]) if keys.size else []:
         place = (text["mode"][rows[0]], text["name"][rows[0]])
         ok = np.isin(status[rows], ("ok", "lost")) & (calls[rows] == 0)
@@ -319,18 +326,20 @@ def _histories(
         counts = dict(Counter(map(str, reasons)))
         if sum(counts.values()) > sum(absent.get(place, {}).values()):
             absent[place] = counts  # of the worker with the most steps
+            first_seq[place] = (number["step"][rows[0]], number["seq"][rows[0]])
         counted = rows[ok & ~np.isnan(number["count"][rows])]
         if counted.size:
             found.setdefault(place, []).append(_history(columns, number, counted, text["worker"][rows[0]]))
     for histories in found.values():
         histories.sort(key=lambda one: one.worker)
     by_seq = sorted(found, key=lambda place: (found[place][0].steps[0], found[place][0].order))
+    absent = {place: absent[place] for place in sorted(absent, key=first_seq.__getitem__)}
     return {place: found[place][0] for place in by_seq}, absent, {p: tuple(found[p]) for p in by_seq}
 
 
 def _history(columns: dict[str, Any], number: dict[str, Floats], rows: Ints, worker: str) -> History:
     first = int(rows[0])
-    values = {name: number[name][rows] for name in _COLUMNS[13:]}
+    values = {name: number[name][rows] for name in FACT_COLUMNS[13:]}
     bad = values["nan_count"] + values["pos_inf_count"] + values["neg_inf_count"]
     finite = np.maximum(values["count"] - bad, 1)
     with np.errstate(invalid="ignore", over="ignore"):

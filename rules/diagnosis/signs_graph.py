@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from tdcore.rules.diagnosis.evidence import CERTAIN, LIKELY, Evidence
 from tdcore.rules.diagnosis.facts import Facts, History
 from tdcore.rules.measures.format import rounded
+from tdcore.text.short_repr import how_many
 
 __all__ = [
     "cleared_before_step",
@@ -117,8 +117,8 @@ def graph_is_cut(facts: Facts) -> Iterator[Evidence]:
             cut.append(name)
     if cut and facts.gradients:
         yield Evidence(
-            why=f"no backward pass reaches {len(cut)} parameters ({cut[0].removeprefix('gradient/')} first), "
-            f"while {len(facts.gradients)} others get gradients",
+            why=f"no backward pass reaches {how_many(len(cut), 'parameter')} "
+            f"({cut[0].removeprefix('gradient/')} first), while {len(facts.gradients)} others get gradients",
             strength=CERTAIN,
             tensors=tuple(cut),
             mode=facts.training,
@@ -242,11 +242,10 @@ def updates_in_evaluation(facts: Facts) -> Iterator[Evidence]:
         )
         return
     for weight in facts.of_kind("weight", mode="EVAL"):
-        consecutive = np.diff(weight.steps) == 1
-        moved = consecutive & (np.diff(weight.mean) != 0) & (np.diff(weight.square_sum) != 0)
-        between = _training_steps_between(facts, weight)
-        if between is not None and np.any(moved & (between == 0)):
-            at = int(np.flatnonzero(moved & (between == 0))[0]) + 1
+        together = (np.diff(weight.steps) == 1) & (np.diff(weight.global_steps) == 1)  # no step between them
+        moved = together & (np.diff(weight.mean) != 0) & (np.diff(weight.square_sum) != 0)
+        if np.any(moved):
+            at = int(np.flatnonzero(moved)[0]) + 1
             yield Evidence(
                 why=f"{weight.name} changes within an evaluation",
                 strength=0.9,
@@ -255,10 +254,3 @@ def updates_in_evaluation(facts: Facts) -> Iterator[Evidence]:
                 step=int(weight.steps[at]),
             )
             return
-
-
-def _training_steps_between(facts: Facts, weight: History) -> npt.NDArray[np.int64] | None:
-    training = facts.get(weight.name)
-    if training is None or len(weight) < 2:
-        return None
-    return np.diff(np.searchsorted(training.global_steps, weight.global_steps))

@@ -14,6 +14,7 @@ from tdcore.rules.measures.format import rounded
 __all__ = [
     "broadcast",
     "log_of_zero",
+    "logits_before_nll",
     "loss_is_maximised",
     "loss_is_scaled_down",
     "overfitting",
@@ -23,8 +24,10 @@ __all__ = [
 ]
 
 _NOT_NEGATIVE = ("CrossEntropy", "MSE", "L1", "BCE", "Huber", "NLL")  # losses that are never below zero
+_ROUNDING = 1e-3  # of a logarithm of a probability near 1, in half precision
 _GROWN = 30.0  # times, before a value that is not finite
 _ENDLESS = 60.0  # times the first loss, or one; a likelihood of continuous values may be a little below zero
+_RISEN = 1.08  # of a validation loss, relative to its lowest
 _OF_VARIANCE = 0.95  # a squared error above this share of the targets' variance is chance
 
 
@@ -63,6 +66,23 @@ def sigmoid_before_loss(facts: Facts) -> Iterator[Evidence]:
                 tensors=(outputs.name,),
                 mode=outputs.mode,
                 step=int(outputs.steps[0]),
+            )
+
+
+def logits_before_nll(facts: Facts) -> Iterator[Evidence]:
+    """Logits or probabilities where a negative log-likelihood expects logarithms, which are never above 0."""
+    for outputs, _ in facts.loss_inputs():
+        if "NLLLoss" not in outputs.name or "Gaussian" in outputs.name or "Poisson" in outputs.name:
+            continue
+        above = outputs.most > _ROUNDING
+        if len(outputs) >= 2 and outputs.is_float and np.mean(above) > 0.5:
+            yield Evidence(
+                why=f"{outputs.name} is up to {rounded(outputs.most.max())}: logarithms of probabilities are "
+                "at most 0, so the loss has no lower bound and does not measure a likelihood",
+                strength=0.97,
+                tensors=(outputs.name,),
+                mode=outputs.mode,
+                step=int(outputs.steps[np.argmax(above)]),
             )
 
 
@@ -209,7 +229,7 @@ def overfitting(facts: Facts) -> Iterator[Evidence]:
             )
             return
     found = facts.findings.get("Overfit", ())
-    if found:
+    if found and not _stands_still(facts, found[0].tensor):
         yield Evidence(
             why=found[0].why,
             strength=LIKELY + 0.03,
@@ -217,6 +237,15 @@ def overfitting(facts: Facts) -> Iterator[Evidence]:
             mode=found[0].mode,
             step=found[0].mode_step,
         )
+
+
+def _stands_still(facts: Facts, name: str) -> bool:
+    """Whether a validation loss ends close to its lowest: a gap alone does not show that it rises."""
+    training, held_out = facts.get(name), facts.get(name, "EVAL")
+    if training is None or held_out is None:
+        return False
+    _, means = _rounds(held_out, training)
+    return 0 < means[-1] < _RISEN * min(means)
 
 
 def _rounds(held_out: History, training: History) -> tuple[list[int], list[float]]:

@@ -138,7 +138,7 @@ def dead_units(facts: Facts) -> Iterator[Evidence]:
     found = [
         one
         for one in facts.findings.get("DeadRelu", ())
-        if float(one.numbers.get("dead_percent", 0.0)) >= _MOSTLY_DEAD
+        if float((one.last_numbers or one.numbers).get("dead_percent", 0.0)) >= _MOSTLY_DEAD
     ]
     if found:
         names = list(dict.fromkeys(finding.tensor for finding in found))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tdcore.rules.base import Rule
+from tdcore.rules.library.absent_gradient import AbsentGradient
 from tdcore.rules.library.all_zero import AllZero
 from tdcore.rules.library.check_input_images import CheckInputImages
 from tdcore.rules.library.class_imbalance import ClassImbalance
@@ -17,6 +18,7 @@ from tdcore.rules.library.first_non_finite import FirstNonFinite
 from tdcore.rules.library.learning_rate import LearningRate
 from tdcore.rules.library.loss_not_decreasing import LossNotDecreasing
 from tdcore.rules.library.loss_spike import LossSpike
+from tdcore.rules.library.mismatched_loss import MismatchedLoss
 from tdcore.rules.library.nlp_sequence_ratio import NLPSequenceRatio
 from tdcore.rules.library.outlier_rank import OutlierRank
 from tdcore.rules.library.overfit import Overfit
@@ -30,11 +32,14 @@ from tdcore.rules.library.tensor_variance import TensorVariance
 from tdcore.rules.library.tree_depth import TreeDepth
 from tdcore.rules.library.unchanged_tensor import UnchangedTensor
 from tdcore.rules.library.underfit import Underfit
+from tdcore.rules.library.unequal_ranks import UnequalRanks
 from tdcore.rules.library.vanishing_gradient import VanishingGradient
 from tdcore.rules.library.weight_update_ratio import WeightUpdateRatio
+from tdcore.rules.library.wrong_mode import WrongMode
 
 __all__ = [
     "RULES",
+    "AbsentGradient",
     "AllZero",
     "CheckInputImages",
     "ClassImbalance",
@@ -47,6 +52,7 @@ __all__ = [
     "LearningRate",
     "LossNotDecreasing",
     "LossSpike",
+    "MismatchedLoss",
     "NLPSequenceRatio",
     "OutlierRank",
     "Overfit",
@@ -60,8 +66,10 @@ __all__ = [
     "TreeDepth",
     "UnchangedTensor",
     "Underfit",
+    "UnequalRanks",
     "VanishingGradient",
     "WeightUpdateRatio",
+    "WrongMode",
 ]
 
 RULES: Mapping[str, type[Rule]] = {
@@ -92,4 +100,8 @@ RULES: Mapping[str, type[Rule]] = {
     "TDC125": OutlierRank,
     "TDC126": LearningRate,
     "TDC127": DeadChannels,
+    "TDC128": AbsentGradient,
+    "TDC129": WrongMode,
+    "TDC130": MismatchedLoss,
+    "TDC131": UnequalRanks,
 }

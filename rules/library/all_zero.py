@@ -9,8 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from tdcore.rules.base import Finding, require
+from tdcore.rules.measures.biases import biases_of_weights
 from tdcore.rules.measures.scope import checked, need_of, with_statistics
 from tdcore.rules.measures.streaks import streaks
+from tdcore.rules.measures.zero_loss import zero_loss_rows
 from tdcore.rules.requirements import STATISTICS, Need
 from tdcore.rules.window import Window
 
@@ -34,16 +36,19 @@ class AllZero:
         100 x zero_count / count >= threshold, from the statistics in the index. Only exact zeros count; NaN
         and infinities are not zero. A tensor is reported at the `patience`-th consecutive saved step at which
         the condition holds, and not again until the condition has ceased to hold. Not judged: tensors without
-        elements, and parameters without a gradient (row `absent`).
+        elements, parameters without a gradient (row `absent`), gradients of biases whose weight has a
+        gradient above zero (a loss of differences does not depend on the last bias), and steps whose loss is
+        exactly zero, such as hinge and triplet losses if all samples are right.
 
     Parameters:
         collection_names: names of collections, or one string with commas.
         tensor_regex: regular expressions searched for in names, or one string with commas. Given with
             collection_names: the union. Neither: collections `weights` and `gradients`.
         threshold: percentage of zeros from which a tensor is reported.
-        patience: number of consecutive saved steps. The older rule uses 1. With 2, weights that start at zero
+        patience: number of consecutive saved steps. The older rule uses 1. With 3, weights that start at zero
             on purpose (the last layer of a residual branch, low-rank adapters), and gradients that are zero
-            because of such weights, are not reported if the next step changes them.
+            because of such weights, are not reported if the next step changes them, or the step after it if
+            the first learning rate is 0.
 
     False alarms:
         Experts or branches that a batch does not use. Masks, labels and sparse inputs, if you select
@@ -62,7 +67,7 @@ class AllZero:
     collection_names: str | Sequence[str] | None = None
     tensor_regex: str | Sequence[str] | None = None
     threshold: float = 100.0
-    patience: int = 2
+    patience: int = 3
 
     def __post_init__(self) -> None:
         checked(self)
@@ -78,6 +83,9 @@ class AllZero:
     def check(self, window: Window) -> Iterator[Finding]:
         """One finding per tensor and series of consecutive steps with zeros."""
         judged = with_statistics(self, window, _DEFAULT) & (window.columns.ints("count") > 0)
+        of_learning = judged & window.kind("gradient") & (window.columns.floats("abs_max") > 0)
+        judged &= ~zero_loss_rows(window)
+        judged &= ~biases_of_weights(window.columns, judged & window.kind("gradient"), of_learning)
         window.judged(int(np.sum(judged)))
         zeros, count = window.columns.floats("zero_count"), window.columns.floats("count")
         run = streaks(window, judged, 100.0 * zeros >= self.threshold * count, "zero")

@@ -22,6 +22,7 @@ __all__ = ["CheckInputImages"]
 
 _MODEL_INPUT = r"^(?!.*[Ll]oss)[A-Z]\w*_input_\d+$"  # inputs of the model, not of a loss
 _CONVOLUTION = re.compile(r"^(Lazy)?Conv2d$")
+_UNIT_STD = (0.1, 0.5)  # standard deviations of images whose values are scaled to 0..1
 _CHANNELS = (1, 3, 4)  # numbers of channels of an image
 
 
@@ -38,11 +39,12 @@ class CheckInputImages:
 
     Decides by:
         |mean of a channel| over the first `threshold_samples` images > threshold_mean (strictly), per tensor
-        and worker. It is reported once, with the worst channel. The standard deviation is in the numbers but
-        not judged. The rule judges tensors with four axes: by default the inputs of the registered model or,
-        if these are not saved, the first input of a Conv2d in the order of execution; or the tensors that
-        `regex` finds. The rule needs the values, and reads only as many images as it judges. A run with fewer
-        images is not judged.
+        and worker. It is reported once, with the worst channel. Channels that are scaled to 0..1, with or
+        without noise, are no fault: a mean from 0 to 1 and a standard deviation from 0.1 to 0.5 (compat=True
+        reports them). The standard deviation is in the numbers but not judged. The rule judges tensors with
+        four axes: by default the inputs of the registered model or, if these are not saved, the first input
+        of a Conv2d in the order of execution; or the tensors that `regex` finds. The rule needs the values,
+        and reads only as many images as it judges. A run with fewer images is not judged.
 
     Parameters:
         threshold_mean: in units of the input.
@@ -50,10 +52,10 @@ class CheckInputImages:
         regex: regular expressions for tensors, or one string with commas. None: see above. The older default,
             `.*hybridsequential0_input_0`, fits one layout of one framework.
         channel: axis of the channels: 1 for (batch, channel, height, width), 3 or -1 for channels last.
+        compat: True applies the older rule, which judges the mean alone.
 
     False alarms:
-        Inputs that are scaled to 0..1 on purpose before a normalisation layer. Images with much background
-        (digits: a mean of 0.13 in 0..1). Spectrograms and other data that are not images.
+        Images before a normalisation layer of the model. Spectrograms and other data that are not images.
 
     Do:
         Subtract the mean and divide by the standard deviation per channel, with the values of the training
@@ -69,6 +71,7 @@ class CheckInputImages:
     threshold_samples: int = 500
     regex: str | Sequence[str] | None = None
     channel: int = 1
+    compat: bool = False
 
     def __post_init__(self) -> None:
         for pattern in names_of(self.regex):
@@ -150,9 +153,14 @@ class CheckInputImages:
         if not np.all(np.isfinite(state.mean)):
             window.missing("input is not finite", 1)
             return
-        worst = int(np.argmax(np.abs(state.mean)))
+        far = np.abs(state.mean)
+        if not self.compat:
+            lowest, highest = _UNIT_STD
+            unit = (state.mean >= 0) & (far <= 1) & (state.std >= lowest) & (state.std <= highest)
+            far = np.where(unit, 0.0, far)
+        worst = int(np.argmax(far))
         mean = float(state.mean[worst])
-        if abs(mean) <= self.threshold_mean:
+        if far[worst] <= self.threshold_mean:
             return
         numbers: dict[str, float | int | str] = {
             "mean": mean,

@@ -44,9 +44,10 @@ class ClassImbalance:
         are predicted wrong > threshold_misprediction (strictly), while labels of the other classes are
         predicted wrong at most half as often (otherwise the whole model has not learned yet). It is reported
         once per class until it has ended. Classes with fewer than min_class_count labels in the block are
-        left out. Negative labels are ignored, as in losses. Counts of more than 65536 classes are not judged.
-        The rule needs the values. compat=True applies the older rule: it judges any number of labels, and one
-        block with a mispredicted class is enough, also if the other classes are mispredicted.
+        left out. Kind `one_class`: all labels so far are of one class; it is reported once. Negative labels
+        are ignored, as in losses. Counts of more than 65536 classes are not judged. The rule needs the
+        values. compat=True applies the older rule: it judges any number of labels, and one block with a
+        mispredicted class is enough, also if the other classes are mispredicted.
 
     Parameters:
         labels_regex: tensors with labels: class numbers (whole numbers of any type, bool), or one-hot.
@@ -64,7 +65,7 @@ class ClassImbalance:
     False alarms:
         Labels that are rare by nature (fraud, faults): the finding is true but may be accepted; raise the
         threshold. A few saved steps describe the sampler, not the data set: a balancing sampler hides an
-        imbalance.
+        imbalance. A loss whose labels are all equal on purpose (contrastive pairs).
 
     Do:
         Weight the loss by class or sample classes evenly, collect more data of the rare class, and use recall
@@ -173,6 +174,10 @@ class ClassImbalance:
         if counts.sum() < _PER_CLASS * classes.size and not self.compat:
             window.missing(f"fewer than {_PER_CLASS} labels per class so far", 1)
             return
+        if classes.size == 1 and not self.compat and not state.told_imbalance:
+            state.told_imbalance = True
+            yield self._one_class(window, row, int(classes[0]), int(counts[0]))
+            return
         most, least = int(counts.argmax()), int(counts.argmin())
         ratio = float(counts[most] / counts[least])
         if ratio <= self.threshold_imbalance or state.told_imbalance:
@@ -195,6 +200,15 @@ class ClassImbalance:
             f"of class {classes[least]}: {rounded(ratio)} to 1, {self.threshold_imbalance:g} to 1 is "
             "tolerated",
             do="weight the loss by class, sample classes evenly, or gather more of the rare class",
+        )
+
+    def _one_class(self, window: Window, row: int, label: int, labels: int) -> Finding:
+        return window.finding(
+            self,
+            row,
+            numbers={"kind": "one_class", "class": label, "labels": labels},
+            why=f"all {labels} labels are of class {label}",
+            do="shuffle the data set before it is split and sampled, and check how labels are read",
         )
 
     def _mispredicted(self, window: Window, row: int, state: _Seen) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.previous_step import forget
 from tdcore.rules.measures.reading import read_values, readable
 from tdcore.rules.measures.units import channels
 from tdcore.rules.requirements import VALUES, Need, captures_of
@@ -19,6 +20,7 @@ from tdcore.rules.window import Floats, Mask, Window, compile_pattern
 __all__ = ["DeadChannels"]
 
 _WHAT = "output of a convolution or linear layer"
+_ZEROS = 3  # an output of zeros is reported at this saved step, counted from the start
 _PLACES = 8192  # number of values of each channel that are compared
 _BLOCK = 256  # channels whose distances to all others are in memory at once
 
@@ -44,9 +46,11 @@ class DeadChannels:
         <= tolerance x its standard deviation. Kind `dead`: 100 x dead / channels > threshold_dead; kind
         `duplicate`: 100 x duplicates / channels > threshold_duplicate (both strictly), per layer and saved
         step. Layers are found by module class (Conv1d, ConvTranspose2d, Linear, ...). The rule needs the
-        values. Not judged: outputs with fewer than `min_values` values per channel, with one channel only, or
-        with values that are not finite. Channels that differ by a factor are not duplicates, because after a
-        single input all channels differ only by a factor.
+        values. A layer whose outputs are all zero since the start is reported at the third saved step,
+        because adapters and residual branches start like this. Not judged: outputs with fewer than
+        `min_values` values per channel, with one channel only, or with values that are not finite. Channels
+        that differ by a factor are not duplicates, because after a single input all channels differ only by a
+        factor.
 
     Parameters:
         tensor_regex: regular expressions for names of tensors to judge instead, or one string with commas.
@@ -116,7 +120,20 @@ class DeadChannels:
             values = self._channels(window, row, convolution, linear)
             if values is not None:
                 window.judged(1)
-                yield from self._judge(window, row, values)
+                if not self._starts_at_zero(window, row, values):
+                    yield from self._judge(window, row, values)
+        forget(window, window.memory)
+
+    def _starts_at_zero(self, window: Window, row: int, values: Floats) -> bool:
+        """Whether an output has been zero everywhere since the start, for fewer than three saved steps.
+
+        The second matrix of an adapter starts at zero, and so do the last layers of residual branches.
+        """
+        layer = window.layer(row)
+        before: int = window.memory.get(layer, 0)
+        zeros = before + 1 if before >= 0 and not values.any() else -1
+        window.memory[layer] = zeros
+        return 0 < zeros < _ZEROS
 
     def _channels(self, window: Window, row: int, convolution: Mask, linear: Mask) -> Floats | None:
         """Array (channels, places) of one output. If it cannot be judged, count the row and return None."""

@@ -25,6 +25,10 @@ _WHERE = {
     "optimizer_state": "optimizer",
 }  # fmt: skip
 _LABEL = {"nan": "NaN", "pos_inf": "+Inf", "neg_inf": "-Inf"}
+_GROWN = 1e4  # times; a value that has grown so much has overflowed
+_OVERFLOW = (
+    "lower the learning rate, clip gradients, or lengthen the warm-up: values grew until they overflowed"
+)
 _ADVICE = {
     "forward pass": "look at the layer that made it: log, division, square root, exp, or inputs out of range",
     "loss": "look at the loss function: log of zero, division by zero, labels out of range",
@@ -159,6 +163,7 @@ class FirstNonFinite:
             if len(own) > 1:
                 led_up += f", {rounded(growth)} times that of {len(own) - 1} saved steps earlier"
         numbers |= _grown(window, rows[(steps == step) & (np.arange(rows.size) < at[0])], before)
+        grown = max(float(numbers.get("growth", 0.0)), float(numbers.get("grown_times", 0.0)))
         what = ", ".join(f"{count} {_LABEL[name]}" for name, count in counts.items() if count)
         return window.finding(
             self,
@@ -166,7 +171,7 @@ class FirstNonFinite:
             numbers=numbers,
             why=f"the first value that is not finite, in the {where}: {what} of {numbers['elements']} "
             f"elements; {led_up}",
-            do=_ADVICE.get(where, "look at what made this tensor"),
+            do=_OVERFLOW if grown > _GROWN else _ADVICE.get(where, "look at what made this tensor"),
         )
 
 

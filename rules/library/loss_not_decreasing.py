@@ -23,6 +23,7 @@ __all__ = ["LossNotDecreasing"]
 
 _MODES = ("EVAL", "TRAIN", "GLOBAL")
 _FALLEN = 0.2  # relative fall since the first value with which a training loss counts as learning
+_CONVERGED = 1e-3  # share of the first value below which a loss has converged
 _AT_ONCE = 1 << 20  # values that are averaged in one call
 
 
@@ -46,10 +47,10 @@ class LossNotDecreasing:
         the last `smoothing_steps` steps, because a single batch is too noisy to measure 0.1 %. In EVAL mode a
         whole validation phase counts as one value, at its last step, so that batches of one phase are not
         compared with each other. Each loss tensor is judged separately. Several values of one step (a reused
-        criterion) are averaged. Steps are steps of the mode; for GLOBAL they are global steps. compat=True
-        applies the older rule: there is no smoothing, one strike is enough, the baseline moves with every
-        finding, an increase up to increase_threshold_percent is neither progress nor a strike, and TRAIN is
-        not judged if there is EVAL.
+        criterion) are averaged. A loss below 0.1 % of its first value has converged and is not reported.
+        Steps are steps of the mode; for GLOBAL they are global steps. compat=True applies the older rule:
+        there is no smoothing, one strike is enough, the baseline moves with every finding, an increase up to
+        increase_threshold_percent is neither progress nor a strike, and TRAIN is not judged if there is EVAL.
 
     Parameters:
         collection_names: collections to judge in addition to `losses`; names, or one string with commas.
@@ -224,7 +225,8 @@ class LossNotDecreasing:
         elif not (self.compat and change < 0 and not rises):
             state.strikes += 1
         needed = 1 if self.compat else self.patience
-        fires = not progress and state.strikes >= needed
+        converged = not self.compat and 0 <= current < _CONVERGED * state.start
+        fires = not progress and state.strikes >= needed and not converged
         if progress or (self.compat and fires):
             state.baseline, state.baseline_step = current, state.evaluated or 0
             state.strikes = 0

@@ -19,6 +19,7 @@ from tdcore.rules.window import Mask, Window, compile_pattern
 __all__ = ["LossSpike"]
 
 _CHUNK = 1 << 15  # values at a time, so that the windows of a long series do not fill memory
+_OF_START = 1e-3  # of the first value; a rise by less is the noise of a loss that is next to zero
 _SIGMA_OF_MAD = 1.4826  # standard deviation / MAD of a normal distribution
 
 
@@ -36,13 +37,14 @@ class LossSpike:
 
     Decides by:
         m, s = median and 1.4826 x median absolute deviation of the last `window_values` values before this
-        one, of the same loss in the same mode. A value is high if it exceeds m + factor x s,
-        (1 + min_jump) x m, and m + min_share x the highest m so far (all strictly). `consecutive` high values
-        in a row make a spike, which is reported at the last of them. A single high value is a hard batch and
-        no damage to the weights. If 2/5 of a window are high in a row, the loss has not come back, and a
-        second finding (kind "step") reports it. In EVAL mode a whole validation phase counts as one value,
-        its mean, because its batches come in a fixed order that may be sorted. The rule uses medians because
-        losses of mini-batches have heavy tails. The first `window_values` values are not judged.
+        one, of the same loss in the same mode. A value is high if it exceeds m + factor x s, (1 + min_jump) x
+        m, m + min_share x the highest m so far, and m + 0.1 % of the first value (all strictly).
+        `consecutive` high values in a row make a spike, which is reported at the last of them. A single high
+        value is a hard batch and no damage to the weights. If 2/5 of a window are high in a row, the loss has
+        not come back, and a second finding (kind "step") reports it. In EVAL mode a whole validation phase
+        counts as one value, its mean, because its batches come in a fixed order that may be sorted. The rule
+        uses medians because losses of mini-batches have heavy tails. The first `window_values` values are not
+        judged.
 
     Parameters:
         tensor_regex: losses to judge; regular expressions, or one string with commas. None: the collection
@@ -148,7 +150,10 @@ class LossSpike:
         median = np.median(before, axis=1)
         level = np.maximum.accumulate(np.append(state.level, median))[1:]
         state.level = float(level[-1])
+        if state.start is None:
+            state.start = abs(float(known.value[0]))
         limit = np.maximum(median + self.min_jump * np.abs(median), median + self.min_share * level)
+        limit = np.maximum(limit, median + _OF_START * state.start)
         above: Mask = value > limit
         high = np.flatnonzero(above)  # the deviation is computed for these only
         spread = _SIGMA_OF_MAD * np.median(np.abs(before[high] - median[high, np.newaxis]), axis=1)
@@ -203,6 +208,7 @@ class _Recent:
     points: Points = NO_POINTS  # the last window_values values
     phases: PhaseCutter = field(default_factory=PhaseCutter)  # phases of EVAL
     level: float = 0.0  # highest median so far
+    start: float | None = None  # magnitude of the first value
     run: int = 0  # number of consecutive high values, up to the newest
 
 

@@ -12,7 +12,7 @@ from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, require
 from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.parts import part_rows
-from tdcore.rules.measures.ranks import ComparedStep, RankHistory, side_by_side
+from tdcore.rules.measures.ranks import ComparedStep, RankHistory, log_sizes, side_by_side
 from tdcore.rules.requirements import STATISTICS, Need, captures_of
 from tdcore.rules.window import Window
 
@@ -44,7 +44,7 @@ class OutlierRank:
         steps (or four million norms) wait. Not judged: steps with fewer than three ranks, gradients that are
         not finite, gradients that not all ranks have, and parts of sharded gradients, because every rank has
         other elements. After an all-reduce the gradients of all ranks are equal, so the rule finds only a
-        rank that is at another step than the others.
+        rank that is at another step than the others. UnequalRanks compares inputs, outputs and losses.
 
     Parameters:
         factor: ratio to the median (or its inverse) above which a rank's gradients deviate.
@@ -99,7 +99,8 @@ class OutlierRank:
         gradients &= ~parts
         finite = window.finite == window.columns.floats("count")
         window.missing("gradient is not finite", int(np.sum(gradients & ~finite)))
-        for meeting in side_by_side(window, gradients & finite, _RANKS, self.workers):
+        norms = log_sizes(np.sqrt(window.columns.floats("square_sum")))[np.newaxis]
+        for meeting in side_by_side(window, gradients & finite, norms, _RANKS, self.workers):
             window.judged(meeting.logs.size)
             if meeting.names:
                 yield from self._judge(window.memory[meeting.attempt, meeting.mode], meeting)

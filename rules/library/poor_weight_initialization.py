@@ -45,14 +45,15 @@ class PoorWeightInitialization:
         zeros, are left out). Both kinds are reported once, at the end of these steps, if they held at more
         than half of the steps and the loss did not fall by 1 % (mean of the last `patience` values compared
         with the first values). The loss is a condition because a network that learns was not initialised
-        poorly, and because the layers of pretrained networks differ widely. Kind `equal_weights`: at the
-        first saved step all weights within each neuron are equal, or all neurons of a layer are equal;
-        weights of zeros count only if they are still zero at the second saved step. It is reported
-        immediately, for any loss. Values are read if they were saved. Otherwise r is computed from the
-        histograms in the index (within a factor of two), and `equal_weights` finds only weights whose
-        elements are all the same number. compat=True applies the older rule: largest variance > threshold x
-        smallest, smallest r < distribution_range, or no better loss within `patience` saved steps; each is
-        reported immediately.
+        poorly, and because the layers of pretrained networks differ widely. Variances that differ by more
+        than `extreme` times are reported for any loss, because such a loss falls from one absurd value to
+        another. Kind `equal_weights`: at the first saved step all weights within each neuron are equal, or
+        all neurons of a layer are equal; weights of zeros count only if they are still zero at the third
+        saved step. It is reported immediately, for any loss. Values are read if they were saved. Otherwise r
+        is computed from the histograms in the index (within a factor of two), and `equal_weights` finds only
+        weights whose elements are all the same number. compat=True applies the older rule: largest variance >
+        threshold x smallest, smallest r < distribution_range, or no better loss within `patience` saved
+        steps; each is reported immediately.
 
     Parameters:
         activation_inputs_regex: names of activation inputs; regular expressions, or one string with commas.
@@ -62,6 +63,7 @@ class PoorWeightInitialization:
             all layers (compat=True: in units of the gradient).
         patience: number of saved steps over which losses are averaged (compat=True: without a better loss).
         steps: number of saved steps that are judged.
+        extreme: ratio of variances that is reported although the loss falls.
         compat: True applies the older rule.
 
     False alarms:
@@ -85,6 +87,7 @@ class PoorWeightInitialization:
     distribution_range: float = 0.001
     patience: int = 5
     steps: int = 10
+    extreme: float = 1e8
     compat: bool = False
 
     def __post_init__(self) -> None:
@@ -95,6 +98,7 @@ class PoorWeightInitialization:
         require(0 <= limit < np.inf, self, "distribution_range", limit, "0 or more")
         require(self.patience >= 1, self, "patience", self.patience, "1 or more")
         require(self.steps >= 2, self, "steps", self.steps, "2 or more")
+        require(self.extreme >= 1, self, "extreme", self.extreme, "a number of 1 or more")
 
     def needs(self) -> Need:
         """Statistics of activation inputs, gradients and losses, values of weights, of the first steps."""
@@ -160,25 +164,35 @@ class PoorWeightInitialization:
             if opening.stale(self.patience) and losses.size:
                 yield self._stale(window, int(losses[-1]))
             return
-        if len(opening.steps) <= 2:
+        if len(opening.steps) <= 3:
             for row, alike in equal_weights(window, weights, opening):
                 yield self._equal(window, row, alike)
             window.judged(weights.size)
 
     def _close(self, window: Window, opening: EarlySteps) -> Iterator[Finding]:
-        """Report the evidence at the end of the first steps, if the loss did not fall."""
+        """Report the evidence at the end of the first steps, if it is extreme or the loss did not fall."""
         opening.over = True
         found = [] if self.compat else opening.found()
         progress = opening.progress(self.patience)
-        if found and progress is None:
-            window.missing("no losses saved that would say whether the training learns", len(found))
-        elif progress is not None and progress < PROGRESS:
-            for finding in found:
-                how = f"{'fell' if progress >= 0 else 'rose'} by {rounded(100 * abs(progress))} %"
-                fell = how if progress > -np.inf else "is not finite"
-                numbers = {**finding.numbers, "loss_progress": progress, "saved_steps": len(opening.steps)}
-                why = f"{finding.why}, and the loss {fell} in the first {len(opening.steps)} saved steps"
-                yield replace(finding, numbers=numbers, why=why)
+        learns = progress is None or progress >= PROGRESS
+        for finding in found:
+            if learns and not float(finding.numbers.get("ratio", 0.0)) > self.extreme:
+                if progress is None:
+                    window.missing("no losses saved that would say whether the training learns", 1)
+                continue
+            yield self._with_progress(finding, progress, len(opening.steps))
+
+    def _with_progress(self, finding: Finding, progress: float | None, steps: int) -> Finding:
+        """The finding with what the loss did in these steps."""
+        if progress is None:
+            return finding
+        how = f"{'fell' if progress >= 0 else 'rose'} by {rounded(100 * abs(progress))} %"
+        fell = how if progress > -np.inf else "is not finite"
+        return replace(
+            finding,
+            numbers={**finding.numbers, "loss_progress": progress, "saved_steps": steps},
+            why=f"{finding.why}, and the loss {fell} in the first {steps} saved steps",
+        )
 
     def _inputs(self, window: Window) -> Mask:
         patterns = names_of(self.activation_inputs_regex)

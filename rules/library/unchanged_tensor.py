@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tdcore.rules.base import Finding, require
+from tdcore.rules.measures.biases import biases_of_weights
 from tdcore.rules.measures.previous_step import StepPairs, forget, step_pairs
 from tdcore.rules.measures.reading import read_values
 from tdcore.rules.measures.scope import checked, need_of, with_statistics
 from tdcore.rules.measures.streaks import streaks
+from tdcore.rules.measures.zero_loss import zero_loss_rows
 from tdcore.rules.requirements import STATISTICS, Need
 from tdcore.rules.window import Mask, Window
 
@@ -51,7 +53,9 @@ class UnchangedTensor:
         shows that the values will be needed. Without values such a pair is not judged. A tensor whose largest
         magnitude is below 10 atol is unchanged only if it is bitwise equal. Otherwise every tensor of
         rounding errors, such as the gradient of a bias before a normalisation layer, would count as
-        unchanged, as in the older rule (compat=True). Not judged: tensors without elements.
+        unchanged. Not judged: tensors without elements, steps whose loss is exactly zero, and gradients of
+        biases whose weight has a gradient above zero. compat=True applies the older rule, which judges all of
+        these tensors.
 
     Parameters:
         collection_names: names of collections, or one string with commas.
@@ -61,11 +65,11 @@ class UnchangedTensor:
         rtol: relative tolerance, of the newer value.
         atol: absolute tolerance.
         equal_nan: whether NaN equals NaN.
-        compat: True compares tensors of rounding errors by numpy.allclose as well.
+        compat: True compares tensors of rounding errors by numpy.allclose as well, and leaves nothing out.
 
     False alarms:
         Layers that are frozen on purpose, if `weights` are selected. Zero gradients of unused branches, which
-        AllZero reports too. A loss that is exactly zero.
+        AllZero reports too.
 
     Do:
         Check the learning rate and the parameters of the optimizer. Check that the data loader returns new
@@ -104,6 +108,10 @@ class UnchangedTensor:
     def check(self, window: Window) -> Iterator[Finding]:
         """One finding per tensor and series of steps without a change."""
         wanted = with_statistics(self, window, _DEFAULT) & (window.columns.ints("count") > 0)
+        if not self.compat:
+            gradients = wanted & window.kind("gradient")
+            of_learning = gradients & (window.columns.floats("abs_max") > 0)
+            wanted &= ~zero_loss_rows(window) & ~biases_of_weights(window.columns, gradients, of_learning)
         found = step_pairs(window, wanted, _COLUMNS, "before")
         same, maybe = self._by_statistics(window, found)
         by_values = self._by_values(window, found, same, maybe)

@@ -208,8 +208,8 @@ class Underfit:
             tensor=name,
             numbers=numbers,
             why=why,
-            do="take a larger model, raise the learning rate, lessen regularisation, and check that inputs "
-            "belong to their labels",
+            do="check that gradients arrive and units are alive, that updates have about a thousandth of the "
+            "size of the weights, and that inputs belong to their labels; only then take a larger model",
         )
 
 

@@ -11,10 +11,20 @@ import numpy as np
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.save_config import SaveConfig
 from tdcore.rules.base import Finding, require
+from tdcore.rules.measures.biases import biases_of_weights
+from tdcore.rules.measures.streaks import streaks
+from tdcore.rules.measures.zero_loss import zero_loss_rows
 from tdcore.rules.requirements import STATISTICS, Need
-from tdcore.rules.window import Columns, Mask, Window
+from tdcore.rules.window import Window
 
 __all__ = ["VanishingGradient"]
+
+_ZEROS = 3  # saved steps in a row at which a gradient is exactly zero
+_DO = (
+    "compare with the gradient of the last layer: if that is larger, use normalisation, residual connections "
+    "or ReLU; if it is as small, look at the loss, its scale and weight decay"
+)
+_DO_ZERO = "look for a detach(), a layer whose units are all dead or a weight of zeros behind this one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +46,16 @@ class VanishingGradient:
         gradient at the step (unused or frozen: row `absent`), and gradients without a finite element, which
         ExplodingTensor reports. The bias of a layer whose weight has a gradient above the threshold is not
         reported: before a normalisation layer the gradient of a bias is zero except for rounding, and this is
-        no fault. compat=True applies the older rule, which reports it.
+        no fault. Gradients that are exactly zero are reported at the third consecutive saved step, because a
+        weight that starts at zero (the second matrix of an adapter) blocks the gradients before it until it
+        has changed. Steps whose loss is exactly zero are not judged. compat=True applies the older rule,
+        without these exceptions.
 
     Parameters:
         threshold: in units of the gradient.
         ignore_zero: True leaves out gradients whose elements are all exactly zero, such as those of frozen
             layers.
-        compat: True reports every bias, for any gradient of the weight of its layer.
+        compat: True reports every bias, for any gradient of the weight of its layer, and zeros immediately.
 
     False alarms:
         The end of a successful training, where all gradients are small. Losses or gradients scaled down (a
@@ -96,10 +109,13 @@ class VanishingGradient:
         with np.errstate(divide="ignore", invalid="ignore"):
             abs_mean = window.columns.floats("abs_sum") / finite
         small = judged & (abs_mean < self.threshold)
+        zero = window.columns.floats("abs_max") == 0
         if self.ignore_zero:
-            small &= window.columns.floats("abs_max") > 0
+            small &= ~zero
         if not self.compat:
-            small &= ~_beside_healthy_weight(window.columns, small, healthy=judged & ~small)
+            small &= ~biases_of_weights(window.columns, small, judged & ~small)
+            small &= ~zero_loss_rows(window)
+            small &= ~zero | (streaks(window, judged, small & zero, "zero") >= _ZEROS)
         for row in window.listed(np.flatnonzero(small)):
             value = float(abs_mean[row])
             yield window.finding(
@@ -107,32 +123,9 @@ class VanishingGradient:
                 row,
                 numbers={"abs_mean": value, "threshold": self.threshold, "elements": int(finite[row])},
                 why=f"mean |gradient| is {value:.3g}, below {self.threshold:.3g}: these weights hardly move",
-                do="use ReLU or GELU, residual connections or normalisation, or a better initialisation",
+                do=_DO_ZERO if zero[row] else _DO,
             )
 
 
 def _skipped(status: str) -> bool:
     return status == "skipped"
-
-
-def _beside_healthy_weight(columns: Columns, rows: Mask, healthy: Mask) -> Mask:
-    """Mask of the biases among `rows` whose layer's weight is among `healthy` at the same step."""
-    codes, texts = columns.codes("name")
-    position = {text: code for code, text in enumerate(texts)}
-    partner = [position.get(_weight_of(text), -1) for text in texts]
-    biases = np.flatnonzero(rows & (np.array(partner, dtype=np.int64)[codes] >= 0))
-    found = np.zeros(len(rows), dtype=np.bool_)
-    if not biases.size:
-        return found
-    workers, _ = columns.codes("worker")
-    place = np.stack([columns.ints("attempt"), workers, columns.ints("step"), codes])
-    wanted = place[:, biases].copy()
-    wanted[3] = np.array(partner, dtype=np.int64)[codes[biases]]
-    there = set(map(tuple, place[:, np.flatnonzero(healthy & np.isin(codes, wanted[3]))].T.tolist()))
-    found[biases] = [tuple(each) in there for each in wanted.T.tolist()]
-    return found
-
-
-def _weight_of(name: str | None) -> str | None:
-    """Name of the weight of a bias's layer; None if the tensor is not a bias."""
-    return name.removesuffix("bias") + "weight" if name is not None and name.endswith("bias") else None

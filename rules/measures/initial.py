@@ -52,7 +52,8 @@ def gradient_ranges(window: Window, rows: Ints) -> tuple[Ints, Floats]:
 def equal_weights(window: Window, rows: Ints, opening: EarlySteps) -> Iterator[tuple[int, str]]:
     """(row, description of the equal parts) for weights with two or more axes that start with equal parts.
 
-    Checks the first saved step, and the second saved step for weights that were zero at the first.
+    Checks the first saved step, and the third saved step for weights that were zero at the first: the first
+    learning rate of a warm-up may be 0.
     """
     columns = window.columns
     for row in rows.tolist():
@@ -67,7 +68,8 @@ def equal_weights(window: Window, rows: Ints, opening: EarlySteps) -> Iterator[t
                 continue
             alike = _alike(window, row, shape)
         else:
-            alike = "weights" if zero and name in opening.zeros else ""
+            opening.zeros -= set() if zero else {name}
+            alike = "weights" if zero and name in opening.zeros and len(opening.steps) == 3 else ""
         if alike:
             yield row, alike
 

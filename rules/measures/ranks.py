@@ -1,4 +1,4 @@
-"""Ranks: compares gradients of several workers at the same steps, also if they arrive at different times.
+"""Ranks: compares tensors of several workers at the same steps, also if they arrive at different times.
 
 Plain values; any thread that owns the window.
 """
@@ -15,21 +15,21 @@ import numpy.typing as npt
 from tdcore.rules.measures.series import groups
 from tdcore.rules.window import Mask, Window
 
-__all__ = ["ComparedStep", "RankHistory", "WorkerGradients", "side_by_side"]
+__all__ = ["ComparedStep", "RankHistory", "WorkerStep", "log_sizes", "side_by_side"]
 
 _HELD = 100  # steps that wait for slower workers, per attempt and mode
-_ROOM = 4_000_000  # norms that wait, per attempt and mode
+_ROOM = 4_000_000  # numbers that wait, per attempt and mode
 _SMALLEST = 1e-300  # smallest norm, so that zero has a logarithm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerGradients:
-    """Gradients of one worker at one step: their names, and the logarithms of their L2 norms."""
+class WorkerStep:
+    """Tensors of one worker at one step. values: shape (k, names), k numbers of each."""
 
     step: int
     mode: str
     names: tuple[str, ...]
-    logs: npt.NDArray[np.float64]
+    values: npt.NDArray[np.float64]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,26 +38,26 @@ class RankHistory:
 
     Attributes:
         newest: Last step of the mode of each worker.
-        waiting: Step of the mode -> worker -> its gradients.
+        waiting: Step of the mode -> worker -> its tensors.
         judged: The last step that was returned.
-        runs: Number of consecutive outlying steps of each worker.
-        names: Names of the newest gradients of each worker; waiting steps share these tuples.
+        runs: Number of consecutive outlying steps of each worker, or of a worker and tensor.
+        names: Names of the newest tensors of each worker; waiting steps share these tuples.
     """
 
     newest: dict[str, int] = field(default_factory=dict)
-    waiting: dict[int, dict[str, WorkerGradients]] = field(default_factory=dict)
+    waiting: dict[int, dict[str, WorkerStep]] = field(default_factory=dict)
     judged: int = -1
-    runs: dict[str, int] = field(default_factory=dict)
+    runs: dict[Any, int] = field(default_factory=dict)
     names: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def crowded(self) -> bool:
-        """Whether too many steps or norms wait."""
+        """Whether too many steps or numbers wait."""
         parts = (part for of_step in self.waiting.values() for part in of_step.values())
-        return len(self.waiting) > _HELD or sum(part.logs.size for part in parts) > _ROOM
+        return len(self.waiting) > _HELD or sum(part.values.size for part in parts) > _ROOM
 
     def shared(self, worker: str, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The names of a worker's gradients; an equal tuple of an earlier step if there is one."""
+        """The names of a worker's tensors; an equal tuple of an earlier step if there is one."""
         if self.names.get(worker) != names:
             self.names[worker] = next((each for each in self.names.values() if each == names), names)
         return self.names[worker]
@@ -65,30 +65,45 @@ class RankHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedStep:
-    """One step of all workers. logs: shape (workers, names), of the gradients that all workers have."""
+    """One step of all workers. values: shape (workers, k, names), of the tensors that all workers have."""
 
     attempt: int
     mode: str
     mode_step: int
     workers: tuple[str, ...]
-    parts: tuple[WorkerGradients, ...]
+    parts: tuple[WorkerStep, ...]
     names: tuple[str, ...]
-    logs: npt.NDArray[np.float64]
+    values: npt.NDArray[np.float64]
+
+    @property
+    def logs(self) -> npt.NDArray[np.float64]:
+        """The first number of each tensor, shape (workers, names)."""
+        found: npt.NDArray[np.float64] = self.values[:, 0]
+        return found
 
 
-def side_by_side(window: Window, rows: Mask, least: int, expected: int | None) -> Iterator[ComparedStep]:
+def log_sizes(sizes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Natural logarithms; that of 0 is -690."""
+    found: npt.NDArray[np.float64] = np.log(np.maximum(sizes, _SMALLEST))
+    return found
+
+
+def side_by_side(
+    window: Window, rows: Mask, numbers: npt.NDArray[np.float64], least: int, expected: int | None
+) -> Iterator[ComparedStep]:
     """Steps that every worker has reached, in order, once each.
 
     A step is returned when all workers known so far have reached it or have ended, or when a hundred later
-    steps, or too many norms, wait.
+    steps, or too many numbers, wait.
 
     Args:
         window: The window.
-        rows: Gradients that can be judged.
+        rows: Tensors that can be judged.
+        numbers: The values that are compared, of shape (k, rows of the window).
         least: Minimum number of workers, if `expected` is None.
         expected: Number of workers of the run.
     """
-    _take(window, rows)
+    _take(window, rows, numbers)
     for (attempt, _), ranks in window.memory.items():
         over = {worker for ended, worker in window.ended if ended == attempt}
         enough = max(least, expected or 0)
@@ -109,10 +124,9 @@ def side_by_side(window: Window, rows: Mask, least: int, expected: int | None) -
                 yield meeting
 
 
-def _take(window: Window, rows: Mask) -> None:
+def _take(window: Window, rows: Mask, numbers: npt.NDArray[np.float64]) -> None:
     columns = window.columns
     codes, texts = columns.codes("name")
-    size = np.sqrt(columns.floats("square_sum"))
     known: dict[bytes, tuple[str, ...]] = {}
     late = 0
     for attempt, worker, mode, group in groups(columns, np.flatnonzero(rows), "attempt", "worker", "mode"):
@@ -127,26 +141,28 @@ def _take(window: Window, rows: Mask) -> None:
             key = codes[part].tobytes()
             if key not in known:
                 known[key] = tuple(texts[code] or "" for code in codes[part].tolist())
-            ranks.waiting.setdefault(mode_step, {})[worker] = WorkerGradients(
+            ranks.waiting.setdefault(mode_step, {})[worker] = WorkerStep(
                 step=int(columns.ints("step")[part[0]]),
                 mode=mode,
                 names=ranks.shared(worker, known[key]),
-                logs=np.log(np.maximum(size[part], _SMALLEST)),
+                values=numbers[:, part],
             )
         ranks.newest[worker] = max(ranks.newest.get(worker, -1), int(unit.max()))
     window.missing("came after its step was judged", late)
 
 
-def _meeting(attempt: int, mode_step: int, present: dict[str, WorkerGradients]) -> ComparedStep:
+def _meeting(attempt: int, mode_step: int, present: dict[str, WorkerStep]) -> ComparedStep:
     workers = tuple(sorted(present))
     parts = tuple(present[worker] for worker in workers)
     names = parts[0].names
     if all(part.names == names for part in parts):
-        logs: Any = np.stack([part.logs for part in parts])
+        values: Any = np.stack([part.values for part in parts])
     else:
-        tables = [dict(zip(part.names, part.logs.tolist(), strict=True)) for part in parts]
-        names = tuple(name for name in tables[0] if all(name in table for table in tables))
-        logs = np.array([[table[name] for name in names] for table in tables])
+        places = [{name: at for at, name in enumerate(part.names)} for part in parts]
+        names = tuple(name for name in places[0] if all(name in place for place in places))
+        values = np.stack(
+            [p.values[:, [at[name] for name in names]] for p, at in zip(parts, places, strict=True)]
+        )
     return ComparedStep(
         attempt=attempt,
         mode=parts[0].mode,
@@ -154,5 +170,5 @@ def _meeting(attempt: int, mode_step: int, present: dict[str, WorkerGradients]) 
         workers=workers,
         parts=parts,
         names=names,
-        logs=logs,
+        values=values,
     )

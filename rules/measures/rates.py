@@ -61,7 +61,8 @@ class _Setting:
 def step_rates(window: Window) -> Iterator[StepRate]:
     """The rate of each attempt, worker and saved step with weights that can be compared, in order of steps.
 
-    If some weights changed, weights that did not change are left out: they are frozen or unused.
+    If some weights changed, weights that did not change are left out: they are frozen or unused. So
+    are weights that started at zero: their k-th update is about 1/k of them, for any learning rate.
     """
     found = updates(window, trained_weights(window))
     exact = found.least == found.most
@@ -76,6 +77,10 @@ def step_rates(window: Window) -> Iterator[StepRate]:
     moved = found.most[at] > 0
     starts, sizes = _runs(place)
     used = moved | np.repeat(~np.logical_or.reduceat(moved, starts), sizes)
+    at, place = at[used], place[used]
+    starts, sizes = _runs(place)
+    grown = _from_zero(window, found)[at]
+    used = ~grown | np.repeat(np.logical_and.reduceat(grown, starts), sizes)
     at = at[used]
     starts, sizes = _runs(place[used])
     lows, highs = (_medians(values[at], starts, sizes).tolist() for values in (low, high))
@@ -92,6 +97,20 @@ def step_rates(window: Window) -> Iterator[StepRate]:
             weights=int(sizes[number]),
             how="measured" if measured[number] else "estimated" if guessed[number] else "bounded",
         )
+
+
+def _from_zero(window: Window, found: WeightChanges) -> Mask:
+    """Which of these weights were zero at an earlier step."""
+    known: set[tuple[int, str, str]] = window.memory.setdefault("from zero", set())
+    columns = window.columns
+
+    def place(row: int) -> tuple[int, str, str]:
+        return int(columns.ints("attempt")[row]), columns.text("worker", row), columns.text("name", row)
+
+    known.update(place(row) for row in found.rows[found.norm == 0].tolist())
+    if not known:
+        return np.zeros(found.rows.size, dtype=np.bool_)
+    return np.fromiter((place(row) in known for row in found.rows.tolist()), np.bool_, found.rows.size)
 
 
 def _runs(sorted_: npt.NDArray[Any]) -> tuple[Ints, Ints]:

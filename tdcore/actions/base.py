@@ -66,9 +66,13 @@ class Action(Protocol):
 
 
 def notice_key(finding: Finding) -> NoticeKey:
-    """The notice key of a finding: its key without the step."""
+    """The notice key of a finding: its key without the step.
+
+    If the rule reports each step (parameter `each`), the step is part of the notice key.
+    """
     kind = str(finding.numbers.get("kind", ""))
-    return (finding.rule, finding.attempt, finding.worker, finding.tensor, kind)
+    step = f" at {finding.step}" if finding.each else ""
+    return (finding.rule, finding.attempt, finding.worker, finding.tensor, kind + step)
 
 
 class Once:
@@ -148,9 +152,10 @@ def finding_line(finding: Finding, *, with_do: bool = True) -> str:
     """A finding as one line of text."""
     do = f" {finding.do}" if with_do else ""
     where = f"{finding.tensor}: " if finding.tensor else ""
+    again = f" ({finding.again})" if finding.again else ""
     return printable(
         f"{finding.rule} ({finding.code}) at {finding.at} of attempt {finding.attempt}, "
-        f"{finding.worker}: {where}{finding.why}.{do}"
+        f"{finding.worker}: {where}{finding.why}{again}.{do}"
     )
 
 

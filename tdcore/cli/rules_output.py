@@ -41,7 +41,8 @@ def print_findings(findings: list[Finding], steps: int | None = None) -> None:
         where = f" of attempt {attempt}" if attempt else ""
         out.print(f"[bold red]{rule}[/] at {at}{where}, {worker}:")
         for finding in found[:_TENSORS_SHOWN]:
-            out.print(f"  {shown(finding.tensor or 'the run')}: {shown(finding.why, _MAX_CHARS)}")
+            again = f" [dim]({finding.again})[/]" if finding.again else ""
+            out.print(f"  {shown(finding.tensor or 'the run')}: {shown(finding.why, _MAX_CHARS)}{again}")
         if len(found) > _TENSORS_SHOWN:
             out.print(f"  ... and {len(found) - _TENSORS_SHOWN:,} more")
     for rule, count in printed.items():
@@ -50,42 +51,45 @@ def print_findings(findings: list[Finding], steps: int | None = None) -> None:
 
 
 class LiveFindings:
-    """Prints findings of a followed run. Repeated findings are counted and printed at the end.
+    """Prints findings of a followed run when they begin. The end of the output lists those that continued.
 
     A finding is repeated if only its step differs: rule, attempt, worker, tensor and kind are equal.
     """
 
     def __init__(self) -> None:
+        self._printed: dict[NoticeKey, Finding] = {}
         self._newest: dict[NoticeKey, Finding] = {}
-        self._again: Counter[NoticeKey] = Counter()
 
     def __call__(self, findings: list[Finding]) -> None:
-        """Print the new findings of one poll, in order of steps."""
+        """Print the new ones among the findings that one poll began or continued, in order of steps."""
         from tdcore.actions.base import notice_key
 
-        fresh: list[Finding] = []
+        new: list[Finding] = []
         for finding in findings:
             key = notice_key(finding)
-            if key in self._newest:
-                self._again[key] += 1
-            else:
-                fresh.append(finding)
+            if key not in self._printed:
+                self._printed[key] = finding
+                new.append(finding)
             self._newest[key] = finding
-        if fresh:
-            print_findings(fresh)
+        if new:
+            print_findings(new)
 
     def print_again(self) -> None:
-        """Print the counts of repeated findings: a line for each rule, attempt and worker."""
+        """Print the counts of findings that continued after they were printed.
+
+        There is one line for each rule, attempt and worker.
+        """
         out = console()
         groups: dict[tuple[str, int, str], list[NoticeKey]] = {}
-        for key in self._again:
-            groups.setdefault((key[0], key[1], key[2]), []).append(key)
+        for key, finding in self._newest.items():
+            if finding != self._printed[key]:
+                groups.setdefault((key[0], key[1], key[2]), []).append(key)
         for (rule, attempt, worker), keys in groups.items():
-            newest = max((self._newest[key] for key in keys), key=lambda finding: finding.step)
-            times = sum(self._again[key] for key in keys)
+            newest = max((self._newest[key] for key in keys), key=lambda finding: finding.last_step or 0)
+            times = sum(self._newest[key].count - self._printed[key].count for key in keys)
             often = f"{times:,} time{'s' * (times > 1)}" + (f" in {len(keys):,} tensors" if keys[1:] else "")
             where = f" of attempt {attempt}" if attempt else ""
-            out.print(f"[bold red]{rule}[/] again {often}, last at {newest.at}{where}, {worker}")
+            out.print(f"[bold red]{rule}[/] again {often}, last at {newest.last_at}{where}, {worker}")
 
 
 def print_lacking(verdict: Verdict) -> None:

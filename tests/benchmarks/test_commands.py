@@ -27,6 +27,7 @@ def test_without_a_name_it_lists_the_benchmarks() -> None:
         "s3",
         "native",
         "gpu",
+        "default-rules",
         "hook-cost",
         "operator-cost",
         "crash-table",
@@ -46,6 +47,7 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones() -> None:
     [
         ("read", ["--rows", "4000", "--repeats", "1", "--peer-seconds", "0"]),
         ("flush", ["--gigabytes", "0.05", "--repeats", "1", "--rows", "2000", "--seconds", "0.5"]),
+        ("default-rules", ["--pairs", "1", "--quick"]),
         ("hook-cost", ["--rounds", "3"]),
     ],
 )

@@ -108,9 +108,8 @@ class CountingDevice final : public Device {
   }
 
  public:
-  explicit CountingDevice(const SimDeviceOptions& options) : device_(options) {}
+  explicit CountingDevice(const SimDeviceOptions& options) : device_(options) { info_ = device_.info(); }
 
-  const DeviceInfo& info() const noexcept override { return device_.info(); }
   void* allocate(std::uint64_t bytes) noexcept override {
     return set_up([&] { return device_.allocate(bytes); });
   }
@@ -140,11 +139,8 @@ class CountingDevice final : public Device {
   bool fill_zero(StreamHandle stream, void* memory, std::uint64_t bytes) noexcept override {
     return inside([&] { return device_.fill_zero(stream, memory, bytes); });
   }
-  bool launch_stats(StreamHandle stream, const device::Launch& launch) noexcept override {
-    return inside([&] { return device_.launch_stats(stream, launch); });
-  }
-  bool launch_pack(StreamHandle stream, const device::Launch& launch) noexcept override {
-    return inside([&] { return device_.launch_pack(stream, launch); });
+  bool launch(StreamHandle stream, Kernel kernel, const device::Launch& launch) noexcept override {
+    return inside([&] { return device_.launch(stream, kernel, launch); });
   }
   bool write_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value,
                   CommitMode commit_mode) noexcept override {

@@ -189,9 +189,9 @@ void a_launch_has_no_more_blocks_than_tiles_nor_than_run_at_once() {
   device::Launch launch{};
   launch.commit_value = 99;
   launch.tiles = 3;
-  REQUIRE(device.launch_stats(5, launch));
+  REQUIRE(device.launch(5, Kernel::kStats, launch));
   launch.tiles = 1000;
-  REQUIRE(device.launch_pack(2, launch));
+  REQUIRE(device.launch(2, Kernel::kPack, launch));
   const auto& launches = bench.fake.launches;
   REQUIRE(launches.size() == 2);
   REQUIRE(launches[0].kernel == "tdcore_stats" && launches[0].blocks == 3 && launches[0].stream == 5);

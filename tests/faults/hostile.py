@@ -243,7 +243,10 @@ def _damage(state: Path, rng: random.Random) -> None:
 
 
 def _contents(folder: Path) -> dict[str, tuple[bytes, int]]:
-    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in sorted(folder.iterdir())}
+    return {
+        path.name: (path.read_bytes() if path.is_file() else b"", path.stat().st_mtime_ns)
+        for path in sorted(folder.iterdir())
+    }
 
 
 def _memory() -> int:

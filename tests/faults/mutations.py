@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.trial.writer import RunWriter, index_bytes
@@ -57,6 +58,11 @@ _PATTERNS = [
     ".*",
     "(" * 5000,
 ]
+
+
+_IMPOSSIBLE = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration, pa.ArrowException,
+)  # fmt: skip
 
 
 def healthy(scratch: Path) -> dict[str, bytes]:
@@ -102,7 +108,7 @@ def written(files: dict[str, bytes], root: Path, outside: Path, rng: random.Rand
         path = root / key
         try:
             done.append(f"{mutation.__name__.strip('_')} {key}: {mutation(path, outside, rng)}")
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
+        except _IMPOSSIBLE:
             continue  # another mutation has made it impossible
     return done
 

@@ -19,9 +19,9 @@ import pytest
 import torch
 
 import tdcore as td
-from tdcore import _core
 from tdcore.hooks.pytorch import Hook
 from tdcore.session import Session
+from tests import _sim
 
 Array = npt.NDArray[Any]
 VALUES, STATISTICS, BOTH = 1, 2, 3
@@ -53,7 +53,7 @@ def device() -> torch.device:
 def use_devices(ring: Any) -> None:
     """On a simulated device the ring takes tensors of host memory as the device's."""
     if SIMULATED:
-        _core.simulate_device(ring, id=0, seed=1, host_tensors=True)
+        _sim.simulate_device(ring, id=0, seed=1, host_tensors=True)
 
 
 def ring_config(**options: Any) -> td.RingConfig:

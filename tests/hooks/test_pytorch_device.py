@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import tdcore as td
-from tdcore import _core
 from tdcore.hooks.devices import prepare_devices
 from tdcore.hooks.pytorch import Hook
 from tdcore.hooks.pytorch.model.model_view import cuda_devices
+from tests import _sim
 from tests.simulating import RING, InterfaceArray, numbers
 
 from .conftest import Captured, MakeHook, ReadRun
@@ -29,7 +29,7 @@ def on_device(make_hook: MakeHook, tmp_path: Any, **options: Any) -> Hook:
     """A hook whose tensors all go through a simulated device."""
     simulation = options.pop("simulation", {})
     hook = make_hook(ring=RING, out_dir=tmp_path / "device", save_all=True, **options)
-    _core.simulate_device(hook._ring, 0, host_tensors=True, **simulation)
+    _sim.simulate_device(hook._ring, 0, host_tensors=True, **simulation)
     return hook
 
 
@@ -179,7 +179,7 @@ def test_a_device_that_cannot_be_used_is_said_once_and_host_tensors_are_kept(
     make_hook: MakeHook, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     hook = make_hook(ring=RING, out_dir=tmp_path / "run", save_all=True)
-    _core.simulate_device(hook._ring, 0, fails_after=0)
+    _sim.simulate_device(hook._ring, 0, fails_after=0)
     trained(hook, steps=1)
     for _ in range(3):
         hook.save_tensor("away", InterfaceArray(numbers()))

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import _sim
+
 pytestmark = pytest.mark.timeout(1200)  # the wheel is compiled: minutes, and more on a busy machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +96,14 @@ def test_the_wheel_holds_hooks_rules_extension_and_types(wheel_from_sdist: Path)
     assert {"tdcore/py.typed", "tdcore/_core.pyi"} <= names
     assert any(name.startswith("tdcore/_core.") and name.endswith(".so") for name in names)
     assert not any(name.split("/")[0] in {"hooks", "rules", "tests", "benchmarks"} for name in names)
+
+
+def test_the_wheel_has_no_simulated_device(wheel_from_sdist: Path) -> None:
+    with zipfile.ZipFile(wheel_from_sdist) as archive:
+        (extension,) = [name for name in archive.namelist() if name.endswith(".so")]
+        assert extension.startswith("tdcore/_core.")
+        assert b"SimDevice" not in archive.read(extension)
+    assert b"SimDevice" in Path(_sim.__file__).read_bytes()  # the name to search for
 
 
 def test_the_wheel_imports_away_from_the_repository(wheel_from_sdist: Path, tmp_path: Path) -> None:

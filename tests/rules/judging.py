@@ -93,6 +93,19 @@ class RunningSource(TableSource):
         return replace(super().next(columns), ended=frozenset())
 
 
+class LookByLook(TableSource):
+    """A trace that is shown one row at a time, of a run that goes on."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__(trace.table())
+        self._left = self._table
+
+    def next(self, columns: Sequence[str], *, everything: bool = False) -> RowBatch:
+        """The next row."""
+        self._table, self._left = self._left.slice(0, 1), self._left.slice(1)
+        return replace(super().next(columns), ended=frozenset())
+
+
 def judge_in_cuts(rule: Rule, trace: Trace, seed: int, *, chance: float = 0.5) -> list[Finding]:
     """All findings of a rule over a finished trace that it sees in random windows, sorted by their keys.
 

@@ -20,6 +20,7 @@ from tdcore.rules import ExplodingTensor, Finding, LossNotDecreasing, RuleProtoc
 from tdcore.rules.legacy import LegacyRule
 from tdcore.rules.legacy import Rule as OlderRule
 from tdcore.rules.run_source import RunSource
+from tdcore.rules.step_range import with_step_range
 from tests.rules.a_rule_of_mine import EveryNth
 
 # A look is over; the state is about to be written; its new file is there under another name; it is saved;
@@ -53,9 +54,11 @@ class LogKeys:
 
 
 def rules() -> list[RuleProtocol]:
-    return [
+    """Rules that report each step, so that the log of the actions names every one."""
+    every = (
         EveryNth(nth=3), ExplodingTensor(), LossNotDecreasing(num_steps=5, patience=1), LegacyRule(StepAbove)
-    ]  # fmt: skip
+    )  # fmt: skip
+    return [with_step_range(rule, each=True) for rule in every]
 
 
 def main(

@@ -47,7 +47,7 @@ def test_the_gradients_of_a_branch_that_is_cut_off_are_found(tmp_path: Path) -> 
     assert {finding.tensor for finding in found} == {
         f"gradient/CutOff_other.{layer}.{part}" for layer in (0, 2, 4) for part in ("weight", "bias")
     }
-    assert {finding.step for finding in found} == {1}
+    assert {finding.step for finding in found} == {2}
 
 
 @pytest.mark.proves("TDC119", "quiet")
@@ -77,7 +77,7 @@ def test_the_threshold_itself_fires_and_one_zero_less_does_not() -> None:
 
 def test_a_tensor_is_reported_once_until_it_has_recovered() -> None:
     found = same_in_any_cuts(AllZero(), zeros(10, 10, 10, 5, 10, 5, 10, 10, 10))
-    assert [finding.step for finding in found] == [1, 7]
+    assert [finding.step for finding in found] == [2, 8]
 
 
 def test_tensors_calls_modes_and_workers_are_followed_apart() -> None:
@@ -85,11 +85,20 @@ def test_tensors_calls_modes_and_workers_are_followed_apart() -> None:
     for step in range(4):
         trace.add(step, W, "gradient", [0.0], worker=f"worker_{step % 2}", call=step // 2)
         trace.add(step, "a", "weight", [0.0], mode="TRAIN" if step % 2 else "EVAL")
-    found = same_in_any_cuts(AllZero(), trace)
+    found = same_in_any_cuts(AllZero(patience=2), trace)
     assert [(finding.step, finding.tensor, finding.mode) for finding in found] == [
         (2, "a", "EVAL"),
         (3, "a", "TRAIN"),
     ]
+
+
+def test_gradients_of_a_loss_of_zero_are_not_judged() -> None:
+    for loss, expected in ((0.0, []), (1e-30, [2])):
+        trace = Trace()
+        for step in range(5):
+            trace.add(step, W, "gradient", [0.0])
+            trace.add(step, "TripletMarginLoss_output_0", "loss", loss)
+        assert [finding.step for finding in same_in_any_cuts(AllZero(), trace)] == expected
 
 
 def test_other_tensors_can_be_named() -> None:

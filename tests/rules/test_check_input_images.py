@@ -41,6 +41,10 @@ def convolutional() -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2))
 
 
+def slow(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=1e-6)
+
+
 def inputs(
     *batches: Any, name: str = "Net_input_0", origin: str | None = "Net", payload: bool = True
 ) -> Trace:
@@ -56,13 +60,21 @@ def flat(*means: float, images: int = 2) -> Any:
 
 
 @pytest.mark.proves("TDC112", "fires")
-def test_pictures_from_0_to_1_are_found(tmp_path: Path) -> None:
-    place = fit(tmp_path, convolutional(), pictures(normalised=False), epochs=1, collections=["inputs"])
+def test_pictures_of_bytes_are_found(tmp_path: Path) -> None:
+    bytes_ = [(255 * images, labels) for images, labels in pictures(normalised=False)]
+    place = fit(tmp_path, convolutional(), bytes_, epochs=1, collections=["inputs"], optimizer=slow)
     (finding,), verdict = judge_run(CheckInputImages(threshold_samples=256), place)
     assert verdict.status is Status.ISSUE
     assert finding.tensor == "Sequential_input_0"
+    assert float(finding.numbers["mean"]) == pytest.approx(127, abs=5)
+    assert 50 < float(finding.numbers["std_of_channel_0"]) < 75
+
+
+def test_pictures_from_0_to_1_are_in_order_but_for_the_older_rule(tmp_path: Path) -> None:
+    place = fit(tmp_path, convolutional(), pictures(normalised=False), epochs=1, collections=["inputs"])
+    assert judge_run(CheckInputImages(threshold_samples=256), place)[1].status is Status.NO_ISSUE
+    (finding,), _ = judge_run(CheckInputImages(threshold_samples=256, compat=True), place)
     assert float(finding.numbers["mean"]) == pytest.approx(0.5, abs=0.02)
-    assert 0.2 < float(finding.numbers["std_of_channel_0"]) < 0.3
 
 
 @pytest.mark.proves("TDC112", "quiet")

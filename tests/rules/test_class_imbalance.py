@@ -149,7 +149,11 @@ def test_modes_and_workers_are_counted_apart() -> None:
     for step in range(20):
         label = counted(50, 0) if step % 2 else counted(0, 50)
         trace.add(step, "labels", "custom", label, payload=True, mode="EVAL" if step % 2 else "TRAIN")
-    assert not same_in_any_cuts(ClassImbalance(), trace)
+    found = same_in_any_cuts(ClassImbalance(), trace)
+    assert {(finding.mode, finding.numbers["kind"]) for finding in found} == {
+        ("TRAIN", "one_class"),
+        ("EVAL", "one_class"),
+    }
 
 
 def test_the_input_of_a_loss_serves_as_labels(epochs_run: Path, healthy_run: Path) -> None:
@@ -266,3 +270,12 @@ def test_labels_that_are_never_the_same_are_not_counted_without_end() -> None:
 def test_what_is_no_class_is_refused(labels: Any, predictions: Any) -> None:
     with pytest.raises(ValueError, match=r"classes|NaN"):
         classes_of(labels, predictions, argmax=False)
+
+
+def test_labels_of_one_class_only_are_found_but_by_the_older_rule() -> None:
+    one = batches(counted(100), repeat=6)
+    ((finding,), _) = judge(ClassImbalance(), one)
+    assert finding.numbers == {"kind": "one_class", "class": 0, "labels": 500}
+    assert "shuffle" in finding.do
+    assert not judge(ClassImbalance(compat=True), one)[0]
+    assert not judge(ClassImbalance(), batches(counted(50, 50), repeat=6))[0]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import tdcore as td
-from tdcore import _core
 from tdcore.hooks.pytorch import Hook
 from tdcore.rules.run_source import RunSource
+from tests import _sim
 from tests.simulating import RING, InterfaceArray, numbers
 from tests.waiting import PATIENCE_SECONDS
 
@@ -23,7 +23,7 @@ class Training:
     def __init__(self, place: Path, *, save_interval: int = 1) -> None:
         save = td.SaveConfig(save_interval=save_interval)
         self.hook = Hook(place, ring=RING, flusher="thread", save_config=save)
-        self.device = _core.simulate_device(self.hook._ring, 0)
+        self.device = _sim.simulate_device(self.hook._ring, 0)
         self.hook._ring.prepare_device(0)
         self.source = RunSource(place, clock=lambda: 0.0)
 

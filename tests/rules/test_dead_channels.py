@@ -200,3 +200,16 @@ def test_complex_numbers_are_not_judged_by_their_real_part() -> None:
     trace = Trace().add(0, NAME, "output", values, origin="Conv2d", payload=True, statistics=False)
     (reason,) = judge(DeadChannels(), trace)[1].missing
     assert "complex numbers" in reason
+
+
+def test_an_output_of_zeros_since_the_start_is_reported_at_the_third_saved_step() -> None:
+    def steps(*sizes: float) -> list[int]:
+        trace = Trace()
+        for step, size in enumerate(sizes):
+            values = size * np.random.default_rng(step).normal(size=(16, 4))
+            trace.add(step, "b_output_0", "output", values, origin="Linear", payload=True)
+        return [finding.step for finding in same_in_any_cuts(DeadChannels(), trace)]
+
+    assert steps(0.0, 0.0, 0.0, 0.0) == [2, 3]
+    assert steps(0.0, 0.0, 1.0) == []
+    assert steps(1.0, 0.0) == [1]

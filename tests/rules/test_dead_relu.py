@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from torch import nn
 
 from tdcore.errors import ConfigError
 from tdcore.rules import DeadRelu, Status
 from tdcore.rules.measures.units import unit_activity
 from tdcore.rules.trace import Trace
 from tests.rules.judging import judge, same_in_any_cuts
-from tests.rules.trainings import blobs, judge_run, network, train
+from tests.rules.trainings import CLASSES, FEATURES, blobs, judge_run, network, train
 
 NAME = "Net_act_output_0"
 
@@ -192,3 +193,24 @@ def test_windows_do_not_matter() -> None:
     trace = outputs(*[layer(10, dead) for dead in (9, 0, 9, 9, 0, 9)])
     assert [finding.step for finding in same_in_any_cuts(DeadRelu(), trace)] == [0, 2, 3, 5]
     assert same_in_any_cuts(DeadRelu(pool_steps=2), trace)
+
+
+class Functional(nn.Module):
+    """A network whose activation is a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.head = nn.Linear(FEATURES, 32), nn.Linear(32, CLASSES)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.head(nn.functional.relu(self.hidden(inputs))))
+
+
+def test_a_model_whose_activations_are_functions_is_not_judged_and_the_verdict_names_the_reason(
+    tmp_path: Path,
+) -> None:
+    place = train(tmp_path, Functional(), blobs(4), collections=["outputs"], values=True)
+    found, verdict = judge_run(DeadRelu(), place)
+    assert not found
+    assert verdict.status in (Status.NOT_APPLICABLE, Status.NOT_EVALUABLE)
+    assert "F.relu" in verdict.reason

@@ -199,7 +199,19 @@ def test_all_findings_are_counted_and_the_first_ones_kept() -> None:
     engine = Engine(trace.source(), [Recorder()], max_findings=3)
     assert steps(engine.step()) == [0, 1, 2]
     (verdict,) = engine.verdicts(finished=True)
-    assert (verdict.finding_count, len(verdict.findings)) == (10, 3)
+    assert (verdict.finding_count, verdict.occurrences) == (1, 10)
+
+
+def test_findings_of_more_tensors_than_are_kept_are_counted() -> None:
+    trace = Trace()
+    for step in range(2):
+        for name in "abcde":
+            trace.add(step, name, "weight", [1.0])
+    engine = Engine(trace.source(), [Recorder()], max_findings=3)
+    engine.step()
+    (verdict,) = engine.verdicts(finished=True)
+    assert [finding.tensor for finding in verdict.findings] == ["a", "b", "c"]
+    assert (verdict.finding_count, verdict.occurrences) == (5, 10)
 
 
 def test_findings_are_written_as_lines_of_json() -> None:
@@ -208,8 +220,9 @@ def test_findings_are_written_as_lines_of_json() -> None:
     engine.step()
     engine.close()
     assert sink.list("findings/") == ["findings/Recorder.jsonl"]
-    lines = sink.get("findings/Recorder.jsonl").decode().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [0, 1]
+    (line,) = sink.get("findings/Recorder.jsonl").decode().splitlines()
+    found = json.loads(line)
+    assert (found["step"], found["last_step"], found["count"]) == (0, 1, 2)
 
 
 def test_findings_of_an_earlier_judgement_are_cleared_when_there_are_none_now() -> None:
@@ -239,7 +252,7 @@ def test_actions_get_each_finding_once_and_one_that_fails_is_a_problem() -> None
     engine = Engine(two_steps().source(), [Recorder()], actions=[broken, good])
     engine.step()
     engine.step()
-    assert steps(good.given) == [0, 1]
+    assert [(f.step, f.last_step, f.count) for f in good.given] == [(0, 1, 2)]
     assert engine.problems == ["action noting failed: no network"]
 
 
@@ -309,4 +322,5 @@ def test_more_findings_than_are_kept_are_counted_without_being_made() -> None:
     engine = Engine(trace.source(), [VanishingGradient()], max_findings=4)
     assert steps(engine.step()) == [0, 1, 2, 3]
     (verdict,) = engine.verdicts(finished=True)
-    assert (verdict.finding_count, len(verdict.findings)) == (10, 4)
+    assert (verdict.finding_count, verdict.occurrences) == (1, 10)
+    assert verdict.findings[0].last_step == 9

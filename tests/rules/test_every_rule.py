@@ -52,7 +52,8 @@ def test_the_docstring_has_all_sections_and_explains_every_parameter(code: str) 
 @EVERY_RULE
 def test_the_page_of_a_rule_is_made_from_its_docstring(code: str) -> None:
     # When this fails: python scripts/make_rule_docs.py
-    assert (ROOT / "docs" / "rules" / f"{code}.md").read_text() == page(code, RULES[code])
+    text = (ROOT / "docs" / "rules" / f"{code}.md").read_text()
+    assert text.partition("\n## Measured\n")[0] == page(code, RULES[code])
 
 
 def test_the_script_that_makes_the_pages_finds_nothing_to_change() -> None:

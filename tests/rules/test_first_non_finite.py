@@ -188,3 +188,12 @@ def test_several_calls_in_a_step_are_one_saved_step_of_the_history() -> None:
     (finding,) = same_in_any_cuts(FirstNonFinite(), trace)
     assert finding.numbers["saved_steps_before"] == 2
     assert (finding.numbers["abs_max_before"], finding.numbers["growth"]) == (4.0, 2.0)
+
+
+@pytest.mark.parametrize(("sizes", "advice"), [((1.0, 1e3, 1e6), "clip"), ((1.0, 1.1, 1.2), "log of zero")])
+def test_advice_follows_the_growth_before_the_loss_overflowed(sizes: tuple[float, ...], advice: str) -> None:
+    trace = Trace()
+    for step, size in enumerate((*sizes, float("nan"))):
+        trace.add(step, "MSELoss_output_0", "loss", size)
+    (finding,) = judge(FirstNonFinite(), trace)[0]
+    assert advice in finding.do

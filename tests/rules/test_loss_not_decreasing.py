@@ -231,3 +231,21 @@ def test_windows_do_not_matter() -> None:
     random = np.random.default_rng(0)
     values = (2.0 + 0.1 * random.normal(size=120)).tolist()
     assert same_in_any_cuts(LossNotDecreasing(), losses(values))
+
+
+def test_a_loss_that_has_converged_is_not_reported_unless_as_the_older_rule() -> None:
+    flat = [1.0, *[0.0009 + 1e-6 * (step % 7) for step in range(400)]]
+    assert not judge(LossNotDecreasing(num_steps=10), losses(flat))[0]
+    assert judge(LossNotDecreasing(num_steps=10, compat=True), losses(flat))[0]
+    assert judge(LossNotDecreasing(num_steps=10), losses([1.0, *[0.002] * 400]))[0]
+
+
+def test_a_flat_training_loss_is_reported_in_a_run_that_validates_too_seldom_to_judge_eval() -> None:
+    trace, step, mode_steps = Trace(), 0, {"TRAIN": 0, "EVAL": 0}
+    for _ in range(4):
+        for mode in ["TRAIN"] * 60 + ["EVAL"] * 2:
+            trace.add(step, LOSS, "loss", 2.3, mode=mode, mode_step=mode_steps[mode])
+            mode_steps[mode] += 1
+            step += 1
+    found = same_in_any_cuts(LossNotDecreasing(), trace)
+    assert {finding.mode for finding in found} == {"TRAIN"}

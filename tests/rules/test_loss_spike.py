@@ -140,3 +140,9 @@ def test_parameters_come_as_text() -> None:
 def test_parameters_that_cannot_work_are_refused(parameters: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         LossSpike(**parameters)
+
+
+def test_a_loss_that_has_come_close_to_zero_may_flicker_within_a_thousandth_of_its_first_value() -> None:
+    quiet = [1.0, *[0.0] * 30]
+    assert not judge(LossSpike(), losses([*quiet, *[0.0009] * 5]))[0]
+    assert judge(LossSpike(), losses([*quiet, *[0.0011] * 5]))[0]

@@ -22,7 +22,9 @@ LOSS = "CrossEntropyLoss_output_0"
 CAPTURED = ["weights", "gradients", "inputs"]
 
 
-def start(place: Path, *, scale: float = 1.0, constant: float | None = None, values: bool = True) -> Path:
+def start(
+    place: Path, *, scale: float = 1.0, constant: float | None = None, values: bool = True, **options: Any
+) -> Path:
     """A deep ReLU network whose hidden weights are `scale` times as wide as they should be, or constant."""
     model = network(depth=8)
     with torch.no_grad():
@@ -34,7 +36,7 @@ def start(place: Path, *, scale: float = 1.0, constant: float | None = None, val
             else:
                 nn.init.kaiming_uniform_(parameter, nonlinearity="relu")
                 parameter.mul_(scale)
-    return train(place, model, blobs(12), collections=CAPTURED, values=values)
+    return train(place, model, blobs(12), collections=CAPTURED, values=values, **options)
 
 
 def kinds(rule: PoorWeightInitialization, trace: Trace) -> list[tuple[int, object]]:
@@ -81,6 +83,19 @@ def test_weights_that_all_start_at_one_number_are_found(tmp_path: Path, values: 
     alike = [finding for finding in found if finding.numbers["kind"] == "equal_weights"]
     assert {finding.tensor for finding in alike} == {f"Sequential_{at}.weight" for at in range(0, 16, 2)}
     assert {finding.step for finding in alike} == {0}
+
+
+def test_variances_that_differ_beyond_all_measure_are_found_although_the_loss_falls(tmp_path: Path) -> None:
+    place = start(tmp_path, scale=30.0, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=0.01))
+    (finding,) = judge_run(PoorWeightInitialization(), place)[0]
+    assert finding.numbers["kind"] == "variance"
+    assert float(finding.numbers["ratio"]) > 1e10
+    assert float(finding.numbers["loss_progress"]) > 0.01
+
+
+def test_a_ratio_is_extreme_above_a_hundred_million() -> None:
+    assert kinds(PoorWeightInitialization(), layers([1.0, 1.0, 1.01e8], FALLS)) == [(9, "variance")]
+    assert not kinds(PoorWeightInitialization(), layers([1.0, 1.0, 0.99e8], FALLS))
 
 
 @pytest.mark.proves("TDC117", "quiet")
@@ -192,11 +207,11 @@ def test_which_weights_are_alike(values: Any, alike: str | None) -> None:
     assert verdict.judged == 1
 
 
-def test_weights_of_zeros_are_reported_when_they_are_zero_at_the_second_saved_step_too() -> None:
+def test_weights_of_zeros_are_reported_when_they_are_zero_at_the_third_saved_step_too() -> None:
     zeros, moved = np.zeros((3, 4)), np.arange(12.0).reshape(3, 4)
-    for second, expected in ((zeros, [(1, "equal_weights")]), (moved, [])):
+    for third, expected in ((zeros, [(2, "equal_weights")]), (moved, [])):
         trace = Trace()
-        for step, values in enumerate((zeros, second, zeros)):
+        for step, values in enumerate((zeros, zeros, third, zeros)):
             trace.add(step, W, "weight", values)
         assert kinds(PoorWeightInitialization(), trace) == expected
 

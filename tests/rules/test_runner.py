@@ -112,7 +112,7 @@ def test_following_until_the_end_goes_on_after_an_issue(tmp_path: Path) -> None:
         writer.end,
     ]
     report = followed(tmp_path, script, until_end=True)
-    assert [finding.step for finding in report.findings] == [0, 1]
+    assert [(finding.step, finding.last_step) for finding in report.findings] == [(0, 1)]
     assert report.finished
 
 

@@ -127,7 +127,7 @@ def test_values_that_were_merged_meanwhile_are_found_after_the_restart(tmp_path:
     np.testing.assert_array_equal(batch.payload(0), np.zeros((4, 3)))
     writer.end()
     report = judged(place, state, DeadRelu())
-    assert [finding.step for finding in report.findings] == [0, 1, 2, 3]
+    assert [(f.step, f.last_step, f.count) for f in report.findings] == [(0, 3, 4)]
 
 
 def test_several_workers_and_attempts_each_have_their_place(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_several_workers_and_attempts_each_have_their_place(tmp_path: Path) -> N
         writer.end()
     report = judged(place, state, attempt="all")
     assert report.verdicts[0].judged == 6 * 3
-    assert report.verdicts[0].finding_count == judged(place, None, attempt="all").verdicts[0].finding_count
+    assert report.verdicts[0].occurrences == judged(place, None, attempt="all").verdicts[0].occurrences
 
 
 def test_a_state_of_other_rules_parameters_or_attempts_is_refused(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_a_look_that_was_broken_off_is_made_again(tmp_path: Path) -> None:
     flushed(writer, 2)
     source.next(["step"])  # as far as it came
     state_file.close()
-    assert judged(place, state, EveryNth(nth=1)).verdicts[0].finding_count == 6
+    assert judged(place, state, EveryNth(nth=1)).verdicts[0].occurrences == 6
 
 
 def test_it_is_saved_about_once_a_second_and_only_when_something_changed(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_run_bounds_all_its_rules(tmp_path: Path) -> None:
     writer.flush()
     writer.end()
     report = run(tmp_path, ["vanishing_gradient", VanishingGradient], start_step=1, end_step=3)
-    assert [finding.step for finding in report.findings] == [1, 1, 2, 2]
+    assert [(finding.step, finding.last_step) for finding in report.findings] == [(1, 2), (1, 2)]
     assert [verdict.rule for verdict in report.verdicts] == ["VanishingGradient", "VanishingGradient-2"]
 
 
@@ -206,7 +206,7 @@ def test_a_bounded_rule_goes_on_from_a_saved_state(tmp_path: Path) -> None:
     writer.end()
     report = run(tmp_path / "run", rules, state=tmp_path / "state")
     assert report.verdicts == run(tmp_path / "run", rules).verdicts
-    assert [finding.step for finding in report.findings] == [1, 2, 3]
+    assert [(f.step, f.last_step, f.count) for f in report.findings] == [(1, 3, 3)]
 
 
 def test_a_state_with_other_bounds_is_refused(tmp_path: Path) -> None:

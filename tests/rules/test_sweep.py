@@ -55,7 +55,7 @@ def expect_all(report: SweepReport, runs: Path) -> None:
     assert ".parquet" in report.entries[7].error
     assert report.entries[7].report is None
     verdicts = report.entries[3].report.verdicts if report.entries[3].report else ()
-    assert [verdict.finding_count for verdict in verdicts] == [3, 0]
+    assert [verdict.occurrences for verdict in verdicts] == [3, 0]
     assert report.summary == (
         "20 runs: 2 with issues, 1 could not be judged, 1 in progress, 16 without issue"
     )

@@ -112,10 +112,32 @@ def test_only_absent_gradients_are_not_evaluable() -> None:
     assert verdict.status is Status.NOT_EVALUABLE
 
 
-def test_a_gradient_of_zeros_fires_unless_zeros_are_ignored() -> None:
-    trace = Trace().add(0, W, "gradient", [0.0, 0.0])
-    assert len(judge(VanishingGradient(), trace)[0]) == 1
-    assert not judge(VanishingGradient(ignore_zero=True), trace)[0]
+def zeros(steps: int, *, loss: float | None = None) -> Trace:
+    trace = Trace()
+    for step in range(steps):
+        trace.add(step, W, "gradient", [0.0, 0.0])
+        if loss is not None:
+            trace.add(step, "HingeLoss_output_0", "loss", loss)
+    return trace
+
+
+def test_a_gradient_of_zeros_fires_at_the_third_step_unless_zeros_are_ignored() -> None:
+    found = same_in_any_cuts(VanishingGradient(), zeros(4))
+    assert [finding.step for finding in found] == [2, 3]
+    assert "detach()" in found[0].do
+    assert not judge(VanishingGradient(ignore_zero=True), zeros(4))[0]
+    assert len(judge(VanishingGradient(compat=True), zeros(1))[0]) == 1
+
+
+def test_steps_whose_loss_is_zero_are_not_judged_unless_as_the_older_rule() -> None:
+    assert not judge(VanishingGradient(), zeros(9, loss=0.0))[0]
+    assert judge(VanishingGradient(), zeros(9, loss=1e-30))[0]
+    assert judge(VanishingGradient(compat=True), zeros(9, loss=0.0))[0]
+
+
+def test_a_small_gradient_is_compared_with_the_last_layer_before_the_activation_is_blamed() -> None:
+    (finding,) = judge(VanishingGradient(), Trace().add(0, W, "gradient", [1e-9]))[0]
+    assert finding.do.startswith("compare with the gradient of the last layer")
 
 
 def test_a_gradient_without_a_finite_value_is_left_to_exploding_tensor() -> None:

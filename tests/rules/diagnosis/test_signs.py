@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,7 @@ def causes(
     without: Sequence[str] = (),
     absent: Mapping[str, Mapping[str, int]] | None = None,
     notes: Mapping[str, Any] | None = None,
+    findings: Mapping[str, tuple[Any, ...]] | None = None,
 ) -> list[str]:
     """Names of the causes that are found after these changes to a healthy training."""
     found = {(one.mode, one.name): one for one in healthy().values() if one.name not in without}
@@ -84,8 +86,14 @@ def causes(
         histories=found,
         absent={("TRAIN", name): reasons for name, reasons in (absent or {}).items()},
         notes=notes or {},
+        findings=findings or {},
     )
     return [one.cause for one in rank(facts)]
+
+
+def finding(tensor: str) -> Any:
+    """What a rule found, as far as signs read it."""
+    return SimpleNamespace(tensor=tensor, why="a reason", mode="EVAL", mode_step=2, numbers={})
 
 
 def test_a_healthy_training_has_no_cause() -> None:
@@ -359,3 +367,12 @@ def test_a_validation_is_judged_by_the_mean_of_its_batches() -> None:
 
     assert causes(loss, validated([0.9, 0.5, 0.8, 0.3, 0.7, 0.2])) == []  # one batch is harder
     assert causes(loss, validated([0.9, 0.5, 0.8, 0.3, 1.2, 0.8])) == ["overfitting"]
+
+
+def test_a_gap_to_a_validation_loss_that_stands_still_is_no_overfitting() -> None:
+    name, found = "CrossEntropyLoss_output_0", {"Overfit": (finding("CrossEntropyLoss_output_0"),)}
+    given: dict[str, Any] = {"steps": np.arange(3), "global_steps": np.array([19.5, 39.5, 59.5]), "count": 1}
+    still = history(name, "loss", mode="EVAL", mean=[0.70, 0.73, 0.72], shape=(), **given)
+    assert causes(still, findings=found) == []
+    rises = history(name, "loss", mode="EVAL", mean=[0.70, 0.79, 0.80], shape=(), **given)
+    assert causes(rises, findings=found) == ["overfitting"]

@@ -1,0 +1,109 @@
+// The extension tests._sim: simulated devices for the rings of tdcore._core. Wheels do not contain it.
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "bindings/device_capsule.hpp"
+#include "sim/sim_device.hpp"
+
+namespace py = pybind11;
+
+namespace tdcore {
+namespace {
+
+/// A test's handle to the simulated device of a ring. The ring owns the device.
+struct SimulatedDevice {
+  py::object ring;  // keeps the device alive
+  SimDevice* device;
+};
+
+CommitMode commit_mode_from(const std::string& name) {
+  for (std::size_t i = 0; i < kCommitModeNames.size(); ++i) {
+    if (name == kCommitModeNames[i]) return static_cast<CommitMode>(i);
+  }
+  throw py::value_error("rung must be 'stream_write', 'commit_kernel' or 'poll', got '" + name + "'");
+}
+
+SimulatedDevice simulate_device(const py::object& ring, int id, std::uint64_t seed, std::uint32_t delay_us,
+                                bool host_tensors, const std::string& commit_mode, std::uint64_t fails_after,
+                                bool early_words) {
+  SimDeviceOptions options;
+  options.seed = seed;
+  options.delay_us = delay_us;
+  options.sync_compute = host_tensors;
+  options.best_commit_mode = commit_mode_from(commit_mode);
+  options.fails_after = fails_after;
+  options.early_words = early_words;
+  auto made = std::make_unique<SimDevice>(options);
+  SimDevice* const device = made.get();
+  ring.attr("_use_device")(id, device_capsule(std::move(made)), py::arg("host_tensors") = host_tensors);
+  return {ring, device};
+}
+
+constexpr const char* kSimulateDoc =
+    R"(Makes device `id` of a ring a simulated device: its memory is host memory, its streams are threads.
+
+Args:
+    ring: a `tdcore._core.Ring` with a free device lane.
+    id: number of the device.
+    seed: of all delays.
+    delay_us: longest delay before a piece of work, in microseconds.
+    host_tensors: tensors in host memory are captured as if they were on this device. Its kernels then run
+        within the call that launches them, because the training may overwrite host memory at any time.
+    rung: the best way to commit records: 'stream_write', 'commit_kernel' or 'poll'.
+    fails_after: number of pieces of work after which the device refuses all work.
+    early_words: some records are committed before their values are written.
+
+Returns:
+    A handle to the device.
+
+Raises:
+    ValueError: the ring has no device lanes, or the device is in use.)";
+
+}  // namespace
+
+void bind_simulated_device(py::module_& module) {
+  py::class_<SimulatedDevice>(module, "SimulatedDevice", "Handle to a simulated device of a ring.")
+      .def(
+          "pause", [](const SimulatedDevice& self) { self.device->pause(); },
+          "Stops all work until resume(). Enqueued work stays in flight.")
+      .def(
+          "resume", [](const SimulatedDevice& self) { self.device->resume(); },
+          "Continues the work after pause().")
+      .def(
+          "fail", [](const SimulatedDevice& self) { self.device->fail(); },
+          "Makes the device refuse all work from now on.")
+      .def(
+          "set_capturing",
+          [](const SimulatedDevice& self, StreamHandle stream, bool capturing) {
+            self.device->set_capturing(stream, capturing);
+          },
+          py::arg("stream"), py::arg("capturing"), "Sets whether the stream is being captured into a graph.")
+      .def(
+          "synchronize",
+          [](const SimulatedDevice& self, StreamHandle stream) {
+            const py::gil_scoped_release unlocked;
+            return self.device->synchronize(stream);
+          },
+          py::arg("stream"),
+          "Waits until all enqueued work of the stream has run. False when the device has lost it.")
+      .def_property_readonly(
+          "operations", [](const SimulatedDevice& self) { return self.device->operations(); },
+          "Number of pieces of work that the device has accepted.")
+      .def_property_readonly(
+          "violations", [](const SimulatedDevice& self) { return self.device->violations(); },
+          "Number of writes outside of an allocation, and of launches whose counters were in use.");
+  module.def("simulate_device", &simulate_device, py::arg("ring"), py::arg("id") = 0, py::kw_only(),
+             py::arg("seed") = 1, py::arg("delay_us") = 20, py::arg("host_tensors") = false,
+             py::arg("rung") = "stream_write", py::arg("fails_after") = ~std::uint64_t{0},
+             py::arg("early_words") = false, kSimulateDoc);
+}
+
+}  // namespace tdcore
+
+PYBIND11_MODULE(_sim, module) {
+  module.doc() = "Simulated devices for the rings of tdcore._core: tests of the GPU part without a GPU.";
+  tdcore::bind_simulated_device(module);
+}

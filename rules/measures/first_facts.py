@@ -1,0 +1,131 @@
+"""first_facts: the first saved training steps of each worker as Facts, in which signs of causes are searched.
+
+For rules that judge a run once, from its first steps. Any thread that owns the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from tdcore.rules.base import Finding, Rule
+from tdcore.rules.diagnosis.evidence import Evidence
+from tdcore.rules.diagnosis.facts import FACT_COLUMNS, Facts, History, histories_of
+from tdcore.rules.measures.series import groups
+from tdcore.rules.window import Mask, Window
+
+__all__ = ["FACT_COLUMNS", "FirstSteps", "first_facts", "trained_rows"]
+
+_FEW = 3  # steps without which a worker that has ended is not judged
+
+
+@dataclass(slots=True, kw_only=True)
+class FirstSteps:
+    """The first saved steps of one worker.
+
+    Attributes:
+        attempt, worker: Whose they are.
+        taken: Number of steps.
+        rows: Number of rows.
+        done: The worker was judged.
+        histories, absent: As in Facts.
+        step, mode, mode_step: The newest step.
+    """
+
+    attempt: int
+    worker: str
+    taken: int = 0
+    rows: int = 0
+    done: bool = False
+    histories: dict[tuple[str, str], History] = field(default_factory=dict)
+    absent: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    step: int = 0
+    mode: str = ""
+    mode_step: int = 0
+
+    def facts(self, window: Window) -> Facts:
+        """The facts of these steps, with the notes that the hook has written so far."""
+        return Facts(histories=self.histories, absent=self.absent, notes=window.notes(self.attempt))
+
+    def finding(self, rule: Rule, evidence: Evidence, *, kind: str, do: str) -> Finding:
+        """A finding of `rule` at the newest of these steps, about all tensors of the evidence."""
+        return Finding(
+            rule=type(rule).__name__,
+            code=rule.code,
+            step=self.step,
+            mode=self.mode,
+            mode_step=self.mode_step,
+            worker=self.worker,
+            attempt=self.attempt,
+            tensor=evidence.tensors[0] if evidence.tensors else "",
+            numbers={"kind": kind, "tensors": len(evidence.tensors), "saved_steps": self.taken},
+            why=evidence.why,
+            do=do,
+        )
+
+
+def trained_rows(window: Window, *kinds: str) -> Mask:
+    """Rows of these kinds in the modes of a training."""
+    found: Mask = window.kind(*kinds) & window.columns.where("mode", lambda mode: mode in ("TRAIN", "GLOBAL"))
+    return found
+
+
+def first_facts(window: Window, rows: Mask, steps: int) -> Iterator[tuple[FirstSteps, Facts]]:
+    """Each worker once: at its `steps`-th saved step that has such rows, or when it has ended.
+
+    rows: those that the facts are made of; the rule that asks has FACT_COLUMNS in its `columns`. A worker
+    that has ended with fewer than three such steps is not judged.
+    """
+    known: dict[tuple[int, str], FirstSteps] = window.memory.setdefault("first", {})
+    for attempt, worker, group in groups(window.columns, np.flatnonzero(rows), "attempt", "worker"):
+        first = known.setdefault((attempt, worker), FirstSteps(attempt=attempt, worker=worker))
+        if first.done:
+            continue
+        of_step = window.columns.own_steps[group]
+        distinct = np.unique(of_step)[: steps - first.taken]
+        _take(window, first, group[of_step <= distinct[-1]])
+        first.taken += distinct.size
+        if first.taken >= steps:
+            yield _done(window, first)
+    for key, first in known.items():
+        if first.done or key not in window.ended:
+            continue
+        if first.taken >= _FEW:
+            yield _done(window, first)
+        else:
+            first.done = True
+            window.missing(f"fewer than {_FEW} saved training steps so far", first.rows)
+
+
+def _done(window: Window, first: FirstSteps) -> tuple[FirstSteps, Facts]:
+    """The worker was judged: only the fact that it was is kept."""
+    facts = first.facts(window)
+    window.judged(first.rows)
+    first.done, first.histories, first.absent = True, {}, {}
+    return first, facts
+
+
+def _take(window: Window, first: FirstSteps, rows: Any) -> None:
+    histories, absent, _ = histories_of(window.columns.table.take(rows))
+    for place, history in histories.items():
+        before = first.histories.get(place)
+        first.histories[place] = history if before is None else _joined(before, history)
+    for place, reasons in absent.items():
+        counts = first.absent.setdefault(place, {})
+        for reason, number in reasons.items():
+            counts[reason] = counts.get(reason, 0) + number
+    first.rows += len(rows)
+    columns, newest = window.columns, int(rows[-1])
+    first.step, first.mode_step = (int(columns.ints(name)[newest]) for name in ("step", "mode_step"))
+    first.mode = columns.text("mode", newest)
+
+
+def _joined(before: History, later: History) -> History:
+    arrays = [each.name for each in fields(before) if isinstance(getattr(before, each.name), np.ndarray)]
+    joined: dict[str, Any] = {
+        name: np.concatenate([getattr(before, name), getattr(later, name)]) for name in arrays
+    }
+    return replace(before, **joined)

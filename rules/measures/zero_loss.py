@@ -1,0 +1,29 @@
+"""zero_loss_rows: rows of steps whose loss is exactly zero, and with it every gradient.
+
+Hinge and triplet losses reach zero where all samples are right. Plain values; any thread.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tdcore.rules.measures.series import group_codes
+from tdcore.rules.window import Mask, Window
+
+__all__ = ["zero_loss_rows"]
+
+_PLACE = ("attempt", "worker", "step")
+
+
+def zero_loss_rows(window: Window) -> Mask:
+    """Rows of (attempt, worker, step) that have a scalar loss, all of whose losses are zero."""
+    found = np.zeros(len(window), dtype=np.bool_)
+    scalar = window.counted & (window.columns.ints("count") == 1)
+    losses = np.flatnonzero(window.kind("loss") & window.ok & scalar)
+    zero = window.columns.floats("abs_max")[losses] == 0
+    if not zero.any():
+        return found
+    place = group_codes(window.columns, np.arange(len(window)), *_PLACE)
+    of_zero = np.setdiff1d(place[losses[zero]], place[losses[~zero]])
+    found |= np.isin(place, of_zero)
+    return found
