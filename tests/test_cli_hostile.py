@@ -58,8 +58,8 @@ def assert_plain(text: str) -> None:
     "arguments",
     [
         ["ls"], ["show"], ["show", "RUN", "w"], ["show", "RUN", "gone"], ["ls", "RUN", "-r", "w"],
-        ["rules", "run", "RUN", "-r", "all_zero:tensor_regex=."], ["show", "RUN", EVIL + "?"],
-        ["rules", "sweep", "RUN", "-r", "all_zero:tensor_regex=."],
+        ["rules", "run", "RUN", "-r", "all_zero:tensor_regex=.,patience=1"], ["show", "RUN", EVIL + "?"],
+        ["rules", "sweep", "RUN", "-r", "all_zero:tensor_regex=.,patience=1"],
     ],
 )  # fmt: skip
 def test_no_escape_sequence_of_a_run_reaches_the_terminal(

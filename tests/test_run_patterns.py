@@ -24,13 +24,13 @@ def write_run(
     root: Path, regex: str, listed: list[str] | None = None, rules: list[str] | None = None
 ) -> Path:
     run = RunWriter(root)
-    for step in (0, 1):
+    for step in (0, 1, 2):
         for name in (NAME, "fc.weight"):
             run.add(name, np.zeros(4), step=step, kind="output")
     run.flush()
     entry = {"include_regex": [regex], "tensor_names": listed or [], "included": True}
     run.put("collections.json", {"format": 1, "attempts": {"0": {"collections": {"mine": entry}}}})
-    run.end(last_step=1)
+    run.end(last_step=2)
     if rules is not None:
         document = json.loads((root / "run.json").read_text())
         document["attempts"][-1]["configuration"] = {"rules": rules}

@@ -68,7 +68,7 @@ class Action(Protocol):
 def notice_key(finding: Finding) -> NoticeKey:
     """The notice key of a finding: its key without the step.
 
-    If the rule reports each step (parameter `each`), the step is part of the notice key.
+    The step is a part of it if the rule reports each step (its parameter `each`).
     """
     kind = str(finding.numbers.get("kind", ""))
     step = f" at {finding.step}" if finding.each else ""

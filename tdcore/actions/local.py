@@ -51,7 +51,7 @@ class LogFindings:
 
 
 class Callback:
-    """Calls a function with all findings that one check of the run began or continued.
+    """Calls a function with all findings that a check of the run began or continued.
 
     Args:
         function: Called with a list of findings, in the engine's thread.

@@ -18,7 +18,7 @@ from tdcore.rules import RULES, Status, run
 TREE = {"Tree": [0, 0, 0], "ID": [0, 1, 2], "Yes": [1, -1, -1], "No": [2, -1, -1]}
 GIVEN = {"TDC120": ":max_threshold=5", "TDC124": ":dtype=float16"}  # by default these judge nothing here
 STEPS = {"TDC106": 220}  # in TRAIN mode
-RANKS = {"TDC125": 3}
+RANKS = {"TDC125": 3, "TDC131": 2}
 BY_HAND = {"TDC110", "TDC111", "TDC115", "TDC116"}  # look at what a script saves itself
 
 
