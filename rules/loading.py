@@ -195,7 +195,7 @@ def rule_from_strings(rule: type[Any], parameters: Mapping[str, str]) -> Rule:
 
 
 def _without_bounds(rule: type[Any], given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Parameters without start_step, end_step and each, and these three, if the rule has no such fields."""
+    """The parameters without start_step, end_step and each; these three, unless the rule has such fields."""
     kinds: dict[str, Any] = {"start_step": int, "end_step": int | None, "each": bool}
     own = inspect.signature(rule).parameters
     bounds = {

@@ -27,8 +27,7 @@ def measured_section(code: str, results: dict[str, Any]) -> str:
     """The last section of a rule's page: in how many runs of the campaigns it fired."""
     one = results["rules"].get(code)
     if one is None:
-        newer = f"Not measured: the rule is newer than the campaign (commit {results['commit']})."
-        return f"\n## Measured\n\n{newer}\n"
+        return f"\n## Measured\n\nThe rule is newer than the last measurement (commit {results['commit']}).\n"
     parts = []
     if one["own"][1]:
         parts.append(

@@ -27,7 +27,7 @@ _NOT_NEGATIVE = ("CrossEntropy", "MSE", "L1", "BCE", "Huber", "NLL")  # losses t
 _ROUNDING = 1e-3  # of a logarithm of a probability near 1, in half precision
 _GROWN = 30.0  # times, before a value that is not finite
 _ENDLESS = 60.0  # times the first loss, or one; a likelihood of continuous values may be a little below zero
-_RISEN = 1.08  # of a validation loss, relative to its lowest
+_RISEN, _GAP = 1.08, 2.0  # of a validation loss, relative to its lowest and to the training loss
 _OF_VARIANCE = 0.95  # a squared error above this share of the targets' variance is chance
 
 
@@ -240,12 +240,13 @@ def overfitting(facts: Facts) -> Iterator[Evidence]:
 
 
 def _stands_still(facts: Facts, name: str) -> bool:
-    """Whether a validation loss ends close to its lowest: a gap alone does not show that it rises."""
+    """Whether a validation loss ends close to its lowest and not far above the training loss."""
     training, held_out = facts.get(name), facts.get(name, "EVAL")
     if training is None or held_out is None:
         return False
     _, means = _rounds(held_out, training)
-    return 0 < means[-1] < _RISEN * min(means)
+    late = float(np.mean(training.mean[-10:]))
+    return 0 < means[-1] < min(_RISEN * min(means), _GAP * late)
 
 
 def _rounds(held_out: History, training: History) -> tuple[list[int], list[float]]:

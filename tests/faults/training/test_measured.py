@@ -43,9 +43,9 @@ def test_causes_that_explain_each_other_are_not_counted_as_by_products_of_themse
     assert "inputs hold NaN" in explaining(frozenset({"dead units"}))
 
 
-def test_the_kept_counts_are_of_all_rules_and_of_at_least_fifty_healthy_trainings() -> None:
+def test_the_kept_counts_are_of_rules_and_of_at_least_fifty_healthy_trainings() -> None:
     results = json.loads(FILE.read_text(encoding="utf-8"))
-    assert list(results["rules"]) == list(RULES)[: len(results["rules"])]  # later rules are not measured yet
+    assert {*results["rules"]} <= {*RULES}
     assert results["healthy_trainings"] >= 50
     for one in results["rules"].values():
         faulty = [one[sort] for sort in ("own", "by_product", "other")]
@@ -62,9 +62,5 @@ def test_a_page_says_how_often_its_rule_fired() -> None:
     none = counts("TDC114", [outcome("padding"), outcome("")])
     text = " ".join(measured_section("TDC114", {"commit": "1234567", "rules": {"TDC114": none}}).split())
     assert "No fault of the set is one that this rule should find." in text
-
-
-def test_the_page_of_a_rule_that_is_newer_than_the_campaign_says_so() -> None:
-    measured_section = runpy.run_path(str(SCRIPT))["measured_section"]
-    text = measured_section("TDC199", {"commit": "1234567", "rules": {}})
-    assert "Not measured: the rule is newer than the campaign (commit 1234567)." in text
+    newer = measured_section("TDC999", {"commit": "1234567", "rules": {}})
+    assert "The rule is newer than the last measurement (commit 1234567)." in newer

@@ -373,6 +373,9 @@ def test_a_gap_to_a_validation_loss_that_stands_still_is_no_overfitting() -> Non
     name, found = "CrossEntropyLoss_output_0", {"Overfit": (finding("CrossEntropyLoss_output_0"),)}
     given: dict[str, Any] = {"steps": np.arange(3), "global_steps": np.array([19.5, 39.5, 59.5]), "count": 1}
     still = history(name, "loss", mode="EVAL", mean=[0.70, 0.73, 0.72], shape=(), **given)
-    assert causes(still, findings=found) == []
+    training = history(name, "loss", mean=np.linspace(1.6, 0.5, STEPS), shape=(), count=1)
+    assert causes(training, still, findings=found) == []
+    by_heart = history(name, "loss", mean=np.geomspace(1.6, 1e-3, STEPS), shape=(), count=1)
+    assert causes(by_heart, still, findings=found) == ["overfitting"]
     rises = history(name, "loss", mode="EVAL", mean=[0.70, 0.79, 0.80], shape=(), **given)
     assert causes(rises, findings=found) == ["overfitting"]

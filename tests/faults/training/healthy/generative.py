@@ -45,8 +45,8 @@ def adversarial(generator: torch.Generator, probe: Probe) -> list[float]:
     maker, critic = Mlp([4, 32, 32, 2]), Mlp([2, 32, 32, 1], lambda: nn.LeakyReLU(0.2))
     loss = nn.BCEWithLogitsLoss()
     probe.watch(maker, critic, losses=(loss,))
-    of_maker = torch.optim.Adam(maker.parameters(), lr=2e-3, betas=(0.5, 0.999))
-    of_critic = torch.optim.Adam(critic.parameters(), lr=2e-3, betas=(0.5, 0.999))
+    of_maker = torch.optim.Adam(maker.parameters(), lr=1e-3, betas=(0.5, 0.999))
+    of_critic = torch.optim.Adam(critic.parameters(), lr=4e-3, betas=(0.5, 0.999))
     ones, zeros, measures = torch.ones(64, 1), torch.zeros(64, 1), []
     for _ in range(300):
         real, noise = _ring(64, generator), torch.randn(64, 4, generator=generator)

@@ -47,12 +47,11 @@ def wide_with_dropout(generator: torch.Generator) -> Job:
 
 
 def tiny(generator: torch.Generator) -> Job:
-    inputs, targets = blobs(1600, 2, 2, generator)
-    wanted = targets[:, None].float()
-    model = Mlp([2, 4, 1], nn.Tanh)
-    return job_of(
-        model, nn.BCEWithLogitsLoss(), inputs, wanted, generator, optimizer=adam(2e-2), gain=0.15, steps=300
-    )
+    """Eight units learn in which quadrants the product of two numbers is above zero."""
+    inputs = 3 * torch.rand(1600, 2, generator=generator) - 1.5
+    wanted = (inputs[:, :1] * inputs[:, 1:] > 0).float()
+    model, loss = Mlp([2, 8, 1], nn.Tanh), nn.BCEWithLogitsLoss()
+    return job_of(model, loss, inputs, wanted, generator, optimizer=adam(3e-2), steps=300)
 
 
 def _one_in_nine(generator: torch.Generator) -> tuple[Tensor, Tensor]:
