@@ -119,7 +119,7 @@ class _Held:
             source.capture,
         )
         self.left_out, self.not_recorded = source.left_out, source.not_recorded
-        self.training, self.notes = source.training, source.notes
+        self.training, self.notes, self.epoch = source.training, source.notes, source.epoch
         self._batch = batch
 
     def next(self, columns: Any, *, everything: bool = False) -> Any:

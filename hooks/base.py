@@ -16,11 +16,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from numbers import Integral
 from types import TracebackType
 from typing import Any, ClassVar, Literal, TypeVar
 
 from tdcore.config.built_in_collections import CollectionKeys
+from tdcore.config.checks import whole
 from tdcore.config.collection import Collection
 from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.collection_manager import CollectionManager
@@ -138,9 +138,7 @@ class BaseHook(HookState, StepStateDict):
         Args:
             epoch: A whole number, counted as the script counts.
         """
-        if isinstance(epoch, bool) or not isinstance(epoch, Integral) or epoch < 0:
-            raise ConfigError(f"epoch must be a whole number from 0, got {epoch!r}")
-        self._epoch = int(epoch)
+        self._epoch = whole("epoch", epoch)
 
     def add_collection(self, collection: Collection | CollectionConfig) -> Collection:
         """Add a collection, or update the collection of that name. It is saved from the next step on."""

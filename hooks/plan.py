@@ -16,7 +16,7 @@ from tdcore.config.collection import Collection
 from tdcore.config.collection_manager import CollectionManager
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.format.layout import TensorKind
-from tdcore.format.shard import Shard
+from tdcore.format.shard import ShardPosition
 from tdcore.hooks.left_out import NO_ROOM, LeftOutNames, unfit
 
 __all__ = ["PAYLOAD", "STATISTICS", "CaptureSpec", "NameTable", "Plan", "TensorSpec"]
@@ -111,7 +111,7 @@ class NameTable:
         self._collections = collections
         self._ids: dict[str, tuple[int, TensorKind, str]] = {}
         self._named: dict[int, str] = {}  # names by the ids of intern()
-        self._shard_ids: dict[tuple[int, Shard], int] = {}
+        self._shard_ids: dict[tuple[int, ShardPosition], int] = {}
         # selection of each collection at the last refresh
         self._selected: dict[str, tuple[object, ...]] = {}
 
@@ -143,7 +143,7 @@ class NameTable:
         name = self._named.get(tensor_id, "")
         return name, self._ids[name][1] if name else TensorKind.CUSTOM
 
-    def intern_shard(self, tensor_id: int, shard: Shard) -> int:
+    def intern_shard(self, tensor_id: int, shard: ShardPosition) -> int:
         """Return the id of the same name for a shard of a larger tensor."""
         found = self._shard_ids.get((tensor_id, shard))
         if found is None:

@@ -99,7 +99,7 @@ class Finding:
 
     @property
     def again(self) -> str:
-        """How often it was found, and the newest step, as text; "" if it was found at one step only."""
+        """The number of steps and the newest one, as text; "" if the finding has one step only."""
         return f"{self.count:,} times, last at {self.last_at}" if self.count > 1 else ""
 
     @property
@@ -111,18 +111,18 @@ class Finding:
 
     @property
     def series(self) -> SeriesKey:
-        """What findings have in common that are one finding at several steps: all of `key` but the step."""
+        """The identity that joins findings of several steps to one: all parts of `key` except the step."""
         step = self.step if self.each else -1
         kind = str(self.numbers.get("kind", ""))
         return (self.attempt, self.worker, self.mode, self.tensor, kind, step)
 
     def joined(self, later: Finding) -> Finding:
-        """This finding with what was found at a later step of the same series."""
+        """Return this finding, continued by a finding at a later step of the same series."""
         continued = self.continued(later.count, later.step, later.mode_step, later.epoch)
         return replace(continued, last_numbers=later.numbers)
 
     def continued(self, count: int, step: int, mode_step: int, epoch: int | None = None) -> Finding:
-        """This finding with `count` further steps; `step` is the newest of them, `epoch` the epoch of it."""
+        """Return this finding with `count` further steps; `step` is the newest, in epoch `epoch`."""
         newest = max(step, self.step if self.last_step is None else self.last_step)
         newest_of_mode = max(
             mode_step, self.mode_step if self.last_mode_step is None else self.last_mode_step

@@ -29,7 +29,7 @@ __all__ = ["Completeness"]
 
 _PATIENCE = 10  # times `settle`, for workers that record the ends of their steps
 
-Place = tuple[int, str]  # attempt and worker
+WorkerAttempt = tuple[int, str]  # attempt and worker
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
 
@@ -45,10 +45,10 @@ class Completeness:
     def __init__(self, settle: float, clock: Callable[[], float]) -> None:
         self._settle = settle
         self._clock = clock
-        self._arrived: dict[Place, float] = {}  # when the last rows of each place arrived
-        self._whole: dict[Place, int] = {}  # the last step whose end each place has recorded
+        self._arrived: dict[WorkerAttempt, float] = {}  # when the last rows of each place arrived
+        self._whole: dict[WorkerAttempt, int] = {}  # the last step whose end each place has recorded
 
-    def of(self, index: Index, waiting: Rows, fresh: Rows, ended: Collection[Place]) -> Mask:
+    def of(self, index: Index, waiting: Rows, fresh: Rows, ended: Collection[WorkerAttempt]) -> Mask:
         """Mask of the rows of complete steps: first the `waiting` rows, then the `fresh` rows.
 
         Args:
@@ -76,15 +76,15 @@ class Completeness:
                 complete |= mine & (step < step[mine].max() if whole is None else step <= whole)
         return complete
 
-    def position(self) -> dict[Place, int]:
+    def position(self) -> dict[WorkerAttempt, int]:
         """State that a later source of the same run needs; see `resume`."""
         return dict(self._whole)
 
-    def resume(self, position: Mapping[Place, int]) -> None:
+    def resume(self, position: Mapping[WorkerAttempt, int]) -> None:
         """Take over the `position` of another object."""
         self._whole = dict(position)
 
-    def _whole_step(self, index: Index, place: Place) -> int | None:
+    def _whole_step(self, index: Index, place: WorkerAttempt) -> int | None:
         known, told = self._whole.get(place), index.whole_step(place[1], place[0])
         if told is not None:
             self._whole[place] = told if known is None else max(known, told)

@@ -39,6 +39,7 @@ hook = Hook("run", save_config=td.SaveConfig(save_interval=1), save_all=True, ri
 hook.get_collection("mine").include("relu")
 hook.add_collection(td.CollectionConfig(name="other", include_regex="x"))
 hook.set_mode(td.modes.TRAIN)
+hook.set_epoch(0)
 hook.register_module(model)
 hook.register_loss(criterion)
 hook.register_optimizer(optimizer)

@@ -12,12 +12,12 @@ namespace tdcore {
 /// Moves `what` to where nothing destroys it. Without memory for that, nothing destroys it either.
 template <typename T>
 void leak_on_purpose(T&& what) noexcept {
-  struct Kept {
+  struct Leaked {
     alignas(T) unsigned char bytes[sizeof(T)];
-    Kept* next;
+    Leaked* next;
   };
-  static std::atomic<Kept*> newest{nullptr};  // relaxed, because the list is never read
-  Kept* const kept = new (std::nothrow) Kept;
+  static std::atomic<Leaked*> newest{nullptr};  // relaxed, because the list is never read
+  Leaked* const kept = new (std::nothrow) Leaked;
   if (kept == nullptr) {
     alignas(T) unsigned char bytes[sizeof(T)];
     (void)new (bytes) T(std::move(what));

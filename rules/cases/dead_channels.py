@@ -23,7 +23,7 @@ def _outputs(dead: int) -> Trace:
 
 
 FIRES = Case(
-    story="3 of 20 channels are their bias everywhere: 15 % dead.",
+    story="3 of 20 channels hold only their bias at every position: 15 % are dead.",
     rule=DeadChannels(),
     trace=lambda: _outputs(3),
     found=((0, NAME),),

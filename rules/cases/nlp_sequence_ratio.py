@@ -24,13 +24,13 @@ def _tokens(*padding: int) -> Trace:
 
 
 FIRES = Case(
-    story="the second batch is padded to three fifths.",
+    story="60 % of the second batch is padding.",
     rule=NLPSequenceRatio(),
     trace=lambda: _tokens(4, 12),
     found=((1, TOKENS),),
 )
 QUIET = Case(
-    story="batches of which a fifth and half are padding.",
+    story="20 % of the first batch and 50 % of the second are padding.",
     rule=NLPSequenceRatio(),
     trace=lambda: _tokens(4, 10),
 )

@@ -1,4 +1,4 @@
-"""TDC128: parameters that the training leaves out."""
+"""TDC128: parameters that are not trained."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ class AbsentGradient:
     """Parameters that get no gradient from the loss, or that no optimizer changes.
 
     What it does:
-        Looks at the gradients of the first saved training steps: which parameters never have one, and which
-        have one that no optimizer uses.
+        Reads the gradients of the first saved training steps. Lists the parameters that never have a
+        gradient, and those whose gradient no optimizer uses.
 
     Why it matters:
-        Such parameters keep their initial values. The loss falls all the same, because the other layers
-        learn, so a cut graph or a forgotten layer is found weeks later or never.
+        Such parameters keep their initial values. The loss still falls, because the other layers learn.
+        Without this check, a cut graph or a forgotten layer is often found late or never.
 
     Decides by:
         The first `patience` saved steps of TRAIN (or GLOBAL) mode that hold gradients, per attempt and
-        worker; fewer, three or more, when the training has ended. Each kind is one finding for all of its
-        parameters. Kind `no_backward`: the gradient is absent because no backward pass reached the parameter,
-        at three steps or more and without a value at any other, while other parameters have gradients. Kind
-        `never_called`: the same, in modules that no forward pass has called (the hook's note
-        `never_called`). Kind `not_owned`: the parameter has gradients, and no optimizer holds it (the note
-        `not_owned`). Frozen parameters (requires_grad=False) are not judged.
+        worker. If the training ended earlier, three such steps are enough. Each kind is one finding for all
+        of its parameters. Kind `no_backward`: the gradient is absent because no backward pass reached the
+        parameter, at three steps or more, the parameter has no gradient at any other step, and other
+        parameters have gradients. Kind `never_called`: the same, in modules that no forward pass has called
+        (the hook's note `never_called`). Kind `not_owned`: the parameter has gradients, but no optimizer
+        holds it (the hook's note `not_owned`). Frozen parameters (requires_grad=False) are not judged.
 
     Parameters:
-        patience: saved training steps before it judges.
+        patience: number of saved training steps after which the rule judges.
 
     False alarms:
-        Experts, heads or tasks that are rare, so that no batch of the first steps uses them, and layers that
-        are trained later; raise `patience`. A head that is trained on a network whose parameters were left
-        with requires_grad=True: its gradients are computed and not used.
+        Experts, heads or tasks that no batch of the first steps uses, and layers that are trained later:
+        raise `patience`. A head that is trained on a network whose parameters were left with
+        requires_grad=True: its gradients are computed and not used.
 
     Do:
         Look for detach(), .data, numpy() or torch.no_grad() between the first layer with a gradient and the
-        one before it. Create the optimizer after all layers, with model.parameters(). Freeze on purpose with
-        requires_grad_(False), which also saves the time of these gradients.
+        one before it. Create the optimizer after all layers, with model.parameters(). If a layer is meant to
+        stay frozen, use requires_grad_(False); PyTorch then does not compute its gradients.
 
     Source:
         E. Schoop, F. Huang, B. Hartmann, UMLAUT: Debugging deep learning programs using program structure and
@@ -77,7 +77,7 @@ class AbsentGradient:
         require(self.patience >= 3, self, "patience", self.patience, "3 or more")
 
     def needs(self) -> Need:
-        """Statistics of gradients, which include that one is absent."""
+        """Statistics of gradients; their rows also record absent gradients."""
         return Need(
             what=f"gradients with statistics at {self.patience} steps",
             captures=captures_of(

@@ -20,7 +20,7 @@ from tdcore.rules.window import Floats, Mask, Window, compile_pattern
 __all__ = ["DeadChannels"]
 
 _WHAT = "output of a convolution or linear layer"
-_ZEROS = 3  # an output of zeros is reported after so many saved steps
+_ZEROS = 3  # an output of zeros is reported at this saved step, counted from the start
 _PLACES = 8192  # number of values of each channel that are compared
 _BLOCK = 256  # channels whose distances to all others are in memory at once
 

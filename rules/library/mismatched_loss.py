@@ -1,4 +1,4 @@
-"""TDC130: a loss that is given something else than it is made for."""
+"""TDC130: a loss module with inputs of the wrong kind or shape."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ _SIGNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MismatchedLoss:
-    """A loss whose inputs are not what it expects: probabilities for logits, or other shapes.
+    """Loss modules with inputs of the wrong kind or shape, such as probabilities in place of logits.
 
     What it does:
-        Looks at shape, smallest, largest and mean value of the inputs of loss modules.
+        Reads the shape and the smallest, largest and mean value of the inputs of loss modules.
 
     Why it matters:
         PyTorch computes such losses without an error. A second softmax or sigmoid makes gradients so small
-        that the training looks slow; a likelihood of logits falls without an end; a broadcast squared error
-        compares each output with each target and teaches the model the mean of all targets.
+        that the training is slow. A negative log-likelihood of logits has no lower bound. A broadcast squared
+        error compares each output with each target, so the model learns the mean of all targets.
 
     Decides by:
         The inputs of loss modules at the first `patience` saved steps of TRAIN (or GLOBAL) mode, per attempt
-        and worker; fewer, three or more, when the training has ended. Kind `softmax_twice`: input 0 of a
-        CrossEntropyLoss is between 0 and 1 and has the mean 1 / classes at each step. Kind `sigmoid_twice`:
-        input 0 of a BCEWithLogitsLoss is between 0 and 1 at each step, and not constant. Kind
-        `not_logarithms`: input 0 of an NLLLoss has elements above 0 (by more than 0.001) at more than half of
-        the steps. Kind `broadcast`: outputs and floating-point targets have different shapes, which together
-        make a larger one. Losses that are functions, such as F.cross_entropy, are not modules and are not
-        seen.
+        and worker. If the training ended earlier, three such steps are enough. Kind `softmax_twice`: input 0
+        of a CrossEntropyLoss is between 0 and 1 and has the mean 1 / classes at each step. Kind
+        `sigmoid_twice`: input 0 of a BCEWithLogitsLoss is between 0 and 1 at each step, and not constant.
+        Kind `not_logarithms`: input 0 of an NLLLoss has elements above 0 (by more than 0.001) at more than
+        half of the steps. Kind `broadcast`: outputs and floating-point targets have different shapes that
+        broadcast to a larger one. Losses that are functions, such as F.cross_entropy, are not modules; the
+        rule cannot judge them.
 
     Parameters:
-        patience: saved training steps before it judges.
+        patience: number of saved training steps after which the rule judges.
 
     False alarms:
-        Logits that a model keeps between 0 and 1 on purpose. Targets that are broadcast on purpose.
+        A model whose logits are between 0 and 1 by intent. Targets that are broadcast by intent.
 
     Do:
         Remove the softmax or sigmoid before the loss, apply log_softmax before NLLLoss, and give outputs and

@@ -1,4 +1,4 @@
-"""TDC131: ranks that are given, or compute, values of another scale."""
+"""TDC131: ranks whose inputs, outputs or loss differ from those of the others."""
 
 from __future__ import annotations
 
@@ -28,39 +28,40 @@ _FLOATS = ("F", "BF")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnequalRanks:
-    """A rank of a distributed training whose inputs, outputs or loss are unlike those of the others.
+    """Ranks of a distributed training whose inputs, outputs or loss differ from those of the others.
 
     What it does:
         Compares the inputs and outputs of the model and the loss between all workers at the same step.
 
     Why it matters:
-        Ranks draw from the same data. One that skips the normalisation, reads another shard or has other
-        weights spoils the mean gradient of all, and after the all-reduce all gradients look alike.
+        All ranks sample the same data. A rank that skips the normalisation, reads wrong data or has other
+        weights makes the mean gradient of all ranks wrong. After the all-reduce all ranks have equal
+        gradients, so gradients do not show which rank is at fault.
 
     Decides by:
         Floating-point inputs and outputs of the model, and losses, of the same name at the same step of TRAIN
         (or GLOBAL) mode. Kind `scale`: the root mean squares differ by more than `factor` times. Kind
-        `shift`: the means differ by more than `shift` standard deviations (the larger one of the two ranks;
-        not for losses and constants, and not where a scale differs). With three ranks or more a rank is
-        compared with the median of all, and must deviate by 5 standard deviations of the ranks too (estimated
-        from their median absolute deviation). With two ranks nothing shows which one is right: the one with
-        the larger value is named. Reported at the `patience`-th judged step in a row, once until it has
-        ceased. Not judged: integers (class numbers, tokens), values that are not finite, parts of sharded
-        tensors, and tensors that not all ranks have.
+        `shift`: the means differ by more than `shift` standard deviations (the largest one among the ranks).
+        Losses, constants and tensors whose scale differs are not judged by this kind. With three ranks or
+        more a rank is compared with the median of all, and must also deviate by 5 standard deviations of the
+        ranks (estimated from their median absolute deviation). With two ranks the finding names the one with
+        the larger value; either of them can be wrong. A deviation is reported at the `patience`-th judged
+        step in a row, and again only after a step without it. Not judged: integers (class numbers, tokens),
+        values that are not finite, parts of sharded tensors, and tensors that not all ranks have.
 
     Parameters:
-        factor: how many times larger or smaller a root mean square must be.
-        shift: distance of the means, in standard deviations.
-        patience: judged steps in a row.
-        workers: how many workers to wait for. None: those that have saved something so far, two or more.
+        factor: ratio of the root mean squares above which a rank is reported.
+        shift: distance of the means, in standard deviations, above which a rank is reported.
+        patience: number of judged steps in a row at which a rank must deviate.
+        workers: number of workers to wait for. None: the workers that have saved a step so far, two or more.
 
     False alarms:
-        Ranks with other work on purpose: stages of a pipeline, other data sources or other tasks. Losses that
-        are summed over batches of different sizes.
+        Ranks with different work by design: stages of a pipeline, other data sources or other tasks. Losses
+        that are summed over batches of different sizes.
 
     Do:
         Compare the data sets, transforms and samplers of the two ranks; check that weights are broadcast at
-        the start and that seeds differ only where they should.
+        the start and that only seeds of data order, augmentation and dropout differ.
 
     Source:
         Y. Jiang et al., Training with confidence: catching silent errors in deep learning training with
@@ -102,7 +103,7 @@ class UnequalRanks:
         )
 
     def check(self, window: Window) -> Iterator[Finding]:
-        """One finding per rank, tensor and stretch of steps."""
+        """Yield one finding per rank, tensor, kind and uninterrupted series of steps."""
         rows = self._comparable(window)
         floats = window.columns.floats
         finite = np.maximum(window.finite, 1)

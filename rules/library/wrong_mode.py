@@ -32,32 +32,32 @@ class WrongMode:
     """Layers in eval mode while the model is trained, and weights that change in an evaluation.
 
     What it does:
-        Compares what the training loop does with the mode in which the model is: eval mode in training steps,
+        Compares the kind of each step with the mode of the model. Reports eval mode in training steps, and
         gradients and updates in EVAL steps.
 
     Why it matters:
         In eval mode dropout does nothing and batch normalisation uses old statistics, so the training
-        overfits or becomes unstable. An update within an evaluation trains on the validation data, and every
-        number that was measured there is too good.
+        overfits or becomes unstable. An update within an evaluation trains on the validation data, so its
+        measured losses are too low.
 
     Decides by:
         Kind `eval_while_training`: at the `patience`-th saved step of TRAIN (or GLOBAL) mode that has weights
-        or gradients (fewer, three or more, when the training has ended), the hook has noted the model, or
-        dropout or normalisation layers, as being in eval mode at every training step (note
-        `eval_in_training`); layers all of whose parameters are frozen are not reported. Kind
+        or gradients, the hook's note `eval_in_training` lists the model, or dropout or normalisation layers:
+        they were in eval mode at every training step. If the training ended earlier, three such steps are
+        enough. Layers with only frozen parameters are not reported. Kind
         `eval_gradient`: a gradient of EVAL mode with an element that is not zero. Kind `eval_update`: the
         mean and the sum of squares of a weight change from one EVAL step to the next, with no other step
-        between the two. The last two are one finding per step, about the first of the tensors.
+        between the two. These two kinds have one finding per step, about the first of the tensors.
 
     Parameters:
-        patience: saved training steps before the modes of layers are judged.
+        patience: number of saved training steps after which the modes of layers are judged.
 
     False alarms:
         Batch normalisation that keeps the statistics of a pretrained model while its weights are trained.
         Attacks and attributions that need gradients in an evaluation; adaptation at test time.
 
     Do:
-        Call model.train() at the start of each training epoch, because model.eval() stays in force until
+        Call model.train() at the start of each training epoch, because the effect of model.eval() lasts until
         then. Evaluate under torch.no_grad(), without backward() and optimizer.step().
 
     Source:

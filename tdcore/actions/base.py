@@ -189,7 +189,7 @@ class Notifier:
         self._noted: set[str] = set()
 
     def act(self, findings: Sequence[Finding], source: Source, sink: Sink | None) -> None:
-        """See Action. Raises ActionError."""
+        """Handle new findings; see Action.act. Raises ActionError."""
         from tdcore.sinks import shown_place
 
         due = self._once.due([*self._untold, *findings])

@@ -42,7 +42,7 @@ class CaptureMore:
         level: "values" or "statistics".
         modes: Names such as "TRAIN"; empty: the mode of the finding.
         max_requests: Maximum number per attempt. A training accepts 100 requests in all.
-        again_after: See Notifier.
+        again_after: Time after which the same notice key requests tensors again; None: never.
 
     Raises:
         ConfigError: A value is invalid.

@@ -46,7 +46,7 @@ class CloudWatchMetric(Notifier):
         return f"CloudWatchMetric({self._namespace!r}, region={self._aws.region!r})"
 
     def send(self, notice: Notice) -> bool:
-        """See Notifier.send."""
+        """Send one message for new findings. Raises ActionError."""
         client = self._aws.client("cloudwatch")
         data = [
             {
@@ -100,7 +100,7 @@ class CloudWatchEvent(Notifier):
         return f"CloudWatchEvent({self._bus!r}, region={self._aws.region!r})"
 
     def send(self, notice: Notice) -> bool:
-        """See Notifier.send."""
+        """Send one message for new findings. Raises ActionError."""
         client = self._aws.client("events")
         detail = json.dumps({"text": notice.text, **notice.to_json()})
         if len(detail) > _MAX_DETAIL_BYTES:

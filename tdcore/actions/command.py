@@ -73,7 +73,7 @@ class Command(Notifier):
         return f"Command({self._shown!r}, ...)"
 
     def send(self, notice: Notice) -> bool:
-        """See Notifier.send."""
+        """Send one message for new findings. Raises ActionError."""
         with tempfile.TemporaryFile() as given, OutputTail() as tail:
             given.write(json.dumps(notice.to_json()).encode())
             given.seek(0)

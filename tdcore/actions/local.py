@@ -36,7 +36,7 @@ class LogFindings:
         self._once.prime(keys)
 
     def act(self, findings: Sequence[Finding], source: Source, sink: Sink | None) -> None:
-        """See Action.act."""
+        """Handle new findings; see Action.act."""
         due = self._once.due(findings)
         self._once.told(due)
         for finding in due:
@@ -63,5 +63,5 @@ class Callback:
         self._function = function
 
     def act(self, findings: Sequence[Finding], source: Source, sink: Sink | None) -> None:
-        """See Action.act."""
+        """Handle new findings; see Action.act."""
         self._function(findings)

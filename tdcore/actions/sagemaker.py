@@ -65,7 +65,7 @@ class StopSageMakerJob:
         return f"StopSageMakerJob({what}, region={self._aws.region!r})"
 
     def act(self, findings: Sequence[Finding], source: Source, sink: Sink | None) -> None:
-        """See Action. Raises ActionError."""
+        """Handle new findings; see Action.act. Raises ActionError."""
         running = [each for each in [*self._untold, *findings] if not source.attempt_ended(each.attempt)]
         self._untold = [] if self._stopped else running[:1]  # one finding is enough
         if not self._untold:

@@ -131,7 +131,7 @@ class Email(Topic):
         super().__init__(address, f"{local[:1]}***@{domain}", topic=topic, region=region, **options)
 
     def message(self, notice: Notice) -> str:
-        """See Topic.message."""
+        """Text of a message for new findings."""
         return notice.text[:_MAIL_CHARACTERS]
 
 
@@ -163,7 +163,7 @@ class SMS(Topic):
         super().__init__(plain, f"+***{plain[-2:]}", topic=topic, region=region, **options)
 
     def message(self, notice: Notice) -> str:
-        """See Topic.message."""
+        """Text of a message for new findings."""
         count = len(notice.findings)
         more = f"{count} findings in {notice.run}, first: " if count > 1 else f"{notice.run}: "
         return printable(more + finding_line(notice.findings[0]))[:_SMS_CHARACTERS]

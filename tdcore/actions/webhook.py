@@ -74,7 +74,7 @@ class Webhook(Notifier):
         return f"Webhook({self.shown!r})"
 
     def send(self, notice: Notice) -> bool:
-        """See Notifier.send."""
+        """Send one message for new findings. Raises ActionError."""
         text = notice.text
         if self._host == "slack.com" or self._host.endswith(".slack.com"):
             # In Slack "<...>" is a command, for example a notification of all members of a channel.

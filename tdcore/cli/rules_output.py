@@ -51,7 +51,7 @@ def print_findings(findings: list[Finding], steps: int | None = None) -> None:
 
 
 class LiveFindings:
-    """Prints findings of a followed run: each when it begins, and at the end how it continued.
+    """Prints findings of a followed run when they begin. The end of the output lists those that continued.
 
     A finding is repeated if only its step differs: rule, attempt, worker, tensor and kind are equal.
     """
@@ -61,7 +61,7 @@ class LiveFindings:
         self._newest: dict[NoticeKey, Finding] = {}
 
     def __call__(self, findings: list[Finding]) -> None:
-        """Print the findings that one poll has begun, in order of steps; count the continued ones."""
+        """Print the new ones among the findings that one poll began or continued, in order of steps."""
         from tdcore.actions.base import notice_key
 
         new: list[Finding] = []
@@ -75,7 +75,10 @@ class LiveFindings:
             print_findings(new)
 
     def print_again(self) -> None:
-        """Print what continued after it was printed: a line for each rule, attempt and worker."""
+        """Print the counts of findings that continued after they were printed.
+
+        There is one line for each rule, attempt and worker.
+        """
         out = console()
         groups: dict[tuple[str, int, str], list[NoticeKey]] = {}
         for key, finding in self._newest.items():

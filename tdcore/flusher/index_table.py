@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from tdcore import _core
 from tdcore.flusher.index_summary import IndexGap, IndexSummary
 from tdcore.format.layout import INDEX_SCHEMA, LOG2_MIN, STATUSES, TensorKind
-from tdcore.format.shard import Shard
+from tdcore.format.shard import ShardPosition
 from tdcore.modes import ModeKeys
 
 __all__ = [
@@ -88,7 +88,7 @@ class RingNameTable:
         self.names: list[str] = []
         self.kinds: list[str] = []
         self.origins: list[str | None] = []
-        self.shards: list[Shard | None] = []
+        self.shards: list[ShardPosition | None] = []
 
     def refresh(self) -> None:
         """Read the names that the trainer has added since the last call."""
@@ -96,7 +96,7 @@ class RingNameTable:
             self.names.append(name)
             self.kinds.append(TensorKind(kind).label if kind in _KNOWN_KINDS else "custom")
             self.origins.append(origin or None)
-            self.shards.append(Shard.from_text(shard))
+            self.shards.append(ShardPosition.from_text(shard))
 
 
 _KNOWN_KINDS = frozenset(int(kind) for kind in TensorKind)
@@ -341,7 +341,7 @@ def _name_columns(rows: Rows, names: RingNameTable) -> dict[str, pa.Array]:
     return columns
 
 
-def _shards(each: Sequence[Shard | None], indices: npt.NDArray[np.int32]) -> pa.Array:
+def _shards(each: Sequence[ShardPosition | None], indices: npt.NDArray[np.int32]) -> pa.Array:
     """Places in larger tensors: each[i] for the rows whose index is i."""
     kind = INDEX_SCHEMA.field("shard").type
     if not any(each):

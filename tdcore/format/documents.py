@@ -24,7 +24,7 @@ from tdcore.text.short_repr import cut, how_many
 
 __all__ = [
     "Attempt",
-    "Drop",
+    "DropTotal",
     "Fields",
     "Run",
     "check_format",
@@ -79,7 +79,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drop:
+class DropTotal:
     """Tensors that were not stored as requested, for one reason."""
 
     tensors: int
@@ -182,10 +182,10 @@ class Fields:
             raise self.wrong(name, "an object")
         return {key: Fields(each, f"{self.where}: {name} {clipped(key, 80)}") for key, each in value.items()}
 
-    def drops(self) -> dict[str, Drop]:
+    def drops(self) -> dict[str, DropTotal]:
         """Dropped tensors, by reason."""
         return {
-            reason: Drop(tensors=each.whole("tensors", 0), bytes=each.whole("bytes", 0))
+            reason: DropTotal(tensors=each.whole("tensors", 0), bytes=each.whole("bytes", 0))
             for reason, each in self.objects("drops").items()
         }
 

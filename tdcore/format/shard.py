@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-__all__ = ["NORM_OF", "Shard"]
+__all__ = ["NORM_OF", "ShardPosition"]
 
 NORM_OF = "norm_"  # prefix of the reduction; the power follows
 
 
-class Shard(NamedTuple):
+class ShardPosition(NamedTuple):
     """Position in a global tensor. See the docstring of the module."""
 
     global_shape: tuple[int, ...]
@@ -23,7 +23,7 @@ class Shard(NamedTuple):
     partial: str | None = None
 
     @classmethod
-    def whole(cls, shape: tuple[int, ...]) -> Shard:
+    def whole(cls, shape: tuple[int, ...]) -> ShardPosition:
         """The shard of a replicated tensor."""
         return cls(tuple(shape), (0,) * len(shape))
 
@@ -32,7 +32,7 @@ class Shard(NamedTuple):
         return json.dumps(self, separators=(",", ":"))
 
     @classmethod
-    def from_text(cls, text: str) -> Shard | None:
+    def from_text(cls, text: str) -> ShardPosition | None:
         """Parse the text form; None for "" and for invalid text."""
         try:
             global_shape, offset, partial = json.loads(text)

@@ -21,10 +21,10 @@ def after_import(name: str, call: Callable[[], None]) -> None:
     if name in sys.modules:
         call()
     else:
-        sys.meta_path.insert(0, _Watch(name, call))
+        sys.meta_path.insert(0, _ImportFinder(name, call))
 
 
-class _Watch(MetaPathFinder):
+class _ImportFinder(MetaPathFinder):
     """Finder that finds the module through the other finders and wraps its loader."""
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:

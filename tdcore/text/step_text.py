@@ -26,8 +26,8 @@ def step_text(step: int, mode: str = "", mode_step: int | None = None, epoch: in
     """
     same = mode_step is None or mode_step == step
     named = mode not in ("", "GLOBAL") and not (same and mode == "TRAIN")
-    text = (
-        f"global step {step}" if mode_step is None else f"{mode if named else ''} step {mode_step}".lstrip()
-    )
+    text = f"{mode if named else ''} step {mode_step}".lstrip()
+    if mode_step is None:
+        text = f"global step {step}"
     more = ([] if epoch is None else [f"epoch {epoch}"]) + ([] if same else [f"global {step}"])
     return f"{text} ({', '.join(more)})" if more else text

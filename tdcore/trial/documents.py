@@ -14,7 +14,7 @@ from tdcore.errors import RunCorrupt, SinkKeyError
 from tdcore.format import layout
 from tdcore.format.documents import (
     Attempt,
-    Drop,
+    DropTotal,
     Fields,
     Run,
     check_format,
@@ -61,7 +61,7 @@ class RunEnd:
     attempt: int
     clean: bool
     reason: str
-    drops: Mapping[str, Drop]
+    drops: Mapping[str, DropTotal]
     document: Mapping[str, Any]
 
     def __repr__(self) -> str:

@@ -42,7 +42,7 @@ class Shard:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the part is the whole tensor: a copy, unless it is partial."""
+        """Whether the part is the whole tensor. Such a part is a copy, unless it is partial."""
         return self.shape == self.global_shape
 
     @property

@@ -160,6 +160,7 @@ def method_loop(model: nn.Module, criterion: nn.Module, hook: Hook | None) -> li
     for step in range(_STEPS + 2):
         if hook is not None and step >= _STEPS:
             hook.set_mode(ModeKeys.TRAIN)
+            hook.set_epoch(0)
             hook.step()
         loss = criterion(model.compute(torch.randn(2, 4)), torch.randn(2, 4))  # type: ignore[operator]
         loss.backward()

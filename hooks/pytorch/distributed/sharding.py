@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from tdcore.format.layout import TensorKind
-from tdcore.format.shard import NORM_OF, Shard
+from tdcore.format.shard import NORM_OF, ShardPosition
 from tdcore.hooks.plan import CaptureSpec, NameTable
 from tdcore.hooks.pytorch.distributed.async_outputs import AsyncOutputs
 from tdcore.hooks.pytorch.model.introspection import isinstance_if_imported
@@ -62,7 +62,7 @@ class LocalShard(NamedTuple):
     """
 
     tensor: Any
-    shard: Shard | None = None
+    shard: ShardPosition | None = None
     trouble: str = ""
 
 
@@ -166,7 +166,7 @@ class LocalShards:
             found = tensor_id
             of_one = kind in _OF_PARAMETERS or name.startswith(_COPIED_SERIES)
             if of_one and name.rpartition("/")[2] in self.copied:
-                found = self._names.intern_shard(tensor_id, Shard.whole(tuple(shape)))
+                found = self._names.intern_shard(tensor_id, ShardPosition.whole(tuple(shape)))
             if len(self._copies) >= _PLACES:
                 self._copies.clear()
             self._copies[tensor_id, shape] = found
@@ -202,7 +202,7 @@ def local_shard_of(tensor: Any) -> LocalShard:
 
 def shard_box(
     shape: Sequence[int], mesh: Sequence[int], coordinate: Sequence[int], placements: Sequence[Any]
-) -> tuple[tuple[int, ...], Shard] | None:
+) -> tuple[tuple[int, ...], ShardPosition] | None:
     """Return shape and place of the shard at a coordinate of a mesh; None: it is no box, or is unknown.
 
     FSDP2 splits last, although its dimension of the mesh is the first. Its strided placement contains the
@@ -238,7 +238,7 @@ def shard_box(
         cut(at, dim)
     if partial is not None and copy:
         partial = f"copy of {partial}"  # other ranks have the same summand
-    return tuple(sizes), Shard(tuple(shape), tuple(offset), partial)
+    return tuple(sizes), ShardPosition(tuple(shape), tuple(offset), partial)
 
 
 def _placed(whole: Any, local: Any) -> LocalShard:

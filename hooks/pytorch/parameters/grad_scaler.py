@@ -32,7 +32,7 @@ from tdcore.hooks.plan import CaptureSpec, Plan
 from tdcore.hooks.pytorch.model.introspection import live_instances
 from tdcore.hooks.pytorch.parameters.optimizers import OptimizerEntry, owned_by
 
-__all__ = ["GRAD_SCALER", "Rows", "ScaleRecord", "Scalers"]
+__all__ = ["GRAD_SCALER", "NamedValues", "ScaleRecord", "Scalers"]
 
 _LOOKS = 3
 _SEVERAL = (
@@ -41,7 +41,7 @@ _SEVERAL = (
 )
 GRAD_SCALER: type = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
 
-Rows = tuple[list[Any], CaptureSpec]
+NamedValues = tuple[list[Any], CaptureSpec]
 
 
 class ScaleRecord:
@@ -76,7 +76,7 @@ class ScaleRecord:
     def _stage(self, optimizer: Optimizer) -> str | None:
         return getattr(self.states[id(optimizer)].get("stage"), "name", None)
 
-    def rows(self, optimizer: Optimizer, prefix: str, plan: Plan) -> list[Rows]:
+    def rows(self, optimizer: Optimizer, prefix: str, plan: Plan) -> list[NamedValues]:
         """Rows for a skipped step."""
         return _rows(optimizer, prefix, plan, self.scale, 1.0)
 
@@ -131,7 +131,7 @@ class Scalers:
 
     def at_step(
         self, optimizer: Optimizer, known: OptimizerEntry, plan: Plan
-    ) -> tuple[torch.Tensor | None, list[Rows]]:
+    ) -> tuple[torch.Tensor | None, list[NamedValues]]:
         """Before an optimizer steps: the divisor that is still missing in its gradients, and further rows."""
         pending, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         if not self.found and pending is None and found_inf is None:
@@ -191,8 +191,8 @@ def _scale(scaler: Any) -> torch.Tensor | None:
     return scale if isinstance(scale, torch.Tensor) else None
 
 
-def _rows(optimizer: Optimizer, prefix: str, plan: Plan, scale: Any, found_inf: Any) -> list[Rows]:
-    found: list[Rows] = []
+def _rows(optimizer: Optimizer, prefix: str, plan: Plan, scale: Any, found_inf: Any) -> list[NamedValues]:
+    found: list[NamedValues] = []
     for what, value in (("grad_scale", scale), ("found_inf", found_inf)):
         if value is not None:
             name = f"{prefix}/{what}"

@@ -24,7 +24,7 @@ from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.distributed.sharding import match_sharding
 from tdcore.hooks.pytorch.model.model_view import ModelView
 from tdcore.hooks.pytorch.parameters.backward_gradients import BackwardGradients
-from tdcore.hooks.pytorch.parameters.grad_scaler import Rows, ScaleRecord, Scalers
+from tdcore.hooks.pytorch.parameters.grad_scaler import NamedValues, ScaleRecord, Scalers
 from tdcore.hooks.pytorch.parameters.gradient_order import GradientOrder
 from tdcore.hooks.pytorch.parameters.optimizers import (
     OptimizerEntry,
@@ -297,9 +297,9 @@ class GradientCapture:
         optimizer: Optimizer,
         capture: StepCapture,
         parameters: list[nn.Parameter],
-    ) -> list[Rows]:
+    ) -> list[NamedValues]:
         """Return state and hyperparameters of an optimizer that the plan selects."""
-        found: list[Rows] = []
+        found: list[NamedValues] = []
         plan = pending.plan
         if pending.kinds.state:
             held = list(map(parameters.__getitem__, capture.positions))
@@ -314,7 +314,7 @@ class GradientCapture:
         parameters: list[nn.Parameter],
         selection: Selection,
         scales: Mapping[int, Any] = _NOTHING,
-        extra: Iterable[Rows] = (),
+        extra: Iterable[NamedValues] = (),
         *,
         call: int = 0,
         left: list[tuple[Any, Absent]] | None = None,

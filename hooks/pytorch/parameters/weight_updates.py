@@ -28,7 +28,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdcore import _core
-from tdcore.format.shard import Shard
+from tdcore.format.shard import ShardPosition
 from tdcore.hooks.clock import StepId
 from tdcore.hooks.faults import FaultHandler
 from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
@@ -59,12 +59,12 @@ class Watched(NamedTuple):
 
     parameter: weakref.ref[nn.Parameter]
     before: torch.Tensor
-    shard: Shard | None
+    shard: ShardPosition | None
     update: TensorSpec | None
     ratio: TensorSpec | None
 
 
-class Pending(NamedTuple):
+class PendingUpdate(NamedTuple):
     """Parameters that an optimizer is about to change."""
 
     step_id: StepId
@@ -75,7 +75,9 @@ class Updates:
     """Weight updates of one model. fault: BaseHook._fault. warn: logs a message once."""
 
     def __init__(self, recorder: Recorder, fault: FaultHandler, warn: Callable[[str], None]) -> None:
-        self.pending: dict[int, Pending] = {}  # by id of the optimizer; entries exist only during its step
+        self.pending: dict[
+            int, PendingUpdate
+        ] = {}  # by id of the optimizer; entries exist only during its step
         self._recorder = recorder
         self._fault = fault
         self._warn = warn
@@ -148,9 +150,9 @@ class Updates:
             weights.append(watched)
             self._done.add(position)
         if weights:
-            self.pending[id(optimizer)] = Pending(step_id, weights)
+            self.pending[id(optimizer)] = PendingUpdate(step_id, weights)
 
-    def _compare(self, pending: Pending) -> None:
+    def _compare(self, pending: PendingUpdate) -> None:
         held = [(one, one.parameter()) for one in pending.weights]
         there = [(one, parameter) for one, parameter in held if parameter is not None]
         self._gone = self._gone or len(there) < len(held)
@@ -210,7 +212,7 @@ def _is_whole(part: LocalShard, parameter: nn.Parameter) -> bool:
     """Whether this rank has the full parameter, and not a summand of it."""
     plain = part.tensor is parameter
     return plain or (
-        part.shard == Shard.whole(tuple(parameter.shape)) and part.tensor.shape == parameter.shape
+        part.shard == ShardPosition.whole(tuple(parameter.shape)) and part.tensor.shape == parameter.shape
     )
 
 
