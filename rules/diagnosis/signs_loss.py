@@ -74,10 +74,11 @@ def logits_before_nll(facts: Facts) -> Iterator[Evidence]:
     for outputs, _ in facts.loss_inputs():
         if "NLLLoss" not in outputs.name or "Gaussian" in outputs.name or "Poisson" in outputs.name:
             continue
-        above = outputs.most > _ROUNDING
-        if len(outputs) >= 2 and outputs.is_float and np.mean(above) > 0.5:
+        above = outputs.most > _ROUNDING  # False where the outputs are not finite
+        finite = np.count_nonzero(np.isfinite(outputs.most))
+        if finite >= 2 and outputs.is_float and np.count_nonzero(above) > finite / 2:
             yield Evidence(
-                why=f"{outputs.name} is up to {rounded(outputs.most.max())}: logarithms of probabilities are "
+                why=f"{outputs.name} is up to {rounded(np.nanmax(outputs.most))}: logarithms of probabilities are "
                 "at most 0, so the loss has no lower bound and does not measure a likelihood",
                 strength=0.97,
                 tensors=(outputs.name,),
