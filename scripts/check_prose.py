@@ -1,6 +1,6 @@
 """Check the part of the prose rule that a script can check: line lengths, phrases, docstring summaries.
 
-    python scripts/check_prose.py            all pages and Python files, and C++ files of CPP_FOLDERS
+    python scripts/check_prose.py            all pages, Python files and C++ files
     python scripts/check_prose.py FILE...    only these files
 
 Pages are checked as a whole, Python files in their docstrings and comments, C++ files in their comments.
@@ -25,8 +25,7 @@ GENERATED = ROOT / "scripts" / "generated_pages.txt"
 SELF = "scripts/check_prose.py"  # contains the banned phrases
 MAX_PROSE, MAX_DOCSTRING = 120, 110
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-CPP = (".cpp", ".hpp")
-CPP_FOLDERS = ("base", "capture", "ring", "segment", "stats")  # of csrc/, that are checked by default
+CPP = (".cpp", ".hpp", ".cuh")
 
 # Pattern -> what to write instead. Spaces also match line breaks. Matched without case.
 BANNED = {
@@ -108,7 +107,7 @@ def main(arguments: list[str]) -> int:
 
 def tracked_files() -> list[str]:
     """Markdown, Python and C++ files of the repository, also new ones, without those that git ignores."""
-    patterns = ["*.md", "*.py", *(f"csrc/{each}/*" for each in CPP_FOLDERS)]
+    patterns = ["*.md", "*.py", *(f"*{suffix}" for suffix in CPP)]
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
     listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\n")
     return sorted({each for each in listed if each and (ROOT / each).is_file()})

@@ -1,6 +1,6 @@
 // gpu_soak.cpp: does a commit ever come before the bytes it is for? Asked many times, on every commit mode.
 //
-// Each record goes the way of a real one: packed on one stream, an event, copied on another into a pinned
+// Each record is made as a real one: packed on one stream, an event, copied on another into a pinned
 // memory file, then its word. A second thread polls the word as a consumer does, and at the moment it sees it
 // compares the last bytes first, then all. Records are ranges of one random pattern, so what an earlier
 // record left in the slot is different. Bytes that were wrong at the first look and right within a second are

@@ -58,7 +58,7 @@ std::int64_t item_bytes(const TensorView& view) { return static_cast<std::int64_
 
 }  // namespace
 
-/// A contiguous copy of a buffer whose elements do not lie on whole strides.
+/// Makes a contiguous copy of a buffer whose strides are not multiples of the element size.
 DropReason TensorReader::materialise(Py_buffer& buffer, Dtype dtype, TensorView& view) {
   PyObject* bytes = PyBytes_FromStringAndSize(nullptr, buffer.len);
   if (bytes == nullptr) return DropReason::kUnreadable;

@@ -36,8 +36,8 @@ PyObject* call_dlpack(PyObject* object, bool version, long stream) {
 
 }  // namespace
 
-/// Copies what a DLPack tensor says into a view, after checking it.
-/// api: whose current stream it is read on, when it lies on a device.
+/// Checks the description of a DLPack tensor and copies it into a view.
+/// api: of the framework on whose current stream a tensor in device memory is read.
 DropReason TensorReader::adopt(const dlpack::Tensor& tensor, const dlpack::ExchangeApi* api,
                                TensorView& view) {
   if (!dlpack::is_host(tensor.device.type)) {

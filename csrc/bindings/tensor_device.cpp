@@ -115,7 +115,7 @@ bool TensorReader::current_stream(const dlpack::ExchangeApi* api, TensorView& vi
   return true;
 }
 
-/// A type with the buffer protocol whose objects may lie on a device.
+/// Reads an object of a type with the buffer protocol whose memory may be on a device.
 DropReason TensorReader::read_anywhere(PyObject* object, const TypeInfo& info, TensorView& view) {
   const dlpack::Device device = device_by_dlpack(object);
   if (PyErr_Occurred() != nullptr) return DropReason::kUnreadable;

@@ -195,7 +195,7 @@ StreamHandle CudaDevice::make_stream() noexcept {
   int least = 0, greatest = 0;
   if (!make_room(mutex_, streams_)) return 0;
   // Not the priority of the training's streams: with few hardware queues (CUDA_DEVICE_MAX_CONNECTIONS=1)
-  // streams of one priority share a queue, and the training would stand behind our waits. The greatest,
+  // streams of one priority share a queue, and the training would wait for our events. The greatest priority,
   // because the one thing that computes there is a commit of one thread, and the arena is held until it has
   // run.
   const bool made = prepare("cuStreamCreateWithPriority", [&] {

@@ -204,7 +204,7 @@ enum class Attempt : u32 {
   kScaled,      // as before; sums are of a 4096th, as they left float64 (values around 1e308)
 };
 
-/// Adds what lies in the thread's vectors from `from` on.
+/// Adds the elements of the thread's vectors from `from` on.
 TDCORE_DEVICE void add_each(Moments& lane, Odd& odd, const Source& source, u32 from, u32 elements,
                             Dtype dtype, double pivot, Attempt attempt, Bins bins) {
   const u32 bytes = static_cast<u32>(dtype_bytes(dtype)), each = 16 / bytes;

@@ -35,7 +35,7 @@ TDCORE_DEVICE bool is_last(Shared& shared, u32* counter, u64 all) {
     __threadfence();
     shared.last = atomicAdd(counter, 1u) + 1 == all;
     if (shared.last) {
-      *counter = 0;  // nobody counts any more
+      *counter = 0;  // no block counts any more
       __threadfence();
     }
   }
@@ -142,7 +142,7 @@ TDCORE_DEVICE void stats_kernel(Shared& shared, const Launch& launch) {
   }
   TDCORE_NO_UNROLL
   for (u64 tile = blockIdx.x; tile < launch.tiles; tile += gridDim.x) {
-    __syncthreads();  // nobody writes to shared memory what another still reads
+    __syncthreads();  // no thread writes to shared memory that another thread still reads
     if (threadIdx.x < kLanes) take(shared, launch, tile);
     __syncthreads();
     reduce_tile(shared);

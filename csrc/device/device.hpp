@@ -5,7 +5,7 @@
 // on CPUs. Whatever enqueues returns at once and never waits for the device; it returns false when the device
 // refuses (an error that it keeps, a lost context), and then nothing was enqueued.
 // Threads: any thread may call anything. A stream belongs to the framework or to the device; what is
-// enqueued on one runs in order, streams run beside each other.
+// enqueued on one stream runs in order, and streams run concurrently.
 // Fork: nothing here may be called in a forked child; DeviceCapture sees to that.
 #pragma once
 

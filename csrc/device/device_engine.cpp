@@ -120,7 +120,7 @@ DeviceEngine::Fit DeviceEngine::find_room(const TableSize& table, std::uint64_t 
   return table_fits ? Fit::kFits : Fit::kTablesFull;
 }
 
-/// Zeros between payloads and behind the last: whatever lay in the arena is not to be seen.
+/// Writes zeros between payloads and after the last one, so that a record has no old content of the arena.
 bool DeviceEngine::fill_gaps(const DeviceBatch& batch, std::byte* payload) noexcept {
   std::uint64_t position = 0;
   std::uint64_t from = 0;

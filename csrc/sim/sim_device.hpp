@@ -1,12 +1,13 @@
 // sim_device.hpp: a simulated accelerator: its memory is host memory, its streams are threads that take
 // their time. What stands above device.hpp is tested on it, on CPUs and under sanitizers.
 //
-// It promises what CUDA promises and nothing more: what is enqueued on one stream runs in order, streams run
-// beside each other, kernel arguments are taken at the launch and memory when the work runs. Nothing but
+// It has the guarantees of CUDA and no others: work on one stream runs in order, streams run concurrently,
+// kernel arguments are taken at the launch and memory when the work runs. Nothing but
 // query_event() and the word of a commit tells the host that something was done; ThreadSanitizer would see an
 // access that rests on anything else.
-// Streams that make_stream() gave are the device's own; any other handle is a stream of "the training", made
-// at its first use. Its work is what enqueue() is given.
+// Streams that make_stream() returned are the device's own; any other handle is a stream of "the training",
+// made at its first use. enqueue() adds work to it.
+//
 // Threads: as Device; one thread per stream. enqueue() and the functions below it are for tests.
 #pragma once
 

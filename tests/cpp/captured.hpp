@@ -13,10 +13,10 @@ namespace tdcore::testing {
 
 inline constexpr std::uint8_t kBoth = kWantPayload | kWantStats;
 
-/// float32 tensors of one shape, with memory of their own, asked for together.
+/// float32 tensors of one shape, with memory of their own, captured together.
 class Tensors {
  public:
-  /// `strides` in elements, or none: C contiguous. `values` is how many floats lie behind each tensor.
+  /// `strides` in elements, or none: C contiguous. `values`: number of floats of each tensor.
   Tensors(std::size_t count, std::vector<std::int64_t> shape, std::vector<std::int64_t> strides,
           std::size_t values, std::uint8_t flags)
       : shape_(std::move(shape)), strides_(std::move(strides)), values_(count * values) {

@@ -32,7 +32,7 @@ inline DeviceCaptureConfig small_memory(std::uint64_t arena_bytes = kMiB,
           .in_flight = 256};
 }
 
-/// A main ring with a lane as asked for.
+/// A main ring with the given lane.
 inline RingConfig with_lane(const RingConfig& lane) {
   RingConfig result = config(kMiB, 64, lane.policy);
   result.block_timeout = lane.block_timeout;

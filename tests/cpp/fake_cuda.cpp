@@ -23,7 +23,7 @@ std::function<void()>& delayed() {
 
 void* const kContext = reinterpret_cast<void*>(0xc0);
 
-/// What a call returns before it does anything: 0, or what the test asked for.
+/// Status of a call before it does anything: 0, or the status that the test requested.
 int enter(const char* name) {
   const int number = ++fake().calls[name];
   const auto all = fake().failing.find(name);

@@ -1,9 +1,10 @@
 // gpu_emulation.hpp: runs the source of the kernels on the CPU, thread by thread: for tests only.
 //
 // Every thread of a block is a fiber (ucontext) that runs until it meets others: at a barrier of its block or
-// in an operation of its warp. Several blocks are under way at a time, and who goes on is drawn at random, so
-// that a missing barrier, a wrong counter or a dependence on order shows. Memory is the host's: fences do
-// nothing. Include this before cuda/kernels.cuh; then run_blocks().
+// in an operation of its warp. Several blocks are in progress at a time, and the next one to run is drawn at
+// random, so that a missing barrier, a wrong counter or a dependence on order shows. Memory is the host's:
+// fences do nothing. Include this before cuda/kernels.cuh; then run_blocks().
+//
 // Threads: one launch at a time, all of it on the caller's thread. Not under ThreadSanitizer (fibers).
 #pragma once
 
@@ -58,7 +59,7 @@ struct Meeting {
 
 struct Warp {
   Meeting meeting;
-  std::uint64_t values[2][kLanes];  // by rounds in turn: nobody is more than one round ahead
+  std::uint64_t values[2][kLanes];  // by rounds in turn: no lane is more than one round ahead
 };
 
 struct Block;
@@ -159,7 +160,7 @@ inline void meet(Meeting& meeting) {
   leave_fiber(false);
 }
 
-// ---- what a warp does together ----------------------------------------------------------------------------
+// ---- collective operations of a warp ----------------------------------------------------------------------
 
 /// Every lane gives a value and gets those of all.
 inline const std::uint64_t* exchange(std::uint64_t value) {

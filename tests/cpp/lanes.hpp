@@ -24,8 +24,8 @@ inline void take_all(Ring& ring) {
   for (const std::shared_ptr<Ring>& lane : ring.lanes()) (void)lane->take_memory();
 }
 
-/// A batch of one tensor of bytes as DeviceCapture makes it: the host has written all but what the device
-/// does.
+/// A batch of one tensor of bytes as DeviceCapture makes it. The host has written everything except the part
+/// of the device.
 class DeviceRecord {
  public:
   /// payload_bytes: a multiple of 64; 0 for statistics only. Every byte will be `value`.

@@ -73,7 +73,7 @@ class Model : private Checker {
     }
   }
 
-  /// Nobody writes any more: the consumer alone must come to the end, in few steps.
+  /// No producer writes any more: the consumer alone must reach the end, in few steps.
   void ends(State state) {
     constexpr int kEnough = 400;
     for (int step = 0; step < kEnough; ++step) {

@@ -1,5 +1,5 @@
 // Threads that capture on several streams of two simulated devices with small arenas and rings, and a
-// consumer beside them: every tensor is kept or counted, every value is that of its moment, every memory is
+// consumer next to them: every tensor is kept or counted, every value is that of its capture, every memory is
 // used by one at a time. Random by seed; each round is another one. Sanitizers judge the rest.
 //
 //   stress_device [ROUNDS [SEED]]
@@ -41,7 +41,7 @@ struct Changing {
   }
 };
 
-/// The tensors of a thread, the same for whoever asks.
+/// The tensors of a thread, the same at every call.
 std::vector<Changing> tensors_of(std::uint64_t seed, std::uint32_t thread) {
   SimPace draw(seed * 100 + thread, 0);
   constexpr Dtype kSome[] = {Dtype::kF32, Dtype::kBF16, Dtype::kU8, Dtype::kF64, Dtype::kF8E4M3, Dtype::kC64};
@@ -53,7 +53,7 @@ std::vector<Changing> tensors_of(std::uint64_t seed, std::uint32_t thread) {
   return made;
 }
 
-/// Memory that a device which was given up may read until the process ends.
+/// Memory that an abandoned device may read until the process ends.
 std::vector<Tensor>& leak_on_purpose(std::uint64_t seed, std::uint32_t thread) {
   auto* const tensors = new std::vector<Tensor>;
   for (const Changing& changing : tensors_of(seed, thread)) tensors->push_back(changing.make());

@@ -1,6 +1,6 @@
 // A main ring and two lanes whose records are committed out of order, through consumers that are killed
 // (SIGKILL) at random moments and started again, each in a process of its own. A ledger in shared memory has
-// one word per ticket: which record was read under it. In the end each record of each lane must stand there
+// one word per ticket: which record was read under it. In the end each record of each lane must be in it
 // exactly once and in its lane's order. (Under ThreadSanitizer, which sees one process only, test_lane_order
 // drops consumers instead.)
 #include <fcntl.h>

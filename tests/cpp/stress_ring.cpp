@@ -7,7 +7,7 @@
 //
 // A ledger in shared memory has one word per ticket. The consumer writes there which record it read under
 // the ticket, so a record read again after a kill must be the same one under the same ticket; in the end each
-// record of each producer must stand there exactly once and in its order. Two more words bracket the head:
+// record of each producer must be in it exactly once and in its order. Two more words bracket the head:
 // stored before and after each release, they say where a restarted consumer may begin.
 #include <fcntl.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-// Capture on a device that fails, is closed, is killed or commits too early: nothing is lost in silence, and
-// nothing that is not whole is taken for whole.
+// Capture on a device that fails, is closed, is killed or commits too early: nothing is lost without a count,
+// and no incomplete record is read as complete.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -31,7 +31,7 @@ std::uint64_t committed_with_values(const Rig& rig, const Tensor& tensor) {
   }
   REQUIRE(drained.torn == 0);
   release(*rig.consumer, drained);
-  REQUIRE(rig.consumer->pending_records() == 0);  // nobody waits for a record that will never come
+  REQUIRE(rig.consumer->pending_records() == 0);  // no reader waits for a record that will never come
   return count;
 }
 
@@ -178,7 +178,8 @@ void early_words() {
 
 // ---- a producer that is killed
 
-/// The child captures until it is killed; it says where its lane is, then how many records it has asked for.
+/// The child captures until it is killed; it sends the place of its lane, then its number of requested
+/// records.
 [[noreturn]] void produce_until_killed(int to_parent, std::uint64_t seed, CommitMode commit_mode) {
   Rig rig({.seed = seed, .delay_us = 100, .best_commit_mode = commit_mode}, lane_for_all(64));
   Tensor tensor(Dtype::kF32, {3000});

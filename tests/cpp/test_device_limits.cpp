@@ -61,7 +61,7 @@ void fifo_space() {
   });
 }
 
-/// Two allocations on one stream, each half of a memory, neither done; whoever takes the first half.
+/// Two allocations on one stream, each half of a memory, neither done; a third one takes the first half.
 void taking_what_is_in_use() {
   constexpr std::uint64_t kHalf = 100;
   struct Half {

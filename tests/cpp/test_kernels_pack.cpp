@@ -141,7 +141,7 @@ std::uint16_t nearest(double value, Dtype dtype) {
   return static_cast<std::uint16_t>((below & 0x8000u) | (up ? low + 1 : low));
 }
 
-/// Values that lie on, next to and between those of 16 bits, and all kinds of others.
+/// Values equal to, next to and between values of 16 bits, and all kinds of others.
 std::vector<double> values_to_round(Dtype to) {
   const bool bf16 = to == Dtype::kBF16;
   std::mt19937_64 random{53};

@@ -232,7 +232,7 @@ void death() {
     REQUIRE((seen == std::vector<bool>{false, true, false, true}));
     consumer.release(consumer.released(), consumer.mark(), 2);
     REQUIRE(consumer.pending_records() == 0 && consumer.pending_bytes() == 0);
-    REQUIRE(!put(ring, 64, 3));  // should the verdict have been wrong: nobody writes any more
+    REQUIRE(!put(ring, 64, 3));  // if the verdict was wrong: no producer writes any more
     ring.abort(torn);
     ring.abort(last);
   });

@@ -1,4 +1,4 @@
-// Growth: the table of names and the ring take memory as they need it, and whoever reads follows.
+// Growth: the table of names and the ring take memory when they need it, and readers follow.
 #include <array>
 #include <atomic>
 #include <cstdint>
