@@ -26,6 +26,7 @@ __all__ = [
 Floats = npt.NDArray[np.float64]
 _EARLY = 40  # steps in which a rate that is far too high shows
 _TOO_HIGH, _TOO_LOW = 0.25, 1e-5  # of an update, relative to the weight; healthy ones lie around 1e-3
+_STILL = 5  # saved steps without a change before a weight counts as unchanged
 _CLIPPED_SPREAD = 1e-3  # relative spread of a norm that is clipped at each step
 
 
@@ -263,11 +264,14 @@ def training_stopped(facts: Facts) -> Iterator[Evidence]:
 
 
 def _still_from(weight: History) -> int | None:
-    """The step from which a weight stays the same, for a quarter of the run or more; None: it goes on."""
+    """The step from which a weight stays the same, for a quarter of the run and _STILL saved steps or more.
+
+    None: the weight goes on changing.
+    """
     if np.any(weight.bad > 0):
         return None
     moved = np.flatnonzero(np.diff(weight.square_sum) != 0)
-    if not moved.size or moved[-1] + 1 > 0.75 * len(weight):
+    if not moved.size or moved[-1] + 1 > min(0.75 * len(weight), len(weight) - 1 - _STILL):
         return None
     return int(weight.steps[moved[-1] + 1])
 

@@ -196,6 +196,20 @@ def test_a_learning_rate_of_zero_in_the_middle_is_named() -> None:
     ]
 
 
+def weights(rms: Any, **given: Any) -> list[History]:
+    """The weights of the three layers."""
+    return [history(f"Net_layer{at}.weight", "weight", rms=rms, shape=(16, 16), **given) for at in range(3)]
+
+
+def test_weights_that_stay_the_same_while_gradients_arrive_have_stopped() -> None:
+    rms = 0.14 + np.minimum(np.arange(STEPS), 30) / 1000
+    assert causes(*weights(rms)) == ["training has stopped in the middle"]
+
+
+def test_a_training_of_three_steps_has_not_stopped_at_its_last_one() -> None:
+    assert causes(*weights([0.14, 0.141, 0.142], steps=np.arange(3))) == []
+
+
 def test_gradients_that_add_up_are_never_cleared() -> None:
     grown = [
         history(f"gradient/Net_layer{at}.weight", "gradient", rms=0.01 * np.arange(1, STEPS + 1))
