@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ import tdcore.rules
 from tdcore.cli import main
 from tdcore.errors import ConfigError
 from tdcore.hooks.pytorch import Hook
+from tests.trainers.checks import flushers_of
 
 from .conftest import MakeHook
 from .models import Net
@@ -67,6 +71,40 @@ def test_without_set_epoch_the_epoch_is_none(make_hook: MakeHook) -> None:
     hook.close()
     trial = td.create_trial(hook.out_dir, settle=timedelta(0))
     assert [trial.epoch(step) for step in trial.steps()] == [None]
+
+
+def test_an_epoch_without_room_in_the_ring_is_recorded_in_the_next_saved_step(
+    tmp_path: Path,
+) -> None:
+    ring = td.RingConfig(ring_bytes=1 << 20, slots=64, names_bytes=1 << 20, when_full="drop")
+    hook = Hook(tmp_path / "run", save_all=True, save_config=td.SaveConfig(save_interval=1), ring=ring)
+    model = Net()
+    hook.register_module(model)
+
+    def steps(number: int) -> None:
+        for _ in range(number):
+            model(torch.randn(2, 4)).sum().backward()
+            hook.step()
+
+    hook.set_epoch(5)
+    steps(1)
+    assert hook.flush()
+    (flusher,) = flushers_of(tmp_path / "run")
+    os.kill(flusher.pid, signal.SIGSTOP)
+    try:
+        steps(40)  # more than the ring can hold
+        hook.set_epoch(6)
+        steps(1)
+    finally:
+        os.kill(flusher.pid, signal.SIGCONT)
+    assert hook.flush()
+    last = hook.global_step
+    steps(2)
+    assert hook.counters().drops["ring_full"].tensors > 0
+    hook.close()
+    trial = td.create_trial(hook.out_dir, settle=timedelta(0))
+    assert trial.epoch(0) == 5
+    assert {trial.epoch(step) for step in trial.steps() if step > last} == {6}
 
 
 @pytest.mark.parametrize("epoch", [-1, 1.0, "one", True, None])
