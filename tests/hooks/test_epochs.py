@@ -19,6 +19,7 @@ from tdcore.cli import main
 from tdcore.errors import ConfigError
 from tdcore.hooks.pytorch import Hook
 from tests.trainers.checks import flushers_of
+from tests.trial.clocks import ranks
 
 from .conftest import MakeHook
 from .models import Net
@@ -130,6 +131,25 @@ def test_epochs_of_any_lengths_are_read_back(
     }
 
 
+def test_epochs_follow_steps_that_get_other_numbers(tmp_path: Path) -> None:
+    first, second = ranks(tmp_path)
+    for epoch in range(3):
+        second.train()
+        second.add("epoch", epoch, kind="scalar")
+        second.train(2)
+    second.flush()
+    reader = td.create_trial(tmp_path)._reader
+    assert [reader.epochs.of(0, "worker_1", step) for step in (0, 3, 6, 8)] == [0, 1, 2, 2]
+    for _ in range(3):  # only the first worker evaluates, so its steps have other numbers
+        first.train(3)
+        first.evaluate(2)
+    first.end()
+    second.end()
+    reader.refresh()
+    trained = [0, 1, 2, 5, 6, 7, 10, 11, 12]
+    assert [reader.epochs.of(0, "worker_1", step) for step in trained] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
 def test_findings_and_causes_have_the_epoch_of_their_steps(
     make_hook: MakeHook, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,3 +191,25 @@ def test_a_finding_that_continues_has_the_epoch_of_its_newest_step(make_hook: Ma
     found = next(one for one in report.verdicts[0].findings if one.count > 1)
     assert (found.epoch, found.last_epoch) == (0, 2)
     assert found.last_at.endswith("(epoch 2)")
+
+
+def test_a_judge_that_continues_from_its_state_has_the_epoch(make_hook: MakeHook, tmp_path: Path) -> None:
+    hook = make_hook(save_all=True)
+    model = Net()
+    hook.register_module(model)
+
+    def steps(value: float) -> None:
+        for _ in range(3):
+            model(torch.full((2, 4), value)).square().mean().backward()
+            hook.step()
+
+    hook.set_epoch(2)
+    steps(0.5)
+    assert hook.flush()
+    state = tmp_path / "judge.state"
+    assert not td.rules.run(hook.out_dir, ["first_non_finite"], state=state).verdicts[0].findings
+    steps(float("nan"))
+    hook.close()
+    for _ in range(2):
+        report = td.rules.run(hook.out_dir, ["first_non_finite"], state=state)
+        assert report.verdicts[0].findings[0].epoch == 2
