@@ -7,8 +7,8 @@
     _saves_training   the training step is saved, and gradients of it are still captured
     _may_be_attached  hooks of a saved step may still be attached
     _busy             the next step must end or check something
-    _attentive        optimizer steps are handled at once: the step is saved, no step is open, or backwards are
-                      watched
+    _attentive        optimizer steps are handled at once: the step is saved, no step is open, or backwards
+                      are watched
     _inside           the optimizer whose closure runs
 
 Threads: the training thread. Optimizer hooks may run in autograd's threads, one at a time.
