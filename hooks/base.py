@@ -80,7 +80,7 @@ class BaseHook(HookState, StepStateDict):
         self._on_stop = on_stop
         self._handled_stop: StopRequest | None = None
         self._mode = 0  # ModeKeys value, 0 while it follows the model
-        self._epoch: int | None = None  # not recorded yet: the next saved step belongs to it
+        self._epoch: int | None = None  # epoch of the next saved step; None if the ring has it already
         self._faults: dict[str, str] = {}
         self._warn = Warner()
         self._unmarked = True  # something was captured, or may be, since the last mark
@@ -132,8 +132,9 @@ class BaseHook(HookState, StepStateDict):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the following steps, of all modes.
 
-        The number is recorded as "epoch" in the first saved step of the epoch; findings of rules, and
-        `Trial.epoch()`, show it. The callbacks of Lightning and Hugging Face call this method themselves.
+        The number is recorded as "epoch" in the first saved step of the epoch, or in the next saved step if
+        the ring has no room. Findings of rules, and `Trial.epoch()`, show the number. The callbacks of
+        Lightning and Hugging Face call this method themselves.
 
         Args:
             epoch: A whole number, counted as the script counts.
@@ -294,9 +295,15 @@ class BaseHook(HookState, StepStateDict):
         if plan is not None:
             self._unmarked = True
             if self._epoch is not None:
-                epoch, self._epoch = self._epoch, None
-                self._save("epoch", self._values.epoch, epoch)
+                self._save("epoch", self._record_epoch, self._epoch)
         return plan
+
+    def _record_epoch(self, epoch: int) -> bool:
+        """Record the epoch in the current step, or in a later saved step if the ring has no room."""
+        kept = self._values.epoch(epoch)
+        if kept:
+            self._epoch = None
+        return kept
 
     def _mark(self) -> None:
         """Mark complete steps in the ring, for readers of the live run (rules/completeness.py).

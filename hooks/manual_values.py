@@ -40,8 +40,9 @@ class ManualValues:
         return self._scalar(name, value)
 
     def epoch(self, epoch: int) -> bool:
-        """The epoch that the current step belongs to."""
-        return self._scalar(EPOCH_SCALAR, epoch)
+        """Capture the epoch that the current step belongs to. Return whether the ring has kept it."""
+        spec = self._clock.plan_of([CollectionKeys.SCALARS]).spec(EPOCH_SCALAR, TensorKind.SCALAR)
+        return spec is not None and self._recorder.capture([as_array(epoch)], CaptureSpec([spec]))
 
     def tensor(self, name: str, value: Any, collections: str | Iterable[str]) -> bool:
         """Capture a tensor, array or number, for these collections."""

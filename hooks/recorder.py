@@ -44,7 +44,7 @@ class Recorder:
 
     def capture(
         self, tensors: list[Any], capture_spec: CaptureSpec, step_id: StepId | None = None, call: int = 0
-    ) -> None:
+    ) -> bool:
         """Capture tensors in one native call.
 
         Args:
@@ -52,17 +52,21 @@ class Recorder:
             capture_spec: Their name ids and flags.
             step_id: Their step; None: the current step.
             call: Number of earlier captures of these names in the step.
+
+        Returns:
+            Whether the ring has kept all tensors. It counts each other tensor with a reason.
         """
         step, mode, mode_step = step_id or self.now.step_id
         if self.localize is not None:
             tensors, capture_spec = self.localize(tensors, capture_spec, (step, mode, mode_step, call))
             if not tensors:
-                return
-        self.native(tensors, capture_spec.ids, capture_spec.flags, step, mode, mode_step, call)
+                return True
+        not_kept = self.native(tensors, capture_spec.ids, capture_spec.flags, step, mode, mode_step, call)
         for position, product, single in capture_spec.products:
             if tensors[position] is not None:
                 value = self._product(tensors[position], product)
                 self.native([value], single.ids, single.flags, step, mode, mode_step, call)
+        return not not_kept
 
 
 def array_product(tensor: Any, product: str) -> Any:

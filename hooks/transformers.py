@@ -53,6 +53,7 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
     def __init__(self, out_dir: str | os.PathLike[str], **options: Any) -> None:
         self._training = TrainerSession(out_dir, options)
         self._wrapped = ExitStack()
+        self._epoch: int | None = None  # of the running training; None before its first epoch
 
     @property
     def hook(self) -> Hook | None:
@@ -73,6 +74,7 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
         plain = getattr(optimizer, "optimizer", optimizer)  # the optimizer without its wrapper
         resumed = state.stateful_callbacks.get(_STATE)
         self._wrapped.close()
+        self._epoch = None
         hook = self._training.begin(model, [plain], processes=args.world_size, resumed=resumed)
         if disabled():
             return
@@ -86,9 +88,14 @@ class HookCallback(TrainerCallback):  # type: ignore[misc]  # the library is not
         )
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Set the epoch of the following steps."""
-        if self._training.hook is not None and state.epoch is not None:
-            self._training.hook.set_epoch(int(state.epoch))
+        """Set the epoch of the following steps.
+
+        Only at the start of the training is `state.epoch` the number of this epoch. Later it is computed from
+        the length of the data loader, or from max_steps if the data set has no length.
+        """
+        self._epoch = int(state.epoch or 0) if self._epoch is None else self._epoch + 1
+        if self._training.hook is not None:
+            self._training.hook.set_epoch(self._epoch)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> Any:
         """Store the step numbers for the next checkpoint; stop the trainer after a stop request."""

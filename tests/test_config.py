@@ -248,5 +248,12 @@ def test_no_file_or_a_broken_one_says_which(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(ConfigError, match=r"absent.json cannot be read: No such file"):
         load_hook_config(tmp_path / "absent.json")
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"broken.json is not JSON"):
+    with pytest.raises(ConfigError, match=r"broken.json: not JSON: "):
         load_hook_config(tmp_path / "broken.json")
+
+
+def test_a_key_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "twice.json"
+    path.write_text('{"LocalPath": "a", "HookParameters": {"save_interval": "10", "save_interval": "20"}}')
+    with pytest.raises(ConfigError, match=r"twice.json: 'save_interval' is given twice"):
+        load_hook_config(path)

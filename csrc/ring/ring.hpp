@@ -59,10 +59,9 @@
 // 6. Two mappings of the same pages, in one process or two, are the same memory: the words are lock-free
 //    and address-free.
 // 7. Killed producer process. Bytes survive. The consumer, whose caller has detected it (pidfd), reads
-// committed
-//    slots between H and R as before. Of an uncommitted slot it reads only the word, counts it as torn and
-//    continues. By 1 a torn record overlaps no committed one. After that nothing may be written any more
-//    (control.marked_dead).
+//    committed slots between H and R as before. Of an uncommitted slot it reads only the word, counts it as
+//    torn and continues. By 1 a torn record overlaps no committed one. After that nothing may be written any
+//    more (control.marked_dead).
 // 8. Killed consumer process. The consumer writes head_ticket (full count) and then H, nothing else that
 //    matters. A new one starts at H. head_ticket may be ahead of H by less than a lap (killed between the
 //    two stores); the largest number that is not above it and agrees with H in the low 24 bits is the true

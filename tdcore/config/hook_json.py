@@ -19,7 +19,6 @@ one file, keeps no state.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Iterable, Mapping
@@ -30,7 +29,7 @@ from tdcore.config.collection_config import CollectionConfig
 from tdcore.config.hook_config import HookConfig
 from tdcore.config.reduction_config import ReductionConfig, reduction_lists
 from tdcore.config.save_config import SETTINGS, SaveConfig, SaveConfigMode
-from tdcore.config.schema import FLAG, WHOLE, items, mapping, read_text, unknown_keys, within
+from tdcore.config.schema import FLAG, WHOLE, items, mapping, parse_document, read_text, unknown_keys, within
 from tdcore.errors import ConfigError, UnsupportedFeature
 from tdcore.modes import ModeKeys
 
@@ -84,12 +83,8 @@ def load_hook_config(path: str | os.PathLike[str] | None = None) -> HookConfig:
             f"no hook configuration: give its path, or set {' (or '.join(CONFIG_VARIABLES)}) to it"
         )
     text = read_text(Path(found), WHAT)
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{WHAT} {found} is not JSON: {error}") from error
     with within(f"{WHAT} {found}"):
-        return parse_hook_config(document)
+        return parse_hook_config(parse_document(text, as_json=True))
 
 
 def parse_hook_config(document: object) -> HookConfig:

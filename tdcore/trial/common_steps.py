@@ -107,7 +107,8 @@ class CommonSteps:
         self._modes = dictionaries["mode"]
         self._numbers: dict[int, dict[int, dict[str, ModeStepNumbers]]] = {}  # attempt -> mode code -> worker
         self._steps: GrowingColumn | None = None  # None: the common step of every row is its worker's own
-        self._seen = 0
+        self._seen = 0  # rows that have common steps
+        self._read = 0  # rows at the last call of update()
         self._restored = False
 
     @property
@@ -127,14 +128,15 @@ class CommonSteps:
 
     def update(self) -> None:
         """Process the rows that were added to the columns since the last call."""
+        known, self._read = self._read, len(self._columns["step"].array)
         if self.several:
-            self._take_in()
+            self._take_in(known)
 
     # State of a reader that does not read all rows again. -----------------------------------------
 
     def saved(self) -> Saved:
         """(attempt, worker, mode) -> mode steps, and global steps of them, that define the numbering."""
-        self._take_in()
+        self._take_in(self._read)
         return {
             (attempt, worker, self._modes.texts[mode]): numbers.saved()
             for attempt, of_mode in self._numbers.items()
@@ -232,18 +234,18 @@ class CommonSteps:
 
     # Following the columns. -----------------------------------------------------------------------
 
-    def _take_in(self) -> None:
+    def _take_in(self, known: int) -> None:
+        """Number the new rows. known: rows that were read before; their numbers may change."""
         first, self._seen = self._seen, len(self._columns["step"].array)
         if first == self._seen:
             return
-        rows = self._changes(first)
+        rows, before = self._changes(first), self.array[:known]
         if self._add(rows) and first:
-            before = self.array
             self._steps = None
-            self._translate(0, self._changes(0))
-            self.revision += not np.array_equal(before, self.array[: len(before)])
-        else:
-            self._translate(first, rows)
+            first, rows = 0, self._changes(0)
+        self._translate(first, rows)
+        if first < known:
+            self.revision += not np.array_equal(before, self.array[:known])
 
     def _changes(self, first: int) -> Ints:
         """Rows from `first` on that are of another worker or step than the row before them."""

@@ -7,7 +7,7 @@ the same worker and attempt applies. Threads: as the index.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Epochs"]
 
+Saved: TypeAlias = "dict[tuple[int, str], tuple[list[int], list[int]]]"
+
 
 class Epochs:
     """Epochs of the steps of a run. Reads each row of the index once."""
@@ -25,8 +27,12 @@ class Epochs:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._read = 0  # rows of the index
-        self._begun: dict[tuple[int, str], dict[int, int]] = {}  # by attempt and worker: step -> epoch
-        self._steps: dict[tuple[int, str], list[int]] = {}  # the same steps, sorted
+        # By attempt and worker: rows with an epoch, and the epochs.
+        self._rows: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        # The same of an earlier reader, with steps instead of rows.
+        self._restored: Saved = {}
+        # By attempt and worker: sorted steps at which epochs begin, and the epochs.
+        self._begun: Saved = {}
 
     def of(self, attempt: int, worker: str, step: int) -> int | None:
         """The epoch of a saved step; None if the script has not set one.
@@ -35,22 +41,49 @@ class Epochs:
             attempt, worker: Whose step it is.
             step: Global step, as in the column `step` of the index.
         """
-        self._read_rows()
-        steps = self._steps.get((attempt, worker), [])
+        self._update()
+        steps, epochs = self._begun.get((attempt, worker), ([], []))
         at = bisect_right(steps, step)
-        return self._begun[attempt, worker][steps[at - 1]] if at else None
+        return epochs[at - 1] if at else None
+
+    def saved(self) -> Saved:
+        """The epochs as plain values, for `restore` of a reader that does not read these rows again."""
+        self._update()
+        return self._begun
+
+    def restore(self, saved: Saved) -> None:
+        """Take over the result of another reader's `saved`. Call it before the first row is read."""
+        self._restored = {
+            (int(attempt), str(worker)): ([int(step) for step in steps], [int(epoch) for epoch in epochs])
+            for (attempt, worker), (steps, epochs) in saved.items()
+        }
+        self._number()
+
+    def _update(self) -> None:
+        if self._read != len(self._index):
+            self._read_rows()
+            self._number()
 
     def _read_rows(self) -> None:
+        """Read the new rows of the index."""
         index, first = self._index, self._read
         self._read = len(index)
         name = index.dictionaries["name"].code(EPOCH_SCALAR)
         kind = index.dictionaries["kind"].code(TensorKind.SCALAR.label)
-        if name < 0 or kind < 0 or first == self._read:
+        if name < 0 or kind < 0:
             return
         chosen = (index.column("name")[first:] == name) & (index.column("kind")[first:] == kind)
         rows = np.flatnonzero(chosen) + first
         for row, epoch in zip(rows.tolist(), index.wide("mean", rows).to_pylist(), strict=True):
             if epoch is not None and epoch >= 0 and float(epoch).is_integer():
                 home = (int(index.column("attempt")[row]), index.text("worker", row) or "")
-                self._begun.setdefault(home, {})[int(index.column("step")[row])] = int(epoch)
-        self._steps = {home: sorted(begun) for home, begun in self._begun.items()}
+                self._rows.setdefault(home, []).append((row, int(epoch)))
+
+    def _number(self) -> None:
+        """Sort the epochs by their steps, whose numbers new rows of a further worker can change."""
+        step = self._index.column("step")
+        for home in {*self._restored, *self._rows}:
+            known = zip(*self._restored.get(home, ([], [])), strict=True)
+            begun = [(number, -1, epoch) for number, epoch in known]
+            begun = sorted(begun + [(int(step[row]), row, epoch) for row, epoch in self._rows.get(home, [])])
+            self._begun[home] = [each[0] for each in begun], [each[2] for each in begun]

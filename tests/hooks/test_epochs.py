@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,8 @@ import tdcore.rules
 from tdcore.cli import main
 from tdcore.errors import ConfigError
 from tdcore.hooks.pytorch import Hook
+from tests.trainers.checks import flushers_of
+from tests.trial.clocks import ranks
 
 from .conftest import MakeHook
 from .models import Net
@@ -69,6 +74,40 @@ def test_without_set_epoch_the_epoch_is_none(make_hook: MakeHook) -> None:
     assert [trial.epoch(step) for step in trial.steps()] == [None]
 
 
+def test_an_epoch_without_room_in_the_ring_is_recorded_in_the_next_saved_step(
+    tmp_path: Path,
+) -> None:
+    ring = td.RingConfig(ring_bytes=1 << 20, slots=64, names_bytes=1 << 20, when_full="drop")
+    hook = Hook(tmp_path / "run", save_all=True, save_config=td.SaveConfig(save_interval=1), ring=ring)
+    model = Net()
+    hook.register_module(model)
+
+    def steps(number: int) -> None:
+        for _ in range(number):
+            model(torch.randn(2, 4)).sum().backward()
+            hook.step()
+
+    hook.set_epoch(5)
+    steps(1)
+    assert hook.flush()
+    (flusher,) = flushers_of(tmp_path / "run")
+    os.kill(flusher.pid, signal.SIGSTOP)
+    try:
+        steps(40)  # more than the ring can hold
+        hook.set_epoch(6)
+        steps(1)
+    finally:
+        os.kill(flusher.pid, signal.SIGCONT)
+    assert hook.flush()
+    last = hook.global_step
+    steps(2)
+    assert hook.counters().drops["ring_full"].tensors > 0
+    hook.close()
+    trial = td.create_trial(hook.out_dir, settle=timedelta(0))
+    assert trial.epoch(0) == 5
+    assert {trial.epoch(step) for step in trial.steps() if step > last} == {6}
+
+
 @pytest.mark.parametrize("epoch", [-1, 1.0, "one", True, None])
 def test_an_epoch_that_is_no_whole_number_is_refused(make_hook: MakeHook, epoch: Any) -> None:
     with pytest.raises(ConfigError, match="epoch must be"):
@@ -90,6 +129,25 @@ def test_epochs_of_any_lengths_are_read_back(
     assert {step: trial.epoch(step) for step in trial.steps()} == {
         step: expected[step] for step in trial.steps()
     }
+
+
+def test_epochs_follow_steps_that_get_other_numbers(tmp_path: Path) -> None:
+    first, second = ranks(tmp_path)
+    for epoch in range(3):
+        second.train()
+        second.add("epoch", epoch, kind="scalar")
+        second.train(2)
+    second.flush()
+    reader = td.create_trial(tmp_path)._reader
+    assert [reader.epochs.of(0, "worker_1", step) for step in (0, 3, 6, 8)] == [0, 1, 2, 2]
+    for _ in range(3):  # only the first worker evaluates, so its steps have other numbers
+        first.train(3)
+        first.evaluate(2)
+    first.end()
+    second.end()
+    reader.refresh()
+    trained = [0, 1, 2, 5, 6, 7, 10, 11, 12]
+    assert [reader.epochs.of(0, "worker_1", step) for step in trained] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 def test_findings_and_causes_have_the_epoch_of_their_steps(
@@ -133,3 +191,25 @@ def test_a_finding_that_continues_has_the_epoch_of_its_newest_step(make_hook: Ma
     found = next(one for one in report.verdicts[0].findings if one.count > 1)
     assert (found.epoch, found.last_epoch) == (0, 2)
     assert found.last_at.endswith("(epoch 2)")
+
+
+def test_a_judge_that_continues_from_its_state_has_the_epoch(make_hook: MakeHook, tmp_path: Path) -> None:
+    hook = make_hook(save_all=True)
+    model = Net()
+    hook.register_module(model)
+
+    def steps(value: float) -> None:
+        for _ in range(3):
+            model(torch.full((2, 4), value)).square().mean().backward()
+            hook.step()
+
+    hook.set_epoch(2)
+    steps(0.5)
+    assert hook.flush()
+    state = tmp_path / "judge.state"
+    assert not td.rules.run(hook.out_dir, ["first_non_finite"], state=state).verdicts[0].findings
+    steps(float("nan"))
+    hook.close()
+    for _ in range(2):
+        report = td.rules.run(hook.out_dir, ["first_non_finite"], state=state)
+        assert report.verdicts[0].findings[0].epoch == 2

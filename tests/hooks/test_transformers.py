@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +169,22 @@ def test_a_step_has_the_epoch_of_the_trainer(tmp_path: Path) -> None:
     run = td.create_trial(str(tmp_path / "run"), attempt=1)
     steps = run.steps(td.modes.TRAIN)
     assert [run.epoch(run.global_step(td.modes.TRAIN, step)) for step in steps] == [0] * 3 + [1] * 2
+
+
+class EightRows(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
+    """A data set without a length."""
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        for _ in range(8):
+            ids = torch.randint(0, 16, (8,))
+            yield {"input_ids": ids, "labels": ids}
+
+
+def test_epochs_of_a_data_set_without_a_length_are_counted(tmp_path: Path) -> None:
+    one = trainer(tmp_path / "trainer", HookCallback(tmp_path / "run", **OPTIONS), steps=6)
+    one.train_dataset = EightRows()
+    one.train()
+    run = td.create_trial(str(tmp_path / "run"))
+    steps = run.steps(td.modes.TRAIN)
+    found = [run.epoch(run.global_step(td.modes.TRAIN, step)) for step in steps]
+    assert found == [0, 0, 1, 1, 2, 2]  # two updates of two micro-batches of two rows

@@ -345,3 +345,20 @@ def test_following_a_run_ends_where_reading_it_at_once_does(
             assert np.array_equal(fresh.tensor("w").value(step), W + mode_step)
     most = max(map(sum, evaluations))
     assert fresh.steps(modes.EVAL) == list(range(most))
+
+
+def test_a_range_of_steps_has_the_numbers_of_a_first_worker_that_arrives_later(tmp_path: Path) -> None:
+    first, second = ranks(tmp_path)
+    second.train(9)
+    second.flush()
+    trial = create_trial(tmp_path, range_steps=(5, 11))
+    assert trial.steps(show_incomplete_steps=True) == [5, 6, 7, 8]
+    for _ in range(3):
+        first.train(3)
+        first.evaluate(2)
+    first.end()
+    second.end()
+    trial.refresh()
+    fresh = create_trial(tmp_path, range_steps=(5, 11))
+    assert trial.steps() == fresh.steps() == [5, 6, 7, 8, 9, 10]
+    assert states(trial) == states(fresh)

@@ -2,12 +2,13 @@
 
     _updates          ids of the optimizers that have stepped in the open training step. Not empty: the next
                       training forward begins a step. Before the first one, and at the end: {NONE_OPEN}
-    _suspended        the open training step, not updated yet, while another step is the current one _called
-    ids of the modules called in the current step of another mode; None: in a training step _saves_training
-    the training step is saved, and gradients of it are still captured _may_be_attached  hooks of a saved step
-    may still be attached _busy             the next step must end or check something _attentive
-    optimizer steps are handled at once: the step is saved, no step is open, or backwards are
-                      watched
+    _suspended        the open training step, not updated yet, while another step is the current one
+    _called           ids of the modules called in the current step of another mode; None: in a training step
+    _saves_training   the training step is saved, and gradients of it are still captured
+    _may_be_attached  hooks of a saved step may still be attached
+    _busy             the next step must end or check something
+    _attentive        optimizer steps are handled at once: the step is saved, no step is open, or backwards
+                      are watched
     _inside           the optimizer whose closure runs
 
 Threads: the training thread. Optimizer hooks may run in autograd's threads, one at a time.
