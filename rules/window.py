@@ -360,8 +360,9 @@ class Coverage:
 
     def skip(self, tensor: tuple[int, str, str, str], step: int, mode_step: int) -> None:
         """Count a finding that is not made. tensor: attempt, worker, mode and name."""
-        before = self.unlisted.get(tensor)
-        self.unlisted[tensor] = Unlisted(1 if before is None else before.number + 1, step, mode_step)
+        before = self.unlisted.get(tensor, Unlisted(0, step, mode_step))
+        newest = max(step, before.step), max(mode_step, before.mode_step)
+        self.unlisted[tensor] = Unlisted(before.number + 1, *newest)
 
 
 class Unlisted(NamedTuple):
