@@ -115,7 +115,7 @@ class RunSource:
         whole = self._completeness.position()
         return {
             "run_id": self._run_id, "tickets": done, "first_attempt": self._first_attempt, "whole": whole,
-            "numbering": index.common.saved(),
+            "numbering": index.common.saved(), "epochs": self._epochs.saved(),
         }  # fmt: skip
 
     def resume(self, position: Mapping[str, Any]) -> None:
@@ -128,6 +128,7 @@ class RunSource:
         for (worker, attempt), ranges in position["tickets"].items():
             self._index.skip(worker, attempt, ranges)
         self._index.common.restore(position.get("numbering", {}))
+        self._epochs.restore(position.get("epochs", {}))
         self._completeness.resume(position["whole"])
 
     def next(self, columns: Sequence[str], *, everything: bool = False) -> RowBatch:

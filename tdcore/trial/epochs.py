@@ -7,6 +7,7 @@ the same worker and attempt applies. Threads: as the index.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,6 +40,16 @@ class Epochs:
         steps = self._steps.get((attempt, worker), [])
         at = bisect_right(steps, step)
         return self._begun[attempt, worker][steps[at - 1]] if at else None
+
+    def saved(self) -> dict[tuple[int, str], dict[int, int]]:
+        """The epochs that were read, in plain values, for a reader that skips their rows."""
+        self._read_rows()
+        return {home: dict(begun) for home, begun in self._begun.items()}
+
+    def restore(self, saved: Mapping[tuple[int, str], Mapping[int, int]]) -> None:
+        """Take over what saved() has returned. Before the first call of `of`."""
+        self._begun = {home: dict(begun) for home, begun in saved.items()}
+        self._steps = {home: sorted(begun) for home, begun in self._begun.items()}
 
     def _read_rows(self) -> None:
         index, first = self._index, self._read
