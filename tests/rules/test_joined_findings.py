@@ -115,6 +115,15 @@ def test_a_state_continues_a_finding(tmp_path: Path) -> None:
     assert [(f.step, f.last_step, f.count) for f in report.findings] == [(0, 5, 6)]
 
 
+def test_a_state_is_not_saved_for_each_look_that_continues_a_finding() -> None:
+    saved: list[int] = []
+    engine = Engine(LookByLook(_vanishing(steps=9, layers=1)), [VanishingGradient()], actions=[Noting()])
+    engine.before_acting = lambda: saved.append(1)
+    for _ in range(9):
+        engine.step()
+    assert saved == [1]
+
+
 def test_the_file_of_findings_is_not_written_for_each_step_that_continues_one() -> None:
     class Counting(MemorySink):
         puts = 0
