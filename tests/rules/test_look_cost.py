@@ -11,8 +11,30 @@ import pytest
 
 from tdcore.rules import Engine, ExplodingTensor, LossNotDecreasing, RuleProtocol, VanishingGradient
 from tdcore.rules.run_source import RunSource
+from tdcore.rules.trace import Trace
+from tdcore.rules.window import Coverage
 from tdcore.sinks import LocalSink
 from tests.trial.writer import RunWriter
+
+
+def test_rows_that_are_counted_only_cost_one_call_per_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    skip = Coverage.skip
+
+    def counting(self: Coverage, *tensor: Any, **number: Any) -> None:
+        calls.append(1)
+        skip(self, *tensor, **number)
+
+    monkeypatch.setattr(Coverage, "skip", counting)
+    trace = Trace()
+    for step in range(50):
+        for layer in range(3):
+            trace.add(step, f"gradient/{layer}", "gradient", [1e-9])
+    engine = Engine(trace.source(), [VanishingGradient()], max_findings=6)
+    engine.step()
+    (verdict,) = engine.verdicts(finished=True)
+    assert [(f.count, f.last_step, f.last_mode_step) for f in verdict.findings] == [(50, 49, 49)] * 3
+    assert len(calls) == 3
 
 
 class CountingSink(LocalSink):
