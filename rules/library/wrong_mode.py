@@ -92,8 +92,8 @@ class WrongMode:
         """One finding per worker about layers, and one per step about evaluations."""
         both = window.kind("weight", "gradient") & window.ok
         window.missing("saved without statistics", int(np.sum(both & ~window.counted)))
-        trained = trained_rows(window, "weight", "gradient")
-        for first, facts in first_facts(window, both & window.counted & trained, self.patience):
+        rows = both & window.counted & trained_rows(window, "weight", "gradient")
+        for first, facts in first_facts(window, rows, self.patience, values=False):
             for evidence in stays_in_eval(facts):
                 yield first.finding(self, evidence, kind="eval_while_training", do=_DO_TRAIN)
         evaluated = both & window.counted & window.columns.where("mode", "EVAL".__eq__)

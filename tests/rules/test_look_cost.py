@@ -7,13 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from tdcore.rules import Engine, ExplodingTensor, LossNotDecreasing, RuleProtocol, VanishingGradient
+from tdcore.rules import (
+    AbsentGradient,
+    Engine,
+    ExplodingTensor,
+    LossNotDecreasing,
+    RuleProtocol,
+    VanishingGradient,
+    WrongMode,
+)
+from tdcore.rules.measures import first_facts
 from tdcore.rules.run_source import RunSource
 from tdcore.rules.trace import Trace
 from tdcore.rules.window import Coverage
 from tdcore.sinks import LocalSink
+from tests.rules.judging import LookByLook
 from tests.trial.writer import RunWriter
 
 
@@ -35,6 +46,29 @@ def test_rows_that_are_counted_only_cost_one_call_per_tensor(monkeypatch: pytest
     (verdict,) = engine.verdicts(finished=True)
     assert [(f.count, f.last_step, f.last_mode_step) for f in verdict.findings] == [(50, 49, 49)] * 3
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize("rule", [AbsentGradient(), WrongMode()])
+def test_rules_that_need_no_values_look_at_each_tensor_of_the_first_steps_once(
+    rule: RuleProtocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[int] = []
+    make = first_facts.histories_of
+
+    def counting(table: pa.Table) -> Any:
+        rows.append(table.num_rows)
+        return make(table)
+
+    monkeypatch.setattr(first_facts, "histories_of", counting)
+    trace = Trace()
+    for step in range(10):
+        for layer in range(3):
+            trace.add(step, f"gradient/Net_{layer}.weight", "gradient", [1.0])
+    engine = Engine(LookByLook(trace), [rule])
+    for _ in trace.rows:
+        engine.step()
+    assert sum(rows) == 3
+    assert engine.verdicts(finished=True)[0].judged > 0
 
 
 class CountingSink(LocalSink):
