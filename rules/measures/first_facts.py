@@ -29,6 +29,7 @@ class FirstSteps:
     Attributes:
         attempt, worker: Whose they are.
         taken: Number of steps.
+        newest: The last of these steps, in the worker's own numbers. Its rows may come in several windows.
         rows: Number of rows.
         done: The worker was judged.
         histories, absent: As in Facts.
@@ -38,6 +39,7 @@ class FirstSteps:
     attempt: int
     worker: str
     taken: int = 0
+    newest: int = -1
     rows: int = 0
     done: bool = False
     histories: dict[tuple[str, str], History] = field(default_factory=dict)
@@ -93,9 +95,10 @@ def first_facts(
         if first.done:
             continue
         of_step = window.columns.own_steps[group]
-        distinct = np.unique(of_step)[: steps - first.taken]
-        _take(window, first, group[of_step <= distinct[-1]], values=values)
-        first.taken += distinct.size
+        new = np.unique(of_step[of_step > first.newest])[: steps - first.taken]
+        first.newest = int(new[-1]) if new.size else first.newest
+        _take(window, first, group[of_step <= first.newest], values=values)
+        first.taken += new.size
         if first.taken >= steps:
             yield _done(window, first)
     for key, first in known.items():
