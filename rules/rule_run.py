@@ -30,7 +30,8 @@ class RuleRun:
         label: Its name in verdicts; unique within an engine.
         memory: The rule's own memory, kept from window to window.
         coverage: How many rows the rule has judged, and why it could not judge others.
-        findings: The findings that are kept, by series (Finding.series), in the order in which they began.
+        findings: The findings that are kept, by series (Finding.series), in the order in which they began: up
+            to the limit, and at least one of each attempt.
         beyond: The tensors of findings that are not kept, because there are too many, as series without kind.
             Empty if each step is a finding of its own, since their number grows with the training.
         occurrences: Number of (finding, step) pairs.
@@ -112,13 +113,17 @@ class RuleRun:
                 return
         self.occurrences += 1
         if before is None:
-            if len(self.findings) >= max_findings:
+            if len(self.findings) >= max_findings and self._has_attempt(finding.attempt):
                 self._add_beyond(series)
                 return
             self.written = -1
         self.findings[series] = finding
         self.unwritten = True
         changed[series] = None
+
+    def _has_attempt(self, attempt: int) -> bool:
+        """Whether a finding of this attempt is kept: each attempt has one, so that actions get it."""
+        return any(series[0] == attempt for series in reversed(self.findings))
 
     def _add_beyond(self, series: SeriesKey) -> None:
         """Count the finding of a tensor. Its kind is not known where it is counted only, and is left out."""

@@ -227,6 +227,19 @@ def test_the_epoch_of_the_newest_step_is_kept_though_that_step_is_counted_only()
     assert [(f.last_step, f.last_epoch) for f in engine.verdicts(finished=True)[0].findings] == [(99, 9)] * 4
 
 
+def test_actions_get_a_finding_of_a_further_attempt_though_no_more_findings_are_kept() -> None:
+    action = Noting()
+    engine = Engine(Trace().source(), [Recorder()], actions=[action], max_findings=2)
+    for attempt in range(3):
+        trace = Trace()
+        for name in ("a", "b", "c"):
+            trace.add(0, name, "weight", [1.0], attempt=attempt)
+        engine.source = trace.source()
+        engine.step()
+    assert [(f.attempt, f.tensor) for f in action.given] == [(0, "a"), (0, "b"), (1, "a"), (2, "a")]
+    assert engine.verdicts(finished=True)[0].finding_count == 9
+
+
 def test_the_newest_step_that_is_counted_only_is_found_in_any_order() -> None:
     trace = Trace()
     for step in range(5):

@@ -19,6 +19,7 @@ from tdcore.rules import (
     VanishingGradient,
     WrongMode,
 )
+from tdcore.rules.diagnosis.facts import histories_of
 from tdcore.rules.measures import first_facts
 from tdcore.rules.run_source import RunSource
 from tdcore.rules.trace import Trace
@@ -53,11 +54,10 @@ def test_rules_that_need_no_values_look_at_each_tensor_of_the_first_steps_once(
     rule: RuleProtocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[int] = []
-    make = first_facts.histories_of
 
     def counting(table: pa.Table) -> Any:
         rows.append(table.num_rows)
-        return make(table)
+        return histories_of(table)
 
     monkeypatch.setattr(first_facts, "histories_of", counting)
     trace = Trace()
