@@ -78,8 +78,9 @@ def logits_before_nll(facts: Facts) -> Iterator[Evidence]:
         finite = np.count_nonzero(np.isfinite(outputs.most))
         if finite >= 2 and outputs.is_float and np.count_nonzero(above) > finite / 2:
             yield Evidence(
-                why=f"{outputs.name} is up to {rounded(np.nanmax(outputs.most))}: logarithms of probabilities are "
-                "at most 0, so the loss has no lower bound and does not measure a likelihood",
+                why=f"{outputs.name} is up to {rounded(np.nanmax(outputs.most))}: logarithms of "
+                "probabilities are at most 0, so the loss has no lower bound and does not measure a "
+                "likelihood",
                 strength=0.97,
                 tensors=(outputs.name,),
                 mode=outputs.mode,
