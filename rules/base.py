@@ -117,7 +117,12 @@ class Finding:
         return (self.attempt, self.worker, self.mode, self.tensor, kind, step)
 
     def joined(self, later: Finding) -> Finding:
-        """Return this finding, continued by a finding at a later step of the same series."""
+        """Return this finding, continued by a finding at a later step of the same series.
+
+        A second finding at the newest step, as of a module that is called twice, does not count.
+        """
+        if later.step == (self.step if self.last_step is None else self.last_step):
+            return self
         continued = self.continued(later.count, later.step, later.mode_step, later.epoch)
         return replace(continued, last_numbers=later.numbers)
 

@@ -77,7 +77,7 @@ class Engine:
         self._delivered: dict[FindingKey, int] = {}  # to actions, with the number of steps at that time
         self._pending: list[Finding] = []  # not delivered yet
         self.news: list[Finding] = []  # findings that the last step() began or continued
-        self.before_acting: Callable[[], None] = lambda: None  # called before actions get findings
+        self.before_acting: Callable[[], None] = lambda: None  # called before actions get new findings
         self.changed = False  # whether the last step() had anything new
         self._untold: dict[str, list[FindingKey]] = {}  # by action, as of the last step()
         self._columns = list(
@@ -243,7 +243,8 @@ class Engine:
         self._pending = []
         if not found:
             return
-        if self._dispatcher.actions:
+        new = any(finding.key not in self._delivered for finding in found)  # others: at the next save
+        if self._dispatcher.actions and new:
             self.before_acting()
         self._dispatcher.give(found, self.source, self._sink)
         self._delivered.update((finding.key, finding.count) for finding in found)

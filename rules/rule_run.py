@@ -30,8 +30,10 @@ class RuleRun:
         label: Its name in verdicts; unique within an engine.
         memory: The rule's own memory, kept from window to window.
         coverage: How many rows the rule has judged, and why it could not judge others.
-        findings: The findings that are kept, by series (Finding.series), in the order in which they began.
-        beyond: The series of findings that are not kept, because there are too many.
+        findings: The findings that are kept, by series (Finding.series), in the order in which they began: up
+            to the limit, and at least one of each attempt.
+        beyond: The tensors of findings that are not kept, because there are too many, as series without kind.
+            Empty if each step is a finding of its own, since their number grows with the training.
         occurrences: Number of (finding, step) pairs.
         last_step, last_mode, last_mode_step: The newest step that was checked; -1 and "" before the first.
         error: The exception that the rule has raised, as text; the rule is not called again then.
@@ -93,7 +95,7 @@ class RuleRun:
         found.sort(key=lambda finding: (finding.attempt, finding.step))
         for finding in found:
             self._add(finding, max_findings, changed)
-        self._add_unlisted(changed)
+        self._add_unlisted(changed, window)
         self._note_newest(window)
         return found, [self.findings[series] for series in changed]
 
@@ -104,20 +106,31 @@ class RuleRun:
 
     def _add(self, finding: Finding, max_findings: int, changed: dict[SeriesKey, None]) -> None:
         series = finding.series
-        self.occurrences += 1
         before = self.findings.get(series)
         if before is not None:
             finding = before.joined(finding)
-        elif len(self.findings) >= max_findings:
-            self.beyond.add(series)
-            return
-        else:
+            if finding is before:
+                return
+        self.occurrences += 1
+        if before is None:
+            if len(self.findings) >= max_findings and self._has_attempt(finding.attempt):
+                self._add_beyond(series)
+                return
             self.written = -1
         self.findings[series] = finding
         self.unwritten = True
         changed[series] = None
 
-    def _add_unlisted(self, changed: dict[SeriesKey, None]) -> None:
+    def _has_attempt(self, attempt: int) -> bool:
+        """Whether a finding of this attempt is kept: each attempt has one, so that actions get it."""
+        return any(series[0] == attempt for series in reversed(self.findings))
+
+    def _add_beyond(self, series: SeriesKey) -> None:
+        """Count the finding of a tensor. Its kind is not known where it is counted only, and is left out."""
+        if not self.each:
+            self.beyond.add((*series[:4], "", -1))
+
+    def _add_unlisted(self, changed: dict[SeriesKey, None], window: Window) -> None:
         """Add what was counted only to the newest finding of the same tensor."""
         unlisted, self.coverage.unlisted = self.coverage.unlisted, {}
         if not unlisted:
@@ -127,9 +140,10 @@ class RuleRun:
             self.occurrences += count
             series = series_of.get(tensor)
             if series is None or self.each:
-                self.beyond.add((*tensor, "", -1))
+                self._add_beyond((*tensor, "", -1))
                 continue
-            self.findings[series] = self.findings[series].continued(count, step, mode_step)
+            epoch = window.epoch(tensor[0], tensor[1], step)
+            self.findings[series] = self.findings[series].continued(count, step, mode_step, epoch)
             self.unwritten = True
             changed[series] = None
 

@@ -4,7 +4,7 @@
 
 The file has the rows that were judged, the findings and the memory of each rule, and which findings were
 passed to actions. It is saved atomically: after polls that changed something, at most about once a second;
-immediately before and after actions get findings; and at the end. A restarted runner judges the rows that
+immediately before and after actions get new findings; and at the end. A restarted runner judges the rows that
 came since (those of the last second possibly once more, from the state before them), so that verdicts and
 findings are those of one uninterrupted run.
 

@@ -293,19 +293,26 @@ class Window:
         """
         if len(rows) <= self.room:
             return rows.tolist()  # type: ignore[no-any-return]
+        from tdcore.rules.measures.series import group_codes
+
         columns = self.columns
-        parts = np.stack(
-            [columns.ints("attempt")[rows]]
-            + [columns.codes(name)[0][rows] for name in ("worker", "mode", "name")]
-        )
-        _, tensor, size = np.unique(parts, axis=1, return_inverse=True, return_counts=True)
-        order = np.argsort(tensor.reshape(-1), kind="stable")
+        codes = group_codes(columns, rows, "attempt", "worker", "mode", "name")
+        _, tensor, size = np.unique(codes, return_inverse=True, return_counts=True)
+        order = np.argsort(tensor, kind="stable")
+        starts = np.cumsum(size) - size
         nth = np.empty(len(rows), dtype=np.int64)  # of its tensor
-        nth[order] = np.arange(len(rows)) - np.repeat(np.cumsum(size) - size, size)
+        nth[order] = np.arange(len(rows)) - np.repeat(starts, size)
         by_nth = np.argsort(nth, kind="stable")
-        for row in rows[np.sort(by_nth[self.room :])].tolist():
+        left = by_nth[self.room :]
+        number = np.bincount(tensor[left], minlength=size.size)
+        newest = {name: np.full(size.size, -1, dtype=np.int64) for name in ("step", "mode_step")}
+        for name, steps in newest.items():
+            np.maximum.at(steps, tensor[left], columns.ints(name)[rows[left]])
+        for at in np.flatnonzero(number).tolist():
             self.coverage.skip(
-                self.layer(row)[:4], *(int(columns.ints(s)[row]) for s in ("step", "mode_step"))
+                self.layer(int(rows[order[starts[at]]]))[:4],
+                *(int(steps[at]) for steps in newest.values()),
+                number=int(number[at]),
             )
         return np.sort(rows[by_nth[: self.room]]).tolist()  # type: ignore[no-any-return]
 
@@ -358,10 +365,17 @@ class Coverage:
     unlisted: dict[tuple[int, str, str, str], Unlisted] = field(default_factory=dict)
     missing: dict[str, int] = field(default_factory=dict)
 
-    def skip(self, tensor: tuple[int, str, str, str], step: int, mode_step: int) -> None:
-        """Count a finding that is not made. tensor: attempt, worker, mode and name."""
-        before = self.unlisted.get(tensor)
-        self.unlisted[tensor] = Unlisted(1 if before is None else before.number + 1, step, mode_step)
+    def skip(self, tensor: tuple[int, str, str, str], step: int, mode_step: int, *, number: int = 1) -> None:
+        """Count findings that are not created.
+
+        Args:
+            tensor: Attempt, worker, mode and name.
+            step, mode_step: The newest step of these findings.
+            number: Number of findings.
+        """
+        before = self.unlisted.get(tensor, Unlisted(0, step, mode_step))
+        newest = max(step, before.step), max(mode_step, before.mode_step)
+        self.unlisted[tensor] = Unlisted(before.number + number, *newest)
 
 
 class Unlisted(NamedTuple):

@@ -243,9 +243,11 @@ def updates_in_evaluation(facts: Facts) -> Iterator[Evidence]:
         return
     for weight in facts.of_kind("weight", mode="EVAL"):
         together = (np.diff(weight.steps) == 1) & (np.diff(weight.global_steps) == 1)  # no step between them
-        moved = together & (np.diff(weight.mean) != 0) & (np.diff(weight.square_sum) != 0)
-        if np.any(moved):
-            at = int(np.flatnonzero(moved)[0]) + 1
+        changed = (np.diff(weight.mean) != 0) & (np.diff(weight.square_sum) != 0)
+        pairs = np.flatnonzero(together)
+        again = pairs[1:][changed[pairs][1:] & changed[pairs][:-1]]  # once: other weights were loaded
+        if again.size:
+            at = int(again[0]) + 1
             yield Evidence(
                 why=f"{weight.name} changes within an evaluation",
                 strength=0.9,

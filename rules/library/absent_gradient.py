@@ -92,7 +92,7 @@ class AbsentGradient:
         absent = window.columns.where("status", "absent".__eq__)
         rows = gradients & (absent | (window.ok & window.counted))
         window.missing("gradient saved without statistics", int((gradients & window.ok & ~rows).sum()))
-        for first, facts in first_facts(window, rows, self.patience):
+        for first, facts in first_facts(window, rows, self.patience, values=False):
             for kind, sign, do in _SIGNS:
                 for evidence in sign(facts):
                     found = _with_gradients(facts, evidence) if kind == "not_owned" else evidence

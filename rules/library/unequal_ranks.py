@@ -22,6 +22,7 @@ __all__ = ["UnequalRanks"]
 
 _RANKS = 2
 _SPREAD = 5 * 1.4826  # median absolute deviations that are five standard deviations of a normal distribution
+_OF_ONE_NUMBER = 4  # times the patience
 _OF_MODEL = r"^(?!.*[Ll]oss)[A-Z]\w*_(input_[\w.]+|output_\d+)$"  # the model goes by its class
 _FLOATS = ("F", "BF")
 
@@ -46,8 +47,10 @@ class UnequalRanks:
         more a rank is compared with the median of all, and must also deviate by 5 standard deviations of the
         ranks (estimated from their median absolute deviation). With two ranks the finding names the one with
         the larger value; either of them can be wrong. A deviation is reported at the `patience`-th judged
-        step in a row, and again only after a step without it. Not judged: integers (class numbers, tokens),
-        values that are not finite, parts of sharded tensors, and tensors that not all ranks have.
+        step in a row, and again only after a step without it. Single numbers, such as losses, need four times
+        as many steps, because they differ much from batch to batch at the end of a training. Not judged:
+        integers (class numbers, tokens), values that are not finite, parts of sharded tensors, and tensors
+        that not all ranks have.
 
     Parameters:
         factor: ratio of the root mean squares above which a rank is reported.
@@ -110,7 +113,8 @@ class UnequalRanks:
         with np.errstate(invalid="ignore"):
             rms, std = np.sqrt(floats("square_sum") / finite), np.sqrt(np.maximum(floats("m2"), 0) / finite)
         of_loss = window.kind("loss")
-        numbers: Floats = np.stack([log_sizes(rms), floats("mean"), np.where(of_loss, 0.0, std)])  # no shift
+        std[of_loss] = 0.0  # no shift
+        numbers: Floats = np.stack([log_sizes(rms), floats("mean"), std, floats("count")])
         for meeting in side_by_side(window, rows, numbers, _RANKS, self.workers):
             window.judged(meeting.logs.size)
             if meeting.names:
@@ -135,6 +139,8 @@ class UnequalRanks:
         shift, shift_limit = _deviation(meeting.values[:, 1])
         std = np.max(meeting.values[:, 2], axis=0)
         apart = np.divide(shift, std, out=np.zeros_like(shift), where=np.broadcast_to(std > 0, shift.shape))
+        single = np.all(meeting.values[:, 3] == 1, axis=0)
+        patience = np.where(single, _OF_ONE_NUMBER, 1) * self.patience
         large = np.abs(scale) > np.maximum(np.log(self.factor), scale_limit)
         far = (np.abs(apart) > self.shift) & (np.abs(shift) > shift_limit) & ~large.any(axis=0)
         if len(meeting.workers) == _RANKS:  # the larger one of two
@@ -147,14 +153,14 @@ class UnequalRanks:
                 if not kind:
                     continue
                 run = ranks.runs[worker, name, kind] = ranks.runs.get((worker, name, kind), 0) + 1
-                if run == self.patience:
+                if run == patience[at]:
                     value = float(np.exp(min(abs(scale[rank, at]), 700.0)))
                     value = value if kind == "scale" else float(abs(apart[rank, at]))
                     larger = (scale if kind == "scale" else shift)[rank, at] > 0
-                    yield self._finding(meeting, rank, at, kind, value, larger=bool(larger))
+                    yield self._finding(meeting, rank, at, kind, value, larger=bool(larger), steps=run)
 
     def _finding(
-        self, meeting: ComparedStep, rank: int, at: int, kind: str, value: float, *, larger: bool
+        self, meeting: ComparedStep, rank: int, at: int, kind: str, value: float, *, larger: bool, steps: int
     ) -> Finding:
         part, name, means = meeting.parts[rank], meeting.names[at], meeting.values[:, 1, at]
         others = "the other rank" if len(meeting.workers) == _RANKS else "the median rank"
@@ -181,9 +187,9 @@ class UnequalRanks:
                 "mean": float(means[rank]),
                 "mean_of_others": float(np.median(other)),
                 "ranks": len(meeting.workers),
-                "steps": self.patience,
+                "steps": steps,
             },
-            why=f"{name} of {meeting.workers[rank]} {what}, for {self.patience} judged steps in a row "
+            why=f"{name} of {meeting.workers[rank]} {what}, for {steps} judged steps in a row "
             f"(mean {rounded(float(means[rank]))}, others {rounded(float(np.median(other)))})",
             do="compare the data sets, transforms and weights of the ranks",
         )

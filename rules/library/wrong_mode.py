@@ -14,6 +14,7 @@ from tdcore.rules.diagnosis.signs_graph import stays_in_eval
 from tdcore.rules.measures.first_facts import FACT_COLUMNS, first_facts, trained_rows
 from tdcore.rules.measures.previous_step import step_pairs
 from tdcore.rules.measures.series import groups
+from tdcore.rules.measures.streaks import streaks
 from tdcore.rules.requirements import STATISTICS, Need, captures_of
 from tdcore.rules.window import Mask, Window
 from tdcore.text.short_repr import how_many
@@ -21,6 +22,7 @@ from tdcore.text.short_repr import how_many
 __all__ = ["WrongMode"]
 
 _COLUMNS = ("step", "mode_step", "mean", "square_sum")
+_CHANGES = 2  # in a row; a single one is a load of other weights
 _DO_TRAIN = (
     "call model.train() before each training epoch; where a layer is to stay in eval mode, freeze it too"
 )
@@ -47,7 +49,9 @@ class WrongMode:
         enough. Layers with only frozen parameters are not reported. Kind
         `eval_gradient`: a gradient of EVAL mode with an element that is not zero. Kind `eval_update`: the
         mean and the sum of squares of a weight change from one EVAL step to the next, with no other step
-        between the two. These two kinds have one finding per step, about the first of the tensors.
+        between the two, for the second time in a row: a script that loads its best or averaged weights
+        between two evaluations changes them once. These two kinds have one finding per step, about the first
+        of the tensors.
 
     Parameters:
         patience: number of saved training steps after which the modes of layers are judged.
@@ -88,8 +92,8 @@ class WrongMode:
         """One finding per worker about layers, and one per step about evaluations."""
         both = window.kind("weight", "gradient") & window.ok
         window.missing("saved without statistics", int(np.sum(both & ~window.counted)))
-        trained = trained_rows(window, "weight", "gradient")
-        for first, facts in first_facts(window, both & window.counted & trained, self.patience):
+        rows = both & window.counted & trained_rows(window, "weight", "gradient")
+        for first, facts in first_facts(window, rows, self.patience, values=False):
             for evidence in stays_in_eval(facts):
                 yield first.finding(self, evidence, kind="eval_while_training", do=_DO_TRAIN)
         evaluated = both & window.counted & window.columns.where("mode", "EVAL".__eq__)
@@ -115,11 +119,14 @@ class WrongMode:
         apart = {name: found.now[name] - found.before[name] for name in _COLUMNS}
         together = found.known & (apart["step"] == 1) & (apart["mode_step"] == 1)
         changed = together & (apart["mean"] != 0) & (apart["square_sum"] != 0)
-        for *_, rows in groups(window.columns, np.sort(found.rows[changed]), "attempt", "worker", "step"):
+        judged, hit = np.zeros(len(window), dtype=np.bool_), np.zeros(len(window), dtype=np.bool_)
+        judged[found.rows[together]], hit[found.rows[changed]] = True, True
+        again = np.flatnonzero(streaks(window, judged, hit, "changed") >= _CHANGES)
+        for *_, rows in groups(window.columns, again, "attempt", "worker", "step"):
             yield window.finding(
                 self,
                 int(rows[0]),
                 numbers={"kind": "eval_update", "tensors": len(rows)},
-                why=f"{how_many(len(rows), 'weight')} changed between two EVAL steps in a row",
+                why=f"{how_many(len(rows), 'weight')} changed from one EVAL step to the next, more than once",
                 do=_DO_EVAL,
             )

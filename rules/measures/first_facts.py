@@ -15,7 +15,7 @@ from tdcore.rules.base import Finding, Rule
 from tdcore.rules.diagnosis.evidence import Evidence
 from tdcore.rules.diagnosis.facts import FACT_COLUMNS, Facts, History, histories_of
 from tdcore.rules.measures.series import groups
-from tdcore.rules.window import Mask, Window
+from tdcore.rules.window import Ints, Mask, Window
 
 __all__ = ["FACT_COLUMNS", "FirstSteps", "first_facts", "trained_rows"]
 
@@ -29,6 +29,7 @@ class FirstSteps:
     Attributes:
         attempt, worker: Whose they are.
         taken: Number of steps.
+        newest: The last of these steps, in the worker's own numbers. Its rows may come in several windows.
         rows: Number of rows.
         done: The worker was judged.
         histories, absent: As in Facts.
@@ -38,6 +39,7 @@ class FirstSteps:
     attempt: int
     worker: str
     taken: int = 0
+    newest: int = -1
     rows: int = 0
     done: bool = False
     histories: dict[tuple[str, str], History] = field(default_factory=dict)
@@ -73,11 +75,19 @@ def trained_rows(window: Window, *kinds: str) -> Mask:
     return found
 
 
-def first_facts(window: Window, rows: Mask, steps: int) -> Iterator[tuple[FirstSteps, Facts]]:
+def first_facts(
+    window: Window, rows: Mask, steps: int, *, values: bool = True
+) -> Iterator[tuple[FirstSteps, Facts]]:
     """Each worker once: at its `steps`-th saved step that has such rows, or when it has ended.
 
-    rows: those that the facts are made of; the rule that asks has FACT_COLUMNS in its `columns`. A worker
-    that has ended with fewer than three such steps is not judged.
+    A worker that has ended with fewer than three such steps is not judged.
+
+    Args:
+        window: The window. The rule has FACT_COLUMNS in its `columns`.
+        rows: Rows from which the facts are made.
+        steps: Number of steps.
+        values: False: the rule only needs to know which tensors have values. Their histories then have the
+            first value only, so that a look costs little for a model with many tensors.
     """
     known: dict[tuple[int, str], FirstSteps] = window.memory.setdefault("first", {})
     for attempt, worker, group in groups(window.columns, np.flatnonzero(rows), "attempt", "worker"):
@@ -85,9 +95,10 @@ def first_facts(window: Window, rows: Mask, steps: int) -> Iterator[tuple[FirstS
         if first.done:
             continue
         of_step = window.columns.own_steps[group]
-        distinct = np.unique(of_step)[: steps - first.taken]
-        _take(window, first, group[of_step <= distinct[-1]])
-        first.taken += distinct.size
+        new = np.unique(of_step[of_step > first.newest])[: steps - first.taken]
+        first.newest = int(new[-1]) if new.size else first.newest
+        _take(window, first, group[of_step <= first.newest], values=values)
+        first.taken += new.size
         if first.taken >= steps:
             yield _done(window, first)
     for key, first in known.items():
@@ -108,8 +119,9 @@ def _done(window: Window, first: FirstSteps) -> tuple[FirstSteps, Facts]:
     return first, facts
 
 
-def _take(window: Window, first: FirstSteps, rows: Any) -> None:
-    histories, absent, _ = histories_of(window.columns.table.take(rows))
+def _take(window: Window, first: FirstSteps, rows: Ints, *, values: bool) -> None:
+    needed = rows if values else _without_known(window, first, rows)
+    histories, absent, _ = histories_of(window.columns.table.take(needed))
     for place, history in histories.items():
         before = first.histories.get(place)
         first.histories[place] = history if before is None else _joined(before, history)
@@ -121,6 +133,16 @@ def _take(window: Window, first: FirstSteps, rows: Any) -> None:
     columns, newest = window.columns, int(rows[-1])
     first.step, first.mode_step = (int(columns.ints(name)[newest]) for name in ("step", "mode_step"))
     first.mode = columns.text("mode", newest)
+
+
+def _without_known(window: Window, first: FirstSteps, rows: Ints) -> Ints:
+    """The rows without value, and the first row with a value of each tensor that has no history yet."""
+    absent = window.columns.where("status", "absent".__eq__)
+    found = [rows[absent[rows]]]
+    for mode, name, group in groups(window.columns, rows[~absent[rows]], "mode", "name"):
+        if (mode, name) not in first.histories:
+            found.append(group[:1])
+    return np.sort(np.concatenate(found))
 
 
 def _joined(before: History, later: History) -> History:

@@ -27,6 +27,7 @@ __all__ = [
     "Backoff",
     "call_action",
     "findings_were",
+    "merged",
 ]
 
 MAX_PENDING = 10_000  # findings that wait for one action; further ones are counted, not kept
@@ -82,13 +83,11 @@ class ActionWorker:
     def submit(self, findings: Sequence[Finding], source: Source, sink: Sink | None) -> None:
         """Add findings to the next call. sink: not used by background actions."""
         with self._lock:
-            room = MAX_PENDING - len(self._pending)
-            self._pending += findings[:room]
+            waiting = merged([*self._pending, *findings])
+            self._pending, beyond = waiting[:MAX_PENDING], len(waiting) - MAX_PENDING
             self._source = source
-            if len(findings) > room:
-                self._problems.append(
-                    f"action {self.name} is too slow: {findings_were(len(findings) - room)} not told"
-                )
+            if beyond > 0:
+                self._problems.append(f"action {self.name} is too slow: {findings_were(beyond)} not told")
             if self._backoff.over:
                 self._start()
 
@@ -188,6 +187,14 @@ def call_action(
     if take_notes is not None:
         problems += [f"action {action.name}: {note}" for note in take_notes()]
     return problems, unreachable
+
+
+def merged(findings: Sequence[Finding]) -> list[Finding]:
+    """Each finding once, in the order in which they began, with its newest count.
+
+    A finding that continues arrives at each poll of the run. It takes the place of its earlier state.
+    """
+    return list({finding.key: finding for finding in findings}.values())
 
 
 def findings_were(findings: int) -> str:

@@ -13,7 +13,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tdcore.actions.action_worker import MAX_PENDING, ActionWorker, Backoff, call_action, findings_were
+from tdcore.actions.action_worker import (
+    MAX_PENDING,
+    ActionWorker,
+    Backoff,
+    call_action,
+    findings_were,
+    merged,
+)
 from tdcore.actions.base import Action, NoticeKey, notice_key
 from tdcore.errors import ConfigError
 
@@ -109,7 +116,7 @@ class InlineWorker:
 
     def submit(self, findings: Sequence[Finding], source: Source, sink: Sink | None) -> None:
         """Call the action now, unless the run was unreachable a moment ago."""
-        findings = [*self._failed, *findings][:MAX_PENDING]
+        findings = merged([*self._failed, *findings])[:MAX_PENDING]
         if self._failed and not self._backoff.over:
             self._failed = findings
         else:

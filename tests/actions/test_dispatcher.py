@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tdcore.actions import ActionDispatcher, RequestStop, action_worker, notice_key
+from tdcore.actions import dispatcher as dispatcher_module
 from tdcore.errors import ConfigError, SinkError
 from tdcore.rules import Finding
 from tdcore.rules.engine import Engine
@@ -331,6 +332,44 @@ def test_findings_beyond_the_bound_are_counted(monkeypatch: pytest.MonkeyPatch) 
     slow.let_go.set()
     dispatcher.close()
     assert "action slow is too slow: 3 findings were not told" in dispatcher.take_problems()
+
+
+def test_a_finding_that_continues_takes_one_place_while_an_action_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(action_worker, "MAX_PENDING", 2)
+    slow = Slow()
+    dispatcher = ActionDispatcher([slow])
+    dispatcher.give([finding()], Running(), None)
+    assert slow.begun.wait(60)
+    for step in range(8, 20):  # one poll of the run after the other
+        dispatcher.give([finding().continued(1, step, step)], Running(), None)
+    dispatcher.give([finding(step=20, tensor="new")], Running(), None)
+    slow.let_go.set()
+    dispatcher.close()
+    assert slow.calls == [[7], [7, 20]]
+    assert not [each for each in dispatcher.take_problems() if "not told" in each]
+
+
+def test_a_finding_that_continues_takes_one_place_while_the_run_is_unreachable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatcher_module, "MAX_PENDING", 2)
+    given: list[list[str]] = []
+
+    class Unreachable:
+        name = "unreachable"
+
+        def act(self, findings: Sequence[Finding], source: Source, sink: Sink | None) -> None:
+            given.append([each.tensor for each in findings])
+            raise SinkError("away", kind="transient")
+
+    dispatcher = ActionDispatcher([Unreachable()])
+    for step in range(8, 20):
+        dispatcher.give([finding().continued(1, step, step)], Running(), MemorySink())
+    dispatcher.give([finding(step=20, tensor="new")], Running(), MemorySink())
+    dispatcher.try_again(Running(), MemorySink(), last=True)
+    assert given[-1] == ["gradient/w", "new"]
 
 
 def test_the_engine_reports_what_actions_could_not_do() -> None:

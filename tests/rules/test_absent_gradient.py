@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from tdcore.errors import ConfigError
-from tdcore.rules import AbsentGradient, Status
+from tdcore.rules import AbsentGradient, Engine, Status
 from tdcore.rules.trace import Trace
-from tests.rules.judging import judge, same_in_any_cuts
+from tests.rules.judging import LookByLook, judge, same_in_any_cuts
 from tests.rules.trainings import FEATURES, blobs, judge_run, network, train
 
 ENCODER, HEAD = "gradient/Net_encoder.weight", "gradient/Net_head.weight"
@@ -137,3 +137,16 @@ def test_each_worker_is_judged_once() -> None:
 def test_a_patience_that_cannot_work_is_refused() -> None:
     with pytest.raises(ConfigError):
         AbsentGradient(patience=2)
+
+
+def test_rows_of_one_step_that_come_in_several_windows_are_one_step() -> None:
+    trace = Trace()
+    for step in range(5):
+        for layer in range(4):
+            trace.add(step, f"gradient/Net_{layer}.weight", "gradient", [1.0])
+    engine = Engine(LookByLook(trace), [AbsentGradient(patience=5)])
+    judged = []
+    for _ in trace.rows:
+        engine.step()
+        judged.append(engine.verdicts(finished=False)[0].judged)
+    assert judged.index(17) == 16  # with the first row of the fifth step

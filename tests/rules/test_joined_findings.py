@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tdcore.rules import Engine, VanishingGradient, run
+from tdcore.rules import Engine, Finding, VanishingGradient, Window, run
 from tdcore.rules.loading import load_rule, text_of
 from tdcore.rules.run_source import RunSource
+from tdcore.rules.step_range import with_step_range
+from tdcore.rules.table_source import TableSource
 from tdcore.rules.trace import Trace
 from tdcore.sinks import MemorySink
 from tests.rules.judging import LookByLook
@@ -111,6 +115,15 @@ def test_a_state_continues_a_finding(tmp_path: Path) -> None:
     assert [(f.step, f.last_step, f.count) for f in report.findings] == [(0, 5, 6)]
 
 
+def test_a_state_is_not_saved_for_each_look_that_continues_a_finding() -> None:
+    saved: list[int] = []
+    engine = Engine(LookByLook(_vanishing(steps=9, layers=1)), [VanishingGradient()], actions=[Noting()])
+    engine.before_acting = lambda: saved.append(1)
+    for _ in range(9):
+        engine.step()
+    assert saved == [1]
+
+
 def test_the_file_of_findings_is_not_written_for_each_step_that_continues_one() -> None:
     class Counting(MemorySink):
         puts = 0
@@ -154,3 +167,83 @@ def test_a_finding_says_how_often_it_was_found() -> None:
     (finding,) = engine.verdicts(finished=True)[0].findings
     assert finding.again == "40 times, last at step 39"
     assert "(40 times, last at step 39)" in repr(finding)
+
+
+def test_two_findings_of_one_step_count_as_one_step() -> None:
+    trace = Trace()
+    for step in range(3):
+        for call in range(2):  # a module that is called twice in a step
+            trace.add(step, "w", "weight", [1.0], call=call)
+    engine = Engine(trace.source(), [Recorder()])
+    engine.step()
+    (verdict,) = engine.verdicts(finished=True)
+    assert [(f.count, f.last_step) for f in verdict.findings] == [(3, 2)]
+    assert (verdict.finding_count, verdict.occurrences) == (1, 3)
+
+
+def test_findings_of_each_step_beyond_the_limit_take_no_memory() -> None:
+    trace = Trace()
+    for step in range(20):
+        trace.add(step, "w", "weight", [1.0])
+    engine = Engine(LookByLook(trace), [with_step_range(Recorder(), each=True)], max_findings=4)
+    for _ in range(20):
+        engine.step()
+    assert engine.verdicts(finished=True)[0].finding_count == 20
+    assert not engine.state()["judges"][0]["beyond"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfAKind(Recorder):
+    """Yields one finding of a kind per row, the newest rows first."""
+
+    def check(self, window: Window) -> Iterator[Finding]:
+        window.judged(len(window))
+        for row in reversed(range(len(window))):
+            yield window.finding(self, row, numbers={"kind": "a"}, why="seen", do="nothing")
+
+
+@pytest.mark.parametrize("first", ["kept", "counted"])
+def test_a_tensor_beyond_the_limit_is_one_finding_though_it_has_a_kind(first: str) -> None:
+    both = [(1, "w0"), (1, "w1"), (2, "w0"), (2, "w1")]  # in one look: only one finding is created
+    looks = [[(0, "w1")], both, [(3, "w0")]] if first == "counted" else [[(0, "w1")], [(1, "w0")], both]
+    engine = Engine(Trace().source(), [OfAKind()], max_findings=1)
+    for look in looks:
+        trace = Trace()
+        for step, name in look:
+            trace.add(step, name, "weight", [1.0])
+        engine.source = trace.source()
+        engine.step()
+    (verdict,) = engine.verdicts(finished=True)
+    assert (verdict.finding_count, verdict.occurrences) == (2, 6)
+
+
+def test_the_epoch_of_the_newest_step_is_kept_though_that_step_is_counted_only() -> None:
+    class InEpochs(TableSource):
+        def epoch(self, attempt: int, worker: str, step: int) -> int | None:
+            return step // 10
+
+    engine = Engine(InEpochs(_vanishing(steps=100, layers=4).table()), [VanishingGradient()], max_findings=10)
+    engine.step()
+    assert [(f.last_step, f.last_epoch) for f in engine.verdicts(finished=True)[0].findings] == [(99, 9)] * 4
+
+
+def test_actions_get_a_finding_of_a_further_attempt_though_no_more_findings_are_kept() -> None:
+    action = Noting()
+    engine = Engine(Trace().source(), [Recorder()], actions=[action], max_findings=2)
+    for attempt in range(3):
+        trace = Trace()
+        for name in ("a", "b", "c"):
+            trace.add(0, name, "weight", [1.0], attempt=attempt)
+        engine.source = trace.source()
+        engine.step()
+    assert [(f.attempt, f.tensor) for f in action.given] == [(0, "a"), (0, "b"), (1, "a"), (2, "a")]
+    assert engine.verdicts(finished=True)[0].finding_count == 9
+
+
+def test_the_newest_step_that_is_counted_only_is_found_in_any_order() -> None:
+    trace = Trace()
+    for step in range(5):
+        trace.add(step, "w", "weight", [1.0])
+    engine = Engine(trace.source(), [OfAKind()], max_findings=1)
+    engine.step()
+    assert [(f.count, f.last_step) for f in engine.verdicts(finished=True)[0].findings] == [(5, 4)]

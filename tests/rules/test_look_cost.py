@@ -7,12 +7,68 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from tdcore.rules import Engine, ExplodingTensor, LossNotDecreasing, RuleProtocol, VanishingGradient
+from tdcore.rules import (
+    AbsentGradient,
+    Engine,
+    ExplodingTensor,
+    LossNotDecreasing,
+    RuleProtocol,
+    VanishingGradient,
+    WrongMode,
+)
+from tdcore.rules.diagnosis.facts import histories_of
+from tdcore.rules.measures import first_facts
 from tdcore.rules.run_source import RunSource
+from tdcore.rules.trace import Trace
+from tdcore.rules.window import Coverage
 from tdcore.sinks import LocalSink
+from tests.rules.judging import LookByLook
 from tests.trial.writer import RunWriter
+
+
+def test_rows_that_are_counted_only_cost_one_call_per_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    skip = Coverage.skip
+
+    def counting(self: Coverage, *tensor: Any, **number: Any) -> None:
+        calls.append(1)
+        skip(self, *tensor, **number)
+
+    monkeypatch.setattr(Coverage, "skip", counting)
+    trace = Trace()
+    for step in range(50):
+        for layer in range(3):
+            trace.add(step, f"gradient/{layer}", "gradient", [1e-9])
+    engine = Engine(trace.source(), [VanishingGradient()], max_findings=6)
+    engine.step()
+    (verdict,) = engine.verdicts(finished=True)
+    assert [(f.count, f.last_step, f.last_mode_step) for f in verdict.findings] == [(50, 49, 49)] * 3
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("rule", [AbsentGradient(), WrongMode()])
+def test_rules_that_need_no_values_look_at_each_tensor_of_the_first_steps_once(
+    rule: RuleProtocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[int] = []
+
+    def counting(table: pa.Table) -> Any:
+        rows.append(table.num_rows)
+        return histories_of(table)
+
+    monkeypatch.setattr(first_facts, "histories_of", counting)
+    trace = Trace()
+    for step in range(10):
+        for layer in range(3):
+            trace.add(step, f"gradient/Net_{layer}.weight", "gradient", [1.0])
+    engine = Engine(LookByLook(trace), [rule])
+    for _ in trace.rows:
+        engine.step()
+    assert sum(rows) == 3
+    assert engine.verdicts(finished=True)[0].judged > 0
 
 
 class CountingSink(LocalSink):

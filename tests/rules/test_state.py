@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tdcore.errors import ConfigError, SinkError
+from tdcore.format.layout import EPOCH_SCALAR
 from tdcore.rules import (
     RULES,
     DeadRelu,
@@ -22,6 +23,7 @@ from tdcore.rules import (
     Finding,
     Report,
     RuleProtocol,
+    VanishingGradient,
     run,
     safe_pickle,
 )
@@ -393,3 +395,21 @@ _TIMED = {code for code, rule in RULES.items() if getattr(rule, "each_look", Fal
 def test_every_rule_says_the_same_when_it_is_restarted_between_any_two_windows(code: str) -> None:
     for case in CASES[code]:
         same_in_any_cuts(case.rule, case.trace(), seeds=2)
+
+
+def _vanishing(writer: RunWriter, first: int, end: int) -> None:
+    for step in range(first, end):
+        writer.add("gradient/w", 1e-9, step=step, kind="gradient")
+    writer.flush()
+
+
+def test_a_state_keeps_the_epochs_of_rows_that_are_not_read_again(tmp_path: Path) -> None:
+    place, state = tmp_path / "run", tmp_path / "state"
+    writer = RunWriter(place)
+    writer.add(EPOCH_SCALAR, 3.0, step=0, kind="scalar")
+    _vanishing(writer, 0, 3)
+    run(place, [VanishingGradient()], state=state)
+    _vanishing(writer, 3, 6)
+    writer.end()
+    report = run(place, [VanishingGradient()], state=state)
+    assert [(f.epoch, f.last_epoch) for f in report.findings] == [(3, 3)]

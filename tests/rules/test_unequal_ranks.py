@@ -146,8 +146,20 @@ def test_of_three_ranks_the_one_that_deviates_is_named_whether_larger_or_smaller
 
 
 def test_losses_are_compared_by_their_size() -> None:
-    assert reported(UnequalRanks(), ranks(1.0, 9.0, name="loss", kind="loss")) == [("worker_1", 4, "scale")]
-    assert not reported(UnequalRanks(), ranks(1.0, 3.0, name="loss", kind="loss"))
+    apart = ranks(1.0, 9.0, name="loss", kind="loss", steps=20)
+    assert reported(UnequalRanks(), apart) == [("worker_1", 19, "scale")]
+    assert not reported(UnequalRanks(), ranks(1.0, 9.0, name="loss", kind="loss", steps=19))
+    assert not reported(UnequalRanks(), ranks(1.0, 3.0, name="loss", kind="loss", steps=20))
+
+
+def test_losses_that_differ_much_from_batch_to_batch_stay_quiet() -> None:
+    """The end of a training: the losses of a batch are near zero, with a standard deviation of 4.5 times."""
+    random = np.random.default_rng(0)
+    trace = Trace()
+    for step in range(3000):
+        for rank in range(2):
+            trace.add(step, "loss", "loss", np.exp(random.normal(-6.0, 1.5)), worker=f"worker_{rank}")
+    assert not reported(UnequalRanks(), trace)
 
 
 def test_constants_have_no_shift() -> None:

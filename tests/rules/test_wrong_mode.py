@@ -87,7 +87,7 @@ def test_weights_that_change_within_an_evaluation_are_found(tmp_path: Path) -> N
     found, _ = judge_run(WrongMode(), fit(tmp_path, updates=True))
     assert {finding.numbers["kind"] for finding in found} == {"eval_update"}
     assert {(finding.mode, finding.mode_step) for finding in found} == {
-        ("EVAL", step) for step in (1, 2, 3, 5, 6, 7, 9, 10, 11)
+        ("EVAL", step) for step in (2, 3, 5, 6, 7, 9, 10, 11)
     }
 
 
@@ -116,10 +116,15 @@ def test_a_run_with_losses_only_is_not_evaluable(losses_run: Path) -> None:
 
 @pytest.mark.proves("TDC129", "boundary")
 def test_weights_may_differ_where_another_step_is_between_two_eval_steps() -> None:
-    assert same_in_any_cuts(WrongMode(), weights(1.0, 1.5))
-    assert not same_in_any_cuts(WrongMode(), weights(1.0, 1.5, steps=[0, 2]))
-    assert not same_in_any_cuts(WrongMode(), weights(1.0, 1.5, steps=[0, 1], mode_steps=[0, 2]))
-    assert not same_in_any_cuts(WrongMode(), weights(1.0, 1.0))
+    assert same_in_any_cuts(WrongMode(), weights(1.0, 1.5, 2.0))
+    assert not same_in_any_cuts(WrongMode(), weights(1.0, 1.5, 2.0, steps=[0, 2, 3]))
+    assert not same_in_any_cuts(WrongMode(), weights(1.0, 1.5, 2.0, steps=[0, 1, 2], mode_steps=[0, 2, 3]))
+    assert not same_in_any_cuts(WrongMode(), weights(1.0, 1.0, 1.0))
+
+
+def test_other_weights_that_are_loaded_between_two_evaluations_stay_quiet() -> None:
+    """The best checkpoint is loaded after the last validation, and the test follows in EVAL mode."""
+    assert not same_in_any_cuts(WrongMode(), weights(1.0, 1.0, 1.0, 2.0, 2.0, 2.0))
 
 
 def test_a_gradient_in_eval_mode_is_found_unless_it_is_zero() -> None:

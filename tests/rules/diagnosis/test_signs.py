@@ -263,6 +263,17 @@ def test_gradients_in_evaluation_are_named() -> None:
     ]
 
 
+def test_weights_that_change_within_an_evaluation_are_named_unless_others_were_loaded_once() -> None:
+    def evaluated(*means: float) -> History:
+        steps = np.arange(len(means))
+        return history(
+            "Net_layer1.weight", "weight", mode="EVAL", steps=steps, mean=means, rms=np.asarray(means) + 1
+        )
+
+    assert causes(evaluated(0.1, 0.2, 0.3)) == ["weights change in evaluation"]
+    assert not causes(evaluated(0.1, 0.1, 0.1, 0.3, 0.3, 0.3))
+
+
 def test_a_loss_that_is_infinite_while_all_it_is_made_of_is_finite_has_a_logarithm_of_zero() -> None:
     loss = history(
         "CrossEntropyLoss_output_0",
