@@ -30,7 +30,7 @@ from .conftest import MakeHook
 
 # Folders of the package, and functions whose errors a script may see: they check arguments.
 _FOLDERS = tuple(str(Path(one.__file__ or "").parent) for one in (td, tdcore.hooks))
-_PUBLIC = {"register_module", "register_loss", "close", "step", "__init__", "__new__"}
+_PUBLIC = {"register_module", "register_loss", "set_epoch", "close", "step", "__init__", "__new__"}
 # Functions that an entry delegates its whole work to. They count as entries.
 _GUARDS = {"_guarded", "_save", "_check_control_guarded", "_next_step", "observed"}
 _STEPS = 3
