@@ -20,6 +20,7 @@ import pyarrow as pa
 from tdcore.errors import ConfigError
 from tdcore.format.run_patterns import RunPatterns
 from tdcore.rules.base import Finding, Rule
+from tdcore.rules.measures.group_codes import group_codes
 from tdcore.rules.measures.histogram import Histograms
 
 __all__ = ["Columns", "Coverage", "Mask", "Members", "Unlisted", "Window", "compile_pattern"]
@@ -293,8 +294,6 @@ class Window:
         """
         if len(rows) <= self.room:
             return rows.tolist()  # type: ignore[no-any-return]
-        from tdcore.rules.measures.series import group_codes
-
         columns = self.columns
         codes = group_codes(columns, rows, "attempt", "worker", "mode", "name")
         _, tensor, size = np.unique(codes, return_inverse=True, return_counts=True)

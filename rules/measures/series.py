@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.rules.measures.group_codes import NUMBERS, dense, group_codes
 from tdcore.rules.window import Columns, Mask, Window
 
 __all__ = ["NO_POINTS", "Points", "dense", "group_codes", "groups", "mixed_series", "scalars", "series"]
@@ -65,7 +66,6 @@ class Points:
         )
 
 
-_NUMBERS = frozenset({"attempt", "step", "mode_step", "call"})  # the other columns are texts
 _NONE = np.empty(0, dtype=np.int64)
 NO_POINTS = Points(unit=_NONE, step=_NONE, own_step=_NONE, mode_step=_NONE, value=np.empty(0))
 
@@ -145,40 +145,5 @@ def groups(columns: Columns, rows: npt.NDArray[np.int64], *names: str) -> Iterat
         found = np.split(rows[order], np.flatnonzero(np.diff(code[order])) + 1)
     for group in found:
         first = int(group[0])
-        key = [int(columns.ints(n)[first]) if n in _NUMBERS else columns.text(n, first) for n in names]
+        key = [int(columns.ints(n)[first]) if n in NUMBERS else columns.text(n, first) for n in names]
         yield (*key, group)
-
-
-def group_codes(columns: Columns, rows: npt.NDArray[np.int64], *names: str) -> npt.NDArray[Any]:
-    """Per row, a number from 0 for its combination of values, in ascending order of the values by columns."""
-    if 4 * rows.size < columns.table.num_rows:
-        return _group_codes(columns, names, rows)
-    return columns.shared(("groups", names), lambda: _group_codes(columns, names, slice(None)))[rows]
-
-
-def _group_codes(
-    columns: Columns, names: tuple[str, ...], rows: npt.NDArray[np.int64] | slice
-) -> npt.NDArray[Any]:
-    """Group codes, as two-byte integers if they fit: these are sorted in a quarter of the time."""
-    code, size = np.zeros(1, dtype=np.int64), 1
-    for name in names:
-        part, span = dense((columns.ints(name) if name in _NUMBERS else columns.codes(name)[0])[rows])
-        code, size = (part, span) if size == 1 else dense(code * span + part) if span > 1 else (code, size)
-    return code.astype(np.uint16) if size <= 1 << 16 else code
-
-
-def dense(values: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
-    """(position of each value among the distinct values, ascending; number of distinct values).
-
-    values: at least one.
-    """
-    low, span = int(values.min()), int(values.max()) - int(values.min()) + 1
-    if span > 4 * values.size + (1 << 16):
-        distinct, inverse = np.unique(values, return_inverse=True)
-        return inverse, distinct.size
-    if span == 1:
-        return np.zeros(values.size, dtype=np.int64), 1
-    there = np.zeros(span, dtype=np.bool_)
-    there[values - low] = True
-    position = np.cumsum(there) - 1
-    return position[values - low], int(position[-1]) + 1
