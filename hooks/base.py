@@ -44,6 +44,7 @@ from tdcore.hooks.resume import StepStateDict
 from tdcore.hooks.rule_capture import with_rules
 from tdcore.hooks.run_notes import RunNotes
 from tdcore.hooks.shortfall import Possible, Shortfalls
+from tdcore.hooks.stop_requests import StopRequests
 from tdcore.hooks.warner import Warner
 from tdcore.modes import ModeKeys
 from tdcore.session import RingConfig, Session, StopRequest
@@ -77,8 +78,6 @@ class BaseHook(HookState, StepStateDict):
     ) -> None:
         given, config = config, with_rules(config, rules) if rules else config
         self.config = config
-        self._on_stop = on_stop
-        self._handled_stop: StopRequest | None = None
         self._mode = 0  # ModeKeys value, 0 while it follows the model
         self._epoch: int | None = None  # epoch of the next saved step; None if the ring has it already
         self._faults: dict[str, str] = {}
@@ -108,10 +107,11 @@ class BaseHook(HookState, StepStateDict):
         self._notes = RunNotes(self._names)
         self._clock = Clock(config, self._collections, self._names, self._warn)
         self._requests = CaptureRequests(self._collections, self._clock, self._names, self._notes)
+        self._stop_requests = StopRequests(self._clock, on_stop)
         self._recorder = Recorder(self._ring, self._clock.now, self._product)
         self._values = ManualValues(self._collections, self._clock, self._recorder, self._warn)
         self._shortfalls = Shortfalls(given, config, self._collections, self._clock)
-        self._include_from(config)
+        self._clock.include_configured()
         LIVE_HOOKS.add(self)
         current.remember(self)
 
@@ -324,21 +324,7 @@ class BaseHook(HookState, StepStateDict):
         text = self._session.take_request()
         if text is not None:
             self._guarded("capture requests", self._requests.apply, text)
-        request = self._session.stop_request()
-        if request is None or request == self._handled_stop:
-            return
-        self._handled_stop = request
-        if self._on_stop is not None:
-            self._on_stop(request)
-            return
-        now, step = self._clock.now, max(self._clock.last, 0)
-        raise StopTraining(
-            request.reason,
-            step=step,
-            mode=ModeKeys(now.mode).name,
-            mode_step=now.mode_step if now.step == step else None,
-            requested_by=request.by or request.rule,
-        )
+        self._stop_requests.handle(self._session.stop_request())
 
     def _check_control_guarded(self) -> None:
         """As _check_control(); StopTraining is the only exception that leaves it."""
@@ -392,19 +378,6 @@ class BaseHook(HookState, StepStateDict):
                 self._unmarked = True
         except Exception as error:
             self._fault(part, error)
-
-    def _include_from(self, config: HookConfig) -> None:
-        self._clock.include(CollectionKeys.LOSSES)  # always saved, as in the older library
-        for entry in config.collections:
-            self._collections.add(entry)
-            self._clock.include(entry.name)
-        if config.include_regex:
-            self._collections.get(CollectionKeys.DEFAULT).include(config.include_regex)
-            self._clock.include(CollectionKeys.DEFAULT)
-        for name in config.include_collections:
-            self._clock.include(name)
-        if config.save_all:
-            self._clock.include(CollectionKeys.ALL)
 
     def _send_collections(self) -> None:
         self._names.changed = False

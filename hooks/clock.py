@@ -121,6 +121,21 @@ class Clock:
             self.included[name] = None
             self._version = -1
 
+    def include_configured(self) -> None:
+        """Save the collections that the configuration of the hook names."""
+        config = self._config
+        self.include(CollectionKeys.LOSSES)  # always saved, as in the older library
+        for entry in config.collections:
+            self._collections.add(entry)
+            self.include(entry.name)
+        if config.include_regex:
+            self._collections.get(CollectionKeys.DEFAULT).include(config.include_regex)
+            self.include(CollectionKeys.DEFAULT)
+        for name in config.include_collections:
+            self.include(name)
+        if config.save_all:
+            self.include(CollectionKeys.ALL)
+
     def refresh_next(self) -> None:
         """Make the next step read the collections again."""
         self._version = -1

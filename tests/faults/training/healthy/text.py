@@ -72,7 +72,7 @@ def tied_transformer(generator: torch.Generator) -> Job:
 
 
 class Translator(nn.Module):
-    """A GRU reads, another one writes; each is told the right word before."""
+    """One GRU reads, another GRU writes and gets the correct previous word in each step."""
 
     def __init__(self, words: int = 16, width: int = 48) -> None:
         super().__init__()
