@@ -125,18 +125,13 @@ class OutlierRank:
         own: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
         worst: int,
     ) -> Finding:
-        part, deviation = meeting.parts[at], float(own[at])
+        deviation = float(own[at])
         times = float(np.exp(min(abs(deviation), 700.0)))
         kind = "large" if deviation > 0 else "small"
-        return Finding(
-            rule=type(self).__name__,
-            code=self.code,
-            step=part.step,
-            mode=part.mode,
-            mode_step=meeting.mode_step,
-            worker=meeting.workers[at],
-            attempt=meeting.attempt,
-            tensor=meeting.names[worst],
+        return meeting.finding(
+            self,
+            at,
+            meeting.names[worst],
             numbers={
                 "kind": kind,
                 "times": times,

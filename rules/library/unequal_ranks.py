@@ -162,7 +162,7 @@ class UnequalRanks:
     def _finding(
         self, meeting: ComparedStep, rank: int, at: int, kind: str, value: float, *, larger: bool, steps: int
     ) -> Finding:
-        part, name, means = meeting.parts[rank], meeting.names[at], meeting.values[:, 1, at]
+        name, means = meeting.names[at], meeting.values[:, 1, at]
         others = "the other rank" if len(meeting.workers) == _RANKS else "the median rank"
         way = "larger" if larger else "smaller"
         what = (
@@ -171,15 +171,10 @@ class UnequalRanks:
             else f"has a mean that is {rounded(value)} standard deviations {way} than that of {others}"
         )
         other = np.delete(means, rank)
-        return Finding(
-            rule=type(self).__name__,
-            code=self.code,
-            step=part.step,
-            mode=part.mode,
-            mode_step=meeting.mode_step,
-            worker=meeting.workers[rank],
-            attempt=meeting.attempt,
-            tensor=name,
+        return meeting.finding(
+            self,
+            rank,
+            name,
             numbers={
                 "kind": kind,
                 "value": value,

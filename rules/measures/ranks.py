@@ -5,13 +5,14 @@ Plain values; any thread that owns the window.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tdcore.rules.base import Finding, Rule
 from tdcore.rules.measures.series import groups
 from tdcore.rules.window import Mask, Window
 
@@ -80,6 +81,31 @@ class ComparedStep:
         """The first number of each tensor, shape (workers, names)."""
         found: npt.NDArray[np.float64] = self.values[:, 0]
         return found
+
+    def finding(
+        self,
+        rule: Rule,
+        rank: int,
+        tensor: str,
+        *,
+        numbers: Mapping[str, float | int | str],
+        why: str,
+        do: str,
+    ) -> Finding:
+        """A finding of `rule` about one tensor of a worker. rank: position of the worker in `workers`."""
+        return Finding(
+            rule=type(rule).__name__,
+            code=rule.code,
+            step=self.parts[rank].step,
+            mode=self.parts[rank].mode,
+            mode_step=self.mode_step,
+            worker=self.workers[rank],
+            attempt=self.attempt,
+            tensor=tensor,
+            numbers=numbers,
+            why=why,
+            do=do,
+        )
 
 
 def log_sizes(sizes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
