@@ -55,6 +55,7 @@ __all__ = ["BaseHook"]
 
 _log = logging.getLogger("tdcore")
 _HookT = TypeVar("_HookT", bound="BaseHook")
+_MAX_EPOCH = 1 << 53  # larger numbers are not exact in the statistics of a row
 
 
 class BaseHook(HookState, StepStateDict):
@@ -137,9 +138,12 @@ class BaseHook(HookState, StepStateDict):
         Lightning and Hugging Face call this method themselves.
 
         Args:
-            epoch: A whole number, counted as the script counts.
+            epoch: A whole number from 0 to 2 ** 53, counted as the script counts.
         """
-        self._epoch = whole("epoch", epoch)
+        number = whole("epoch", epoch)
+        if number > _MAX_EPOCH:
+            raise ConfigError(f"epoch must be at most {_MAX_EPOCH}, got a number above it")
+        self._epoch = number
 
     def add_collection(self, collection: Collection | CollectionConfig) -> Collection:
         """Add a collection, or update the collection of that name. It is saved from the next step on."""

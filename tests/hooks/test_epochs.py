@@ -108,7 +108,7 @@ def test_an_epoch_without_room_in_the_ring_is_recorded_in_the_next_saved_step(
     assert {trial.epoch(step) for step in trial.steps() if step > last} == {6}
 
 
-@pytest.mark.parametrize("epoch", [-1, 1.0, "one", True, None])
+@pytest.mark.parametrize("epoch", [-1, 1.0, "one", True, None, 2**53 + 1, 10**400])
 def test_an_epoch_that_is_no_whole_number_is_refused(make_hook: MakeHook, epoch: Any) -> None:
     with pytest.raises(ConfigError, match="epoch must be"):
         make_hook().set_epoch(epoch)
