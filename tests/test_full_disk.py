@@ -142,7 +142,7 @@ def test_closing_on_a_disk_that_stays_full_returns_soon_and_says_what_is_lost(
     assert report.records_left > 0
     assert "space" in report.reason
     assert "lost, and counted in drops" in report.reason
-    assert any("are lost: giving up" in record.message for record in caplog.records)
+    assert any("are lost: stopped after" in record.message for record in caplog.records)
     assert_everything_is_accounted_for(out, session, 10 * len(NAMES))
 
 

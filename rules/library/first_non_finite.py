@@ -70,7 +70,7 @@ class FirstNonFinite:
             collection_names: the union. Neither: every saved tensor.
         only_nan: True judges NaN only.
         history: number of earlier saved steps whose magnitudes are reported.
-        skipped_steps: maximum number of consecutive saved steps with only non-finite gradients that are no
+        skipped_steps: maximum number of consecutive saved steps with only non-finite gradients that are not
             fault.
 
     False alarms:

@@ -53,7 +53,7 @@ class PrecisionRisk:
 
     What it does:
         Compares the histogram of the magnitudes of tensors with the range of a number type: the type in which
-        they are stored, or a type that you consider.
+        they are stored, or a type that you want to use.
 
     Why it matters:
         Below the smallest normal number a type loses digits, and below the smallest number every value

@@ -215,7 +215,7 @@ class Flusher:
         lost = f"{consumer.pending_records} records ({consumer.pending_bytes} bytes) of the ring"
         full = self._full_disk_patience() is not None
         patience = self._options.full_deadline if full else self._options.end_deadline
-        message = f"giving up after {patience}: {reason}; not written: {lost}"
+        message = f"stopped after {patience}: {reason}; not written: {lost}"
         backlog = self._writer.backlog
         if backlog:
             message += f" and {backlog.rows} rows without payload"
@@ -267,7 +267,7 @@ class Flusher:
         except SinkError as error:
             if error.kind == "gone":
                 raise
-            self._reporter.report_error(f"the last merge was left out: {error}")
+            self._reporter.report_error(f"the last merge was skipped: {error}")
         self._ended = True
         return True
 

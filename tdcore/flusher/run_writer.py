@@ -230,7 +230,7 @@ class RunWriter:
         )
         worker = self._ledger.worker
         print_message(
-            f"{worker}: {message}. This is a fault of tdcore; they are left out and recorded as a gap."
+            f"{worker}: {message}. This is a bug in tdcore; the records are skipped and counted as a gap."
         )
         self._report_error(message)
         self.leftovers = True

@@ -117,7 +117,7 @@ class UploadJournal:
         except OSError as error:
             self._broken = True
             print_message(
-                f"{self._worker}: the journal {self._path} cannot be written ({error}); it is given up"
+                f"{self._worker}: the journal {self._path} cannot be written ({error}); it is no longer used"
             )
             self._remove()
 

@@ -97,7 +97,7 @@ class RunFolder:
 
         Raises:
             FileNotFoundError, NotADirectoryError, IsADirectoryError: There is no such file.
-            UnsafeFile: It is no regular file, or is too large.
+            UnsafeFile: The file is not a regular file, or is too large.
             OSError: Another error of the system.
         """
         above, _, name = key.rpartition("/")

@@ -37,7 +37,7 @@ __all__ = ["GRAD_SCALER", "NamedValues", "ScaleRecord", "Scalers"]
 _LOOKS = 3
 _SEVERAL = (
     "several gradient scalers are in use: gradients whose optimizer does not step are not captured, "
-    "because it is not known by which scale they are multiplied"
+    "because the scale of each gradient is not known"
 )
 GRAD_SCALER: type = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
 

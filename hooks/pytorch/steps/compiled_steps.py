@@ -84,5 +84,5 @@ def note_missed(hook: StepTransitions) -> None:
     hook._notes["compiled"] = {"steps_without_activations": hook._gate.missed}
     hook._warn(
         "activations of a first step are missing: torch.compile was called after register_module(), or the "
-        "step is the first in its mode; the next ones will be there (collections.json counts: 'compiled')"
+        "step is the first in its mode; later steps have them (collections.json counts: 'compiled')"
     )

@@ -280,7 +280,7 @@ class Root:
 
 
 def root_name(module: nn.Module, roots: Iterable[Root]) -> str | None:
-    """A name that no root has and that is no prefix of a name of the first root's modules.
+    """A name that no root has and that is not a prefix of a name of the first root's modules.
 
     None for the first root, which has the name of its class.
     """
