@@ -33,8 +33,8 @@ PACKAGE = ("tdcore/", "hooks/", "rules/")
 BANNED = {
     r"of which": "name the thing again",
     r"beside": '"next to", "compared with" or "in addition to"',
-    r"(?:lies?|lay) (?:in|on|below|between|behind|beyond)": '"is in", "is stored in"',
-    r"(?:stands?|stood) (?:in|on|at|behind|before|there|where|under|after)": '"is in", "is stored in"',
+    r"(?:lies?|lay) (?:in|on|above|below|near|within|between|behind|beyond)": '"is in", "is stored in"',
+    r"(?:stands?|stood) (?:in|on|at|behind|before|still|there|where|under|after)": '"is in", "is stored in"',
     r"what (?:(?:an?|the|its) )?\w+ (?:owes?|pays?|gives?|does(?!:|\Z))": "the name of the thing",
     r"(?:is|are) (?:what|to be (?:asked|looked|told))": "a noun, or an imperative",
     r"ever more|seldom": '"with exponential backoff", "rarely"',

@@ -18,7 +18,7 @@ from tdcore.rules.window import Window
 
 __all__ = ["LearningRate"]
 
-_FALL = 0.01  # relative fall of the loss with which large steps are not fault
+_FALL = 0.01  # relative fall of the loss with which large steps are not a fault
 _LOSSES = 5  # number of saved values that are averaged
 
 

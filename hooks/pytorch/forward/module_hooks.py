@@ -86,7 +86,7 @@ class RootForwardEndHook(InertInCopies):
                 fault("modules without calls", error)
 
     def report_uncaptured(self, operator: str) -> None:
-        """Do nothing: the forward pre-hook of the root reports it."""
+        """Do nothing: the forward pre-hook of the root reports uncaptured modules."""
 
 
 class ModuleHook(InertInCopies):

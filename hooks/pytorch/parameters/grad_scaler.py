@@ -60,7 +60,7 @@ class ScaleRecord:
         return self.has_checked(optimizer) and self._stage(optimizer) == "STEPPED"
 
     def has_checked(self, optimizer: Optimizer) -> bool:
-        """Whether the scaler has checked the gradients of the optimizer since then."""
+        """Whether the scaler has checked the gradients of the optimizer in this step."""
         return id(optimizer) in self.states
 
     @property
