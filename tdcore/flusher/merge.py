@@ -44,7 +44,7 @@ _ALIGN = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedSegment:
-    """A segment joined from others. moves: for each of them, the distance that its offsets move."""
+    """A segment joined from others. moves: for each source segment, the bytes to add to its offsets."""
 
     parts: list[Buffer]
     size: int

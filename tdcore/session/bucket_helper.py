@@ -49,7 +49,7 @@ def put(out: str, key: str, data: bytes, *, here: bool, seconds: float = _SECOND
     Args:
         out: Place of the run.
         key: Key of the object.
-        data: Its bytes.
+        data: The bytes of the object.
         here: Do it in this process, also for a bucket.
         seconds: Maximum time.
 

@@ -56,9 +56,9 @@ class RunFolder:
             make: Create it and the folders above it, durably, except the root.
 
         Raises:
-            FileNotFoundError: It does not exist.
-            NotADirectoryError: It is a file.
-            UnsafeFile: It is a link, or neither a file nor a folder.
+            FileNotFoundError: The folder does not exist.
+            NotADirectoryError: The path is a file.
+            UnsafeFile: The path is a link, or neither a file nor a folder.
             OSError: Another error of the system.
         """
         descriptor = os.open(self.root, _FOLDER)

@@ -194,7 +194,7 @@ class Spool:
 
         Raises:
             RunCorrupt: The bytes do not match their checksum.
-            SinkError: They cannot be read now.
+            SinkError: The bytes cannot be read now.
         """
         path = self._path(entry)
         try:

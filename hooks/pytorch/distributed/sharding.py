@@ -57,7 +57,7 @@ class LocalShard(NamedTuple):
 
     Attributes:
         tensor: The local values.
-        shard: Their place in the whole tensor; None for a tensor of the rank's own.
+        shard: The place of the values in the whole tensor; None for a tensor of the rank's own.
         trouble: Why the place is unknown where it should be known.
     """
 
@@ -115,7 +115,7 @@ class LocalShards:
 
         Args:
             tensors: The tensors.
-            capture_spec: Their ids and flags.
+            capture_spec: Ids and flags of the tensors.
             when: Step, mode, mode step, call.
         """
         if self.async_outputs.pending:

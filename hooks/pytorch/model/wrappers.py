@@ -82,7 +82,7 @@ class FsdpParameter(NamedTuple):
 
     Attributes:
         module: The module that holds it.
-        key: Its key in the module.
+        key: The key of the parameter in the module.
         holder: FSDP2's object for it, with the attribute sharded_param.
     """
 

@@ -40,7 +40,8 @@ def begin_compiled_forward(
     Args:
         hook: The hook.
         root: The root whose forward begins.
-        inputs: Its input, with suffixes of the names; None: the code was compiled without module hooks.
+        inputs: The input of the forward, with suffixes of the names; None: the code was compiled without
+            module hooks.
     """
     module = root.reference()
     if module is None or hook._off:
