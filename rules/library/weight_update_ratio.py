@@ -49,7 +49,7 @@ class WeightUpdateRatio:
         judged, and a weight that did not change is `small`.
 
     Parameters:
-        num_steps: None: compare with the previous saved step. n: with the oldest one at most n steps back.
+        num_steps: None: compare with the previous saved step. n: with the oldest saved step within n steps.
         large_threshold: ratio above which a weight is reported.
         small_threshold: ratio below which a weight is reported.
         epsilon: added to the earlier norm; a weight with a smaller norm is not judged.
