@@ -27,7 +27,7 @@ def command(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Remove a run: what tdcore wrote, and nothing else. Links are not followed.
+    """Remove a run: only the files that tdcore wrote. Links are not followed.
 
     Examples:
 

@@ -18,7 +18,7 @@ class Deadline:
         self._kept_back = 0  # objects, at the last call
 
     def start(self, now: float) -> None:
-        """The trainer has ended. Later calls have no effect."""
+        """Start the deadline at the end of the trainer. Later calls have no effect."""
         if self._ending_since is None:
             self._ending_since = now
 

@@ -171,7 +171,7 @@ class Flusher:
             return False
 
     def _report_written(self, summary: IndexSummary) -> None:
-        """An index file is durable."""
+        """Report that an index file is durable."""
         self._deadline.record_success(self._clock())
         self._reporter.report_index_file(summary, "" if self._health.record_success() else None)
 

@@ -53,7 +53,7 @@ class UploadJournal:
         self._append({"begin": [place.first, place.last]})
 
     def add(self, place: FileRange, size: int, summary: IndexSummary | None) -> None:
-        """The index file of this range is durable."""
+        """Note that the index file of this range is durable."""
         self._append({"file": _file(place, size, summary)})
 
     def replace(self, place: FileRange, size: int, summary: IndexSummary | None) -> None:

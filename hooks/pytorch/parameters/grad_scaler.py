@@ -104,7 +104,7 @@ class Scalers:
             self.found.append(weakref.ref(scaler))
 
     def states(self) -> list[tuple[weakref.ref[Any], Mapping[int, Any]]]:
-        """Records of each scaler by id of the optimizer. After its update() they are other objects."""
+        """Records of each scaler by id of the optimizer. An update() of the scaler replaces them."""
         found: list[tuple[weakref.ref[Any], Mapping[int, Any]]] = []
         for reference in self.found:
             states = getattr(reference(), "_per_optimizer_states", None)
