@@ -106,7 +106,7 @@ def test_after_a_full_disk_the_gap_is_recorded_and_later_data_is_kept(
     warnings = [record.message for record in caplog.records if record.name == "tdcore"]
     assert len(warnings) == 1, warnings
     assert "No space left" in warnings[0]
-    assert "training goes on" in warnings[0]
+    assert "The training continues" in warnings[0]
 
 
 def test_a_disk_that_stays_full_ends_the_flusher_at_its_deadline(disk: Path) -> None:

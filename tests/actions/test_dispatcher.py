@@ -348,7 +348,7 @@ def test_a_finding_that_continues_takes_one_place_while_an_action_is_slow(
     slow.let_go.set()
     dispatcher.close()
     assert slow.calls == [[7], [7, 20]]
-    assert not [each for each in dispatcher.take_problems() if "not told" in each]
+    assert not [each for each in dispatcher.take_problems() if "not reported" in each]
 
 
 def test_a_finding_that_continues_takes_one_place_while_the_run_is_unreachable(
