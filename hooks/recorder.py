@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tdcore.hooks.clock import StepId, StepState
+from tdcore.hooks.clock import CurrentStep, StepId
 from tdcore.hooks.plan import CaptureSpec
 
 __all__ = ["Localize", "Product", "Recorder", "array_product", "as_array"]
@@ -35,7 +35,7 @@ class Recorder:
 
     __slots__ = ("_product", "localize", "native", "now", "spent_ns")
 
-    def __init__(self, ring: Any, now: StepState, product: Product) -> None:
+    def __init__(self, ring: Any, now: CurrentStep, product: Product) -> None:
         self.now = now
         self.spent_ns = 0  # parts of the hook add to it
         self.native: Callable[..., int] = ring.capture

@@ -146,7 +146,7 @@ def test_following_prints_a_finding_once_with_how_often_it_was_found(tdcore: Com
     assert out.count("gradient/a.weight: mean |gradient|") == 1
     assert out.count("gradient/b.weight: mean |gradient|") == 1
     assert "(4 times, last at step 3)" in out
-    assert "(2 times, last at step 3)" in out
+    assert "(at step 2; 2 times, last at step 3)" in out
 
 
 def test_a_finding_that_continued_after_it_was_printed_is_counted_at_the_end(

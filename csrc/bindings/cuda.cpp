@@ -37,7 +37,7 @@ py::dict device_dict(const cuda::DeviceFinding& finding) {
 }
 
 py::dict cuda_report(const Folders& folders) {
-  cuda::Report found;
+  cuda::SystemReport found;
   {
     const py::gil_scoped_release released;  // drivers take seconds to start
     found = cuda::report(options_of(folders));

@@ -12,7 +12,7 @@ from tdcore.errors import ConfigError
 
 if TYPE_CHECKING:
     from tdcore.rules.base import Verdict
-    from tdcore.rules.sweep import Entry, SweepReport
+    from tdcore.rules.sweep import SweepEntry, SweepReport
 
 __all__ = ["EXIT_CODES", "command"]
 
@@ -103,7 +103,7 @@ class _SweepProgress:
     def __init__(self) -> None:
         self.done = 0
 
-    def __call__(self, entry: Entry) -> None:
+    def __call__(self, entry: SweepEntry) -> None:
         self.done += 1
         out = console()
         if out.is_terminal:

@@ -201,7 +201,7 @@ class ModuleHook(InertInCopies):
             ):
                 now = recorder.now
                 prefix = self._prefix
-                calls = now.calls  # StepState.next_call(), inlined
+                calls = now.calls  # CurrentStep.next_call(), inlined
                 call = calls[prefix]
                 calls[prefix] = call + 1
                 recorder.native([value], self._ids, self._flags, now.step, now.mode, now.mode_step, call)

@@ -14,7 +14,7 @@ from time import perf_counter_ns
 
 from torch import nn
 
-from tdcore.hooks.clock import StepContext
+from tdcore.hooks.clock import SuspendedStep
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.forward.losses import requires_grad
 from tdcore.hooks.pytorch.steps import compiled_steps
@@ -213,7 +213,7 @@ class StepTransitions(DriverState):
         router = self._route_above if self._suspended is not None else None
         self._losses.attach(plan, compiled_steps.widest(self), router)
 
-    def _belongs_beneath(self, requires_grad: bool) -> StepContext | None:
+    def _belongs_beneath(self, requires_grad: bool) -> SuspendedStep | None:
         """The suspended training step, if a loss belongs to it and not to the current step."""
         return self._suspended if requires_grad and not (self._updates or self._other_has_graph) else None
 
