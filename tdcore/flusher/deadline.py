@@ -27,7 +27,7 @@ class Deadline:
         self._last_success = now
 
     def set_kept_back(self, objects: int, now: float) -> None:
-        """The sink keeps back `objects` objects now. Fewer than at the last call counts as a success."""
+        """Set how many objects the sink keeps back. Fewer than at the last call count as a success."""
         if objects < self._kept_back:
             self.record_success(now)
         self._kept_back = objects
