@@ -8,9 +8,6 @@ import warnings
 if importlib.util.find_spec("mxnet") is None:
     collect_ignore_glob = ["test_*.py"]
 else:
-    import numpy as np
-
-    setattr(np, "bool", bool)  # noqa: B010 -- MXNet 1.9 needs the name, which NumPy has dropped
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # MXNet's own
+        warnings.simplefilter("ignore")  # of MXNet, about its own code
         import mxnet  # noqa: F401
