@@ -50,7 +50,7 @@ def test_reports_of_rules_are_one_line_however_much_was_found(tmp_path: Path) ->
     )
     swept = sweep(tmp_path, ["vanishing_gradient"], engine="serial", write_findings=False)
     assert repr(swept) == "<SweepReport: 1 run: 1 with issues>"
-    assert repr(swept.entries[0]).startswith(f"<Entry {tmp_path}: <Report on ")
+    assert repr(swept.entries[0]).startswith(f"<SweepEntry {tmp_path}: <Report on ")
     assert all(len(repr(each)) <= 160 for each in (report, *report.verdicts, *report.findings))
 
 
