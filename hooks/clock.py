@@ -295,11 +295,11 @@ class Clock:
             name = collection.name
             if collection.is_filled and name not in self.included:
                 self._warn(
-                    f"collection {name!r} is not saved: name it in include_collections, or add_collection()"
+                    f"collection {name!r} is not saved: name it in include_collections or add_collection()"
                 )
             if name in self.included and not collection.selects and name != CollectionKeys.DEFAULT:
                 self._warn(
-                    f"collection {name!r} is empty: give it patterns, get_collection({name!r}).include()"
+                    f"collection {name!r} is empty: add patterns with get_collection({name!r}).include()"
                     + did_you_mean(name, BUILT_IN)
                 )
 

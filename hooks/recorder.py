@@ -49,8 +49,8 @@ class Recorder:
 
         Args:
             tensors: The tensors; None for one that is absent.
-            capture_spec: Their name ids and flags.
-            step_id: Their step; None: the current step.
+            capture_spec: Name ids and flags of the tensors.
+            step_id: The step of the tensors; None: the current step.
             call: Number of earlier captures of these names in the step.
 
         Returns:

@@ -147,7 +147,7 @@ def sweep(
 def find_runs(places: Place | Iterable[Place]) -> list[str]:
     """The runs that places name, each once, in order.
 
-    A place that is no pattern and has no run, or cannot be read, is returned unchanged, so that it is
+    A place that is not a pattern and has no run, or cannot be read, is returned unchanged, so that it is
     reported.
 
     Args:
@@ -156,7 +156,7 @@ def find_runs(places: Place | Iterable[Place]) -> list[str]:
             "?" begins the options).
 
     Raises:
-        ConfigError: There are no runs at all.
+        ConfigError: There are not runs at all.
         SinkError: The bucket of a pattern refuses access.
     """
     given = [places] if isinstance(places, (str, os.PathLike)) else list(places)

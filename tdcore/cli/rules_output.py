@@ -147,11 +147,11 @@ def print_report(report: Report, *, with_findings: bool, verbose: bool = False) 
     _print_folded(folded)
     needed = merged(capture for verdict in lacking for capture in verdict.captures)
     if needed:
-        out.print("\nWhat the rules that are not evaluable need to be captured (`tdcore rules plan`):")
+        out.print("\nThe rules that are not evaluable need this capture (`tdcore rules plan`):")
         for capture in needed:
             out.print(f"  {as_code(capture)}", markup=False, soft_wrap=True)
     if report.interrupted:
-        out.print("interrupted; the run goes on")
+        out.print("interrupted; the run continues")
     for each in report.not_recorded:
         out.print(f"[yellow]not recorded: {shown(each, _MAX_CHARS)}[/]")
     for problem in (*report.left_out, *report.problems):
@@ -162,8 +162,8 @@ def _print_folded(verdicts: Sequence[Verdict]) -> None:
     """Print a line with the rules that are not evaluable, and a line with those that do not apply."""
     out = console()
     for status, words in (
-        ("not evaluable", "not evaluable here (--verbose says what each needs)"),
-        ("does not apply", "does not apply to this run (--verbose says why)"),
+        ("not evaluable", "not evaluable here (--verbose shows what each needs)"),
+        ("does not apply", "does not apply to this run (--verbose shows why)"),
     ):
         names = [each.rule for each in verdicts if each.status.value == status]
         if names:

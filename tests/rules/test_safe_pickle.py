@@ -76,7 +76,7 @@ def test_dataclasses_of_rules_come_back_without_their_init() -> None:
 def test_dataclasses_of_a_users_rules_come_back_only_where_that_module_is_named() -> None:
     data = dump(a_rule_of_mine.Seen(count=3))
     assert load(data, {a_rule_of_mine.__name__}) == a_rule_of_mine.Seen(count=3)
-    with pytest.raises(UnreadableError, match="no dataclass of these rules"):
+    with pytest.raises(UnreadableError, match="not a dataclass of these rules"):
         load(data)
 
 

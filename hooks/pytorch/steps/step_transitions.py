@@ -26,9 +26,10 @@ __all__ = ["StepTransitions"]
 
 _SAVED_STEPS = 3  # number of saved steps after which an optimizer without a step in them is reported
 _NEVER_SAVED = (
-    "{} stepped in none of the first {} saved training steps, so gradients of its parameters are missing: "
-    "networks that take turns have one step per update, and a save_interval that is a multiple of the turns "
-    "saves the same turn every time; use an odd one, or call hook.step() at the top of the round"
+    "{} did not step in the first {} saved training steps, so gradients of its parameters are missing: "
+    "networks that train in turn have one step per update, and a save_interval that is a multiple of their "
+    "number always saves the same network. Use another save_interval (an odd one for two networks), or call "
+    "hook.step() at the start of each round"
 )
 
 
