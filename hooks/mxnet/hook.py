@@ -153,7 +153,7 @@ class Hook(BlockDriver):
         A loss (gluon.loss.Loss) is registered as with register_loss(), as in the older library.
 
         Raises:
-            ConfigError: The argument is no gluon.Block.
+            ConfigError: The argument is not a gluon.Block.
         """
         if isinstance(block, gluon.loss.Loss):
             self.register_loss(block)
@@ -171,7 +171,7 @@ class Hook(BlockDriver):
         rules judge a loss that is one number.
 
         Raises:
-            ConfigError: The argument is no gluon.Block.
+            ConfigError: The argument is not a gluon.Block.
         """
         _check(loss, "register_loss", gluon.Block, "a loss block, such as gluon.loss.L2Loss()")
         if not self._off and not any(known() is loss for known in self._losses):
