@@ -185,7 +185,7 @@ class RunSource:
         return -1 if self._progress is None else self._progress.latest_attempt
 
     def notes(self, attempt: int) -> Mapping[str, Any]:
-        """See Source.notes. As of the last call of `next`."""
+        """See Source.notes. The notes are from the time of the last call of `next`."""
         return self._notes.get(attempt, {})
 
     def epoch(self, attempt: int, worker: str, step: int) -> int | None:

@@ -145,7 +145,7 @@ class NoMoreData(RunError):
     """The run has ended before the awaited step or tensor.
 
     Attributes:
-        step, mode: The awaited step, as its mode counts.
+        step, mode: The awaited step and its mode; the step is counted within the mode.
         last_step: The last step of the mode in the run; None if there is none.
     """
 
@@ -157,7 +157,7 @@ class NoMoreData(RunError):
 class StepUnavailable(RunError):
     """Nothing was saved at this step, and nothing will be.
 
-    step, mode: the requested step, as its mode counts.
+    step, mode: the requested step and its mode; the step is counted within the mode.
     """
 
     step: int | None = None
@@ -167,7 +167,7 @@ class StepUnavailable(RunError):
 class StepNotYetAvailable(RunError):
     """The step is not in the run yet; it may still be written while the run continues.
 
-    step, mode: the requested step, as its mode counts.
+    step, mode: the requested step and its mode; the step is counted within the mode.
     """
 
     step: int | None = None
@@ -192,7 +192,7 @@ class TensorUnavailableForStep(RunError):
             message has details.
         has_statistics: Whether reduction_value() and stats() have values for this step.
         tname: The requested tensor.
-        step, mode: The requested step, as its mode counts.
+        step, mode: The requested step and its mode; the step is counted within the mode.
     """
 
     tname: str | None = None
@@ -304,7 +304,7 @@ class StopTraining(TdcoreError):
     Attributes:
         reason: The reason in the request.
         step: Global step at which it was raised.
-        mode, mode_step: The same step, as its mode counts.
+        mode, mode_step: The mode of that step, and its number within the mode.
         requested_by: The rule or tool that sent the request.
     """
 

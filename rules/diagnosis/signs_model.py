@@ -166,7 +166,7 @@ def saturated_activations(facts: Facts) -> Iterator[Evidence]:
 
 
 def vanishing_gradients(facts: Facts) -> Iterator[Evidence]:
-    """Gradients of weights that fade from the last layer to the first."""
+    """Gradients that become much smaller from the last layer to the first."""
     pairs = [(weight, facts.gradient_of(weight)) for weight in facts.matrices]
     chain = [one for _, one in pairs if one is not None and len(one) >= 3 and np.median(one.rms) > 0]
     if len(chain) < 4:

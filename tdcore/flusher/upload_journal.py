@@ -99,7 +99,7 @@ class UploadJournal:
         return FileRange(self._worker, self._attempt, int(first), int(last))
 
     def remove(self) -> None:
-        """Remove the journal: the flusher has ended normally."""
+        """Remove the journal, after the flusher has ended normally."""
         self._remove()
 
     def _append(self, line: dict[str, Any]) -> None:
