@@ -81,7 +81,7 @@ class Completeness:
         return dict(self._whole)
 
     def resume(self, position: Mapping[WorkerAttempt, int]) -> None:
-        """Take over the `position` of another object."""
+        """Replace the position by the `position` of another object."""
         self._whole = dict(position)
 
     def _whole_step(self, index: Index, place: WorkerAttempt) -> int | None:

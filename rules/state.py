@@ -106,7 +106,7 @@ class ResumableEngine(Protocol):
         ...
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over a state."""
+        """Replace the state of the engine by a saved state."""
         ...
 
 

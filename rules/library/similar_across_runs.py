@@ -51,8 +51,8 @@ class SimilarAcrossRuns:
             memory.
         other_trial: one more run, under the older name of this parameter.
         collection_names: names of collections, or one string with commas.
-        tensor_regex: regular expressions searched for in names, or one string with commas. Given with
-            collection_names: the union. Neither: every saved tensor.
+        tensor_regex: regular expressions searched for in names, or one string with commas. If both parameters
+            are given, the union is judged; if neither, every saved tensor.
         rtol: relative tolerance.
         atol: absolute tolerance.
 

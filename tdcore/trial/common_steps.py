@@ -145,7 +145,7 @@ class CommonSteps:
         }
 
     def restore(self, saved: Saved) -> None:
-        """Take over the result of another reader's `saved`. Call it before the first row is read."""
+        """Restore the state that saved() of another reader returned. Call it before the first row is read."""
         for (attempt, worker, mode), (mode_steps, steps) in saved.items():
             (code,) = self._modes.codes([mode]).tolist()
             pairs = np.array(mode_steps, dtype=np.int64), np.array(steps, dtype=np.int64)
