@@ -81,7 +81,7 @@ skip_frames(EntryHook.__call__)
 
 
 class Entries:
-    """Entries of one root."""
+    """Entries of one root: the modules that the script calls instead of the root."""
 
     def __init__(self, hook: TrainingDriver, root: Root) -> None:
         self._hook = weakref.ref(hook)
