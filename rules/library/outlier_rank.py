@@ -24,7 +24,7 @@ _SPREAD = 5 * 1.4826  # median absolute deviations that are five standard deviat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutlierRank:
-    """A rank of a distributed training whose gradients are persistently larger or smaller than the others'.
+    """A rank of a distributed training with persistently larger or smaller gradients than other ranks.
 
     What it does:
         Compares the gradients of all workers at the same step, and reports a rank that deviates.

@@ -116,7 +116,7 @@ class RunWriter:
         return True
 
     def reset(self) -> None:
-        """A write failed: the writes after it have failed too, and start again."""
+        """Start all writes again after a failed write; the writes after it have failed too."""
         self._started = 0
 
     def write_again(self, covered: int | None, gaps: list[IndexGap]) -> None:
