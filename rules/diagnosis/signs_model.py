@@ -52,7 +52,7 @@ def _listed(names: Sequence[str], shown: int = 3) -> str:
 
 
 def weights_start_too_large(facts: Facts) -> Iterator[Evidence]:
-    """Weights that enlarge what they are given many times over."""
+    """Initial weights that enlarge their inputs many times."""
     gains = _gains(facts)
     large = [(one, gain) for one, gain in gains if gain > _GAIN_LARGE]
     if large and len(large) >= 0.5 * len(gains):
@@ -66,7 +66,7 @@ def weights_start_too_large(facts: Facts) -> Iterator[Evidence]:
 
 
 def weights_start_too_small(facts: Facts) -> Iterator[Evidence]:
-    """Weights so small that what passes through them fades."""
+    """Initial weights so small that the signal becomes weaker in each layer."""
     gains = _gains(facts)
     small = [(one, gain) for one, gain in gains if 0 < gain < _GAIN_SMALL]
     normalised = any("Norm" in one.origin for one in facts.outputs) and small[-1:] != gains[-1:]
@@ -152,7 +152,7 @@ def dead_units(facts: Facts) -> Iterator[Evidence]:
 
 
 def saturated_activations(facts: Facts) -> Iterator[Evidence]:
-    """What SaturatedActivation found."""
+    """The findings of SaturatedActivation."""
     found = facts.findings.get("SaturatedActivation", ())
     if found:
         names = list(dict.fromkeys(finding.tensor for finding in found))

@@ -25,7 +25,7 @@ def end_document(
     storage: Mapping[str, Any] | None = None,
     run_id: str = "",
 ) -> bytes:
-    """The bytes of the file.
+    """Return the bytes of the end file.
 
     Fields of the document: last_step is -1 without rows. In totals, rows, records and payload_bytes are those
     on disk, the others are counts of the capture. gaps are tensors that are missing on disk. drops counts all

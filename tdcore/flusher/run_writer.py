@@ -73,7 +73,7 @@ class RunWriter:
 
     @property
     def has_pending(self) -> bool:
-        """Whether something that came out of the ring before is not being written yet."""
+        """Whether the write of drained batches, kept rows or documents has not started yet."""
         return bool(len(self.reader.batches) > self._started or self.backlog or self.documents.unsaved)
 
     def flush_due(self, now: float, ending: bool) -> bool:

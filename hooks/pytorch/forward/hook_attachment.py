@@ -176,7 +176,7 @@ class ModuleHooks:
     def attach_inner(self, inner: nn.Module | None) -> None:
         """Attach the root's output hook to the module inside a wrapper, which the script calls directly.
 
-        inner: None: the script calls the root; detach the hook.
+        inner: The module inside; None if the script calls the root: the hook is then detached.
         """
         take_off(self._inner_attached, self._unhook, self._unhook_end)
         if inner is None:
