@@ -92,7 +92,7 @@ def weights_start_alike(facts: Facts) -> Iterator[Evidence]:
 
 
 def capacity(facts: Facts) -> Iterator[Evidence]:
-    """A layer in the middle of the model that passes on next to nothing."""
+    """A layer in the middle of the model that passes on almost no information."""
     every = [one for one in facts.of_kind("weight") if one.is_matrix and len(one)]
     following = {one.name: after for one, after in pairwise(every)}
     for weight in facts.matrices[1:-1]:
