@@ -1,4 +1,4 @@
-"""end_document: the file end/<worker>/<attempt>.json, with how the attempt ended and its exact totals."""
+"""end_document: the file end/<worker>/<attempt>.json, with the end of the attempt and its exact totals."""
 
 from __future__ import annotations
 

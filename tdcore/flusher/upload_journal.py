@@ -44,7 +44,7 @@ class UploadJournal:
         self._broken = False
 
     def start(self) -> None:
-        """Begin a new journal: this is the first flusher. A file of an earlier run is removed."""
+        """Begin a new journal, for the first flusher of the attempt. A file of an earlier run is removed."""
         self._remove()
         self._append({"start": self._attempt})
 
