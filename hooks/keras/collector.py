@@ -143,7 +143,7 @@ class Collector:
         for kind, end, values in wanted:
             tensors = list(filter(self.backend.is_tensor, keras.tree.flatten(values)))
             for number, tensor in enumerate(tensors):
-                self.add(f"{name}_{end}_{number}", kind, tensor, f"{origin}_{end}")
+                self.add(f"{name}_{end}_{number}", kind, tensor, origin)
 
     def batch(self, data: Any) -> None:
         """Add the labels of a batch."""

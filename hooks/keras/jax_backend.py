@@ -47,6 +47,8 @@ class JaxBackend:
 
     def is_tensor(self, value: object) -> bool:
         """Whether a value is an array of numbers, or stands for one in a trace."""
+        if isinstance(value, np.ndarray):  # labels of a step without jit
+            return value.dtype.kind not in "OSU"
         return isinstance(value, jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)
 
     def dense(self, value: Any) -> Any:

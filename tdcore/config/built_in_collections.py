@@ -69,6 +69,7 @@ BUILT_IN: dict[str, tuple[tuple[str, ...], Kinds, Kinds | None]] = {
     CollectionKeys.SCALARS: ((), frozenset({TensorKind.SCALAR}), None),
     CollectionKeys.CUSTOM: ((), _NO_KINDS, None),
     CollectionKeys.OPTIMIZER_VARIABLES: ((), frozenset({TensorKind.OPTIMIZER_STATE}), None),
+    CollectionKeys.METRICS: ((), frozenset({TensorKind.METRIC}), None),
     CollectionKeys.HYPERPARAMETERS: ((), frozenset({TensorKind.HYPERPARAMETER}), None),
     CollectionKeys.BACKWARD_GRADIENTS: (("^backward_gradient/",), _NO_KINDS, _EXTRA),
     CollectionKeys.MICROBATCH_GRADIENTS: (("^microbatch_gradient/",), _NO_KINDS, _EXTRA),
