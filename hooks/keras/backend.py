@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from tdcore.hooks.keras.collector import Collector
 
-__all__ = ["Backend", "Patch", "Read"]
+__all__ = ["Backend", "Patch", "Read", "UncapturableStepError"]
 
 Read = Callable[[Any], Any]
 # (object, name of its attribute, function that takes the attribute's value and returns its replacement)
 Patch = tuple[Any, str, Callable[[Any], Any]]
+
+
+class UncapturableStepError(Exception):
+    """Raised while a step is traced: a second compiled function would train with other random numbers."""
 
 
 class Backend(Protocol):
@@ -35,6 +39,15 @@ class Backend(Protocol):
 
     def is_building(self) -> bool:
         """Whether Keras now computes shapes only, with placeholders."""
+
+    def creating_at_once(self) -> AbstractContextManager[Any]:
+        """A context in which variables that a traced step creates have their values at once.
+
+        If the trace fails, the model's own function can use them.
+        """
+
+    def check_step(self) -> None:
+        """Raise UncapturableStepError if the step that is traced cannot have a second compiled function."""
 
     def is_tensor(self, value: object) -> bool:
         """Whether a value is a tensor that a step can return."""

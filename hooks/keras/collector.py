@@ -21,7 +21,7 @@ from tdcore.hooks.keras.backend import Backend
 from tdcore.hooks.keras.model_view import ModelView
 from tdcore.hooks.plan import Plan
 
-__all__ = ["Collector", "Key"]
+__all__ = ["Collector", "Key", "logged"]
 
 
 class Key(NamedTuple):
@@ -40,6 +40,15 @@ class Key(NamedTuple):
         """The key of a text."""
         kind, call, name = text.split(":", 2)
         return cls(TensorKind(int(kind)), int(call), name)
+
+
+def logged(logs: Any) -> dict[str, Any]:
+    """Loss and metrics from the logs of a step whose tensors are not captured."""
+    found = logs.items() if isinstance(logs, dict) else ()
+    return {
+        Key(TensorKind.LOSS if name == "loss" else TensorKind.METRIC, 0, str(name)).as_text(): value
+        for name, value in found
+    }
 
 
 class Level:
@@ -199,7 +208,13 @@ class Collector:
         given = [self.backend.dense(gradient) for gradient in gradients if gradient is not None]
         finite = [keras.ops.all(keras.ops.isfinite(gradient)) for gradient in given]
         found = keras.ops.logical_not(keras.ops.all(keras.ops.stack(finite)))
-        self.add("optimizer/grad_scale", kind, keras.ops.convert_to_tensor(scale), origin, always=True)
+        self.add(
+            "optimizer/grad_scale",
+            kind,
+            self.backend.dense(keras.ops.convert_to_tensor(scale)),
+            origin,
+            always=True,
+        )
         self.add("optimizer/found_inf", kind, keras.ops.cast(found, "float32"), origin, always=True)
 
     def _add_flat(self, name: str, values: Any) -> None:

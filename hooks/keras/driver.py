@@ -10,7 +10,7 @@ Threads: the training thread.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter_ns
 from typing import Any
 
@@ -18,11 +18,17 @@ import keras
 
 from tdcore.format.layout import TensorKind
 from tdcore.hooks.base import BaseHook
-from tdcore.hooks.keras.backend import Backend
-from tdcore.hooks.keras.collector import Key
+from tdcore.hooks.keras.backend import Backend, UncapturableStepError
+from tdcore.hooks.keras.collector import Key, logged
 from tdcore.hooks.keras.model_view import ModelView, flat_layers
 from tdcore.hooks.keras.step_functions import MODES, CapturingFunctions
-from tdcore.hooks.keras.step_values import StepValue, learning_rate, optimizer_values, weight_values
+from tdcore.hooks.keras.step_values import (
+    StepValue,
+    learning_rate,
+    optimizer_values,
+    optimizers_of,
+    weight_values,
+)
 from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
 from tdcore.hooks.run_notes import note_once
 from tdcore.hooks.shortfall import Possible
@@ -45,6 +51,7 @@ class ModelEntry:
         self.functions = CapturingFunctions(
             model, self.view, hook._backend, hook._note_uncaptured, hook._fault
         )
+        self.uncapturable: set[str] = set()  # modes whose steps have no capturing function
         self.own: dict[str, tuple[StepFunction, StepFunction]] = {}  # mode -> dispatcher, own function
 
 
@@ -202,18 +209,23 @@ class StepDriver(BaseHook):
         before = self._backend.progress(model)
         began = perf_counter_ns()
         failed: Exception | None = None
-        if not self._off:
+        if not self._off and mode not in entry.uncapturable:
             try:
                 returned = entry.functions.run(mode, own, plan, state, batch)
                 taps, result = self._backend.result(returned)
+            except UncapturableStepError as error:
+                entry.uncapturable.add(mode)
+                self._note_uncaptured(f"{mode}_step: {error}")
             except Exception as error:
                 if self._backend.has_run(model, before, state):
                     raise
                 failed = error
-        if failed is not None or self._off:
+        if failed is not None or self._off or mode in entry.uncapturable:
             result = self._backend.call(own, state, batch, mode)
-            if failed is not None:
-                self._fault("capture", failed)
+            taps = logged(self._backend.outputs_of(result)) if mode != "predict" else {}
+        if failed is not None:
+            self._fault("capture", failed)
+        if self._off:
             return result
         ended = perf_counter_ns()
         self._guarded("steps", self._record, entry, mode, plan, values, taps)
@@ -242,14 +254,16 @@ class StepDriver(BaseHook):
         self, entry: ModelEntry, mode: str, plan: Plan, state: tuple[Any, ...], values: list[StepValue]
     ) -> None:
         """Read the state of the optimizer and its learning rate before a training step."""
-        optimizer = entry.reference().optimizer
-        if mode == "train" and optimizer is not None:
-            read, known = self._backend.reader(entry.reference(), mode, state)
-            values += optimizer_values(optimizer, entry.view, plan, read)
-            values += learning_rate(optimizer, plan, known)
+        if mode != "train":
+            return
+        read, known = self._backend.reader(entry.reference(), mode, state)
+        for number, optimizer in enumerate(optimizers_of(entry.reference())):
+            prefix = f"optimizer_{number}" if number else "optimizer"
+            values += optimizer_values(optimizer, prefix, entry.view, plan, read)
+            values += learning_rate(optimizer, prefix, plan, known)
 
     def _record(
-        self, entry: ModelEntry, mode: str, plan: Plan, values: list[StepValue], taps: dict[str, Any]
+        self, entry: ModelEntry, mode: str, plan: Plan, values: list[StepValue], taps: Mapping[str, Any]
     ) -> None:
         """Record everything of one step."""
         entry.functions.on_weights = None

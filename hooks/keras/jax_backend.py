@@ -45,6 +45,13 @@ class JaxBackend:
         """Keras builds a model before its first step."""
         return False
 
+    def creating_at_once(self) -> AbstractContextManager[Any]:
+        """Models are built before their first step."""
+        return nullcontext()
+
+    def check_step(self) -> None:
+        """Steps are pure."""
+
     def is_tensor(self, value: object) -> bool:
         """Whether a value is an array of numbers, or stands for one in a trace."""
         if isinstance(value, np.ndarray):  # labels of a step without jit

@@ -112,8 +112,9 @@ class CapturingFunctions:
                 plan, self._view, self._backend, self.origins, self._note, self._fault, self.on_weights
             )
             collector.guarded("labels", collector.batch, args[-1])
-            with collecting(collector):
+            with collecting(collector), self._backend.creating_at_once():
                 returned = step(*args)
+            self._backend.check_step()
             outputs = returned if self._backend.stateful else returned[0]
             collector.guarded("weights", collector.weights_ready)
             if mode != "predict":

@@ -17,7 +17,7 @@ from tdcore.hooks.keras.backend import Read
 from tdcore.hooks.keras.model_view import ModelView
 from tdcore.hooks.plan import Plan, TensorSpec
 
-__all__ = ["StepValue", "learning_rate", "optimizer_values", "weight_values"]
+__all__ = ["StepValue", "learning_rate", "optimizer_values", "optimizers_of", "weight_values"]
 
 
 class StepValue(NamedTuple):
@@ -47,15 +47,27 @@ def weight_values(view: ModelView, plan: Plan, read: Read, *, trainable_only: bo
             yield StepValue(spec, read(variable))
 
 
-def optimizer_values(optimizer: Any, view: ModelView, plan: Plan, read: Read) -> Iterator[StepValue]:
+def optimizers_of(model: Any) -> list[Any]:
+    """The optimizers of a model. If it has several, those that have updated weights."""
+    found = {id(each): each for each in (model.optimizer, *vars(model).values()) if _is_optimizer(each)}
+    return [each for each in found.values() if len(found) == 1 or each.built]
+
+
+def _is_optimizer(value: object) -> bool:
+    return isinstance(value, keras.optimizers.Optimizer)
+
+
+def optimizer_values(
+    optimizer: Any, prefix: str, view: ModelView, plan: Plan, read: Read
+) -> Iterator[StepValue]:
     """The state of an optimizer that the plan selects: "optimizer/<slot>/<weight>"."""
-    if optimizer is None or not plan.may_take(TensorKind.OPTIMIZER_STATE):
+    if not plan.may_take(TensorKind.OPTIMIZER_STATE):
         return
     weights = {f"{each.variable.path.replace('/', '_')}_": each.name for each in view.weights() if each.name}
     origin = type(_inner(optimizer)).__name__
     taken: set[str] = set()
     for variable in optimizer.variables:
-        name = _state_name(variable.name, weights)
+        name = _state_name(prefix, variable.name, weights)
         number = sum(1 for each in taken if each == name or each.startswith(f"{name}_"))
         name = f"{name}_{number}" if name in taken else name
         taken.add(name)
@@ -64,9 +76,9 @@ def optimizer_values(optimizer: Any, view: ModelView, plan: Plan, read: Read) ->
             yield StepValue(spec, read(variable))
 
 
-def learning_rate(optimizer: Any, plan: Plan, values: Mapping[int, Any]) -> Iterator[StepValue]:
+def learning_rate(optimizer: Any, prefix: str, plan: Plan, values: Mapping[int, Any]) -> Iterator[StepValue]:
     """The learning rate of the step and the other numbers of an optimizer: "optimizer/group_0/lr"."""
-    if optimizer is None or not plan.may_take(TensorKind.HYPERPARAMETER):
+    if not plan.may_take(TensorKind.HYPERPARAMETER):
         return
     inner = _inner(optimizer)
     origin = type(inner).__name__
@@ -75,7 +87,7 @@ def learning_rate(optimizer: Any, plan: Plan, values: Mapping[int, Any]) -> Iter
         config = inner.get_config() | {"lr": float(keras.ops.convert_to_numpy(inner.learning_rate))}
     for key, value in config.items():
         if type(value) in (int, float) and key != "learning_rate":
-            spec = plan.spec(f"optimizer/group_0/{key}", TensorKind.HYPERPARAMETER, origin)
+            spec = plan.spec(f"{prefix}/group_0/{key}", TensorKind.HYPERPARAMETER, origin)
             if spec is not None:
                 yield StepValue(spec, np.float64(value))
 
@@ -84,9 +96,9 @@ def _inner(optimizer: Any) -> Any:
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def _state_name(name: str, weights: Mapping[str, str]) -> str:
-    owners = [prefix for prefix in weights if name.startswith(prefix)]
+def _state_name(prefix: str, name: str, weights: Mapping[str, str]) -> str:
+    owners = [start for start in weights if name.startswith(start)]
     if not owners:
-        return f"optimizer/{name}"
+        return f"{prefix}/{name}"
     owner = max(owners, key=len)
-    return f"optimizer/{name[len(owner) :]}/{weights[owner]}"
+    return f"{prefix}/{name[len(owner) :]}/{weights[owner]}"

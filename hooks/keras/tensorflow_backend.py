@@ -7,18 +7,35 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
-from tdcore.hooks.keras.backend import Patch, Read
+from tdcore.hooks.keras.backend import Patch, Read, UncapturableStepError
 
 if TYPE_CHECKING:
     from tdcore.hooks.keras.collector import Collector
 
 __all__ = ["TensorFlowBackend"]
+
+
+_RANDOM = frozenset(
+    {
+        "Multinomial",
+        "ParameterizedTruncatedNormal",
+        "RandomGamma",
+        "RandomPoisson",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "TruncatedNormal",
+    }
+)
 
 
 class TensorFlowBackend:
@@ -36,6 +53,28 @@ class TensorFlowBackend:
         """Whether Keras computes shapes in a graph of its own."""
         graph = self.trace()
         return graph is not None and str(getattr(graph, "name", "")).startswith("scratch_graph")
+
+    def creating_at_once(self) -> AbstractContextManager[Any]:
+        """tf.function initializes variables only after a trace without an error."""
+        if self.trace() is None or tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            return nullcontext()
+        scope: AbstractContextManager[Any] = tf.variable_creator_scope(_create_at_once)
+        return scope
+
+    def check_step(self) -> None:
+        """Each compiled function has random numbers of its own for the operations of tf.random."""
+        graph = self.trace()
+        if graph is None:
+            return
+        definition = graph.as_graph_def()  # type: ignore[attr-defined]  # a tf.Graph
+        nodes = chain(definition.node, *(each.node_def for each in definition.library.function))
+        found = sorted({node.op for node in nodes} & _RANDOM)
+        if found:
+            raise UncapturableStepError(
+                f"outputs of layers and gradients: the step draws random numbers with {', '.join(found)} of "
+                "tf.random, whose state belongs to one compiled function; keras.random and random generators "
+                "can be captured"
+            )
 
     def is_tensor(self, value: object) -> bool:
         """Whether a value is a dense tensor of numbers."""
@@ -122,6 +161,13 @@ class TensorFlowBackend:
 def _read(variable: Any) -> Any:
     inner = getattr(variable, "_value", variable.value)
     return inner.read_value() if hasattr(inner, "read_value") else inner
+
+
+def _create_at_once(next_creator: Callable[..., Any], **settings: Any) -> Any:
+    if not callable(settings.get("initial_value")):
+        return next_creator(**settings)
+    with tf.init_scope():
+        return next_creator(**settings)
 
 
 def _with_replicas_apart(strategy: Any, run: Callable[..., Any]) -> Callable[..., Any]:

@@ -121,6 +121,17 @@ def convolutional() -> Any:
     return keras.Model(inputs, layers.Dense(3, activation="softmax")(pooled))
 
 
+def noisy() -> Any:
+    def noise(x: Any) -> Any:
+        import tensorflow as tf
+
+        return x + tf.random.normal(tf.shape(x))
+
+    inputs = keras.Input((4,))
+    noised = layers.Lambda(noise, output_shape=(4,))(inputs)
+    return keras.Model(inputs, layers.Dense(3, activation="softmax")(noised))
+
+
 class OwnStep(keras.Model):  # type: ignore[misc]  # keras may not be installed
     """A model with a train_step of its own, which does not call compute_loss."""
 
@@ -188,6 +199,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "automatic": (sequential, {"jit_compile": "auto"}),
     "eager": (functional, {"run_eagerly": True}),
     "steps_per_execution": (functional, {"steps_per_execution": 2}),
+    "tf.random": (noisy, {}),
     "mixed precision": (functional, {"policy": "mixed_float16"}),
 }
 

@@ -82,20 +82,25 @@ def test_a_saved_model_contains_nothing_of_tdcore_and_can_be_loaded(
     fit(loaded, make_hook("again"))
 
 
-@pytest.mark.parametrize("part", ["step", "tap", "record"])
+@pytest.mark.parametrize("part", ["make", "trace", "tap", "record"])
 def test_an_error_in_the_hook_does_not_reach_the_training(
     part: str, make_hook: MakeHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = train(built("functional"))
+    plain = train(built("sequential"))
 
     def fails(*args: Any, **kwargs: Any) -> None:
         raise RuntimeError("planted")
 
     hook = make_hook(save_config=td.SaveConfig(save_interval=3))
-    target: Any = {"step": CapturingFunctions, "tap": Collector, "record": hook._recorder.__class__}[part]
-    name = {"step": "_make", "tap": "add", "record": "capture"}[part]
+    target: Any = {
+        "make": CapturingFunctions,
+        "trace": type(hook._backend),
+        "tap": Collector,
+        "record": type(hook._recorder),
+    }[part]
+    name = {"make": "_make", "trace": "check_step", "tap": "add", "record": "capture"}[part]
     monkeypatch.setattr(target, name, fails)
-    assert train(built("functional"), hook) == plain
+    assert train(built("sequential"), hook) == plain
     assert any("planted" in each for each in hook._faults.values())
 
 
@@ -111,7 +116,8 @@ def test_an_unsaved_step_adds_a_bounded_number_of_python_calls(make_hook: MakeHo
 
         sys.setprofile(trace)
         try:
-            fit(model, *callbacks, epochs=20)
+            x, y = data_of(160)
+            model.fit(x, y, batch_size=BATCH, epochs=5, verbose=0, callbacks=list(callbacks))
         finally:
             sys.setprofile(None)
         return count
@@ -119,7 +125,7 @@ def test_an_unsaved_step_adds_a_bounded_number_of_python_calls(make_hook: MakeHo
     never = td.SaveConfig(start_step=10**6)
     hook = make_hook(save_config=never)
     assert calls() == 0
-    assert calls(hook) / 40 < 8
+    assert calls(hook) / 100 < 5
 
 
 def test_steps_have_the_modes_of_keras(make_hook: MakeHook) -> None:

@@ -148,15 +148,15 @@ def test_gradients_of_a_scaled_loss_are_unscaled_and_skipped_steps_are_shown(mak
     model = built("mixed precision")
     model.optimizer.initial_scale = 2.0**24  # too large for half precision
     hook = make_hook()
-    trained(model, hook, epochs=6)
+    trained(model, hook, epochs=8)
     run = td.create_trial(hook.out_dir)
-    found = [float(run.tensor("optimizer/found_inf").value(step)) for step in range(12)]
-    scale = [float(run.tensor("optimizer/grad_scale").value(step)) for step in range(12)]
+    found = [float(run.tensor("optimizer/found_inf").value(step)) for step in range(16)]
+    scale = [float(run.tensor("optimizer/grad_scale").value(step)) for step in range(16)]
     assert found[0] == 1.0
-    assert found[-1] == 0.0
-    for step in range(11):
+    for step in range(15):
         assert scale[step + 1] == scale[step] / (2 if found[step] else 1)
-    last = run.tensor("gradient/scores/bias").value(11)
+    finite = found.index(0.0)
+    last = run.tensor("gradient/scores/bias").value(finite)
     assert 0 < np.abs(last.astype(np.float64)).max() < 1
 
 
