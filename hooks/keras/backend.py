@@ -67,8 +67,11 @@ class Backend(Protocol):
     def strategy_patches(self, model: Any) -> Iterator[Patch]:
         """Functions of the model's distribution strategy that are replaced while a saved step runs."""
 
-    def next_batch(self, iterator: Any) -> Any:
-        """The next batch of Keras's iterator. Raises the error by which Keras detects the end."""
+    def next_batch(self, model: Any, iterator: Any) -> Any:
+        """The next batch of Keras's iterator, for call(). Raises the error by which Keras detects the end.
+
+        If a step that fails while it is traced takes no batch from the iterator, this is the iterator.
+        """
 
     def is_end(self, error: BaseException) -> bool:
         """Whether an error means that there is no further batch."""

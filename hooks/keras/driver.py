@@ -157,14 +157,14 @@ class StepDriver(BaseHook):
         while len(results) < steps:
             begun = plan if plan is not None and not results else self._count_step(value)
             try:
-                batch = self._backend.next_batch(iterator)
+                batch = self._backend.next_batch(entry.reference(), iterator)
             except BaseException as error:
                 self._end_of_data(error)
                 if not results or not self._backend.is_end(error):
                     raise
                 break
             if begun is None:
-                result = self._backend.call(own, state, batch, mode)
+                result = self._run_own(own, state, batch, mode)
             else:
                 result = self._run_saved(entry, mode, own, begun, state, batch)
             state = self._backend.state_after(result)
@@ -217,11 +217,12 @@ class StepDriver(BaseHook):
                 entry.uncapturable.add(mode)
                 self._note_uncaptured(f"{mode}_step: {error}")
             except Exception as error:
-                if self._backend.has_run(model, before, state):
+                if self._backend.is_end(error) or self._backend.has_run(model, before, state):
+                    self._end_of_data(error)
                     raise
                 failed = error
         if failed is not None or self._off or mode in entry.uncapturable:
-            result = self._backend.call(own, state, batch, mode)
+            result = self._run_own(own, state, batch, mode)
             taps = logged(self._backend.outputs_of(result)) if mode != "predict" else {}
         if failed is not None:
             self._fault("capture", failed)
@@ -231,6 +232,14 @@ class StepDriver(BaseHook):
         self._guarded("steps", self._record, entry, mode, plan, values, taps)
         self._recorder.spent_ns += began - start + perf_counter_ns() - ended
         return result
+
+    def _run_own(self, own: StepFunction, state: tuple[Any, ...], batch: Any, mode: str) -> Any:
+        """Run one batch with the model's own function."""
+        try:
+            return self._backend.call(own, state, batch, mode)
+        except BaseException as error:
+            self._end_of_data(error)
+            raise
 
     def _read_before(
         self, entry: ModelEntry, mode: str, plan: Plan, state: tuple[Any, ...], values: list[StepValue]

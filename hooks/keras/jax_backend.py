@@ -83,7 +83,7 @@ class JaxBackend:
         """JAX has no replicas: a sharded array is one array."""
         return iter(())
 
-    def next_batch(self, iterator: Any) -> Any:
+    def next_batch(self, model: Any, iterator: Any) -> Any:
         """The next batch."""
         return next(iterator)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["TensorFlowBackend"]
 
 
+_ITERATORS = (tf.data.Iterator, tf.distribute.DistributedIterator)
 _RANDOM = frozenset(
     {
         "Multinomial",
@@ -103,9 +104,10 @@ class TensorFlowBackend:
         if strategy.num_replicas_in_sync > 1:
             yield strategy, "run", lambda run: _with_replicas_apart(strategy, run)
 
-    def next_batch(self, iterator: Any) -> Any:
-        """The next element of a data set or a generator."""
-        return next(iterator)
+    def next_batch(self, model: Any, iterator: Any) -> Any:
+        """A graph takes its batch itself; otherwise the next element of a data set or a generator."""
+        in_graph = isinstance(iterator, _ITERATORS) and not model.run_eagerly
+        return iterator if in_graph and model.steps_per_execution == 1 else next(iterator)
 
     def is_end(self, error: BaseException) -> bool:
         """Iterators of Python and of TensorFlow have different errors."""
@@ -113,7 +115,7 @@ class TensorFlowBackend:
 
     def call(self, function: Callable[..., Any], state: tuple[Any, ...], batch: Any, mode: str) -> Any:
         """Keras's step functions take an iterator, or for predictions a list of batches."""
-        return function([batch])
+        return function(batch if isinstance(batch, _ITERATORS) else [batch])
 
     def result(self, returned: Any) -> tuple[Mapping[str, Any], Any]:
         """The outputs are the whole result."""
