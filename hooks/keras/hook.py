@@ -160,7 +160,7 @@ class Hook(StepDriver, keras.callbacks.Callback):  # type: ignore[misc]  # keras
             model: A Keras model.
 
         Raises:
-            ConfigError: The argument is no Keras model.
+            ConfigError: The argument is not a Keras model.
         """
         watch(self, model)
 

@@ -255,8 +255,8 @@ class Hook(TrainingDriver):
 
         Args:
             module: The module that was called.
-            inputs: Its positional arguments, as a tuple.
-            outputs: Its return value. The values that are passed to super() are recorded.
+            inputs: The module's positional arguments, as a tuple.
+            outputs: The module's return value. The values that are passed to super() are recorded.
         """
         if self._off:
             return

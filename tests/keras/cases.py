@@ -229,8 +229,8 @@ def data_of(samples: int = SAMPLES) -> tuple[Array, Array]:
     return numbers.normal(size=(samples, 4)).astype(np.float32), numbers.integers(0, 3, samples)
 
 
-def train(model: Any, *callbacks: Any, epochs: int = 4, data: Any = None) -> Outcome:
-    """Train, evaluate and predict."""
+def train(model: Any, *callbacks: Any, epochs: int = 4, data: Any = None, whole: bool = True) -> Outcome:
+    """Train, and evaluate and predict with the callbacks if whole is set."""
     x, y = data or data_of()
     losses = Losses()
     history = model.fit(
@@ -240,7 +240,7 @@ def train(model: Any, *callbacks: Any, epochs: int = 4, data: Any = None) -> Out
         epochs=epochs,
         verbose=0,
         callbacks=[*callbacks, losses],
-        validation_data=(x[:BATCH], y[:BATCH]),
+        validation_data=(x[:BATCH], y[:BATCH]) if whole else None,
     )
-    predictions = model.predict(x, batch_size=BATCH, verbose=0, callbacks=list(callbacks))
+    predictions = model.predict(x, batch_size=BATCH, verbose=0, callbacks=list(callbacks) * whole)
     return Outcome(losses.losses, model.get_weights(), keras.tree.flatten(predictions), history.history)
