@@ -91,6 +91,9 @@ class Backend(Protocol):
     def outputs_of(self, result: Any) -> Any:
         """The outputs in the result of a step."""
 
+    def is_of_step(self, error: Exception) -> bool:
+        """Whether an error comes from the execution of a compiled step, and not from a lack of memory."""
+
     def has_run(self, model: Any, before: object, state: tuple[Any, ...]) -> bool:
         """Whether a step that raised an error may have changed the model."""
 

@@ -217,7 +217,8 @@ class StepDriver(BaseHook):
                 entry.uncapturable.add(mode)
                 self._note_uncaptured(f"{mode}_step: {error}")
             except Exception as error:
-                if self._backend.is_end(error) or self._backend.has_run(model, before, state):
+                of_training = entry.functions.has_worked and self._backend.is_of_step(error)
+                if of_training or self._backend.is_end(error) or self._backend.has_run(model, before, state):
                     self._end_of_data(error)
                     raise
                 failed = error

@@ -116,6 +116,10 @@ class JaxBackend:
         """Steps are pure."""
         return None
 
+    def is_of_step(self, error: Exception) -> bool:
+        """Never: a pure step can run again with the same batch."""
+        return False
+
     def has_run(self, model: Any, before: object, state: tuple[Any, ...]) -> bool:
         """Whether the step has consumed its state."""
         return any(getattr(leaf, "is_deleted", bool)() for leaf in jax.tree_util.tree_leaves(state))

@@ -56,6 +56,8 @@ class CapturingFunctions:
         self._fault = fault
         self._made: dict[tuple[str, Selection], tuple[Any, Callable[..., Any]]] = {}
         self._plan: Plan | None = None  # of the step that runs
+        self._ran: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+        self.has_worked = False  # the function of the last run() had run before
 
     def run(self, mode: str, own: Callable[..., Any], plan: Plan, state: tuple[Any, ...], batch: Any) -> Any:
         """Run one batch with a capturing function. Returns its result; see Backend.result().
@@ -76,7 +78,10 @@ class CapturingFunctions:
                 if known is None or known[0] is not own:
                     known = self._made[key] = own, self._make(model, mode)
                     self._forget_old(mode)
-                return self._backend.call(known[1], state, batch, mode)
+                self.has_worked = known[1] in self._ran
+                returned = self._backend.call(known[1], state, batch, mode)
+                self._ran.add(known[1])
+                return returned
         finally:
             self._plan = None
 

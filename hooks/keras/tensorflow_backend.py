@@ -139,6 +139,12 @@ class TensorFlowBackend:
         iterations = getattr(model.optimizer, "_iterations", None)
         return None if iterations is None else int(np.asarray(iterations))
 
+    def is_of_step(self, error: Exception) -> bool:
+        """Whether an operation failed."""
+        return isinstance(error, tf.errors.OpError) and not isinstance(
+            error, tf.errors.ResourceExhaustedError
+        )
+
     def has_run(self, model: Any, before: object, state: tuple[Any, ...]) -> bool:
         """Whether the optimizer has counted an update."""
         return self.progress(model) != before

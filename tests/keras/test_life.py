@@ -104,6 +104,22 @@ def test_an_error_in_the_hook_does_not_reach_the_training(
     assert any("planted" in each for each in hook._faults.values())
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="an operation of TensorFlow that fails")
+def test_an_error_of_the_training_reaches_the_script(make_hook: MakeHook) -> None:
+    import tensorflow as tf
+
+    inputs = keras.Input((4,))
+    checked = keras.layers.Lambda(lambda x: tf.debugging.check_numerics(x, "planted"))(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1)(checked))
+    model.compile("sgd", "mse", jit_compile=False)
+    x = np.ones((16, 4), np.float32)
+    x[12] = np.nan
+    hook = make_hook()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="planted"):
+        model.fit(x, x[:, 0], batch_size=8, shuffle=False, verbose=0, callbacks=[hook])
+    assert not hook._faults
+
+
 def test_an_unsaved_step_adds_a_bounded_number_of_python_calls(make_hook: MakeHook) -> None:
     def calls(*callbacks: Any) -> int:
         model = built("sequential")
