@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from tdcore.hooks.keras.collector import Collector
 
-__all__ = ["Backend", "Patch", "Read", "UncapturableStepError"]
+__all__ = ["OUTPUTS", "TAPS", "Backend", "Patch", "Read", "UncapturableStepError"]
 
+OUTPUTS, TAPS = "outputs", "taps of tdcore"  # keys of what a capturing step returns
 Read = Callable[[Any], Any]
 # (object, name of its attribute, function that takes the attribute's value and returns its replacement)
 Patch = tuple[Any, str, Callable[[Any], Any]]
@@ -79,8 +80,11 @@ class Backend(Protocol):
     def call(self, function: Callable[..., Any], state: tuple[Any, ...], batch: Any, mode: str) -> Any:
         """Call a step function of Keras with one batch."""
 
-    def result(self, returned: Any) -> tuple[Mapping[str, Any], Any]:
-        """Split the result of a capturing function into taps and the result as Keras expects it."""
+    def result(self, returned: Any) -> tuple[Mapping[str, Any] | None, Any]:
+        """Split the result of a capturing function into taps and the result as Keras expects it.
+
+        The taps are None if the function does not call the model's step.
+        """
 
     def state_after(self, result: Any) -> tuple[Any, ...]:
         """The arguments of the next step, before its batch."""

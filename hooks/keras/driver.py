@@ -203,36 +203,62 @@ class StepDriver(BaseHook):
         """Run one batch and record it. Returns the result for Keras."""
         start = perf_counter_ns()
         values: list[StepValue] = []
-        model = entry.reference()
         self._guarded("weights", self._read_before, entry, mode, plan, state, values)
         self._guarded("optimizer", self._read_optimizer, entry, mode, plan, state, values)
-        before = self._backend.progress(model)
         began = perf_counter_ns()
-        failed: Exception | None = None
-        if not self._off and mode not in entry.uncapturable:
-            try:
-                returned = entry.functions.run(mode, own, plan, state, batch)
-                taps, result = self._backend.result(returned)
-            except UncapturableStepError as error:
-                entry.uncapturable.add(mode)
-                self._note_uncaptured(f"{mode}_step: {error}")
-            except Exception as error:
-                of_training = entry.functions.has_worked and self._backend.is_of_step(error)
-                if of_training or self._backend.is_end(error) or self._backend.has_run(model, before, state):
-                    self._end_of_data(error)
-                    raise
-                failed = error
-        if failed is not None or self._off or mode in entry.uncapturable:
-            result = self._run_own(own, state, batch, mode)
-            taps = logged(self._backend.outputs_of(result)) if mode != "predict" else {}
-        if failed is not None:
-            self._fault("capture", failed)
+        result, taps = self._run_batch(entry, mode, own, plan, state, batch)
         if self._off:
             return result
+        if taps is None:
+            taps = logged(self._backend.outputs_of(result)) if mode != "predict" else {}
         ended = perf_counter_ns()
         self._guarded("steps", self._record, entry, mode, plan, values, taps)
         self._recorder.spent_ns += began - start + perf_counter_ns() - ended
         return result
+
+    def _run_batch(
+        self,
+        entry: ModelEntry,
+        mode: str,
+        own: StepFunction,
+        plan: Plan,
+        state: tuple[Any, ...],
+        batch: Any,
+    ) -> tuple[Any, Mapping[str, Any] | None]:
+        """Run one batch with a capturing function, or with the model's own if that is not possible.
+
+        Returns the result for Keras and the taps; None if nothing was tapped.
+        """
+        if self._off or mode in entry.uncapturable:
+            return self._run_own(own, state, batch, mode), None
+        model = entry.reference()
+        before = self._backend.progress(model)
+        why, failed = "", None
+        try:
+            returned = entry.functions.run(mode, own, plan, state, batch)
+            taps, result = self._backend.result(returned)
+            if taps is None:
+                self._no_capture(entry, mode, f"make_{mode}_function() does not call {mode}_step()")
+            return result, taps
+        except UncapturableStepError as error:
+            why = str(error)
+        except Exception as error:
+            of_training = entry.functions.has_worked and self._backend.is_of_step(error)
+            if of_training or self._backend.is_end(error) or self._backend.has_run(model, before, state):
+                self._end_of_data(error)
+                raise
+            failed = error
+        result = self._run_own(own, state, batch, mode)
+        if failed is not None:
+            self._fault("capture", failed)
+        else:
+            self._no_capture(entry, mode, why)
+        return result, None
+
+    def _no_capture(self, entry: ModelEntry, mode: str, why: str) -> None:
+        """Record no layers and gradients in this mode any more."""
+        entry.uncapturable.add(mode)
+        self._note_uncaptured(f"outputs of layers and gradients of {mode}_step: {why}")
 
     def _run_own(self, own: StepFunction, state: tuple[Any, ...], batch: Any, mode: str) -> Any:
         """Run one batch with the model's own function."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from tdcore.hooks.keras.backend import Patch, Read
+from tdcore.hooks.keras.backend import OUTPUTS, TAPS, Patch, Read
 
 if TYPE_CHECKING:
     from tdcore.hooks.keras.collector import Collector
@@ -95,10 +95,12 @@ class JaxBackend:
         """Keras's step functions take the state and an iterator."""
         return function(*state, iter([batch]))
 
-    def result(self, returned: Any) -> tuple[Mapping[str, Any], Any]:
+    def result(self, returned: Any) -> tuple[Mapping[str, Any] | None, Any]:
         """A step returns its outputs and the next state."""
-        (outputs, taps), state = returned
-        return taps, (outputs, state)
+        whole, state = returned
+        if not isinstance(whole, dict) or TAPS not in whole:
+            return None, returned
+        return whole[TAPS], (whole[OUTPUTS], state)
 
     def state_after(self, result: Any) -> tuple[Any, ...]:
         """The next state."""

@@ -1,7 +1,7 @@
 """The two compiled functions of a model and a mode: the model's own, and capturing ones for saved steps.
 
 A capturing function is made by the model itself, as its own function is, with the same settings of compile();
-only its step returns (outputs, taps) instead of outputs. There is one for each selection of tensors.
+only its step returns a dictionary with the outputs and the taps. There is one for each selection of tensors.
 Threads: the training thread.
 """
 
@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tdcore.format.layout import TensorKind
-from tdcore.hooks.keras.backend import Backend
+from tdcore.hooks.keras.backend import OUTPUTS, TAPS, Backend
 from tdcore.hooks.keras.collector import Collector
 from tdcore.hooks.keras.interception import collecting, instance_attribute, intercepted, loss_reporting
 from tdcore.hooks.keras.model_view import ModelView
@@ -126,9 +126,8 @@ class CapturingFunctions:
                 collector.guarded("metrics", collector.metrics, outputs)
             elif plan.may_take(TensorKind.CUSTOM):
                 collector.guarded("predictions", collector.predictions, outputs)
-            if self._backend.stateful:
-                return outputs, collector.values
-            return (outputs, collector.values), returned[1]
+            whole = {OUTPUTS: outputs, TAPS: collector.values}
+            return whole if self._backend.stateful else (whole, returned[1])
 
         return capturing_step
 

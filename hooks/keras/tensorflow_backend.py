@@ -11,10 +11,11 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from tdcore.hooks.keras.backend import Patch, Read, UncapturableStepError
+from tdcore.hooks.keras.backend import OUTPUTS, TAPS, Patch, Read, UncapturableStepError
 
 if TYPE_CHECKING:
     from tdcore.hooks.keras.collector import Collector
@@ -72,7 +73,7 @@ class TensorFlowBackend:
         found = sorted({node.op for node in nodes} & _RANDOM)
         if found:
             raise UncapturableStepError(
-                f"outputs of layers and gradients: the step draws random numbers with {', '.join(found)} of "
+                f"the step draws random numbers with {', '.join(found)} of "
                 "tf.random, whose state belongs to one compiled function; keras.random and random generators "
                 "can be captured"
             )
@@ -117,10 +118,11 @@ class TensorFlowBackend:
         """Keras's step functions take an iterator, or for predictions a list of batches."""
         return function(batch if isinstance(batch, _ITERATORS) else [batch])
 
-    def result(self, returned: Any) -> tuple[Mapping[str, Any], Any]:
+    def result(self, returned: Any) -> tuple[Mapping[str, Any] | None, Any]:
         """The outputs are the whole result."""
-        outputs, taps = returned
-        return taps, outputs
+        if not isinstance(returned, dict) or TAPS not in returned:
+            return None, returned
+        return returned[TAPS], returned[OUTPUTS]
 
     def state_after(self, result: Any) -> tuple[Any, ...]:
         """Steps have no state."""
@@ -136,8 +138,8 @@ class TensorFlowBackend:
 
     def progress(self, model: Any) -> object:
         """The number of updates of the optimizer."""
-        iterations = getattr(model.optimizer, "_iterations", None)
-        return None if iterations is None else int(np.asarray(iterations))
+        iterations = getattr(getattr(model, "optimizer", None), "_iterations", None)
+        return None if iterations is None else int(keras.ops.convert_to_numpy(iterations))
 
     def is_of_step(self, error: Exception) -> bool:
         """Whether an operation failed."""
@@ -181,11 +183,10 @@ def _create_at_once(next_creator: Callable[..., Any], **settings: Any) -> Any:
 def _with_replicas_apart(strategy: Any, run: Callable[..., Any]) -> Callable[..., Any]:
     def run_and_split(*args: Any, **kwargs: Any) -> Any:
         returned = run(*args, **kwargs)
-        if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
-            outputs, taps = returned
-            return outputs, {
-                key: list(strategy.experimental_local_results(value)) for key, value in taps.items()
-            }
+        if isinstance(returned, dict) and TAPS in returned:
+            taps = returned[TAPS].items()
+            apart = {key: list(strategy.experimental_local_results(value)) for key, value in taps}
+            return {**returned, TAPS: apart}
         return returned
 
     return run_and_split

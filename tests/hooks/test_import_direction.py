@@ -70,6 +70,19 @@ def test_what_all_frameworks_share_imports_none_of_them() -> None:
     assert not wrong
 
 
+def test_the_files_of_a_framework_import_no_other_framework() -> None:
+    names = {"pytorch": "torch", "keras": "keras", "mxnet": "mxnet"}
+    own_file = {"tensorflow": "tensorflow_backend", "jax": "jax_backend"}  # the backends of Keras
+    wrong = []
+    for folder, own in names.items():
+        others = {*names.values(), *own_file} - {own}
+        for file in (ROOT / folder).rglob("*.py"):
+            for name in {each.partition(".")[0] for each in imports_of(file)} & others:
+                if own_file.get(name) != file.stem:
+                    wrong.append(f"{folder}/{file.name}: {name}")
+    assert not wrong
+
+
 def test_no_two_modules_import_each_other_in_a_circle() -> None:
     files = {
         ".".join(("tdcore.hooks", *file.relative_to(ROOT).with_suffix("").parts)): file

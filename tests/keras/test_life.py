@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 import tdcore as td
-from tdcore.errors import ConfigError, StopTraining
+from tdcore.errors import ConfigError, StopTraining, UnsupportedFeature
 from tdcore.format.layout import stop_key
 from tdcore.hooks.keras.collector import Collector
 from tdcore.hooks.keras.step_functions import CapturingFunctions
@@ -266,3 +266,33 @@ def test_what_was_asked_for_and_is_missing_is_reported(make_hook: MakeHook) -> N
     unused = make_hook("unused", include_collections=["gradients"], save_all=False)
     unused.close()
     assert any("fit(callbacks=[hook])" in each for each in unused._notes["not_recorded"])
+
+
+def test_a_model_that_builds_its_function_without_its_step_is_recorded_as_far_as_possible(
+    make_hook: MakeHook,
+) -> None:
+    class Own(keras.Sequential):  # type: ignore[misc]  # keras may not be installed
+        def make_train_function(self, force: bool = False) -> Any:
+            if force or getattr(self, "train_function", None) is None:
+                self.train_function = lambda *args: super(Own, self).train_step(*args[:-1], next(args[-1]))
+
+    def made() -> Any:
+        keras.utils.set_random_seed(1)
+        model = Own([keras.Input((4,)), keras.layers.Dense(1, name="only")])
+        model.compile("sgd", "mse", jit_compile=False)
+        return model
+
+    x, _ = data_of()
+    plain, model, hook = made(), made(), make_hook()
+    plain.fit(x, x[:, 0], batch_size=BATCH, epochs=2, verbose=0, shuffle=False)
+    model.fit(x, x[:, 0], batch_size=BATCH, epochs=2, verbose=0, shuffle=False, callbacks=[hook])
+    hook.close()
+    np.testing.assert_array_equal(plain.get_weights()[0], model.get_weights()[0])
+    assert any("does not call train_step" in each for each in hook._notes["not_captured"])
+    assert "only/kernel" in " ".join(td.create_trial(hook.out_dir).tensor_names())
+
+
+def test_another_backend_is_refused(make_hook: MakeHook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    with pytest.raises(UnsupportedFeature, match="backends tensorflow and jax, Keras uses 'torch'"):
+        make_hook()
