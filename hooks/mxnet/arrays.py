@@ -45,7 +45,7 @@ def is_array(value: object) -> bool:
 def readable(array: Any) -> Any:
     """The array in a form that the ring can read. Sparse arrays and those of a GPU are copied.
 
-    A value that is no array of MXNet is returned as it is.
+    Any other value is returned as it is.
     """
     if not is_array(array):
         return array

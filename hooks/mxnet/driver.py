@@ -40,6 +40,18 @@ class _RootPreHook:
         self.driver._on_forward(inputs)
 
 
+class _PartPreHook:
+    """Begins training steps of a block that is trained through another method than forward."""
+
+    def __init__(self, driver: BlockDriver) -> None:
+        self._driver = weakref.ref(driver)
+
+    def __call__(self, block: Any, inputs: Any) -> None:
+        driver = self._driver()
+        if driver is not None and autograd.is_training():
+            driver._on_forward(inputs)
+
+
 class BlockDriver(BaseHook):
     """The part of the MXNet hook that MXNet calls."""
 
@@ -47,6 +59,7 @@ class BlockDriver(BaseHook):
         self._read = BlockValues(self._recorder, self._clock.now)
         self._note = note_once(self._notes, self._warn)
         self._roots: list[tuple[weakref.ref[Any], Any]] = []  # block, handle of its pre-hook
+        self._parts: list[Any] = []  # handles of the pre-hooks of blocks inside, see _enter_by_parts()
         self._losses: list[weakref.ref[Any]] = []
         self._attached: list[Any] = []  # handles of the hooks of a step that saves
         self._trains = False  # a training step has begun, and no training forward has followed its update
@@ -185,7 +198,10 @@ class BlockDriver(BaseHook):
         self._guarded("updates", self._after_update, trainer)
 
     def _before_update(self, trainer: Any) -> None:
-        if self._off or "updates" in self._faults or not self._trains or not self._is_own(trainer):
+        if self._off or "updates" in self._faults or not self._is_own(trainer):
+            return
+        if not self._trains:
+            self._enter_by_parts()
             return
         self._continue_training()
         plan = self._clock.plan
@@ -195,6 +211,21 @@ class BlockDriver(BaseHook):
         self._read.gradients(trainer._params, plan)
         self._read.learning_rate(trainer, self._number_of(trainer), plan)
         self._recorder.spent_ns += perf_counter_ns() - start
+
+    def _enter_by_parts(self) -> None:
+        """Let the blocks inside begin steps, after an update without a training forward of a root."""
+        if self._parts:
+            return
+        for reference, _ in self._roots:
+            root = reference()
+            if root is None:
+                continue
+            self._note(
+                f"the first step of {root.name} is not captured, because it is trained through another "
+                "method than forward. Its following steps begin with the first block inside that is called"
+            )
+            pre_hook = _PartPreHook(self)
+            root.apply(lambda block, call=pre_hook: self._parts.append(block.register_forward_pre_hook(call)))
 
     def _after_update(self, trainer: Any) -> None:
         if not self._off and self._trains and self._is_own(trainer):
@@ -233,6 +264,7 @@ class BlockDriver(BaseHook):
     def _detach(self) -> None:
         self._guarded("updates", unlisten, self)
         self._guarded("hooks", self._detach_step)
-        for _, handle in self._roots:
+        for handle in (*(handle for _, handle in self._roots), *self._parts):
             self._guarded("hooks", handle.detach)
         self._roots.clear()
+        self._parts.clear()

@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -26,14 +25,12 @@ import mxnet
 from mxnet import gluon
 
 from tdcore.config.built_in_collections import CollectionKeys
-from tdcore.config.hook_config import HookConfig
-from tdcore.config.hook_json import load_hook_config
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
 from tdcore.hooks import current
-from tdcore.hooks.arguments import hook_config
 from tdcore.hooks.base import BaseHook
+from tdcore.hooks.configured import FromConfiguration, given_config
 from tdcore.hooks.mxnet.arrays import readable
 from tdcore.hooks.mxnet.driver import BlockDriver
 from tdcore.modes import ModeKeys
@@ -41,12 +38,8 @@ from tdcore.session import RingConfig, StopRequest
 
 __all__ = ["Hook", "create_from_json_file", "get_hook"]
 
-_given: ContextVar[HookConfig | None] = ContextVar(
-    "the configuration of the hook that is being made", default=None
-)
 
-
-class Hook(BlockDriver):
+class Hook(FromConfiguration, BlockDriver):
     """Captures the training of Gluon blocks.
 
     The hook never changes the training: errors of tdcore are logged, and only StopTraining is raised into the
@@ -94,7 +87,7 @@ class Hook(BlockDriver):
         on_stop: Callable[[StopRequest], None] | None = None,
         rules: Iterable[object] | str = (),
     ) -> None:
-        config = _given.get() or hook_config(
+        config = given_config(
             out_dir,
             export_tensorboard=export_tensorboard,
             tensorboard_dir=tensorboard_dir,
@@ -118,42 +111,13 @@ class Hook(BlockDriver):
         )
         self._start_driver()
 
-    @classmethod
-    def from_config(cls, config: HookConfig, **options: Any) -> Hook:
-        """Create a hook from a checked configuration.
-
-        Args:
-            config: The configuration.
-            options: The keyword-only arguments of Hook.
-        """
-        token = _given.set(config)
-        try:
-            return cls(config.out_dir, **options)
-        finally:
-            _given.reset(token)
-
-    @classmethod
-    def create_from_json_file(
-        cls, json_file_path: str | os.PathLike[str] | None = None, **options: Any
-    ) -> Hook:
-        """Create a hook from a JSON file in the format of the older library.
-
-        Args:
-            json_file_path: The file. None: the default paths in tdcore.config.hook_json.
-            options: The keyword-only arguments of Hook.
-
-        Raises:
-            ConfigError: The file is missing or invalid.
-        """
-        return cls.from_config(load_hook_config(json_file_path), **options)
-
     def register_block(self, block: Any) -> None:
         """Capture a block. Any number of blocks may be registered, and a block may be hybridized.
 
         A loss (gluon.loss.Loss) is registered as with register_loss(), as in the older library.
 
         Raises:
-            ConfigError: The argument is no gluon.Block.
+            ConfigError: The argument is not a gluon.Block.
         """
         if isinstance(block, gluon.loss.Loss):
             self.register_loss(block)
@@ -171,7 +135,7 @@ class Hook(BlockDriver):
         rules judge a loss that is one number.
 
         Raises:
-            ConfigError: The argument is no gluon.Block.
+            ConfigError: The argument is not a gluon.Block.
         """
         _check(loss, "register_loss", gluon.Block, "a loss block, such as gluon.loss.L2Loss()")
         if not self._off and not any(known() is loss for known in self._losses):

@@ -145,6 +145,27 @@ def test_a_parameter_without_a_fresh_gradient_is_absent(tmp_path: Path) -> None:
         value(trial, f"gradient/{unused.weight.name}", 0)
 
 
+def test_a_block_that_is_trained_through_another_method_is_recorded_from_its_second_step_on(
+    tmp_path: Path,
+) -> None:
+    training = Training("shared")
+    forward = training.net.last
+    with hooked(tmp_path, training):
+        for x, y in batches(4):
+            with autograd.record():
+                loss = training.criterion(forward(training.net.first(x)), y)
+            loss.backward()
+            gradient = forward.weight.grad().asnumpy()
+            training.trainer.step(len(x), ignore_stale_grad=True)
+            training.validate(x)
+    trial = td.create_trial(tmp_path)
+    name = f"gradient/{forward.weight.name}"
+    assert trial.tensor(name).steps(mode=TRAIN) == [0, 1, 2]
+    np.testing.assert_array_equal(value(trial, name, 2), gradient)
+    assert trial.tensor(f"{training.net.name}_output_0").steps(mode=EVAL) == [0, 1, 2, 3]
+    assert "another method than forward" in trial.notes()["not_captured"][0]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "uint8"])
 def test_values_of_every_type_are_recorded_as_they_are(tmp_path: Path, dtype: str) -> None:
     array = nd.arange(12).reshape((3, 4)).astype(dtype)
