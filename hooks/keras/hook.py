@@ -15,19 +15,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Literal
 
 import keras
 
-from tdcore.config.hook_config import HookConfig
-from tdcore.config.hook_json import load_hook_config
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.hooks import current
-from tdcore.hooks.arguments import hook_config
 from tdcore.hooks.base import BaseHook
+from tdcore.hooks.configured import FromConfiguration, given_config
 from tdcore.hooks.keras.backend_in_use import backend_in_use
 from tdcore.hooks.keras.driver import StepDriver
 from tdcore.hooks.keras.watching import unwatch, watch
@@ -36,14 +33,11 @@ from tdcore.session import RingConfig, StopRequest
 
 __all__ = ["Hook", "create_from_json_file", "get_hook"]
 
-_given: ContextVar[HookConfig | None] = ContextVar(
-    "the configuration of the hook that is being made", default=None
-)
 # Collections that only Keras's hook fills, with their patterns.
 _PATTERNS = {"labels": r"^labels(_\d+)?$", "predictions": r"^predictions(_\d+)?$"}
 
 
-class Hook(StepDriver, keras.callbacks.Callback):  # type: ignore[misc]  # keras may not be installed
+class Hook(FromConfiguration, StepDriver, keras.callbacks.Callback):  # type: ignore[misc]  # keras may not be installed
     """Captures the training of Keras models. A callback for fit(), evaluate() and predict().
 
     The hook never changes the training: errors of tdcore are logged, and only StopTraining is raised into the
@@ -92,7 +86,7 @@ class Hook(StepDriver, keras.callbacks.Callback):  # type: ignore[misc]  # keras
         on_stop: Callable[[StopRequest], None] | None = None,
         rules: Iterable[object] | str = (),
     ) -> None:
-        config = _given.get() or hook_config(
+        config = given_config(
             out_dir,
             export_tensorboard=export_tensorboard,
             tensorboard_dir=tensorboard_dir,
@@ -120,35 +114,6 @@ class Hook(StepDriver, keras.callbacks.Callback):  # type: ignore[misc]  # keras
         for name, pattern in _PATTERNS.items():
             if name in self._clock.included and not self._collections.get(name).selects:
                 self._collections.get(name).include(pattern)
-
-    @classmethod
-    def from_config(cls, config: HookConfig, **options: Any) -> Hook:
-        """Create a hook from a checked configuration.
-
-        Args:
-            config: The configuration.
-            options: The keyword-only arguments of Hook.
-        """
-        token = _given.set(config)
-        try:
-            return cls(config.out_dir, **options)
-        finally:
-            _given.reset(token)
-
-    @classmethod
-    def create_from_json_file(
-        cls, json_file_path: str | os.PathLike[str] | None = None, **options: Any
-    ) -> Hook:
-        """Create a hook from a JSON file in the format of the older library.
-
-        Args:
-            json_file_path: The file. None: the default paths in tdcore.config.hook_json.
-            options: The keyword-only arguments of Hook.
-
-        Raises:
-            ConfigError: The file is missing or invalid.
-        """
-        return cls.from_config(load_hook_config(json_file_path), **options)
 
     def watch(self, model: Any) -> None:
         """Capture a model without passing the hook as a callback.
