@@ -322,7 +322,7 @@ class StepDriver(BaseHook):
                 self._notes["frozen"] = frozen
 
     def _whole_and_parts(self, name: str, tapped: Any) -> list[tuple[str, Any]]:
-        if not isinstance(tapped, list):
+        if not isinstance(tapped, tuple):
             return [(name, tapped)]
         return self._backend.merged(name, tapped)
 

@@ -100,7 +100,7 @@ class TensorFlowBackend:
         return iter(())
 
     def strategy_patches(self, model: Any) -> Iterator[Patch]:
-        """Taps of replicas leave the strategy as lists, which Keras does not average."""
+        """Taps of replicas leave the strategy as tuples, which Keras does not average."""
         strategy = model.distribute_strategy
         if strategy.num_replicas_in_sync > 1:
             yield strategy, "run", lambda run: _with_replicas_apart(strategy, run)
@@ -185,7 +185,7 @@ def _with_replicas_apart(strategy: Any, run: Callable[..., Any]) -> Callable[...
         returned = run(*args, **kwargs)
         if isinstance(returned, dict) and TAPS in returned:
             taps = returned[TAPS].items()
-            apart = {key: list(strategy.experimental_local_results(value)) for key, value in taps}
+            apart = {key: tuple(strategy.experimental_local_results(value)) for key, value in taps}
             return {**returned, TAPS: apart}
         return returned
 
