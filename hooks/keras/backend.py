@@ -80,6 +80,9 @@ class Backend(Protocol):
     def call(self, function: Callable[..., Any], state: tuple[Any, ...], batch: Any, mode: str) -> Any:
         """Call a step function of Keras with one batch."""
 
+    def for_capture(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The state of a step for the capturing function: a copy, if the model's own function runs too."""
+
     def result(self, returned: Any) -> tuple[Mapping[str, Any] | None, Any]:
         """Split the result of a capturing function into taps and the result as Keras expects it.
 

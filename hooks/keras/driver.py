@@ -227,19 +227,24 @@ class StepDriver(BaseHook):
     ) -> tuple[Any, Mapping[str, Any] | None]:
         """Run one batch with a capturing function, or with the model's own if that is not possible.
 
+        A step of JAX is pure: there the capturing function runs on a copy of the state, and the model's own
+        function computes the next state, whose bits do not depend on the capture.
+
         Returns the result for Keras and the taps; None if nothing was tapped.
         """
         if self._off or mode in entry.uncapturable:
             return self._run_own(own, state, batch, mode), None
         model = entry.reference()
         before = self._backend.progress(model)
-        why, failed = "", None
+        taps, why, failed = None, "", None
         try:
-            returned = entry.functions.run(mode, own, plan, state, batch)
+            copied = self._backend.for_capture(state)
+            returned = entry.functions.run(mode, own, plan, copied, batch)
             taps, result = self._backend.result(returned)
             if taps is None:
                 self._no_capture(entry, mode, f"make_{mode}_function() does not call {mode}_step()")
-            return result, taps
+            if self._backend.stateful:
+                return result, taps
         except UncapturableStepError as error:
             why = str(error)
         except Exception as error:
@@ -251,9 +256,9 @@ class StepDriver(BaseHook):
         result = self._run_own(own, state, batch, mode)
         if failed is not None:
             self._fault("capture", failed)
-        else:
+        elif why:
             self._no_capture(entry, mode, why)
-        return result, None
+        return result, taps
 
     def _no_capture(self, entry: ModelEntry, mode: str, why: str) -> None:
         """Record no layers and gradients in this mode any more."""

@@ -95,6 +95,13 @@ class JaxBackend:
         """Keras's step functions take the state and an iterator."""
         return function(*state, iter([batch]))
 
+    def for_capture(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A copy, because a step consumes its state."""
+        copied: tuple[Any, ...] = jax.tree_util.tree_map(
+            lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, state
+        )
+        return copied
+
     def result(self, returned: Any) -> tuple[Mapping[str, Any] | None, Any]:
         """A step returns its outputs and the next state."""
         whole, state = returned

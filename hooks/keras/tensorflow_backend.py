@@ -118,6 +118,10 @@ class TensorFlowBackend:
         """Keras's step functions take an iterator, or for predictions a list of batches."""
         return function(batch if isinstance(batch, _ITERATORS) else [batch])
 
+    def for_capture(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Steps have no state."""
+        return state
+
     def result(self, returned: Any) -> tuple[Mapping[str, Any] | None, Any]:
         """The outputs are the whole result."""
         if not isinstance(returned, dict) or TAPS not in returned:
