@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "Ensemble", "EvaluationScore", "Unavailable"]
+__all__ = ["Array", "Ensemble", "EvaluationScore", "UnavailableError"]
 
 Array = npt.NDArray[Any]
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """A model does not have the requested values. The message is a sentence for the notes of the run."""
 
 
@@ -32,7 +32,7 @@ class EvaluationScore(NamedTuple):
 
 
 class Ensemble(Protocol):
-    """A model after a round. No method changes the model. Each may raise Unavailable."""
+    """A model after a round. No method changes the model. Each may raise UnavailableError."""
 
     @property
     def features(self) -> Sequence[str]:
@@ -65,5 +65,5 @@ class Ensemble(Protocol):
         ...
 
     def shap(self, data: Any) -> npt.NDArray[np.floating[Any]]:
-        """SHAP values with the shape (rows, features + 1) or (rows, classes, features + 1); the bias is last."""
+        """SHAP values of the shape (rows, features + 1) or (rows, classes, features + 1), the bias last."""
         ...

@@ -1,8 +1,8 @@
 """BoostingHook: captures a training of gradient boosting. XGBoost's and LightGBM's hooks are made of it.
 
 A round of boosting is one step, in the mode TRAIN unless set_mode() was called. The library calls the hook
-after each round. A round that saves nothing costs the count of the step. All values are read after the round
-from the finished model, so the hook changes neither the model nor the evaluation. Threads: the training thread.
+after each round. A round that saves nothing costs the count of the step. All values are read from the model
+after the round, so the hook changes neither the model nor the evaluation. Threads: the training thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tdcore.config.built_in_collections import BOOSTING, CollectionKeys
 from tdcore.config.hook_config import HookConfig
@@ -43,6 +43,7 @@ _NEEDS = {
     CollectionKeys.LOSSES: "pass evaluation sets to the training",
     CollectionKeys.METRICS: "pass evaluation sets to the training",
 }
+_HookT = TypeVar("_HookT", bound="BoostingHook")
 _given: ContextVar[HookConfig | None] = ContextVar("the configuration of the boosting hook", default=None)
 
 
@@ -139,7 +140,7 @@ class BoostingHook(BaseHook):
         self._rounds = RoundRecorder(self._recorder, self._notes, self._note, self._guarded)
 
     @classmethod
-    def from_config(cls, config: HookConfig, **options: Any) -> BoostingHook:
+    def from_config(cls: type[_HookT], config: HookConfig, **options: Any) -> _HookT:
         """Create a hook from a checked configuration.
 
         Args:
@@ -154,8 +155,8 @@ class BoostingHook(BaseHook):
 
     @classmethod
     def create_from_json_file(
-        cls, json_file_path: str | os.PathLike[str] | None = None, **options: Any
-    ) -> BoostingHook:
+        cls: type[_HookT], json_file_path: str | os.PathLike[str] | None = None, **options: Any
+    ) -> _HookT:
         """Create a hook from a JSON file in the format of the older library.
 
         Args:
@@ -283,9 +284,7 @@ _SCORES = frozenset({CollectionKeys.LOSSES, CollectionKeys.METRICS, CollectionKe
 
 def _only_scores(plan: Plan) -> bool:
     """Whether the plan has no collection that may take values of a model."""
-    return all(
-        collection.name in _SCORES and not collection.is_filled for collection in plan.collections
-    )
+    return all(collection.name in _SCORES and not collection.is_filled for collection in plan.collections)
 
 
 def check_pair(name: str, data: Any) -> tuple[Any, Any]:

@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 
 from tdcore.format.layout import TensorKind
-from tdcore.hooks.boosting.ensemble import Ensemble, EvaluationScore, Unavailable
+from tdcore.hooks.boosting.ensemble import Ensemble, EvaluationScore, UnavailableError
 from tdcore.hooks.boosting.settings import split_settings
-from tdcore.hooks.boosting.tables import CATEGORY, COLUMNS
+from tdcore.hooks.boosting.tables import CATEGORY, COLUMNS, FURTHER_COLUMNS
 from tdcore.hooks.plan import CaptureSpec, Plan
 from tdcore.hooks.recorder import Recorder
-from tdcore.hooks.run_notes import RunNotes
 
 __all__ = ["ALL_FEATURES", "RoundRecorder"]
 
 ALL_FEATURES = 1000  # models with more features record the importance of used features only
-_TREE_NAMES = (*COLUMNS, CATEGORY)
+_TREE_NAMES = (*COLUMNS, CATEGORY, *FURTHER_COLUMNS)
 
 
 class RoundRecorder:
@@ -38,7 +37,7 @@ class RoundRecorder:
     def __init__(
         self,
         recorder: Recorder,
-        notes: RunNotes,
+        notes: dict[str, Any],
         note: Callable[[str], None],
         guarded: Callable[..., None],
     ) -> None:
@@ -90,12 +89,10 @@ class RoundRecorder:
     def _if_available(self, record: Callable[..., None], *args: Any) -> None:
         try:
             record(*args)
-        except Unavailable as error:
+        except UnavailableError as error:
             self._note(str(error))
 
-    def _settings(
-        self, plan: Plan, ensemble: Ensemble, prefix: str, given: Mapping[str, Any] | None
-    ) -> None:
+    def _settings(self, plan: Plan, ensemble: Ensemble, prefix: str, given: Mapping[str, Any] | None) -> None:
         """Record the hyper-parameters that are new or have changed since they were last recorded."""
         if not plan.may_take(TensorKind.HYPERPARAMETER):
             return

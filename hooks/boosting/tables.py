@@ -10,6 +10,8 @@
 | Gain | float64 | gain of the split; the value of the leaf at a leaf |
 | Cover | float64 | sum of Hessians |
 | Category | int64 | rows (row of the table, category) of the splits by categories |
+| Value | float64 | value of the node; LightGBM only |
+| Count | int64 | number of rows of the training data in the node; LightGBM only |
 
 Plain values; any thread.
 """
@@ -22,7 +24,7 @@ import numpy as np
 
 from tdcore.hooks.boosting.ensemble import Array
 
-__all__ = ["CATEGORY", "COLUMNS", "joined"]
+__all__ = ["CATEGORY", "COLUMNS", "FURTHER_COLUMNS", "joined"]
 
 COLUMNS = {
     "Tree": np.int64,
@@ -36,6 +38,7 @@ COLUMNS = {
     "Gain": np.float64,
     "Cover": np.float64,
 }
+FURTHER_COLUMNS = {"Value": np.float64, "Count": np.int64}
 CATEGORY = "Category"  # two columns; other rows than the other columns
 
 

@@ -31,7 +31,7 @@ __all__ = ["Hook", "create_from_json_file", "get_hook"]
 
 
 class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]  # the library is not installed everywhere
-    __doc__ = BoostingHook.__doc__
+    """Captures trainings of XGBoost. The arguments are those of BoostingHook."""
 
     framework = "xgboost"
 
@@ -87,7 +87,9 @@ class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]  # the library
 
     def _end_training(self, model: Any) -> None:
         trained = int(model.num_boosted_rounds()) - self._rounds_before
-        evaluated = max((len(each) for metrics in self._evals_log.values() for each in metrics.values()), default=0)
+        evaluated = max(
+            (len(each) for metrics in self._evals_log.values() for each in metrics.values()), default=0
+        )
         last, evals_log = self._round, self._evals_log
         if max(trained, evaluated) == last + 1:  # an earlier callback ended the training in the last round
             whole = trained == last + 1  # otherwise that callback has replaced the model
@@ -103,8 +105,7 @@ class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]  # the library
 
 def create_from_json_file(json_file_path: str | os.PathLike[str] | None = None, **options: Any) -> Hook:
     """Create a hook from a JSON file; see Hook.create_from_json_file()."""
-    hook: Hook = Hook.create_from_json_file(json_file_path, **options)
-    return hook
+    return Hook.create_from_json_file(json_file_path, **options)
 
 
 def get_hook(

@@ -2,7 +2,7 @@
 
 No method changes the booster. Predictions of boosters other than gbtree come from a copy, because XGBoost
 keeps predictions of the data in the booster and the next round of such a booster may use them. Trees are read
-from the JSON form of the model, which is faster than trees_to_dataframe. Threads: the training thread.
+from the JSON form of the model, and only those of new rounds. Threads: the training thread.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
-import xgboost
 
-from tdcore.hooks.boosting.ensemble import Array, Unavailable
+from tdcore.hooks.boosting.ensemble import Array, UnavailableError
 from tdcore.hooks.boosting.settings import flattened
 from tdcore.hooks.boosting.tables import CATEGORY, COLUMNS, joined
 
@@ -75,19 +76,24 @@ class BoosterView:
     def trees(self) -> Mapping[str, Array]:
         """The table of all trees."""
         if self._kind == "gblinear":
-            raise Unavailable("trees: the booster gblinear has no trees")
-        booster = json.loads(bytes(self._booster.save_raw(raw_format="json")))["learner"]["gradient_booster"]
-        trees = booster.get("gbtree", booster)["model"]["trees"]
-        types = self._booster.feature_types
-        whole = [at for at, kind in enumerate(types or ()) if kind == "int"]
-        tables = [_table(number, tree, np.array(whole, dtype=np.int64)) for number, tree in enumerate(trees)]
-        return joined(tables, tuple(COLUMNS))
+            raise UnavailableError("trees: the booster gblinear has no trees")
+        booster = self._booster
+        rounds = int(booster.num_boosted_rounds())
+        update = self._configuration["gradient_booster"].get("gbtree_train_param", {}).get("process_type")
+        known, tables = _tables_of.get(booster, (0, []))
+        if update != "default" or known > rounds:  # earlier trees may have changed
+            known, tables = 0, []
+        if known < rounds:
+            number = tables[-1]["Tree"][-1] + 1 if tables else 0
+            tables = [joined([*tables, _table(booster[known:], int(number))], tuple(COLUMNS))]
+            _tables_of[booster] = rounds, tables
+        return tables[0]
 
     def labels(self, data: Any) -> Array:
         """DMatrix.get_label()."""
         found: Array = np.asarray(data.get_label())
         if not found.size:
-            raise Unavailable("labels: validation_data has no labels")
+            raise UnavailableError("labels: validation_data has no labels")
         return found
 
     def predictions(self, data: Any) -> Array:
@@ -96,58 +102,66 @@ class BoosterView:
 
     def shap(self, data: Any) -> Array:
         """Booster.predict(pred_contribs=True)."""
-        if self._kind == "dart":
-            raise Unavailable("SHAP values: XGBoost does not compute them for the booster dart while it trains")
         return np.asarray(self._reader.predict(data, pred_contribs=True))
 
 
-def _table(number: int, tree: Mapping[str, Any], whole: Array) -> dict[str, Array]:
-    """Columns of one tree. whole: features with whole numbers, whose thresholds XGBoost rounds up."""
-    left, right = np.array(tree["left_children"]), np.array(tree["right_children"])
-    if int(tree["tree_param"]["size_leaf_vector"]) > 1:
-        raise Unavailable("trees: trees with several values per leaf are not recorded")
-    reached = np.zeros(left.size, dtype=np.bool_)  # without nodes that were pruned
-    reached[0] = True
-    reached[left[left >= 0]] = reached[right[right >= 0]] = True
-    node = np.flatnonzero(reached)
-    leaf = left[node] < 0
-    feature = np.where(leaf, -1, np.array(tree["split_indices"])[node])
-    condition = np.array(tree["split_conditions"], dtype=np.float64)[node]
-    by_category = (np.array(tree["split_type"])[node] == 1) & ~leaf
+def _table(booster: Any, number: int) -> dict[str, Array]:
+    """Columns of all trees of a booster. number: of the first tree."""
+    learner = json.loads(bytes(booster.save_raw(raw_format="json")))["learner"]
+    model = learner["gradient_booster"]
+    trees = model.get("gbtree", model)["model"]["trees"]
+    if any(int(tree["tree_param"]["size_leaf_vector"]) > 1 for tree in trees):
+        raise UnavailableError("trees: trees with several values per leaf are not recorded")
+    sizes = np.array([len(tree["left_children"]) for tree in trees])
+    start = np.repeat(np.cumsum(sizes) - sizes, sizes)  # first node of the tree of each node
+
+    def column(name: str, kind: Any = np.int64) -> Array:
+        return np.fromiter(
+            chain.from_iterable(tree[name] for tree in trees), dtype=kind, count=int(sizes.sum())
+        )
+
+    left, right = column("left_children"), column("right_children")
+    reached = np.arange(left.size) == start  # the roots; pruned nodes are not reached
+    reached[(start + left)[left >= 0]] = reached[(start + right)[right >= 0]] = True
+    leaf = left < 0
+    feature = np.where(leaf, -1, column("split_indices"))
+    condition = column("split_conditions", np.float64)
+    by_category = (column("split_type") == 1) & ~leaf
+    # The thresholds of features with whole numbers are rounded up, as in XGBoost's own tables.
+    whole = np.flatnonzero(np.array(booster.feature_types or [], dtype=np.str_) == "int")
     ceiled = np.where(np.isin(feature, whole), np.ceil(condition), condition)
-    yes = np.where(by_category, right[node], left[node])
-    no = np.where(by_category, left[node], right[node])
-    default_left = np.array(tree["default_left"])[node] == 1
-    missing = np.where(default_left, left[node], right[node])
+    node = np.arange(left.size) - start
     values = {
-        "Tree": np.full(node.size, number),
+        "Tree": number + np.repeat(np.arange(sizes.size), sizes),
         "Node": node,
         "ID": node,
         "Feature": feature,
         "Split": np.where(leaf | by_category, np.nan, ceiled),
-        "Yes": np.where(leaf, np.nan, yes),
-        "No": np.where(leaf, np.nan, no),
-        "Missing": np.where(leaf, np.nan, missing),
-        "Gain": np.where(leaf, condition, np.array(tree["loss_changes"], dtype=np.float64)[node]),
-        "Cover": np.array(tree["sum_hessian"], dtype=np.float64)[node],
+        "Yes": np.where(leaf, np.nan, np.where(by_category, right, left)),
+        "No": np.where(leaf, np.nan, np.where(by_category, left, right)),
+        "Missing": np.where(leaf, np.nan, np.where(column("default_left") == 1, left, right)),
+        "Gain": np.where(leaf, condition, column("loss_changes", np.float64)),
+        "Cover": column("sum_hessian", np.float64),
     }
-    found = {name: values[name].astype(kind) for name, kind in COLUMNS.items()}
-    if tree["categories"]:
-        found[CATEGORY] = _categories(tree, node)
+    found = {name: values[name][reached].astype(kind) for name, kind in COLUMNS.items()}
+    found[CATEGORY] = _categories(trees, sizes, reached)
     return found
 
 
-def _categories(tree: Mapping[str, Any], node: Array) -> Array:
+def _categories(trees: Sequence[Mapping[str, Any]], sizes: Array, reached: Array) -> Array:
     """Rows (row of the table, category)."""
-    row_of = {int(number): row for row, number in enumerate(node)}
-    categories = tree["categories"]
-    parts = zip(
-        tree["categories_nodes"], tree["categories_segments"], tree["categories_sizes"], strict=True
-    )
-    rows = [
-        (row_of[number], category)
-        for number, start, size in parts
-        if number in row_of
-        for category in categories[start : start + size]
-    ]
+    row_of = np.cumsum(reached) - 1
+    rows = []
+    for first, tree in zip((np.cumsum(sizes) - sizes).tolist(), trees, strict=True):
+        categories = tree["categories"]
+        for number, begin, size in zip(
+            tree["categories_nodes"], tree["categories_segments"], tree["categories_sizes"], strict=True
+        ):
+            if reached[first + number]:
+                row = int(row_of[first + number])
+                rows += [(row, category) for category in categories[begin : begin + size]]
     return np.array(rows, dtype=np.int64).reshape(-1, 2)
+
+
+# Boosters -> rounds, and the table of their trees in a list; trees of later rounds are appended to it.
+_tables_of: WeakKeyDictionary[Any, tuple[int, list[dict[str, Array]]]] = WeakKeyDictionary()

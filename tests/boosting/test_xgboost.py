@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tdcore as td
-from tdcore.errors import ConfigError
 from tests.boosting.tables import Data, make_data, xgboost_trees
 
 xgboost = pytest.importorskip("xgboost")
@@ -108,7 +107,10 @@ def trainings(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
 )
 @given(chosen=trainings())
 @pytest.mark.full
@@ -117,8 +119,10 @@ def test_values_are_those_of_xgboost_and_the_model_is_the_same(
 ) -> None:
     parameters, sets, interval = chosen["parameters"], chosen["sets"], chosen["interval"]
     objective = parameters["objective"]
-    data = make_data(classes=max(OBJECTIVES[objective], 0) or (0 if OBJECTIVES[objective] == 0 else 3),
-                     categorical=chosen["categorical"])
+    data = make_data(
+        classes=max(OBJECTIVES[objective], 0) or (0 if OBJECTIVES[objective] == 0 else 3),
+        categorical=chosen["categorical"],
+    )
     stopping = {"early_stopping_rounds": chosen["stopping"]} if chosen["stopping"] and sets else {}
 
     def once(callbacks: Callable[[Any, Any], list[Any]]) -> tuple[Any, Any, Any]:
