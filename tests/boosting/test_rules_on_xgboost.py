@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tdcore.rules import (
@@ -17,25 +16,14 @@ from tdcore.rules import (
     TreeDepth,
 )
 from tdcore.rules.base import Finding, Rule
+from tests.boosting.problems import clusters, leaking, mislabelled, problem, rare, without_relation
 from tests.rules.trainings import judge_run
 
-xgboost = pytest.importorskip("xgboost")
+xgboost: Any = pytest.importorskip("xgboost")
 
 from tdcore.hooks.xgboost import Hook  # noqa: E402
 
-
-def problem(rows: int = 3000, *, noise: float = 0.1) -> tuple[Any, Any]:
-    random = np.random.default_rng(0)
-    values = random.normal(size=(rows, 8))
-    score = values @ np.array([1.0, -1.0, 0.8, 0.6, -0.9, 0.7, 0.5, -0.6]) + noise * random.normal(size=rows)
-    return values, (score > np.median(score)).astype(int)
-
-
-def clusters(rows: int = 3000) -> tuple[Any, Any]:
-    """Points around one centre per class of four."""
-    random = np.random.default_rng(0)
-    labels = random.integers(0, 4, rows)
-    return 3.0 * random.normal(size=(4, 8))[labels] + random.normal(size=(rows, 8)), labels
+pytestmark = pytest.mark.boosts("XGBoost: rules on real models", "values right")
 
 
 def findings(
@@ -82,9 +70,7 @@ def test_trees_of_depth_3_are_not_too_deep(tmp_path: Path) -> None:
 
 @pytest.mark.proves("TDC116", "fires")
 def test_a_feature_that_leaks_the_label_is_overweight(tmp_path: Path) -> None:
-    values, labels = problem()
-    values[:, 3] = labels + 0.01 * values[:, 3]
-    found = findings(FeatureImportanceOverweight(), tmp_path, (values, labels))
+    found = findings(FeatureImportanceOverweight(), tmp_path, leaking())
     assert found
     assert {finding.tensor for finding in found} == {"feature_importance/weight/f3"}
 
@@ -96,12 +82,8 @@ def test_features_that_all_matter_are_not_overweight(tmp_path: Path) -> None:
 
 @pytest.mark.proves("TDC111", "fires")
 def test_classes_with_exchanged_labels_are_confused(tmp_path: Path) -> None:
-    values, labels = clusters()
-    random = np.random.default_rng(1)
-    mixed = np.isin(labels, (1, 2)) & (random.random(labels.size) < 0.5)
-    faulty = np.where(mixed, 3 - labels, labels)
     parameters: dict[str, Any] = {"objective": "multi:softprob", "num_class": 4}
-    found = findings(Confusion(), tmp_path, (values, faulty), **parameters)
+    found = findings(Confusion(), tmp_path, mislabelled(), **parameters)
     pairs = {finding.numbers["kind"] for finding in found}
     assert pairs == {f"label {label}, prediction {prediction}" for label in (1, 2) for prediction in (1, 2)}
 
@@ -115,10 +97,7 @@ def test_classes_that_a_model_separates_are_not_confused(objective: str, tmp_pat
 
 @pytest.mark.proves("TDC110", "fires")
 def test_a_rare_class_that_is_never_predicted_is_found(tmp_path: Path) -> None:
-    values, _ = problem(noise=2.0)
-    score = values[:, 0] + 2.0 * np.random.default_rng(2).normal(size=values.shape[0])
-    labels = (score > np.quantile(score, 0.97)).astype(int)
-    found = findings(ClassImbalance(), tmp_path, (values, labels))
+    found = findings(ClassImbalance(), tmp_path, rare())
     assert {finding.numbers["kind"] for finding in found} == {"imbalance", "misprediction of class 1"}
 
 
@@ -157,9 +136,7 @@ def test_early_stopping_ends_before_a_finding(tmp_path: Path) -> None:
 
 @pytest.mark.proves("TDC103", "fires")
 def test_labels_without_a_relation_to_the_features_do_not_decrease_the_loss(tmp_path: Path) -> None:
-    values, labels = problem()
-    random = np.random.default_rng(3)
-    found = findings(LossNotDecreasing(), tmp_path, (values, random.permutation(labels)), eta=0.1)
+    found = findings(LossNotDecreasing(), tmp_path, without_relation(), eta=0.1)
     assert {finding.tensor for finding in found} == {"validation-logloss"}
 
 

@@ -106,6 +106,25 @@ def trainings(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.boosts("XGBoost: train()", "values right")
+@pytest.mark.boosts("XGBoost: metrics", "values right")
+@pytest.mark.boosts("XGBoost: predictions and labels", "values right")
+@pytest.mark.boosts("XGBoost: feature importance", "values right")
+@pytest.mark.boosts("XGBoost: trees", "values right")
+@pytest.mark.boosts("XGBoost: categorical features", "values right")
+@pytest.mark.boosts("XGBoost: QuantileDMatrix", "values right")
+@pytest.mark.boosts("XGBoost: boosters dart and gblinear", "values right")
+@pytest.mark.boosts("XGBoost: train()", "same model")
+@pytest.mark.boosts("XGBoost: metrics", "same model")
+@pytest.mark.boosts("XGBoost: predictions and labels", "same model")
+@pytest.mark.boosts("XGBoost: feature importance", "same model")
+@pytest.mark.boosts("XGBoost: trees", "same model")
+@pytest.mark.boosts("XGBoost: categorical features", "same model")
+@pytest.mark.boosts("XGBoost: SHAP values", "same model")
+@pytest.mark.boosts("XGBoost: hyper-parameters", "same model")
+@pytest.mark.boosts("XGBoost: QuantileDMatrix", "same model")
+@pytest.mark.boosts("XGBoost: boosters dart and gblinear", "same model")
+@pytest.mark.boosts("XGBoost: early stopping", "same model")
 @settings(
     max_examples=40,
     deadline=None,
