@@ -55,7 +55,7 @@ class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]  # the library
         self._stop = False
         self._round = 0
         self._evals_log: Mapping[str, Any] = {}
-        self._guarded("end of training", self._count_rounds, model)
+        self._model = model
         return model
 
     def before_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
@@ -79,21 +79,15 @@ class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]  # the library
                 raise
             except Exception as error:
                 self._fault("end of training", error)
-        self._evals_log = {}
+        self._evals_log, self._model = {}, None
         return model
 
-    def _count_rounds(self, model: Any) -> None:
-        self._rounds_before = int(model.num_boosted_rounds())
-
     def _end_training(self, model: Any) -> None:
-        trained = int(model.num_boosted_rounds()) - self._rounds_before
-        evaluated = max(
-            (len(each) for metrics in self._evals_log.values() for each in metrics.values()), default=0
-        )
         last, evals_log = self._round, self._evals_log
-        if max(trained, evaluated) == last + 1:  # an earlier callback ended the training in the last round
-            whole = trained == last + 1  # otherwise that callback has replaced the model
+        evaluated = max((len(each) for metrics in evals_log.values() for each in metrics.values()), default=0)
+        if evaluated == last + 1:  # an earlier callback ended the training in the last round
             self._round = last + 1
+            whole = model is self._model  # otherwise that callback has replaced the model
             self._after_round(
                 lambda: list(round_scores(evals_log, last)), lambda: _views(model) if whole else {}
             )

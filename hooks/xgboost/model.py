@@ -102,6 +102,8 @@ class BoosterView:
 
     def shap(self, data: Any) -> Array:
         """Booster.predict(pred_contribs=True)."""
+        if self._configuration["learner_train_param"].get("multi_strategy") == "multi_output_tree":
+            raise UnavailableError("SHAP values: XGBoost has none for trees with several values per leaf")
         return np.asarray(self._reader.predict(data, pred_contribs=True))
 
 

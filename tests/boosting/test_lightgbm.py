@@ -57,7 +57,7 @@ def train(
     train_set = lightgbm.Dataset(*data.train, group=groups[0])
     validation = lightgbm.Dataset(*data.validation, group=groups[1], reference=train_set)
     booster = lightgbm.train(
-        {"verbose": -1, "seed": 5, "min_data_in_leaf": 5, "num_leaves": 6, **parameters},
+        {"verbose": -1, "seed": 5, "num_threads": 1, "min_data_in_leaf": 5, "num_leaves": 6, **parameters},
         train_set,
         rounds,
         valid_sets=[validation, train_set][:sets],
@@ -139,8 +139,9 @@ def trainings(draw: st.DrawFn) -> dict[str, Any]:
         parameters |= {"bagging_freq": 1, "bagging_fraction": 0.7}
     if boosting == "dart":
         parameters["drop_rate"] = 0.5
-    if draw(st.booleans()):
-        parameters["num_threads"] = draw(st.sampled_from([1, 2]))
+    parameters["num_threads"] = draw(
+        st.sampled_from([1, 1, 1, 2])
+    )  # several threads are slow on a busy machine
     return {
         "parameters": parameters,
         "categorical": draw(st.booleans()),
@@ -170,7 +171,7 @@ def trainings(draw: st.DrawFn) -> dict[str, Any]:
 @pytest.mark.boosts("LightGBM: boosting dart and rf", "same model")
 @pytest.mark.boosts("LightGBM: early stopping", "same model")
 @settings(
-    max_examples=30,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     derandomize=True,

@@ -177,7 +177,6 @@ PLANTED = [
     (booster_model.BoosterView, "settings"),
     (Hook, "_begin_step"),
     (Hook, "_mark"),
-    (Hook, "_count_rounds"),
     (Hook, "_end_training"),
     (Hook, "_check_control"),
 ]
@@ -345,3 +344,17 @@ def test_the_current_hook_is_that_of_the_script(tmp_path: Path) -> None:
     with make_hook(tmp_path) as hook:
         assert get_hook() is hook
     assert get_hook() is None
+
+
+def test_trees_with_several_values_per_leaf_are_noted(tmp_path: Path) -> None:
+    values, labels = make_data(classes=0).validation
+    dtrain = xgboost.DMatrix(values, np.stack([labels, -labels], axis=1))
+    settings = {"multi_strategy": "multi_output_tree", "tree_method": "hist", "nthread": 1}
+    with make_hook(tmp_path, include_collections=["trees", "average_shap"], train_data=dtrain) as hook:
+        xgboost.train(settings, dtrain, 3, callbacks=[hook])
+    notes = td.create_trial(tmp_path).notes()
+    assert not notes.get("faults")
+    assert notes["not_captured"] == [
+        "trees: trees with several values per leaf are not recorded",
+        "SHAP values: XGBoost has none for trees with several values per leaf",
+    ]
