@@ -3,8 +3,8 @@
     python -m benchmarks.crash_table [--trials 20] [--seed 0]
 
 The trainer (tests/trainers/quadratic.py) captures 6 tensors at every step and notes each capture that has
-returned. After the kill the run is read with pyarrow alone: every noted step must be there, whole and once;
-every payload must have its checksum and the exact bits that training again gives. Writes docs/crashes.md and
+returned. After the kill the run is read with pyarrow alone: every noted step must exist completely and once;
+every payload must have its checksum and the same bits as a repeated training. Writes docs/crashes.md and
 a file in benchmarks/results/.
 """
 
@@ -142,15 +142,15 @@ def markdown(trials: list[TrainerTrial], flusher: FlusherTrial, environment: dic
         "",
         "Written by `python -m benchmarks.crash_table`; do not edit by hand.",
         "",
-        "The trainer captures 6 tensors (about 350 KB) at every step and notes each capture call that has returned. Afterwards the run is read with",
-        "pyarrow alone: every noted step must be there, whole and once, with the right checksums and the exact bits that training again gives.",
+        "The trainer captures 6 tensors (about 350 KB) at every step and notes each capture call that has returned. Afterwards pyarrow alone",
+        "reads the run: every noted step must exist completely and once, with correct checksums and the same bits as a repeated training.",
         "",
         f"Commit {environment['commit']}, {environment['time']}, {environment['cpu']}, {environment['cores']} cores, "
         f"kernel {environment['kernel']}, Python {environment['python']}.",
         "",
-        f"## SIGKILL of the trainer at {len(trials)} random moments: {kept} of {len(trials)} runs whole",
+        f"## SIGKILL of the trainer at {len(trials)} random moments: {kept} of {len(trials)} runs complete",
         "",
-        '"Pending" are the captured steps that were not yet on disk when the trainer died; the flusher wrote them afterwards, alone.',
+        '"Pending" are the captured steps that were not yet on disk when the trainer died; the flusher wrote these steps afterwards.',
         "",
         "| trial | killed after s | steps captured | of these pending | rows checked | payload MB checked | flusher gone after s | verdict |",
         "|---:|---:|---:|---:|---:|---:|---:|---|",
@@ -169,11 +169,11 @@ def markdown(trials: list[TrainerTrial], flusher: FlusherTrial, environment: dic
         f"| {flusher.kills} | {flusher.steps} | {flusher.rows} | {flusher.steps * len(NAMES)} "
         f"| {flusher.payload_bytes / 1e6:.1f} | {flusher.verdict} |",
         "",
-        "## What this does not cover",
-        "- A container dies with its first process: where that is the trainer, the flusher dies with it, and what was pending is lost.",
+        "## Not covered",
+        "- A container ends with its first process. If this process is the trainer, the flusher ends too, and pending steps are lost.",
         "  The same holds for an out-of-memory kill of a whole control group and for schedulers that kill whole jobs. `close()` and a normal exit wait for the flusher.",
-        "- A capture call that had not returned when the trainer died: its record is whole or absent, never half.",
-        "- A power failure: files are made durable before they become visible, but what was pending in memory is gone.",
+        "- A capture call that had not returned when the trainer died: its record is complete or absent.",
+        "- A power failure: files are durable before they become visible, but pending steps in memory are lost.",
         "",
     ]
     return "\n".join(lines)

@@ -396,8 +396,8 @@ class BaseHook(HookState, StepStateDict):
 
 
 _NO_METRICS = (
-    "save_scalar: sm_metric and timestamp are for metrics of the older library's service, which tdcore does "
-    "not send; the numbers are in the run, under the time of the call"
+    "save_scalar: sm_metric and timestamp have no effect: tdcore sends no metrics to a service. The numbers "
+    "are in the run, with the time of the call"
 )
 
 os.register_at_fork(after_in_child=disable_hooks_in_child)

@@ -22,7 +22,7 @@ from tdcore.hooks.plan import NameTable, Plan
 from tdcore.modes import ModeKeys
 from tdcore.text.did_you_mean import did_you_mean
 
-__all__ = ["Clock", "StepContext", "StepId", "StepState"]
+__all__ = ["Clock", "CurrentStep", "StepId", "SuspendedStep"]
 
 _NEVER = sys.maxsize
 
@@ -37,7 +37,7 @@ class StepId(NamedTuple):
     mode_step: int
 
 
-class StepContext(NamedTuple):
+class SuspendedStep(NamedTuple):
     """A step that can be continued after another one: numbers, plan, and captures per name."""
 
     step_id: StepId
@@ -45,7 +45,7 @@ class StepContext(NamedTuple):
     calls: defaultdict[str, int]
 
 
-class StepState:
+class CurrentStep:
     """The current step. It has no references, so that every part of a hook can refer to it."""
 
     __slots__ = ("_expected", "calls", "first", "mode", "mode_step", "step")
@@ -96,7 +96,7 @@ class Clock:
         names: NameTable,
         warn: Callable[[str], None],
     ) -> None:
-        self.now = StepState()
+        self.now = CurrentStep()
         self.mode_steps = [-1] * (len(ModeKeys) + 1)  # by ModeKeys value
         self._before = list(self.mode_steps)  # at the start of this attempt
         self.plan: Plan | None = None  # of the current step; None: it saves nothing
@@ -179,15 +179,15 @@ class Clock:
         now.forget_calls(saved=plan is not None)
         return plan
 
-    def leave(self) -> StepContext:
+    def leave(self) -> SuspendedStep:
         """Return the current step, to be continued later. Another step begins or is continued next."""
         now = self.now
-        context = StepContext(StepId(now.step, now.mode, now.mode_step), self.plan, now.calls)
+        context = SuspendedStep(StepId(now.step, now.mode, now.mode_step), self.plan, now.calls)
         now.calls = defaultdict(int)
         return context
 
     @contextmanager
-    def during(self, context: StepContext) -> Iterator[None]:
+    def during(self, context: SuspendedStep) -> Iterator[None]:
         """Make another step the current one within the block, so that captures belong to it."""
         current = self.leave()
         self.continue_step(context)
@@ -196,7 +196,7 @@ class Clock:
         finally:
             self.continue_step(current)
 
-    def continue_step(self, context: StepContext) -> None:
+    def continue_step(self, context: SuspendedStep) -> None:
         """Make an earlier step the current one again, without counting a step."""
         now = self.now
         now.step, now.mode, now.mode_step = context.step_id
@@ -295,11 +295,11 @@ class Clock:
             name = collection.name
             if collection.is_filled and name not in self.included:
                 self._warn(
-                    f"collection {name!r} is not saved: name it in include_collections, or add_collection()"
+                    f"collection {name!r} is not saved: name it in include_collections or add_collection()"
                 )
             if name in self.included and not collection.selects and name != CollectionKeys.DEFAULT:
                 self._warn(
-                    f"collection {name!r} is empty: give it patterns, get_collection({name!r}).include()"
+                    f"collection {name!r} is empty: add patterns with get_collection({name!r}).include()"
                     + did_you_mean(name, BUILT_IN)
                 )
 

@@ -74,7 +74,7 @@ def set_hook(custom_hook: BaseHook) -> None:
     from tdcore.hooks.base import BaseHook
 
     if not isinstance(custom_hook, BaseHook):
-        raise ConfigError(f"set_hook takes a hook, got {type(custom_hook).__name__}")
+        raise ConfigError(f"set_hook needs a hook, got {type(custom_hook).__name__}")
     forget(custom_hook)
     remember(custom_hook)
     _kept.append(custom_hook)

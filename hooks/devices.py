@@ -34,7 +34,7 @@ def warn_growth_refusal(ring: Any, warn: Callable[[str], None]) -> None:
     """Log once that the ring found no memory to grow. Captures without room are counted as dropped."""
     refusal = ring.growth_refusal()
     if refusal:
-        warn(f"the ring cannot grow, so RingConfig.when_full decides sooner what is kept: {refusal}")
+        warn(f"the ring cannot grow, so RingConfig.when_full applies sooner: {refusal}")
 
 
 def device_reports(ring: Any) -> tuple[DeviceReport, ...]:

@@ -19,7 +19,7 @@ __all__ = ["HookState", "StepCounts"]
 
 
 class CurrentStep(Protocol):
-    """Number and mode (a ModeKeys value) of the current step. See clock.StepState."""
+    """Number and mode (a ModeKeys value) of the current step. See clock.CurrentStep."""
 
     step: int
     mode: int

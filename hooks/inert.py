@@ -86,7 +86,7 @@ class Hook(HookState):
     def register_module(self, module: Any) -> None:
         """Do nothing: the module is not changed."""
 
-    register_hook = register_module
+    register_hook = register_block = register_module
 
     def register_loss(self, loss_module: Any) -> None:
         """Do nothing: the loss is not changed."""

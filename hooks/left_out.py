@@ -18,8 +18,8 @@ _SHOWN = 96  # characters of a long name
 NO_ROOM = "the table of names cannot grow: no memory is left, or RingConfig.names_bytes is reached"
 
 
-TOO_LONG = f"it is longer than the {MAX_NAME_CHARS:,} characters that readers take"
-NO_TEXT = "it is no valid Unicode text"
+TOO_LONG = f"it is longer than the {MAX_NAME_CHARS:,} characters that readers accept"
+NO_TEXT = "it is not valid Unicode text"
 
 
 def unfit(name: str) -> str:
@@ -62,7 +62,7 @@ class LeftOutNames:
         """Log messages, one for each reason. Later names do not change the messages."""
         first = {why: name for name, why in reversed(self._examples.items())}
         return [
-            f"tensors are not recorded whose names are left out, {name!r} first: {why}. The note "
-            f"{LEFT_OUT_NOTE!r} of the run says how many"
+            f"tensors whose names are left out are not recorded, the first is {name!r}: {why}. The note "
+            f"{LEFT_OUT_NOTE!r} of the run has their number"
             for why, name in first.items()
         ]

@@ -61,7 +61,7 @@ class ManualValues:
         kind = TensorKind.LOSS if "loss" in tensor_name.lower() else TensorKind.CUSTOM
         if not self._clock.plan_of(self._clock.included).takes(name, kind):
             self._warn(
-                f"record_tensor_value: no saved collection takes the name {shortened(name)!r}; "
+                f"record_tensor_value: no saved collection includes the name {shortened(name)!r}; "
                 "put 'loss' into the name, or add a pattern that matches it to a collection"
             )
         return self._by_name(name, value, kind)

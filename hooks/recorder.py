@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tdcore.hooks.clock import StepId, StepState
+from tdcore.hooks.clock import CurrentStep, StepId
 from tdcore.hooks.plan import CaptureSpec
 
 __all__ = ["Localize", "Product", "Recorder", "array_product", "as_array"]
@@ -35,7 +35,7 @@ class Recorder:
 
     __slots__ = ("_product", "localize", "native", "now", "spent_ns")
 
-    def __init__(self, ring: Any, now: StepState, product: Product) -> None:
+    def __init__(self, ring: Any, now: CurrentStep, product: Product) -> None:
         self.now = now
         self.spent_ns = 0  # parts of the hook add to it
         self.native: Callable[..., int] = ring.capture
@@ -49,8 +49,8 @@ class Recorder:
 
         Args:
             tensors: The tensors; None for one that is absent.
-            capture_spec: Their name ids and flags.
-            step_id: Their step; None: the current step.
+            capture_spec: Name ids and flags of the tensors.
+            step_id: The step of the tensors; None: the current step.
             call: Number of earlier captures of these names in the step.
 
         Returns:

@@ -46,7 +46,7 @@ class StepStateDict:
         step, mode_steps = _checked(state)
         if self._clock.begun:
             raise ConfigError(
-                f"load_state_dict() came after global step {self._clock.last} had begun; "
+                f"load_state_dict() was called after global step {self._clock.last} had begun; "
                 "load the hook's state before the first forward"
             )
         self._clock.resume(step, mode_steps)
@@ -58,7 +58,7 @@ def _checked(state: Mapping[str, Any]) -> tuple[int, dict[ModeKeys, int]]:
     known = {mode.name: mode for mode in ModeKeys}
     mode_steps = state.get("mode_steps") if isinstance(state, Mapping) else None
     if not isinstance(mode_steps, Mapping) or not _is_count(state.get("step")):
-        raise ConfigError(f"expected what state_dict() gave: 'step' and 'mode_steps', got {state!r}")
+        raise ConfigError(f"expected the result of state_dict(): 'step' and 'mode_steps', got {state!r}")
     wrong = {name: step for name, step in mode_steps.items() if name not in known or not _is_count(step)}
     if wrong:
         raise ConfigError(f"mode_steps must be counts for some of {list(known)}, got {wrong}")

@@ -27,7 +27,7 @@ def with_rules(config: HookConfig, rules: Iterable[object] | str) -> HookConfig:
     Args:
         config: The configuration.
         rules: Instances, classes or text such as "vanishing_gradient:threshold=1e-6". "default", alone or
-            with others, is no rule: it adds the collections that a diagnosis needs (tdcore.rules.diagnosis).
+            with others, is not a rule: it adds the collections for a diagnosis (tdcore.rules.diagnosis).
 
     Raises:
         ConfigError: A rule is unknown or invalid.
@@ -54,7 +54,7 @@ def with_rules(config: HookConfig, rules: Iterable[object] | str) -> HookConfig:
 
 
 def without_default(rules: Iterable[object]) -> list[object]:
-    """The rules without "default", which is no rule."""
+    """The rules without "default", which is not a rule."""
     return [rule for rule in rules if not _is_default(rule)]
 
 

@@ -120,7 +120,7 @@ class Shortfalls:
                 hint = did_you_mean(pattern, possible.classes)
                 yield f"module_regex {pattern!r}{where} matches no module{hint}"
         for name in sorted(collection.unseen_names - known):
-            yield f"tensor {name!r}{where} was not there at any saved step{did_you_mean(name, known)}"
+            yield f"tensor {name!r}{where} did not exist at any saved step{did_you_mean(name, known)}"
 
 
 def _empty(name: str, modes: list[ModeKeys], possible: Possible) -> Iterator[str]:

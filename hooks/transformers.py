@@ -37,7 +37,7 @@ __all__ = ["HookCallback", "continue_steps"]
 
 _STATE = "tdcore"  # tdcore's entry in the trainer's state of callbacks
 _NO_NUMBERS = (
-    "the Trainer resumed after its step {} from a checkpoint without step numbers of tdcore: "
+    "the Trainer resumed after step {} from a checkpoint without step numbers of tdcore: "
     "steps of this attempt count from 0"
 )
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 from tdcore.rules import library
 from tdcore.rules.base import Finding, RuleProtocol, Status, Verdict
 from tdcore.rules.engine import Engine
+from tdcore.rules.finding_groups import FindingGroup
 from tdcore.rules.legacy import Rule, invoke_rule
 from tdcore.rules.library import *  # noqa: F403 -- the rules, each by its name
 from tdcore.rules.planning import plan
@@ -31,6 +32,7 @@ from tdcore.rules.window import Window
 __all__ = [
     "Engine",
     "Finding",
+    "FindingGroup",
     "Need",
     "Report",
     "RequiredTensors",

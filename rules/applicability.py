@@ -49,6 +49,6 @@ def why_not_applicable(
         if not any(re.search(pattern, tensor) for pattern in layers for tensor in tensors):
             return (
                 f"the model has no layer of the kind that it judges ({', '.join(layers)}); functions such as "
-                "F.relu are no layers and are not recorded"
+                "F.relu are not layers and are not recorded"
             )
     return ""

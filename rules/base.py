@@ -311,7 +311,7 @@ def require(holds: bool, rule: object, parameter: str, got: object, expected: st
         holds: Whether the parameter is in range.
         rule: The rule.
         parameter: Name of the parameter.
-        got: Its value.
+        got: The value of the parameter.
         expected: The range, as text.
     """
     if not holds:

@@ -44,7 +44,7 @@ class RequiredTensors:
             steps: Global steps.
             trial: The trial of the tensor; None: the base trial.
             should_match_regex: `name` is a regular expression, and all tensors that match it are added. No
-                match is no error.
+                match is not an error.
 
         Raises:
             TensorUnavailable: The trial has no tensor of this name.

@@ -27,7 +27,7 @@ class RuleRun:
 
     Attributes:
         rule: The rule.
-        label: Its name in verdicts; unique within an engine.
+        label: The name of the rule in verdicts; unique within an engine.
         memory: The rule's own memory, kept from window to window.
         coverage: How many rows the rule has judged, and why it could not judge others.
         findings: The findings that are kept, by series (Finding.series), in the order in which they began: up
@@ -67,7 +67,7 @@ class RuleRun:
 
     @property
     def must_write(self) -> bool:
-        """Whether findings are to be written now: one is new, or all of them occurred twice as often.
+        """Whether to write findings now: there is a new finding, or all have occurred twice as often.
 
         So a finding that continues for the whole training is written a few times, and not at each step.
         """

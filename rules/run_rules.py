@@ -95,7 +95,7 @@ def rules_of_run(sink: Sink) -> tuple[list[Rule], list[str]]:
             problems.append(f"the run names rule {shown!r}, which is left out: {error}")
             continue
         if rule is None:
-            problems.append(f"the run names {shown!r}, which is no rule of the table; name it with --rule")
+            problems.append(f"the run names {shown!r}, which is not a rule of the table; name it with --rule")
         else:
             found.append(rule)
     return found, problems

@@ -26,6 +26,7 @@ from tdcore.actions.dispatcher import CLOSE_TIMEOUT
 from tdcore.errors import RunNotFound, SinkError
 from tdcore.rules.base import Finding, Rule, Status, Verdict
 from tdcore.rules.engine import MAX_FINDINGS, Engine
+from tdcore.rules.finding_groups import FindingGroup, grouped
 from tdcore.rules.run_rules import choose_rules
 from tdcore.rules.run_source import RunSource
 from tdcore.rules.source import Source
@@ -91,6 +92,11 @@ class Report:
         return sorted(found, key=lambda finding: (finding.attempt, finding.step))
 
     @property
+    def groups(self) -> tuple[FindingGroup, ...]:
+        """The same findings in groups: those of one rule that need the same change are one group."""
+        return grouped(self.findings)
+
+    @property
     def exit_code(self) -> int:
         """Exit code of `tdcore rules run`.
 
@@ -115,6 +121,7 @@ class Report:
             "rows": self.rows,
             "exit_code": self.exit_code,
             "verdicts": [verdict.to_json() for verdict in self.verdicts],
+            "groups": [group.to_json() for group in self.groups],
             "problems": list(self.problems),
             "left_out": list(self.left_out),
             "not_recorded": list(self.not_recorded),

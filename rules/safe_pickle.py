@@ -181,7 +181,7 @@ class _SafeUnpickler(pickle._Unpickler):
         known = module == _HOME or module.startswith(_HOME + ".") or module in self._modules
         kind = getattr(sys.modules.get(module), name, None) if known else None
         if not isinstance(kind, type) or not is_dataclass(kind) or kind.__module__ != module:
-            raise UnreadableError(f"it names {module}.{name}, which is no dataclass of these rules")
+            raise UnreadableError(f"it names {module}.{name}, which is not a dataclass of these rules")
         if set(values) != {field.name for field in fields(kind)}:
             raise UnreadableError(f"{name} has other fields now")
         made = object.__new__(kind)
@@ -225,7 +225,7 @@ def _container(name: str, content: Any, more: Any) -> Any:
         return defaultdict(_FACTORIES[more], dict(content))
     if name in ("Counter", "OrderedDict"):
         return {"Counter": Counter, "OrderedDict": OrderedDict}[name](dict(content))
-    raise UnreadableError(f"{name!r} is no container that a state holds")
+    raise UnreadableError(f"{name!r} is not a container that a state holds")
 
 
 _NUMPY_SCALARS = tuple(

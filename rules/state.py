@@ -146,7 +146,7 @@ class StateFile:
         """Read the file, if it exists, and take over its state. Before the first poll.
 
         A damaged file, or a file of another version of tdcore, is reported as a problem, and the run is
-        judged from its beginning. Raises ConfigError if the file is no state, is of other rules or another
+        judged from its beginning. Raises ConfigError if the file is not a state, is of other rules or another
         attempt, or cannot be read.
         """
         try:
@@ -224,7 +224,7 @@ class StateFile:
     def _decoded(self, data: bytes) -> dict[str, Any] | None:
         """The contents of the file; None, with a problem, if it is damaged or of another version."""
         if not data.startswith(_MAGIC[:19]):
-            raise ConfigError(f"{self.path} is no state of tdcore's rules; give another file")
+            raise ConfigError(f"{self.path} is not a state of tdcore's rules; give another file")
         head = len(_MAGIC) + _DIGEST_BYTES
         body = data[head:]
         if not data.startswith(_MAGIC):

@@ -13,6 +13,7 @@ import fnmatch
 import glob
 import os
 import pickle
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -26,20 +27,29 @@ from tdcore.rules.engine import MAX_FINDINGS
 from tdcore.rules.loading import load_rules
 from tdcore.rules.runner import EXIT_CODES, Report
 from tdcore.rules.sweep_engines import ENGINES
-from tdcore.rules.sweep_task import Entry, Task
+from tdcore.rules.sweep_task import SweepEntry, SweepTask
 from tdcore.sinks import is_remote, place_text
 from tdcore.trial.run_search import runs_below
 
-__all__ = ["Entry", "Place", "SweepReport", "find_runs", "sweep"]
+__all__ = ["Place", "SweepEntry", "SweepReport", "find_runs", "sweep"]
 
 Place: TypeAlias = "str | os.PathLike[str]"
+
+
+def __getattr__(name: str) -> Any:
+    """The earlier name of SweepEntry, with a DeprecationWarning."""
+    if name != "Entry":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    message = "tdcore.rules.sweep.Entry is now SweepEntry; the old name will be removed"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return SweepEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReport:
     """The verdicts of a set of rules on many runs, in the order in which the runs were given."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[SweepEntry, ...]
 
     def __repr__(self) -> str:
         return f"<SweepReport: {self.summary}>"
@@ -92,7 +102,7 @@ def sweep(
     ended: bool = False,
     write_findings: bool = True,
     max_findings: int = MAX_FINDINGS,
-    on_run: Callable[[Entry], None] | None = None,
+    on_run: Callable[[SweepEntry], None] | None = None,
 ) -> SweepReport:
     """Check the saved steps of many runs with rules, and return all reports.
 
@@ -118,14 +128,14 @@ def sweep(
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
     found = find_runs(places)
-    task = Task(
+    task = SweepTask(
         rules=_checked(rules, sent=engine != "serial"),
         attempt=attempt,
         ended=ended,
         write_findings=write_findings,
         max_findings=max_findings,
     )
-    entries: dict[int, Entry] = {}
+    entries: dict[int, SweepEntry] = {}
     with closing(ENGINES[engine](task, found, workers, cluster)) as arrivals:
         for at, entry in arrivals:
             entries[at] = entry
@@ -137,7 +147,7 @@ def sweep(
 def find_runs(places: Place | Iterable[Place]) -> list[str]:
     """The runs that places name, each once, in order.
 
-    A place that is no pattern and has no run, or cannot be read, is returned unchanged, so that it is
+    A place that is not a pattern and has no run, or cannot be read, is returned unchanged, so that it is
     reported.
 
     Args:
@@ -146,7 +156,7 @@ def find_runs(places: Place | Iterable[Place]) -> list[str]:
             "?" begins the options).
 
     Raises:
-        ConfigError: There are no runs at all.
+        ConfigError: There are not runs at all.
         SinkError: The bucket of a pattern refuses access.
     """
     given = [places] if isinstance(places, (str, os.PathLike)) else list(places)

@@ -1,8 +1,8 @@
 """Engines that run the tasks of a sweep: in this process, in processes of this machine, on Ray or on Dask.
 
-An engine is a function (task, places, workers, cluster) -> generator of (position of the place, Entry), in
-order of arrival. Closing the generator ends the tasks that it started. Ray and Dask get one task per run and
-schedule the tasks themselves. If a worker dies, the entry of its run has an error. Threads: the caller's.
+An engine is a function (task, places, workers, cluster) -> generator of (position of the place, SweepEntry),
+in order of arrival. Closing the generator ends the tasks that it started. Ray and Dask get one task per run
+and schedule the tasks themselves. If a worker dies, the entry of its run has an error. Threads: the caller's.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from multiprocessing import get_context
 from typing import Any, TypeAlias
 
 from tdcore.errors import ConfigError
-from tdcore.rules.sweep_task import Entry, Task
+from tdcore.rules.sweep_task import SweepEntry, SweepTask
 
-__all__ = ["ENGINES", "Engine"]
+__all__ = ["ENGINES", "SweepEngine"]
 
-Entries: TypeAlias = "Generator[tuple[int, Entry], None, None]"
-Engine: TypeAlias = "Callable[[Task, list[str], int | None, Any], Entries]"
+SweepEntries: TypeAlias = "Generator[tuple[int, SweepEntry], None, None]"
+SweepEngine: TypeAlias = "Callable[[SweepTask, list[str], int | None, Any], SweepEntries]"
 
 
-def serial(task: Task, places: list[str], workers: int | None, cluster: Any) -> Entries:
+def serial(task: SweepTask, places: list[str], workers: int | None, cluster: Any) -> SweepEntries:
     """Run the tasks one after the other in this process."""
     _no_cluster("serial", cluster)
     for at, place in enumerate(places):
         yield at, task(place)
 
 
-def processes(task: Task, places: list[str], workers: int | None, cluster: Any) -> Entries:
+def processes(task: SweepTask, places: list[str], workers: int | None, cluster: Any) -> SweepEntries:
     """Run the tasks in spawned processes. Each process runs one task after the other."""
     _no_cluster("processes", cluster)
     number = min(workers or os.cpu_count() or 1, len(places))
     left = list(enumerate(places))
     while left:
-        under_way: dict[Future[Entry], tuple[int, str]] = {}
+        under_way: dict[Future[SweepEntry], tuple[int, str]] = {}
         with _pool(number) as pool:
             try:
                 while left or under_way:
@@ -59,12 +59,14 @@ def processes(task: Task, places: list[str], workers: int | None, cluster: Any) 
             yield at, _alone(task, place)
 
 
-def _alone(task: Task, place: str) -> Entry:
+def _alone(task: SweepTask, place: str) -> SweepEntry:
     with _pool(1) as pool:
         try:
             return _entry(place, pool.submit(task, place).result)
         except BrokenProcessPool:
-            return Entry(place=place, error="the process that judged it died (out of memory, or a crash)")
+            return SweepEntry(
+                place=place, error="the process that judged it died (out of memory, or a crash)"
+            )
 
 
 def _pool(number: int) -> ProcessPoolExecutor:
@@ -78,7 +80,7 @@ def one_thread() -> None:
     pa.set_cpu_count(1)
 
 
-def ray(task: Task, places: list[str], workers: int | None, cluster: Any) -> Entries:
+def ray(task: SweepTask, places: list[str], workers: int | None, cluster: Any) -> SweepEntries:
     """Run the tasks on Ray, with one CPU each."""
     ray = _module("ray", "ray")
     own = not ray.is_initialized()
@@ -112,7 +114,7 @@ def ray(task: Task, places: list[str], workers: int | None, cluster: Any) -> Ent
             ray.shutdown()
 
 
-def dask(task: Task, places: list[str], workers: int | None, cluster: Any) -> Entries:
+def dask(task: SweepTask, places: list[str], workers: int | None, cluster: Any) -> SweepEntries:
     """Run the tasks on Dask's distributed scheduler."""
     distributed = _module("distributed", "dask")
     own = not isinstance(cluster, distributed.Client)
@@ -160,18 +162,18 @@ def _known_client(distributed: Any) -> Any:
         return None
 
 
-def _judge(task: Task, place: str) -> Entry:
+def _judge(task: SweepTask, place: str) -> SweepEntry:
     """Run the task. It is a function of a module because clusters send functions by name."""
     return task(place)
 
 
-def _entry(place: str, result: Callable[[], Entry]) -> Entry:
+def _entry(place: str, result: Callable[[], SweepEntry]) -> SweepEntry:
     try:
         return result()
     except BrokenProcessPool:  # may be the fault of another run
         raise
     except Exception as error:  # a worker of the cluster that died, a task or a report that cannot be sent
-        return Entry(place=place, error=f"{type(error).__name__}: {error}".splitlines()[0])
+        return SweepEntry(place=place, error=f"{type(error).__name__}: {error}".splitlines()[0])
 
 
 def _module(name: str, extra: str) -> Any:
@@ -190,4 +192,4 @@ def _no_cluster(engine: str, cluster: Any) -> None:
         raise ConfigError(f"cluster is for Ray and Dask; engine={engine!r} has none")
 
 
-ENGINES: Mapping[str, Engine] = {"processes": processes, "ray": ray, "dask": dask, "serial": serial}
+ENGINES: Mapping[str, SweepEngine] = {"processes": processes, "ray": ray, "dask": dask, "serial": serial}

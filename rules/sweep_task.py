@@ -1,4 +1,4 @@
-"""Task and Entry: one task of a sweep, and its result. Both are sent between processes.
+"""SweepTask and SweepEntry: one task of a sweep, and its result. Both are sent between processes.
 
 Plain values that pickle can store. A task may run in any process that has tdcore.
 """
@@ -13,11 +13,11 @@ from tdcore.rules.base import Rule
 from tdcore.rules.runner import Report, run
 from tdcore.text.short_repr import cut
 
-__all__ = ["Entry", "Task"]
+__all__ = ["SweepEntry", "SweepTask"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class SweepEntry:
     """Result of one run of a sweep: its report, or the reason why there is none."""
 
     place: str
@@ -25,7 +25,7 @@ class Entry:
     error: str = ""
 
     def __repr__(self) -> str:
-        return cut(f"<Entry {self.place}: {self.error or self.report!r}>")
+        return cut(f"<SweepEntry {self.place}: {self.error or self.report!r}>")
 
     @property
     def exit_code(self) -> int:
@@ -39,7 +39,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class SweepTask:
     """Checks one run. rules: text is not converted, so that files of rules are loaded where the task runs."""
 
     rules: Sequence[str | Rule | type[Rule]]
@@ -48,8 +48,8 @@ class Task:
     write_findings: bool
     max_findings: int
 
-    def __call__(self, place: str) -> Entry:
-        """Check the run at `place`. An exception of the run or of a rule becomes an Entry with an error."""
+    def __call__(self, place: str) -> SweepEntry:
+        """Check the run at `place`. An exception of the run or of a rule becomes an entry with an error."""
         try:
             report = run(
                 place,
@@ -60,7 +60,7 @@ class Task:
                 max_findings=self.max_findings,
             )
         except TdcoreError as error:
-            return Entry(place=place, error=str(error))
+            return SweepEntry(place=place, error=str(error))
         except Exception as error:  # one run must not end the sweep
-            return Entry(place=place, error=f"{type(error).__name__}: {error}")
-        return Entry(place=place, report=report)
+            return SweepEntry(place=place, error=f"{type(error).__name__}: {error}")
+        return SweepEntry(place=place, report=report)

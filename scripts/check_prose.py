@@ -3,7 +3,8 @@
     python scripts/check_prose.py            all pages, Python files and C++ files
     python scripts/check_prose.py FILE...    only these files
 
-Pages are checked as a whole, Python files in their docstrings and comments, C++ files in their comments.
+Pages are checked as a whole, Python files in their docstrings and comments, C++ files in their comments. The
+messages of the package (tdcore, hooks, rules) are checked too: strings of three words or more.
 Prose lines in Markdown have at most 120 characters; tables and code may be longer. The banned phrases are
 those that a pattern finds exactly; CONTRIBUTING.md has the rule itself. A docstring starts with a summary of
 at most 110 characters. Pages that a program generates are listed in scripts/generated_pages.txt and are not
@@ -26,14 +27,15 @@ SELF = "scripts/check_prose.py"  # contains the banned phrases
 MAX_PROSE, MAX_DOCSTRING = 120, 110
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 CPP = (".cpp", ".hpp", ".cuh")
+PACKAGE = ("tdcore/", "hooks/", "rules/")
 
 # Pattern -> what to write instead. Spaces also match line breaks. Matched without case.
 BANNED = {
     r"of which": "name the thing again",
     r"beside": '"next to", "compared with" or "in addition to"',
-    r"(?:lies?|lay) (?:in|on|below|between|behind|beyond)": '"is in", "is stored in"',
-    r"(?:stands?|stood) (?:in|on|at|behind|before|there|where|under|after)": '"is in", "is stored in"',
-    r"what (?:(?:an?|the|its) )?\w+ (?:owes?|pays?|gives?|does(?!:))": "the name of the thing",
+    r"(?:lies?|lay) (?:in|on|above|below|near|within|between|behind|beyond)": '"is in", "is stored in"',
+    r"(?:stands?|stood) (?:in|on|at|behind|before|still|there|where|under|after)": '"is in", "is stored in"',
+    r"what (?:(?:an?|the|its) )?\w+ (?:owes?|pays?|gives?|does(?!:|\Z))": "the name of the thing",
     r"(?:is|are) (?:what|to be (?:asked|looked|told))": "a noun, or an imperative",
     r"ever more|seldom": '"with exponential backoff", "rarely"',
     r"cannot be told|told from|told by": '"cannot be computed from", "distinguished by"',
@@ -61,6 +63,7 @@ BANNED = {
     r"goes? before|go before": '"has priority over"',
     r"came to nothing|come to nothing": '"failed"',
     r"somebody|nobody": "the noun: a process, a user",
+    r"(?<!there\s)(?:is|are|was|were) no (?!longer|more|less|larger)\w+": '"is not a ..."',
 }
 _BANNED = [
     (re.compile(rf"\b(?:{phrase})\b".replace(" ", r"\s+"), re.IGNORECASE), better)
@@ -72,6 +75,7 @@ _CPP_COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
 _PYTHON_COMMENT = re.compile(
     rf"\"{{3}}.*?\"{{3}}|'{{3}}.*?'{{3}}|{_STRING}|'(?:\\.|[^'\\\n])*'|#[^\n]*", re.DOTALL
 )
+_LEAST_WORDS = 3  # of a message
 _FENCE = re.compile(r"^ *```.*?^ *```|^ *~~~.*?^ *~~~", re.DOTALL | re.MULTILINE)
 _HIDDEN = re.compile(r"<!--.*?-->|`[^`\n]+`|\]\([^)\s]*\)|^:::.*(?:\n    .*)*", re.DOTALL | re.MULTILINE)
 
@@ -98,6 +102,8 @@ def main(arguments: list[str]) -> int:
         elif path.endswith(".py") and path != SELF:
             found += check_docstrings(path, text)
             found += check_comments(path, text)
+            if path.startswith(PACKAGE):
+                found += check_messages(path, text)
         elif path.endswith(CPP):
             found += check_cpp_comments(path, text)
     for problem in found:
@@ -145,6 +151,24 @@ def check_comments(path: str, text: str) -> Iterator[Problem]:
     yield from check_phrases(path, _HIDDEN.sub(_blank, "\n".join(_comments(text, _PYTHON_COMMENT, " #"))), 1)
 
 
+def check_messages(path: str, text: str) -> Iterator[Problem]:
+    """Banned phrases in the strings of a Python file that have three words or more, without docstrings."""
+    tree = ast.parse(text)
+    skipped = set()  # docstrings, and the parts of formatted strings
+    for documented in _documented(tree):
+        skipped |= {id(each.value) for each in documented.body if isinstance(each, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            skipped |= set(map(id, node.values))
+            message = "".join(map(_text_of, node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+            message = node.value
+        else:
+            continue
+        if len(message.split()) >= _LEAST_WORDS:
+            yield from check_phrases(path, _HIDDEN.sub(_blank, " ".join(message.split())), node.lineno)
+
+
 def check_cpp_comments(path: str, text: str) -> Iterator[Problem]:
     """Banned phrases in the comments of a C++ file. A phrase may continue in the next line."""
     yield from check_phrases(path, "\n".join(_comments(text, _CPP_COMMENT, " */")), 1)
@@ -157,6 +181,11 @@ def check_phrases(path: str, text: str, first_line: int) -> Iterator[Problem]:
             line = first_line + text.count("\n", 0, match.start())
             phrase = " ".join(match[0].split())
             yield Problem(path, line, f'"{phrase}": write {better}')
+
+
+def _text_of(part: ast.expr) -> str:
+    """The text of a part of a formatted string; "{}" for a value."""
+    return str(part.value) if isinstance(part, ast.Constant) else "{}"
 
 
 def _comments(text: str, pattern: re.Pattern[str], marks: str) -> list[str]:

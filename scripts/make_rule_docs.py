@@ -34,12 +34,12 @@ def measured_section(code: str, results: dict[str, Any]) -> str:
             f"in {_of(one['own'])} runs with a fault that it should find ({', '.join(one['causes'])})"
         )
     if one["by_product"][1]:
-        parts.append(f"in {_of(one['by_product'])} runs with a fault that brings about such a fault")
+        parts.append(f"in {_of(one['by_product'])} runs with a fault that causes such a fault")
     parts.append(f"in {_of(one['other'])} runs with another fault")
     parts.append(f"in {_of(one['healthy'])} healthy trainings")
     text = f"Fired {', '.join(parts[:-1])}, and {parts[-1]}."
     if not one["own"][1]:
-        text = f"No fault of the set is one that this rule should find. {text}"
+        text = f"The set has no fault that this rule should find. {text}"
     method = (
         "The set is the parts `held_out` and `healthy` of `python -m tests.faults.training`, with everything "
         f"captured that all rules need (commit {results['commit']}). Its faults and the rules have the same "
@@ -60,10 +60,10 @@ def pages() -> dict[str, str]:
         "<!-- Made by scripts/make_rule_docs.py. -->",
         "# Rules",
         "",
-        f"[{BY_HAND}]({BY_HAND}): how to judge a run by them.",
-        "[proofs.md](proofs.md): what the tests show of each.",
-        "[false-alarms.md](false-alarms.md): all of them on healthy trainings.",
-        "[related.md](related.md): published tools with the same aim.",
+        f"- [{BY_HAND}]({BY_HAND}): how to judge a run by rules.",
+        "- [proofs.md](proofs.md): the number of tests of each rule.",
+        "- [false-alarms.md](false-alarms.md): the findings of all rules on healthy trainings.",
+        "- [related.md](related.md): published tools with the same aim.",
         "",
         "| code | rule | finds |",
         "|---|---|---|",

@@ -13,9 +13,9 @@ def process_is_gone(host: str, pid: int, noted_ns: int) -> bool | None:
     """Whether a process of a run has ended. A zombie has ended.
 
     Args:
-        host: Its machine.
-        pid: Its number. If the current process with this number started after `noted_ns`, the number was
-            reused, so the process of the run has ended.
+        host: The machine of the process.
+        pid: The number of the process. If the current process with this number started after `noted_ns`, the
+            number was reused, so the process of the run has ended.
         noted_ns: Time at which a file recorded the process.
 
     Returns:

@@ -231,7 +231,7 @@ class TensorStats:
 
         value = from_statistics(checked_name(name), absolute, self._values)
         if value is None:
-            raise ConfigError(f"reduction {name!r} cannot be told from statistics; it needs the values")
+            raise ConfigError(f"reduction {name!r} cannot be computed from statistics; it needs the values")
         return value
 
 

@@ -160,7 +160,7 @@ class SinkContract:
         assert sink.list("a/", after="a/3") == []
 
     def test_a_deleted_object_is_gone_and_may_be_deleted_again(self, sink: Sink) -> None:
-        """To delete a missing object is no error."""
+        """To delete a missing object is not an error."""
         sink.put("a/1", [b"x"])
         sink.delete("a/1")
         sink.delete("a/1")

@@ -1,4 +1,4 @@
-"""Ring.capture() and stats() of what is no PyTorch tensor: arrays, buffers, numbers, DLPack exports."""
+"""Ring.capture() and stats() of what is not a PyTorch tensor: arrays, buffers, numbers, DLPack exports."""
 
 from __future__ import annotations
 

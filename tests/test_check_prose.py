@@ -52,6 +52,7 @@ def test_tables_and_code_may_be_long_and_hold_any_word(text: str) -> None:
         "The flusher tells the hook.",
         "Three rules, two of\nwhich fire.",
         "The collections that were asked for.",
+        "A folder that is no run.",
     ],
 )
 def test_a_banned_phrase_is_found(phrase: str) -> None:
@@ -79,6 +80,16 @@ def test_all_lines_of_a_docstring_are_checked_but_the_heading_of_a_rule() -> Non
 def test_comments_of_python_are_checked_and_strings_are_not() -> None:
     source = 'a = "# for nobody"\nb = 1  # for nobody\n# Two lines, of\n# which one breaks.\n'
     assert sorted(problem.line for problem in check_prose.check_comments("a.py", source)) == [2, 3]
+
+
+def test_messages_are_checked_and_short_strings_and_docstrings_are_not() -> None:
+    source = (
+        '"""The file is no run."""\n\n'
+        'raise ValueError(\n    f"{a} is no run; there is no {b} and "\n    f"no c"\n)\n'
+        'say("nobody answers")\nsay("nobody has answered, nobody")\n'
+    )
+    found = [(problem.line, problem.text[:12]) for problem in check_prose.check_messages("a.py", source)]
+    assert found == [(4, '"is no run":'), (8, '"nobody": wr'), (8, '"nobody": wr')]
 
 
 def test_comments_of_cpp_are_checked_and_strings_are_not() -> None:

@@ -155,7 +155,7 @@ def test_ls_shows_what_a_run_holds_and_what_was_not_kept(tdcore: Command, tmp_pa
         "sharding": None, "notes": "",
     }  # fmt: skip
     text = tdcore("ls", tmp_path).out
-    assert "not kept as asked: 3 tensors (4.0 KB): ring_full" in text
+    assert "not kept as requested: 3 tensors (4.0 KB): ring_full" in text
     assert "0..20 (3)" in text
 
 
@@ -353,7 +353,7 @@ def test_doctor_of_a_folder_that_a_run_would_make_is_fine_and_makes_nothing(
     result = tdcore("doctor", tmp_path / "new" / "run", "--json")
     checks = {check["name"]: check for check in result.json["checks"]}
     assert (result.code, checks["folder"]["state"], checks["direct I/O"]["state"]) == (0, "ok", "ok")
-    assert f"is not there yet; a run makes it in {tmp_path}" in checks["folder"]["detail"]
+    assert f"does not exist yet; a run creates it in {tmp_path}" in checks["folder"]["detail"]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -44,7 +44,7 @@ def test_ls_of_a_folder_of_runs_has_no_attempt(tdcore: Command, twice: Path) -> 
     RunWriter(twice / "below" / "run").end()
     result = tdcore("ls", twice / "below", "--attempt", 0)
     assert result.code == 2
-    assert "is a folder of runs; name one of them" in result.err
+    assert "is a folder of runs; give one of the runs" in result.err
 
 
 @pytest.mark.parametrize("attempt", [0, 1])
@@ -70,6 +70,6 @@ def test_a_run_that_goes_on_is_said_to_be_incomplete(
     writer.add("w", np.ones(2), step=0)
     writer.flush()
     assert "the run is still being written" in tdcore(*command, tmp_path).out
-    assert "It may still come" in tdcore("show", tmp_path, "no_such").err
+    assert "It may still appear" in tdcore("show", tmp_path, "no_such").err
     writer.end()
     assert "still being written" not in tdcore(*command, tmp_path).out

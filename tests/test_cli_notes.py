@@ -32,7 +32,7 @@ def test_ls_tells_what_was_noted_and_cuts_long_lists(tdcore: Command, tmp_path: 
     }
     run.put("collections.json", {"format": 1, "attempts": {"0": notes}})
     lines = tdcore("ls", tmp_path).out.splitlines()
-    assert any("ended by ValueError: no [luck], its record is whole" in line for line in lines)
+    assert any("ended by ValueError: no [luck], its record is complete" in line for line in lines)
     start = lines.index("aliases: Net_a.weight (Net_b.weight)")
     assert lines[start : start + 5] == [
         "aliases: Net_a.weight (Net_b.weight)",

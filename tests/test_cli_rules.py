@@ -71,7 +71,7 @@ def test_code_that_a_run_names_is_never_loaded_but_reported(tdcore: Command, tmp
     assert result.code == 3
     assert rules_of(result.json) == ["VanishingGradient"]
     assert len(result.json["left_out"]) == 6
-    assert "which is no rule of the table; name it with --rule" in result.json["left_out"][0]
+    assert "which is not a rule of the table; name it with --rule" in result.json["left_out"][0]
     assert "has no parameter 'nonsense'" in result.json["left_out"][5]
 
 
@@ -104,11 +104,11 @@ def test_all_means_every_rule_and_keeps_the_parameters_of_those_that_are_named(
 
 def test_rules_that_nobody_named_and_cannot_judge_are_two_lines(tdcore: Command, tmp_path: Path) -> None:
     out = tdcore("rules", "run", write(tmp_path)).out
-    assert "not evaluable here (--verbose says what each needs): DeadRelu, " in out
-    assert "does not apply to this run (--verbose says why): TreeDepth, FeatureImportanceOverweight" in out
+    assert "not evaluable here (--verbose shows what each needs): DeadRelu, " in out
+    assert "does not apply to this run (--verbose shows why): TreeDepth, FeatureImportanceOverweight" in out
     assert "TDC104" not in out
     assert "TDC115" not in out
-    assert "What the rules that are not evaluable need" not in out
+    assert "The rules that are not evaluable need" not in out
 
 
 def test_verbose_lists_each_rule_with_the_reason(tdcore: Command, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_following_prints_a_finding_once_with_how_often_it_was_found(tdcore: Com
     assert out.count("gradient/a.weight: mean |gradient|") == 1
     assert out.count("gradient/b.weight: mean |gradient|") == 1
     assert "(4 times, last at step 3)" in out
-    assert "(2 times, last at step 3)" in out
+    assert "(at step 2; 2 times, last at step 3)" in out
 
 
 def test_a_finding_that_continued_after_it_was_printed_is_counted_at_the_end(
@@ -257,7 +257,7 @@ def test_a_wrong_file_is_2(tdcore: Command, tmp_path: Path) -> None:
 
 def test_plan_prints_python_that_says_which_tensors_are_written_whole(tdcore: Command) -> None:
     text = tdcore("rules", "plan", "vanishing_gradient:threshold=1e-6", "dead_relu").out
-    assert "# Whole tensors are written of relu_output; statistics of the others." in text
+    assert "# Whole tensors are written for relu_output, statistics for the others." in text
     assert 'Hook("runs/demo", rules=["vanishing_gradient:threshold=1e-06", "dead_relu"])' in text
     assert 'name="gradients",' in text
     compile(text, "plan", "exec")
@@ -289,7 +289,7 @@ def test_the_table_of_all_rules_fits_the_terminal_and_names_each_rule_in_one_pie
     monkeypatch.setenv("COLUMNS", str(width))
     rules = [argument for code in RULES for argument in ("-r", code)]
     result = tdcore("rules", "run", write(tmp_path, 1e-9), *rules)
-    table, _, fixes = result.out.partition("\nWhat the rules that are not evaluable need")
+    table, _, fixes = result.out.partition("\nThe rules that are not evaluable need")
     assert max(len(line) for line in table.splitlines() if not line.startswith(str(tmp_path))) <= width
     for code, rule in RULES.items():
         assert any(line.startswith(f"{code} ") and rule.__name__ in line for line in table.splitlines())

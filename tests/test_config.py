@@ -92,7 +92,7 @@ def test_a_misspelled_reduction_is_refused_with_the_allowed_ones() -> None:
 
 
 def test_shapes_cannot_be_left_out() -> None:
-    with pytest.raises(ConfigError, match="shapes are part of every row"):
+    with pytest.raises(ConfigError, match="every row has the shape"):
         ReductionConfig(save_shape=False)
 
 
@@ -176,7 +176,7 @@ def test_without_reductions_the_raw_tensor_is_saved() -> None:
     [
         ({"HookParameters": {"save_interval": "often"}}, "save_interval must be a whole number, got 'often'"),
         ({"HookParameters": {"save_all": "perhaps"}}, "save_all must be true or false"),
-        ({"HookParameters": {"reductions": "mean,avg"}}, "each also with abs_ in front; got 'avg'"),
+        ({"HookParameters": {"reductions": "mean,avg"}}, "each also with the prefix abs_; got 'avg'"),
         ({"HookParameters": {"train.save_steps": "1,x"}}, "train.save_steps must be a whole number"),
         ({"HookParameters": []}, "HookParameters must be a JSON object"),
         ({"LocalPath": None}, "LocalPath"),

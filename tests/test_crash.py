@@ -157,7 +157,7 @@ def test_trainer_and_flusher_killed_one_after_the_other_keep_a_readable_run(
     check_values(trainer.out, rows)
 
 
-# --- the flusher stands still ---
+# --- the flusher does not move ---
 
 
 def held_session(

@@ -86,7 +86,7 @@ def test_a_commit_by_polling_is_missing_something_and_says_why() -> None:
     ]
     assert check.state == "missing"
     assert "a commit kernel is not seen by the host" in check.detail
-    assert "what is on its way from the GPU is lost" in check.advice
+    assert "records that the GPU still copies are lost" in check.advice
 
 
 def test_without_a_driver_there_is_one_calm_line() -> None:

@@ -116,7 +116,7 @@ def test_another_region_is_found_and_named(stub: StubServer) -> None:
 def test_a_place_that_cannot_be_is_one_failed_line() -> None:
     found = look("s3://bucket/runs?colour=red")
     assert list(found) == ["S3 place"]
-    assert "no S3 option 'colour'" in found["S3 place"].detail + found["S3 place"].advice
+    assert "unknown S3 option 'colour'" in found["S3 place"].detail + found["S3 place"].advice
 
 
 def test_a_service_that_never_answers_is_asked_once_and_said(
@@ -133,7 +133,7 @@ def test_a_service_that_never_answers_is_asked_once_and_said(
     assert (found["S3 end point"], found["S3 write"]) == ("failed", "failed")
     assert "S3 list" not in found
     assert result.code == 3
-    assert "tdcore doctor: asking s3://bucket/runs (at most 12 s when nobody answers)" in result.err
+    assert "tdcore doctor: checking s3://bucket/runs (at most 12 s without an answer)" in result.err
 
 
 def test_the_doctor_waits_for_seconds_where_a_run_waits_for_a_minute() -> None:

@@ -107,7 +107,7 @@ def test_lines_of_gaps_say_which_steps_and_what_is_kept(tdcore: Command, run: Ru
     )
     printed = tdcore("ls", run.root).out
     assert "values of 5 tensors (40 B) of steps 2..6 of worker_0" in printed
-    assert "are not in the run; their statistics are: the place of the run refused" in printed
+    assert "are not in the run; their statistics are: they could not be written" in printed
     assert "tensors of unknown steps of worker_0" in printed
     assert tdcore("ls", run.root, "--json").json["drops"]["io_error"]["tensors"] == 5  # not counted twice
 

@@ -347,7 +347,7 @@ def test_a_file_that_cannot_be_merged_is_left_and_the_others_go_on(
     compactor.step(0.0)
     compactor.step(0.0)
     assert index_ranges(sink) == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 7)]
-    assert capsys.readouterr().err.count("stay unmerged") == 1
+    assert capsys.readouterr().err.count("were not merged") == 1
     assert sink.objects[segment] == b"nonsense"
 
 

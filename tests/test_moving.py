@@ -181,7 +181,7 @@ def test_save_scalar_takes_the_arguments_of_the_service_and_says_once_that_it_se
     hook.save_scalar("accuracy", 0.6, True)
     hook.close()
     assert td.create_trial(tmp_path / "run").tensor("scalar/accuracy").value(0, call=1) == 0.6
-    assert caplog.text.count("tdcore does not send") == 1
+    assert caplog.text.count("tdcore sends no metrics") == 1
 
 
 def test_the_gradient_of_any_tensor_is_recorded_by_a_hook_on_it(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_the_older_arguments_of_create_trial_are_taken(tmp_path: Path) -> None:
 
 
 def test_a_profiler_trial_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedFeature, match="profiler=True is not served"):
+    with pytest.raises(UnsupportedFeature, match="profiler=True is not supported"):
         smd.create_trial(str(tmp_path), profiler=True)
 
 

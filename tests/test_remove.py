@@ -156,7 +156,7 @@ def test_a_trainer_of_another_machine_without_an_end_may_still_write(tmp_path: P
     assert writers(tmp_path / "run") == []
     (tmp_path / "run" / "end" / "worker_0" / "0000.json").unlink()
     (who,) = writers(tmp_path / "run")
-    assert who == "worker_0 of attempt 0 on elsewhere, which has left no end"
+    assert who == "worker_0 of attempt 0 on elsewhere, which has no end file"
 
 
 def test_one_attempt_of_several_is_removed_and_the_others_stay_whole(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_reports_of_rules_are_one_line_however_much_was_found(tmp_path: Path) ->
     )
     swept = sweep(tmp_path, ["vanishing_gradient"], engine="serial", write_findings=False)
     assert repr(swept) == "<SweepReport: 1 run: 1 with issues>"
-    assert repr(swept.entries[0]).startswith(f"<Entry {tmp_path}: <Report on ")
+    assert repr(swept.entries[0]).startswith(f"<SweepEntry {tmp_path}: <Report on ")
     assert all(len(repr(each)) <= 160 for each in (report, *report.verdicts, *report.findings))
 
 
@@ -75,11 +75,11 @@ def test_settings_are_shown_as_the_call_that_makes_them(value: object, text: str
 def test_a_run_that_goes_on_says_that_rows_may_follow(tmp_path: Path) -> None:
     trial = td.create_trial(small_run(tmp_path, end=False), "demo")
     assert "running, 6 rows" in repr(trial)
-    assert "once hook.flush() or hook.close() returned" in repr(trial)
-    with pytest.raises(TensorUnavailable, match=r"It may still come: the run is still being written"):
+    assert "once hook.flush() or hook.close() has returned" in repr(trial)
+    with pytest.raises(TensorUnavailable, match=r"It may still appear: the run is still being written"):
         trial.tensor("fc.bias")
     RunWriter(tmp_path).end()
     assert trial.open_hint == ""
     with pytest.raises(TensorUnavailable) as ended:
         trial.tensor("fc.bias")
-    assert "may still come" not in str(ended.value)
+    assert "may still appear" not in str(ended.value)

@@ -156,7 +156,7 @@ def test_an_import_of_torch_that_fails_reads_as_without(folder: Path) -> None:
 def test_a_script_that_never_trains_is_told_once(folder: Path) -> None:
     code, _, errors = run(folder, "-m", "tdcore.run", "facts.py", "exit")
     assert code == 3
-    assert errors.count("tdcore run: no training was seen") == 1
+    assert errors.count("tdcore run: no training was found") == 1
     assert not (folder / "runs").exists()
 
 

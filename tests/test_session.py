@@ -362,7 +362,7 @@ def test_a_flusher_that_never_starts_switches_capture_off_once_and_says_why(
     assert "status 9: this is no python" in report.reason
     assert session.failure == report.reason
     assert len(caplog.records) == 1, caplog.text
-    assert "the training goes on" in caplog.text
+    assert "the training continues" in caplog.text
     end = end_of(tmp_path / "run")
     assert end["clean"] is False
     assert "this is no python" in end["reason"]

@@ -70,7 +70,7 @@ def test_close_with_a_hung_flusher_ends_at_its_deadline_and_says_what_remains(
     with caplog.at_level(logging.WARNING, "tdcore"):
         report = session.close(timedelta(seconds=0.2))
     assert not report.drained
-    assert "still at work" in report.reason
+    assert "still working" in report.reason
     assert report.records_left == 10
     assert report.bytes_left >= report.counters.payload_bytes
     assert "10 records" in caplog.text

@@ -80,7 +80,7 @@ def test_all_that_a_job_left_arrives_in_its_order_and_nothing_stays(
     assert sent == list(OBJECTS)
     assert (result.objects, result.bytes, result.left, result.damaged, result.why) == (3, 14, 0, 0, "")
     assert list(spools.iterdir()) == []
-    with pytest.raises(RunNotFound, match="holds no spool"):
+    with pytest.raises(RunNotFound, match="contains no spool"):
         upload(spools)
 
 
@@ -127,7 +127,7 @@ def test_an_object_with_an_unreadable_header_is_counted_and_kept(place: Place, s
     [
         (b"{", "cannot be read"),
         (b'{"format": 1, "url": "s3://bucket/run?no_such=1"}', "no_such"),
-        (b'{"format": 99}', "not the description of a spool"),
+        (b'{"format": 99}', "does not describe a spool"),
     ],
 )
 def test_a_broken_spool_does_not_keep_the_others(place: Place, spools: Path, about: bytes, why: str) -> None:
@@ -159,7 +159,7 @@ def test_a_place_that_holds_another_run_by_now_gets_nothing(place: Place, spools
     (result,) = upload(spools)
     assert (result.objects, result.left) == (0, 3)
     assert f"belongs to run another, the bucket holds run {RUN}" in result.why
-    assert "--to another place" in result.why
+    assert "--to to another place" in result.why
     assert arrived(place) == {}
 
 
@@ -226,7 +226,7 @@ def test_while_its_trainer_lives_a_flusher_may_come_back_to_its_spool(place: Pla
     folder = leave(spools / "0000", place.url())
     journal(folder)
     (result,) = upload(spools)
-    assert f"a job that runs (process {os.getpid()}); it uploads by itself" in result.why
+    assert f"a job that still runs (process {os.getpid()}) and uploads the spool itself" in result.why
     assert result.left == len(OBJECTS)
     assert arrived(place) == {}
 
@@ -287,7 +287,7 @@ def test_the_command_says_what_it_brought_and_where(
     where = f"s3://{place.server.bucket}/{place.prefix}"
     assert f"[0000]: 3 objects (14 B) to {where}; nothing is left" in capsys.readouterr().out
     assert command(monkeypatch, spools) == 3
-    assert "holds no spool" in capsys.readouterr().err
+    assert "contains no spool" in capsys.readouterr().err
 
 
 def test_the_command_says_what_is_left_and_why(
@@ -309,7 +309,7 @@ def test_the_command_tells_of_damaged_objects(
     folder = leave(spools / "0000", place.url())
     (folder / "objects" / "000000000001").write_bytes(b"nothing that one knows")
     assert command(monkeypatch, spools) == 1
-    assert "1 are damaged and were set aside" in capsys.readouterr().out
+    assert "1 are damaged and were moved aside" in capsys.readouterr().out
 
 
 def test_the_command_gives_the_same_as_json(

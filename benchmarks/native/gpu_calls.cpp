@@ -58,7 +58,7 @@ void wait_until_idle(const DeviceCapture& capture) {
 }
 
 /// Median microseconds of a call with these requests.
-double microseconds(DeviceCapture& capture, const std::vector<CaptureRequest>& requests, StreamHandle stream,
+double microseconds(DeviceCapture& capture, const std::vector<TensorRequest>& requests, StreamHandle stream,
                     int calls) {
   std::vector<double> times;
   for (int i = 0; i < calls; ++i) {
@@ -98,7 +98,7 @@ std::string call_costs(const Options& options) {
   for (const int tensors : {1, 160, 500}) {
     for (const auto& [flags, what] :
          {std::pair{1, "values"}, std::pair{2, "statistics"}, std::pair{3, "both"}}) {
-      std::vector<CaptureRequest> requests(static_cast<std::size_t>(tensors));
+      std::vector<TensorRequest> requests(static_cast<std::size_t>(tensors));
       for (std::size_t i = 0; i < requests.size(); ++i) {
         requests[i].tensor = TensorView{data + i * kElements, &kElements, nullptr, 1, Dtype::kF32};
         requests[i].name = static_cast<std::uint32_t>(i);

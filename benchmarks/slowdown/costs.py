@@ -58,7 +58,8 @@ class Pair:
         """Slowdown of each interval that lies whole in the block: its time over twice its second half's.
 
         The saved step is its first, so the effects that go on after it (a flusher that is still at work) are
-        in the first half, and both halves lie within a second or two: drift of the machine does little.
+        in the first half, and both halves are within a second or two, so a drift of the machine has little
+        effect.
         """
         halves = [
             (self.on[place : place + interval // 2], self.on[place + interval // 2 : place + interval])

@@ -69,7 +69,7 @@ def _tree(processes: dict[int, _Process], root: int) -> list[_Process]:
 
 
 def leave_out(root: int) -> None:
-    """From now on this descendant and all below it are no part of the tree, and not of the others either."""
+    """From now on this descendant and all below it are not part of the tree, and not of the others either."""
     _left_out.add(root)
 
 

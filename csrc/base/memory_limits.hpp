@@ -1,7 +1,7 @@
 // memory_limits.hpp: how much memory this process may still allocate: the free memory of the machine, limited
 // by its cgroup. An estimate from /proc and /sys. If a process allocates more, the kernel's out-of-memory
 // killer ends it, without an error code. Threads: any; a function of the system's state. Never throws; a
-// value that cannot be read is no limit.
+// value that cannot be read is not a limit.
 #pragma once
 
 #include <cstdint>

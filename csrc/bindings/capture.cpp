@@ -68,7 +68,7 @@ std::uint64_t plan(ThreadScratch& scratch, std::size_t count, const Numbers& nam
   std::uint64_t bytes = 0;
   scratch->requests.resize(count);
   for (std::size_t i = 0; i < count; ++i) {
-    CaptureRequest& request = scratch->requests[i];
+    TensorRequest& request = scratch->requests[i];
     std::memcpy(&request.name, names.at(i * sizeof(request.name)), sizeof(request.name));
     const auto flag_byte = static_cast<std::uint8_t>(*flags.at(i));
     request.flags = flag_byte & (kWantPayload | kWantStats);
@@ -194,8 +194,8 @@ TypeError names the first object that cannot be read and why. Releases the GIL f
 }  // namespace
 
 CaptureResult capture_in_host_memory(Ring& ring, ThreadScratch& scratch,
-                                     std::span<const CaptureRequest> requests,
-                                     const StepContext& step_context, std::uint64_t bytes) {
+                                     std::span<const TensorRequest> requests, const StepContext& step_context,
+                                     std::uint64_t bytes) {
   CaptureResult result;
   if (bytes >= kReleaseBytes) {
     scratch.without_gil([&] { result = capture(ring, requests, step_context); });

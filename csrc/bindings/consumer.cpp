@@ -43,7 +43,7 @@ struct SharedDrained {
 };
 
 /// A read-only buffer that keeps its owner alive.
-struct Bytes {
+struct OwnedBytes {
   std::shared_ptr<const SharedDrained> owner;
   const void* data;
   std::uint64_t bytes;
@@ -51,13 +51,13 @@ struct Bytes {
 
 py::object view_of(std::shared_ptr<const SharedDrained> owner, const void* data, std::uint64_t bytes) {
   static const std::byte nothing{};
-  const py::object holder = py::cast(Bytes{std::move(owner), bytes == 0 ? &nothing : data, bytes});
+  const py::object holder = py::cast(OwnedBytes{std::move(owner), bytes == 0 ? &nothing : data, bytes});
   PyObject* const view = PyMemoryView_FromObject(holder.ptr());
   if (view == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(view);
 }
 
-py::buffer_info buffer_of(Bytes& bytes) {
+py::buffer_info buffer_of(OwnedBytes& bytes) {
   return py::buffer_info(const_cast<void*>(bytes.data), 1, py::format_descriptor<unsigned char>::format(), 1,
                          {static_cast<py::ssize_t>(bytes.bytes)}, {py::ssize_t{1}}, true);
 }
@@ -222,7 +222,7 @@ names: text by name id; ids beyond it become '?<id>'. run_id: of the run, for th
 void bind_consumer(py::module_& module) {
   bind_tables(module);
 
-  py::class_<Bytes>(module, "_Bytes", py::buffer_protocol()).def_buffer(&buffer_of);
+  py::class_<OwnedBytes>(module, "_Bytes", py::buffer_protocol()).def_buffer(&buffer_of);
 
   py::class_<SharedDrained, std::shared_ptr<SharedDrained>>(
       module, "Drained", "What Consumer.drain() took. One thread at a time.")

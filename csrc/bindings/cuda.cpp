@@ -37,7 +37,7 @@ py::dict device_dict(const cuda::DeviceFinding& finding) {
 }
 
 py::dict cuda_report(const Folders& folders) {
-  cuda::Report found;
+  cuda::SystemReport found;
   {
     const py::gil_scoped_release released;  // drivers take seconds to start
     found = cuda::report(options_of(folders));
@@ -84,7 +84,7 @@ void note_package_folders() {
     if (!py::isinstance<py::str>(folder)) continue;
     const char* const text = PyUnicode_AsUTF8(folder.ptr());
     if (text == nullptr) {
-      PyErr_Clear();  // a path that is no text: nothing of NVIDIA's is in it
+      PyErr_Clear();  // a path that is not a text: nothing of NVIDIA's is in it
     } else if (text[0] != '\0') {
       folders.emplace_back(text);
     }

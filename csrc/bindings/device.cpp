@@ -69,7 +69,7 @@ void use_device(const DeviceRing& self, int device, py::handle capsule, bool hos
 CaptureResult capture_with_devices(Ring& ring, DeviceSet& devices, ThreadScratch& scratch,
                                    const StepContext& step_context) {
   (void)devices.take_read();  // given back here, with the GIL
-  for (const CaptureRequest& request : scratch->requests) {
+  for (const TensorRequest& request : scratch->requests) {
     const TensorView& view = request.tensor;
     if (request.status != EntryStatus::kOk) continue;
     const int device = devices.device_of(view);
@@ -86,7 +86,7 @@ CaptureResult capture_with_devices(Ring& ring, DeviceSet& devices, ThreadScratch
   };
   if (!groups.host.empty()) {
     std::uint64_t bytes = 0;
-    for (const CaptureRequest& request : groups.host) {
+    for (const TensorRequest& request : groups.host) {
       if (request.status == EntryStatus::kOk && request.flags != 0) bytes += view_bytes(request.tensor);
     }
     add(capture_in_host_memory(ring, scratch, groups.host, step_context, bytes));

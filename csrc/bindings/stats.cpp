@@ -20,16 +20,16 @@ namespace {
 constexpr std::size_t kReleaseGilBytes = 256 * 1024;
 
 /// The bytes of any object with the buffer protocol, held while this lives. BufferError when not contiguous.
-class Bytes {
+class BorrowedBytes {
  public:
-  explicit Bytes(const py::object& object) {
+  explicit BorrowedBytes(const py::object& object) {
     if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) {
       throw py::error_already_set();
     }
   }
-  Bytes(const Bytes&) = delete;
-  Bytes& operator=(const Bytes&) = delete;
-  ~Bytes() { PyBuffer_Release(&view_); }
+  BorrowedBytes(const BorrowedBytes&) = delete;
+  BorrowedBytes& operator=(const BorrowedBytes&) = delete;
+  ~BorrowedBytes() { PyBuffer_Release(&view_); }
 
   [[nodiscard]] const std::byte* data() const noexcept { return static_cast<const std::byte*>(view_.buf); }
   [[nodiscard]] std::size_t size() const noexcept { return static_cast<std::size_t>(view_.len); }
@@ -39,7 +39,7 @@ class Bytes {
 };
 
 std::uint32_t crc32c_of(const py::object& data, std::uint32_t seed) {
-  const Bytes bytes{data};
+  const BorrowedBytes bytes{data};
   if (bytes.size() < kReleaseGilBytes) {
     return crc32c(bytes.data(), bytes.size(), seed);
   }
@@ -47,7 +47,7 @@ std::uint32_t crc32c_of(const py::object& data, std::uint32_t seed) {
   return crc32c(bytes.data(), bytes.size(), seed);
 }
 
-std::vector<std::uint64_t> words_of(const Bytes& bytes, const char* name) {
+std::vector<std::uint64_t> words_of(const BorrowedBytes& bytes, const char* name) {
   if (bytes.size() % sizeof(std::uint64_t) != 0) {
     throw py::value_error(std::string{"crc32c_many: "} + name + " must be uint64 values, got " +
                           std::to_string(bytes.size()) + " bytes, which is no multiple of 8");
@@ -60,9 +60,9 @@ std::vector<std::uint64_t> words_of(const Bytes& bytes, const char* name) {
 }
 
 py::bytes crc32c_many(const py::object& data, const py::object& offsets, const py::object& sizes) {
-  const Bytes bytes{data};
-  const std::vector<std::uint64_t> begins = words_of(Bytes{offsets}, "offsets");
-  const std::vector<std::uint64_t> lengths = words_of(Bytes{sizes}, "sizes");
+  const BorrowedBytes bytes{data};
+  const std::vector<std::uint64_t> begins = words_of(BorrowedBytes{offsets}, "offsets");
+  const std::vector<std::uint64_t> lengths = words_of(BorrowedBytes{sizes}, "sizes");
   if (begins.size() != lengths.size()) {
     throw py::value_error("crc32c_many: offsets and sizes must be equally many, got " +
                           std::to_string(begins.size()) + " and " + std::to_string(lengths.size()));

@@ -17,7 +17,7 @@ namespace tdcore {
 
 struct Scratch {
   TensorReader reader;
-  std::vector<CaptureRequest> requests;
+  std::vector<TensorRequest> requests;
   Groups groups;  // of a call with tensors on devices
   bool busy = false;
 };
@@ -76,7 +76,7 @@ CaptureResult capture_with_devices(Ring& ring, DeviceSet& devices, ThreadScratch
 
 /// Captures requests in host memory with `bytes` in all; releases the GIL if this takes long.
 CaptureResult capture_in_host_memory(Ring& ring, ThreadScratch& scratch,
-                                     std::span<const CaptureRequest> requests,
-                                     const StepContext& step_context, std::uint64_t bytes);
+                                     std::span<const TensorRequest> requests, const StepContext& step_context,
+                                     std::uint64_t bytes);
 
 }  // namespace tdcore

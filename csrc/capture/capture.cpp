@@ -80,7 +80,7 @@ DropReason check_view(const TensorView& view) noexcept {
   return view.data == nullptr ? DropReason::kNoStorage : DropReason::kNone;
 }
 
-CaptureResult capture(Ring& ring, std::span<const CaptureRequest> requests, const StepContext& step_context,
+CaptureResult capture(Ring& ring, std::span<const TensorRequest> requests, const StepContext& step_context,
                       RoomWaiter waiter) {
   if (!ring.usable()) return {};
   thread_local std::vector<PlannedTensor> items;  // keeps its room from call to call

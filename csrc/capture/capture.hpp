@@ -31,7 +31,7 @@ inline constexpr std::uint32_t kUnfitName = kUnfitNameId;  // readers refuse the
 constexpr bool has_name(std::uint32_t name) noexcept { return name < kUnfitName; }
 
 /// One tensor of a capture call.
-struct CaptureRequest {
+struct TensorRequest {
   TensorView tensor;                          // read only with kOk; must have passed check_view()
   std::uint32_t name = kNoName;               // id in the table of names
   std::uint8_t flags = 0;                     // CaptureFlags; none: a row with dtype and shape alone
@@ -73,7 +73,7 @@ std::uint64_t view_bytes(const TensorView& view) noexcept;
 
 /// Captures all requests. Does nothing on a ring that is not usable (a forked child).
 /// Does not call ring.count_capture(): the caller does, with the time of its own work included.
-CaptureResult capture(Ring& ring, std::span<const CaptureRequest> requests, const StepContext& step_context,
+CaptureResult capture(Ring& ring, std::span<const TensorRequest> requests, const StepContext& step_context,
                       RoomWaiter waiter = {wait_plainly, nullptr});
 
 }  // namespace tdcore

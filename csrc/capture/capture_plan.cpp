@@ -27,7 +27,7 @@ std::uint64_t tiles_of(const PlannedTensor& item) noexcept {
 
 }  // namespace
 
-CaptureResult CapturePlan::run(std::span<const CaptureRequest> requests) {
+CaptureResult CapturePlan::run(std::span<const TensorRequest> requests) {
   std::uint64_t index = 0;
   try {
     for (; index < requests.size(); ++index) add_request(requests[index], index);
@@ -40,11 +40,11 @@ CaptureResult CapturePlan::run(std::span<const CaptureRequest> requests) {
   return result_;
 }
 
-CaptureResult CapturePlan::skip_all(std::span<const CaptureRequest> requests, DropReason reason) {
+CaptureResult CapturePlan::skip_all(std::span<const TensorRequest> requests, DropReason reason) {
   std::uint64_t index = 0;
   try {
     for (; index < requests.size(); ++index) {
-      const CaptureRequest& request = requests[index];
+      const TensorRequest& request = requests[index];
       if (!has_name(request.name) || request.status != EntryStatus::kOk) {
         add_request(request, index);
         continue;
@@ -73,7 +73,7 @@ void CapturePlan::give_up(std::uint64_t index, DropReason reason, std::uint64_t 
   if (first) ++result_.not_kept;
 }
 
-void CapturePlan::add_request(const CaptureRequest& request, std::uint64_t index) {
+void CapturePlan::add_request(const TensorRequest& request, std::uint64_t index) {
   if (!has_name(request.name)) {
     const DropReason reason = request.name == kUnfitName ? DropReason::kUnfitName : DropReason::kNamesFull;
     const bool has_bytes = request.status == EntryStatus::kOk && (request.flags & kWantPayload) != 0;
@@ -92,7 +92,7 @@ void CapturePlan::add_request(const CaptureRequest& request, std::uint64_t index
   }
 }
 
-void CapturePlan::add_tensor(const CaptureRequest& request, std::uint64_t index) {
+void CapturePlan::add_tensor(const TensorRequest& request, std::uint64_t index) {
   const TensorView& view = request.tensor;
   const std::uint64_t item_bytes = dtype_bytes(view.dtype);
   const bool payload = (request.flags & kWantPayload) != 0;

@@ -68,9 +68,9 @@ struct BatchLimits {
 class CapturePlan {
  public:
   /// Plans all requests and makes their records.
-  CaptureResult run(std::span<const CaptureRequest> requests);
+  CaptureResult run(std::span<const TensorRequest> requests);
   /// A row for each uncaptured tensor, with the reason.
-  CaptureResult skip_all(std::span<const CaptureRequest> requests, DropReason reason);
+  CaptureResult skip_all(std::span<const TensorRequest> requests, DropReason reason);
 
  protected:
   /// records: the ring that takes them. counts: where drops are counted and the order of execution is kept.
@@ -112,9 +112,9 @@ class CapturePlan {
   void drop_some(DropReason reason, Which&& which) noexcept;
 
  private:
-  void add_request(const CaptureRequest& request, std::uint64_t index);
+  void add_request(const TensorRequest& request, std::uint64_t index);
   void flush();
-  void add_tensor(const CaptureRequest& request, std::uint64_t index);
+  void add_tensor(const TensorRequest& request, std::uint64_t index);
   void add_parts(PlannedTensor item, std::uint64_t item_bytes, std::uint64_t per_part);
   bool fits(std::uint64_t entries, std::uint64_t payload) const noexcept;
   bool is_over_limits(const PlannedTensor& item) const noexcept;

@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t kShareBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kPieceBytes = 256 * 1024;
 
-struct Batch {
+struct RecordWrite {
   std::span<const PlannedTensor> items;
   Entry* entries;
   std::byte* payload;
@@ -39,17 +39,17 @@ TensorStats reduce_range(const PlannedTensor& item, std::byte* to, std::uint64_t
   return reduce_copy_strided(view, begin, elements, to + first * dtype_bytes(view.dtype));
 }
 
-void write_item(const Batch& batch, std::size_t i) noexcept {
-  const PlannedTensor& item = batch.items[i];
+void write_item(const RecordWrite& write, std::size_t i) noexcept {
+  const PlannedTensor& item = write.items[i];
   const TensorView& view = item.request->tensor;
   if (!has_work(item)) return;
-  std::byte* const to = batch.destination(item);
+  std::byte* const to = write.destination(item);
   if (!item.stats) {
     copy_strided(view, item.first_element, item.elements, to);
   } else if (to == nullptr && item.parts == 1) {
-    new (&batch.entries[i].stats) TensorStats(reduce(view));  // built in its place: not copied
+    new (&write.entries[i].stats) TensorStats(reduce(view));  // built in its place: not copied
   } else {
-    new (&batch.entries[i].stats) TensorStats(reduce_range(item, to, 0, item.elements));
+    new (&write.entries[i].stats) TensorStats(reduce_range(item, to, 0, item.elements));
   }
 }
 
@@ -66,7 +66,7 @@ struct Unit {
 };
 
 struct Job {
-  const Batch& batch;
+  const RecordWrite& write;
   std::vector<Unit>& units;
 };
 
@@ -76,11 +76,11 @@ bool can_split(const PlannedTensor& item) noexcept {
          (item.payload_offset != kNoPayload || is_contiguous(item.request->tensor));
 }
 
-void plan_units(const Batch& batch, std::vector<Unit>& units) {
+void plan_units(const RecordWrite& write, std::vector<Unit>& units) {
   units.clear();
   std::uint64_t bytes = kPieceBytes;  // of the last unit: the first item begins one
-  for (std::size_t i = 0; i < batch.items.size(); ++i) {
-    const PlannedTensor& item = batch.items[i];
+  for (std::size_t i = 0; i < write.items.size(); ++i) {
+    const PlannedTensor& item = write.items[i];
     if (has_work(item) && can_split(item)) {
       const std::uint64_t chunks = (item.elements - 1) / kChunkElements + 1;
       for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) units.push_back({i, i + 1, chunk, {}});
@@ -100,14 +100,14 @@ void run_unit(void* context, std::uint32_t index) noexcept {
   const Job& job = *static_cast<const Job*>(context);
   Unit& unit = job.units[index];
   if (unit.chunk == Unit::kWhole) {
-    for (std::size_t i = unit.first; i < unit.last; ++i) write_item(job.batch, i);
+    for (std::size_t i = unit.first; i < unit.last; ++i) write_item(job.write, i);
     return;
   }
-  const PlannedTensor& item = job.batch.items[unit.first];
+  const PlannedTensor& item = job.write.items[unit.first];
   const TensorView& view = item.request->tensor;
   const std::uint64_t first = unit.chunk * kChunkElements;
   const std::uint64_t elements = std::min(kChunkElements, item.elements - first);
-  std::byte* const to = job.batch.destination(item);
+  std::byte* const to = job.write.destination(item);
   if (item.stats) {
     unit.stats = reduce_range(item, to, first, elements);
   } else {
@@ -117,8 +117,8 @@ void run_unit(void* context, std::uint32_t index) noexcept {
 
 void merge_chunks(const Job& job) noexcept {
   for (const Unit& unit : job.units) {
-    if (unit.chunk == Unit::kWhole || !job.batch.items[unit.first].stats) continue;
-    TensorStats& stats = job.batch.entries[unit.first].stats;
+    if (unit.chunk == Unit::kWhole || !job.write.items[unit.first].stats) continue;
+    TensorStats& stats = job.write.entries[unit.first].stats;
     if (unit.chunk == 0) {
       stats = unit.stats;
     } else {
@@ -128,17 +128,17 @@ void merge_chunks(const Job& job) noexcept {
 }
 
 /// False when it is not worth it, or there is no memory for the plan.
-bool share(HelperPool& helpers, const Batch& batch) noexcept {
+bool share(HelperPool& helpers, const RecordWrite& write) noexcept {
   std::uint64_t bytes = 0;
-  for (const PlannedTensor& item : batch.items) bytes += work_bytes(item);
+  for (const PlannedTensor& item : write.items) bytes += work_bytes(item);
   if (bytes < kShareBytes) return false;
   thread_local std::vector<Unit> units;  // keeps its room from call to call
   try {
-    plan_units(batch, units);
+    plan_units(write, units);
   } catch (const std::bad_alloc&) {
     return false;
   }
-  Job job{batch, units};
+  Job job{write, units};
   helpers.run(run_unit, &job, static_cast<std::uint32_t>(units.size()));
   merge_chunks(job);
   return true;
@@ -148,9 +148,9 @@ bool share(HelperPool& helpers, const Batch& batch) noexcept {
 
 void write_values(Ring& ring, std::span<const PlannedTensor> items, Entry* entries,
                   std::byte* payload) noexcept {
-  const Batch batch{items, entries, payload};
-  if (HelperPool* const helpers = ring.helpers(); helpers != nullptr && share(*helpers, batch)) return;
-  for (std::size_t i = 0; i < items.size(); ++i) write_item(batch, i);
+  const RecordWrite write{items, entries, payload};
+  if (HelperPool* const helpers = ring.helpers(); helpers != nullptr && share(*helpers, write)) return;
+  for (std::size_t i = 0; i < items.size(); ++i) write_item(write, i);
 }
 
 }  // namespace tdcore

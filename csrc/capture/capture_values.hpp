@@ -16,7 +16,7 @@ namespace tdcore {
 
 /// One entry of a batch: a request, or one part of it.
 struct PlannedTensor {
-  const CaptureRequest* request = nullptr;
+  const TensorRequest* request = nullptr;
   std::uint64_t index = 0;  // of the request
   std::uint64_t first_element = 0;
   std::uint64_t elements = 0;

@@ -44,7 +44,7 @@ TDCORE_DEVICE void copy_bytes(const u8* from, u8* to, u32 bytes) {
 /// Elements through strides: neighbours in the packed memory by neighbouring threads, each of them several
 /// on their way.
 template <class Unit>
-TDCORE_DEVICE void gather(const Source& source, u8* to, u32 elements, u32 units_each) {
+TDCORE_DEVICE void gather(const ElementSource& source, u8* to, u32 elements, u32 units_each) {
   constexpr u32 kAtOnce = 2;
   const u32 units = elements * units_each;
   TDCORE_NO_UNROLL
@@ -55,7 +55,7 @@ TDCORE_DEVICE void gather(const Source& source, u8* to, u32 elements, u32 units_
       const u32 at = first + i * kThreads;
       if (at >= units) continue;
       const u32 element = at / units_each;
-      const i64 offset = place_of(*source.layout, source.first + element).offset * units_each;
+      const i64 offset = strided_position(*source.layout, source.first + element).offset * units_each;
       unit[i] = reinterpret_cast<const Unit*>(source.data)[offset + (at - element * units_each)];
     }
     TDCORE_UNROLL
@@ -66,7 +66,7 @@ TDCORE_DEVICE void gather(const Source& source, u8* to, u32 elements, u32 units_
   }
 }
 
-TDCORE_DEVICE void gather_elements(const Source& source, u8* to, u32 elements, u32 bytes) {
+TDCORE_DEVICE void gather_elements(const ElementSource& source, u8* to, u32 elements, u32 bytes) {
   const u32 fits = static_cast<u32>(reinterpret_cast<std::uintptr_t>(source.data)) | bytes;
   if (fits % 8 == 0) {
     gather<u64>(source, to, elements, bytes / 8);
@@ -80,7 +80,7 @@ TDCORE_DEVICE void gather_elements(const Source& source, u8* to, u32 elements, u
 }
 
 /// Elements rounded to 16-bit values.
-TDCORE_DEVICE void pack_rounded(const Source& source, u8* to, u32 elements, u32 bytes, u32 format) {
+TDCORE_DEVICE void pack_rounded(const ElementSource& source, u8* to, u32 elements, u32 bytes, u32 format) {
   u32 done = 0;
   TDCORE_ASSUME_GLOBAL(source.data);
   if (source.layout == nullptr && reinterpret_cast<std::uintptr_t>(source.data) % 16 == 0) {
@@ -114,7 +114,7 @@ TDCORE_DEVICE void pack_tile(const Launch& launch, const Item& item, u64 first) 
   const u32 elements = left < kTileElements ? static_cast<u32>(left) : kTileElements;
   const Dtype dtype = static_cast<Dtype>(item.dtype), packed = static_cast<Dtype>(item.packed_dtype);
   const u32 bytes = static_cast<u32>(dtype_bytes(dtype));
-  const Source source = source_of(launch, item, first, bytes);
+  const ElementSource source = element_source(launch, item, first, bytes);
   u8* to = static_cast<u8*>(item.packed) + first * dtype_bytes(packed);
   TDCORE_ASSUME_GLOBAL(to);
   if (packed != dtype) {

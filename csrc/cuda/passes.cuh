@@ -19,17 +19,17 @@ static_assert(sizeof(TensorStats) == 8 * (kColumns + kValueWords));
 static_assert(kTileElements / kThreads <= 255);
 
 /// The tile in hand, written by one thread; in shared memory, as registers are few.
-struct Task {
+struct TileTask {
   Item item;
-  Source source;    // of the tile
-  u64 tile, tiles;  // of the item: which, and how many
-  TensorStats* to;  // where the tile's result goes
-  u32 position;     // of the item
-  u32 elements;     // of the tile
+  ElementSource source;  // of the tile
+  u64 tile, tiles;       // of the item: which, and how many
+  TensorStats* to;       // where the tile's result goes
+  u32 position;          // of the item
+  u32 elements;          // of the tile
 };
 
 struct Shared {
-  Task task;
+  TileTask task;
   u32 histogram[kLog2Bins * kRowWords];  // zero between tiles
   Values warps[kWarps];
   u32 bins[kLog2Bins];
@@ -205,7 +205,7 @@ enum class Attempt : u32 {
 };
 
 /// Adds the elements of the thread's vectors from `from` on.
-TDCORE_DEVICE void add_each(Moments& lane, Odd& odd, const Source& source, u32 from, u32 elements,
+TDCORE_DEVICE void add_each(Moments& lane, Odd& odd, const ElementSource& source, u32 from, u32 elements,
                             Dtype dtype, double pivot, Attempt attempt, Bins bins) {
   const u32 bytes = static_cast<u32>(dtype_bytes(dtype)), each = 16 / bytes;
   TDCORE_NO_UNROLL
@@ -260,7 +260,8 @@ TDCORE_DEVICE void make_exact(Values& values, const Moments& all) {
 }
 
 /// The values of the warp's elements; bins and odd counts are the thread's own.
-TDCORE_DEVICE Values values_of_warp(const Source& source, u32 elements, Dtype dtype, Bins bins, Odd& odd) {
+TDCORE_DEVICE Values values_of_warp(const ElementSource& source, u32 elements, Dtype dtype, Bins bins,
+                                    Odd& odd) {
   const u32 bytes = static_cast<u32>(dtype_bytes(dtype)), each = 16 / bytes;
   const Limits limits = limits_of(dtype);
   const bool fast = source.layout == nullptr && reinterpret_cast<std::uintptr_t>(source.data) % bytes == 0;

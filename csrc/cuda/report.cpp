@@ -45,8 +45,8 @@ DeviceFinding look_at(const Driver& driver, int ordinal, const KernelOptions& op
 
 }  // namespace
 
-Report report(const KernelOptions& options) {
-  Report found;
+SystemReport report(const KernelOptions& options) {
+  SystemReport found;
   found.fatbin = kernel_fatbin_architectures();
   for (const std::string& path : nvrtc_paths(options.folders)) {
     if (const auto nvrtc = Nvrtc::open(path); nvrtc != nullptr) {

@@ -24,7 +24,7 @@ struct DeviceFinding {
   std::string commit_mode_reason;
 };
 
-struct Report {
+struct SystemReport {
   std::string driver_path;
   int driver_version = 0;     // 12040 for CUDA 12.4; 0 without
   std::string driver_reason;  // why there is none, or why it does not start; empty: it works
@@ -34,6 +34,6 @@ struct Report {
   std::string fatbin;  // architectures; empty: built without nvcc
 };
 
-Report report(const KernelOptions& options);
+SystemReport report(const KernelOptions& options);
 
 }  // namespace tdcore::cuda

@@ -107,10 +107,10 @@ TDCORE_DEVICE void take(Shared& shared, const Launch& launch, u64 tile) {
   const Item item = launch.items[position];
   const u64 local = tile - item.first_tile, tiles = tiles_of(item.elements);
   const u64 left = item.elements - local * kTileElements;
-  Task& task = shared.task;
+  TileTask& task = shared.task;
   task.item = item;
-  task.source = source_of(launch, item, local * kTileElements,
-                          static_cast<u32>(dtype_bytes(static_cast<Dtype>(item.dtype))));
+  task.source = element_source(launch, item, local * kTileElements,
+                               static_cast<u32>(dtype_bytes(static_cast<Dtype>(item.dtype))));
   task.tile = local;
   task.tiles = tiles;
   task.to = tiles == 1 ? item.stats : launch.partials + tile;
@@ -121,7 +121,7 @@ TDCORE_DEVICE void take(Shared& shared, const Launch& launch, u64 tile) {
 /// Merges the results of a group, or of all groups, if the block finished it. True when that finished the
 /// item.
 TDCORE_DEVICE bool merge_tiles(Shared& shared, const Launch& launch) {
-  const Task& task = shared.task;
+  const TileTask& task = shared.task;
   const u64 groups = (task.tiles - 1) / kGroupTiles + 1, first = task.tile / kGroupTiles * kGroupTiles;
   const u64 in_group = task.tiles - first < kGroupTiles ? task.tiles - first : kGroupTiles;
   TensorStats* partials = launch.partials + task.item.first_tile;

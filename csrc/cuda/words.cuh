@@ -41,14 +41,15 @@ template <u32 kBytes>
 inline constexpr u32 kPerVector = 16 / kBytes;
 
 /// Where the elements of an item come from.
-struct Source {
+struct ElementSource {
   const u8* data;            // contiguous: of element 0 of the range in question; strided: of the tensor
   const ItemLayout* layout;  // null: contiguous
   u64 first;                 // strided: position in C order of element 0
 };
 
 /// Elements [first_element, ...) of an item.
-TDCORE_DEVICE Source source_of(const Launch& launch, const Item& item, u64 first_element, u32 bytes) {
+TDCORE_DEVICE ElementSource element_source(const Launch& launch, const Item& item, u64 first_element,
+                                           u32 bytes) {
   const u8* data = static_cast<const u8*>(item.data);
   if (item.layout == kContiguous) return {data + first_element * bytes, nullptr, 0};
   return {data, launch.layouts + item.layout, item.first_element + first_element};
@@ -56,7 +57,7 @@ TDCORE_DEVICE Source source_of(const Launch& launch, const Item& item, u64 first
 
 // ---- strides --------------------------------------------------------------------------------------------
 
-struct Place {
+struct StridedPosition {
   i64 offset;  // in elements
   u64 left;    // elements from here to the end of the innermost dimension
 };
@@ -66,24 +67,24 @@ TDCORE_DEVICE u64 divide(u64 value, u64 by) {
   return narrow ? static_cast<u32>(value) / static_cast<u32>(by) : value / by;
 }
 
-TDCORE_DEVICE Place place_of(const ItemLayout& layout, u64 index) {
-  Place place{0, 1};
+TDCORE_DEVICE StridedPosition strided_position(const ItemLayout& layout, u64 index) {
+  StridedPosition position{0, 1};
   TDCORE_NO_UNROLL
   for (u32 dim = layout.ndim; dim-- != 0;) {
     const u64 extent = static_cast<u64>(layout.shape[dim]);
     const u64 outer = dim == 0 ? 0 : divide(index, extent);
     const u64 inner = index - outer * extent;
-    if (dim + 1 == layout.ndim) place.left = extent - inner;
-    place.offset += static_cast<i64>(inner) * layout.strides[dim];
+    if (dim + 1 == layout.ndim) position.left = extent - inner;
+    position.offset += static_cast<i64>(inner) * layout.strides[dim];
     index = outer;
   }
-  return place;
+  return position;
 }
 
 /// Elements of a source one after the other.
 class Walk {
  public:
-  TDCORE_DEVICE Walk(const Source& source, u32 index, u32 bytes) {
+  TDCORE_DEVICE Walk(const ElementSource& source, u32 index, u32 bytes) {
     if (source.layout == nullptr) {
       at_ = source.data + static_cast<u64>(index) * bytes;
       step_ = bytes;
@@ -95,11 +96,11 @@ class Walk {
     left_ = 0;
   }
   /// Element `index`, one more than at the call before.
-  TDCORE_DEVICE const u8* next(const Source& source, u32 index, u32 bytes) {
+  TDCORE_DEVICE const u8* next(const ElementSource& source, u32 index, u32 bytes) {
     if (left_ == 0) {
-      const Place place = place_of(*source.layout, source.first + index);
-      at_ = source.data + place.offset * static_cast<i64>(bytes);
-      left_ = place.left < ~0u ? static_cast<u32>(place.left) : ~0u;
+      const StridedPosition position = strided_position(*source.layout, source.first + index);
+      at_ = source.data + position.offset * static_cast<i64>(bytes);
+      left_ = position.left < ~0u ? static_cast<u32>(position.left) : ~0u;
     }
     const u8* element = at_;
     at_ += step_;

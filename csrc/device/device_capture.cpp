@@ -105,9 +105,9 @@ void DevicePlan::make(const Reservation& room, const BatchSize&) noexcept {
 }
 
 /// Counts those that have values as not kept, without rows.
-CaptureResult count_all(Ring& main, std::span<const CaptureRequest> requests, DropReason reason) noexcept {
+CaptureResult count_all(Ring& main, std::span<const TensorRequest> requests, DropReason reason) noexcept {
   CaptureResult result;
-  for (const CaptureRequest& request : requests) {
+  for (const TensorRequest& request : requests) {
     if (request.status == EntryStatus::kAbsent) continue;
     const bool ok = request.status == EntryStatus::kOk;
     const bool bytes = ok && (request.flags & kWantPayload) != 0;
@@ -134,9 +134,8 @@ DeviceCapture::~DeviceCapture() {
     (void)engine_.release();  // a forked child: its threads are not here
 }
 
-CaptureResult DeviceCapture::capture(std::span<const CaptureRequest> requests,
-                                     const StepContext& step_context, StreamHandle stream,
-                                     RoomWaiter waiter) {
+CaptureResult DeviceCapture::capture(std::span<const TensorRequest> requests, const StepContext& step_context,
+                                     StreamHandle stream, RoomWaiter waiter) {
   if (!main_.usable()) return {};
   thread_local std::vector<PlannedTensor> items;  // keeps its room from call to call
   if (engine_ == nullptr || !engine_->on()) {

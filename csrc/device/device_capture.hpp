@@ -60,7 +60,7 @@ class DeviceCapture {
 
   /// Like capture() of capture.hpp, for requests whose `tensor.data` is on the device. stream: the stream of
   /// the training.
-  CaptureResult capture(std::span<const CaptureRequest> requests, const StepContext& step_context,
+  CaptureResult capture(std::span<const TensorRequest> requests, const StepContext& step_context,
                         StreamHandle stream, RoomWaiter waiter = {wait_plainly, nullptr});
 
   /// As Ring::mark_step_end(), behind all that was captured here before. After `others`' records too.

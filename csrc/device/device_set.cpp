@@ -148,17 +148,17 @@ std::string DeviceSet::refusals() const {
   return text;
 }
 
-void DeviceSet::sort(std::span<const CaptureRequest> requests, Groups& groups) const {
+void DeviceSet::sort(std::span<const TensorRequest> requests, Groups& groups) const {
   groups.clear();
   // One that has failed reads nothing any more, so nothing is to be borrowed for it.
-  const auto is_served = [this](const CaptureRequest& request) {
+  const auto is_served = [this](const TensorRequest& request) {
     const DeviceCapture* const capture =
         request.status == EntryStatus::kOk ? ready(device_of(request.tensor)) : nullptr;
     return capture != nullptr && capture->in_use();
   };
   // Rows without values go with the others of their call: in the main ring they would overtake them.
   const auto first = std::find_if(requests.begin(), requests.end(), is_served);
-  for (const CaptureRequest& request : requests) {
+  for (const TensorRequest& request : requests) {
     const int device = device_of(request.tensor);
     if (request.status != EntryStatus::kOk) {
       const bool alone = first == requests.end();

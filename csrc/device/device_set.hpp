@@ -43,13 +43,13 @@ class Borrowed {
 struct DeviceGroup {
   int device = kHostMemory;
   StreamHandle stream = 0;
-  std::vector<CaptureRequest> requests;
+  std::vector<TensorRequest> requests;
 };
 
 /// One call's requests by where they lie. Reused from call to call: its vectors keep their room.
 class Groups {
  public:
-  std::vector<CaptureRequest> host;  // in host memory, or without values
+  std::vector<TensorRequest> host;  // in host memory, or without values
 
   void clear() noexcept;
   DeviceGroup& of(int device, StreamHandle stream);
@@ -94,7 +94,7 @@ class DeviceSet {
   std::string refusals() const;
 
   /// Sorts a call's requests. Those on a device that is not served are in `host` then, as skipped.
-  void sort(std::span<const CaptureRequest> requests, Groups& groups) const;
+  void sort(std::span<const TensorRequest> requests, Groups& groups) const;
   /// As DeviceCapture::capture(). The device must have been prepared.
   CaptureResult capture(const DeviceGroup& group, const StepContext& step_context, RoomWaiter waiter);
 

@@ -169,7 +169,7 @@ class PageWriter {
     }
   }
 
-  /// Writes what is left; a tail that is no page goes as a page with zeros behind it.
+  /// Writes what is left; a tail that is not a page goes as a page with zeros behind it.
   void finish(std::uint64_t total) {
     flush_pieces();
     const std::uint64_t padded = round_up(held_, kPageBytes);

@@ -47,7 +47,7 @@ void* SimDevice::allocate_guarded(std::uint64_t bytes) noexcept {
   if (bytes > options_.memory_bytes || allocated_ > options_.memory_bytes - bytes) return nullptr;
   const std::uint64_t total = bytes + 2 * kCanaryBytes + kAlignBytes;
   try {
-    Allocation made{std::unique_ptr<std::byte[]>(new std::byte[total]), nullptr, bytes};
+    SimAllocation made{std::unique_ptr<std::byte[]>(new std::byte[total]), nullptr, bytes};
     const auto address = reinterpret_cast<std::uintptr_t>(made.memory.get());
     made.begin = made.memory.get() + (-(address + kCanaryBytes) & (kAlignBytes - 1)) + kCanaryBytes;
     std::memset(made.begin - kCanaryBytes, kCanary, kCanaryBytes);
@@ -220,7 +220,7 @@ bool SimDevice::synchronize(StreamHandle stream) {
 std::uint64_t SimDevice::violations() const noexcept {
   std::uint64_t found = control_.violations.load(std::memory_order_relaxed);
   const std::scoped_lock lock(mutex_);
-  for (const Allocation& made : allocations_) {
+  for (const SimAllocation& made : allocations_) {
     found += canary_is_whole(made.begin - kCanaryBytes) ? 0 : 1;
     found += canary_is_whole(made.begin + made.bytes) ? 0 : 1;
   }

@@ -85,7 +85,7 @@ class SimDevice final : public Device {
   std::uint64_t violations() const noexcept;
 
  private:
-  struct Allocation {
+  struct SimAllocation {
     std::unique_ptr<std::byte[]> memory;
     std::byte* begin;
     std::uint64_t bytes;
@@ -100,7 +100,7 @@ class SimDevice final : public Device {
   SimControl control_;
   std::atomic<std::uint64_t> operations_{0};  // relaxed: a count
   mutable std::mutex mutex_;                  // of what follows; never held while work runs
-  std::vector<Allocation> allocations_;
+  std::vector<SimAllocation> allocations_;
   std::uint64_t allocated_ = 0;
   std::vector<std::shared_ptr<SimEvent>> events_;
   std::unordered_map<StreamHandle, std::unique_ptr<SimStream>> streams_;

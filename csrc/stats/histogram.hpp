@@ -14,7 +14,7 @@ constexpr u64 kPendingElements = 8192;
 static_assert(kPendingElements % kBlockElements == 0);
 constexpr u64 kTallyGroups = 240;  // groups whose bytes are tallied in bytes; a multiple of kHalfGroups
 
-struct Pending {
+struct PendingExponents {
   alignas(64) u8 bytes[kPendingElements];
   u64 elements = 0;
   u64 zero_bytes = 0;  // how many are 0
@@ -227,7 +227,8 @@ TDCORE_INLINE int count_some(const u8* bytes, const u8* end, int first, int most
 /// Adds the pending exponent bytes to the histogram, from the top until nothing remains; the lowest bin that
 /// can be in use gets what remains.
 template <class V>
-TDCORE_NOINLINE void count_pending(Pending& pending, u64 step, u64 (&histogram)[kLog2Bins]) noexcept {
+TDCORE_NOINLINE void count_pending(PendingExponents& pending, u64 step,
+                                   u64 (&histogram)[kLog2Bins]) noexcept {
   const u8* ahead = pending.ahead;
   const u8* bytes = pending.bytes;
   const u8* end = bytes + pending.elements;

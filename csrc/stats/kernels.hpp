@@ -201,7 +201,7 @@ TDCORE_INLINE void add_finite(ChunkState& state, const BlockSums& sums, double a
 /// its smallest |x|, or Inf if that cannot matter.
 template <class V, class E>
 TDCORE_INLINE double count_groups(ChunkState& state, const u8* data, u64 groups, const BlockSums& sums,
-                                  Pending& pending) noexcept {
+                                  PendingExponents& pending) noexcept {
   TensorStats& stats = state.stats;
   const u8* bytes = pending.bytes + pending.elements;
   const u8* end = bytes + groups * V::kGroup;
@@ -239,7 +239,8 @@ TDCORE_INLINE double count_groups(ChunkState& state, const u8* data, u64 groups,
 }
 
 template <class V, class E>
-TDCORE_INLINE void feed_block(ChunkState& state, const u8* data, u64 elements, Pending& pending) noexcept {
+TDCORE_INLINE void feed_block(ChunkState& state, const u8* data, u64 elements,
+                              PendingExponents& pending) noexcept {
   u8* exponents = pending.bytes + pending.elements;
   TensorStats& stats = state.stats;
   const u64 groups = elements / V::kGroup;
@@ -283,7 +284,7 @@ TDCORE_INLINE void feed_block(ChunkState& state, const u8* data, u64 elements, P
 template <class V, class E>
 void feed(ChunkState& state, const void* source, void* destination, u64 elements, bool stream) noexcept {
   constexpr u64 kElementBytes = sizeof(typename E::Raw);
-  Pending pending;
+  PendingExponents pending;
   const u8* from = static_cast<const u8*>(source);
   u8* to = static_cast<u8*>(destination);
   for (u64 done = 0; done < elements; done += kBlockElements) {

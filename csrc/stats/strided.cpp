@@ -23,11 +23,11 @@ struct Dimension {
 };
 
 /// A view without extents of 1 and with neighbouring dimensions joined where memory allows. C order stays.
-struct Layout {
+struct StridedLayout {
   std::array<Dimension, kMaxDims> dims;
   std::size_t count = 0;
 
-  explicit Layout(const TensorView& view) noexcept {
+  explicit StridedLayout(const TensorView& view) noexcept {
     std::int64_t dense = 1;  // C contiguous strides, built backwards
     std::array<Dimension, kMaxDims> reversed;
     for (int axis = view.ndim - 1; axis >= 0; --axis) {
@@ -59,7 +59,7 @@ struct Layout {
 
 /// True when the elements fill their memory without gaps or overlap in some order; then `first` is the
 /// distance in elements from the view's first element to the lowest one.
-bool is_dense(const Layout& layout, std::int64_t& first) noexcept {
+bool is_dense(const StridedLayout& layout, std::int64_t& first) noexcept {
   std::array<Dimension, kMaxDims> sorted = layout.dims;
   const auto end = sorted.begin() + static_cast<std::ptrdiff_t>(layout.count);
   first = 0;
@@ -145,7 +145,8 @@ void copy_transposed(std::byte* to, const std::byte* from, std::uint64_t rows, s
 /// Walks a view in C order and writes its elements out.
 class Gatherer {
  public:
-  Gatherer(const Layout& layout, const void* data, std::size_t element_bytes, std::uint64_t first) noexcept
+  Gatherer(const StridedLayout& layout, const void* data, std::size_t element_bytes,
+           std::uint64_t first) noexcept
       : layout_{layout}, at_{static_cast<const std::byte*>(data)}, element_bytes_{element_bytes} {
     for (std::size_t axis = layout.count; axis-- != 0;) {
       const Dimension& dim = layout.dims[axis];
@@ -213,7 +214,7 @@ class Gatherer {
     }
   }
 
-  const Layout& layout_;
+  const StridedLayout& layout_;
   const std::byte* at_;  // the next element
   std::size_t element_bytes_;
   std::array<std::uint64_t, kMaxDims> index_{};
@@ -228,7 +229,7 @@ static_assert(kBounceBytes % (16 * kBlockElements) == 0, "pieces must be multipl
 
 struct Strided {
   const KernelTable& kernels;
-  const Layout& layout;
+  const StridedLayout& layout;
   const void* data;
   Dtype dtype;
   std::uint64_t first;
@@ -290,7 +291,7 @@ bool is_contiguous(const TensorView& view) noexcept {
   if (view.strides == nullptr || element_count(view) <= 1) {
     return true;
   }
-  return fits(view) && Layout{view}.contiguous();
+  return fits(view) && StridedLayout{view}.contiguous();
 }
 
 TensorStats reduce(const TensorView& view, int threads) noexcept {
@@ -301,7 +302,7 @@ TensorStats reduce(const TensorView& view, int threads) noexcept {
   if (!fits(view) || elements == 0 || !has_stats(view.dtype)) {
     return without_values(elements);
   }
-  const Layout layout{view};
+  const StridedLayout layout{view};
   if (std::int64_t first = 0; is_dense(layout, first)) {
     const std::int64_t offset = first * static_cast<std::int64_t>(dtype_bytes(view.dtype));
     return reduce(static_cast<const std::byte*>(view.data) + offset, elements, view.dtype, threads);
@@ -319,7 +320,7 @@ TensorStats reduce_strided(const TensorView& view, std::uint64_t first_element,
   if (!fits(view) || elements == 0 || !has_stats(view.dtype)) {
     return without_values(elements);
   }
-  const Layout layout{view};
+  const StridedLayout layout{view};
   return run_strided(
       {active_kernels(), layout, view.data, view.dtype, first_element, elements, nullptr, false}, 1);
 }
@@ -337,7 +338,7 @@ TensorStats reduce_copy_strided(const TensorView& view, std::uint64_t first_elem
     copy_strided(view, first_element, elements, destination);
     return without_values(elements);
   }
-  const Layout layout{view};
+  const StridedLayout layout{view};
   return run_strided(
       {active_kernels(), layout, view.data, view.dtype, first_element, elements,
        static_cast<std::byte*>(destination), use_streaming(elements * dtype_bytes(view.dtype))},
@@ -355,7 +356,7 @@ void copy_strided(const TensorView& view, std::uint64_t first_element, std::uint
                    elements * element_bytes);
     return;
   }
-  const Layout layout{view};
+  const StridedLayout layout{view};
   Gatherer{layout, view.data, element_bytes, first_element}.gather(static_cast<std::byte*>(destination),
                                                                    elements);
 }

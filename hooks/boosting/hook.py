@@ -11,20 +11,18 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from tdcore.config.built_in_collections import BOOSTING, CollectionKeys
 from tdcore.config.hook_config import HookConfig
-from tdcore.config.hook_json import load_hook_config
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
-from tdcore.hooks.arguments import hook_config
 from tdcore.hooks.base import BaseHook
 from tdcore.hooks.boosting.ensemble import Ensemble, EvaluationScore
 from tdcore.hooks.boosting.rounds import RoundRecorder
+from tdcore.hooks.configured import FromConfiguration, given_config, is_given
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.run_notes import note_once
 from tdcore.hooks.shortfall import Possible
@@ -43,11 +41,9 @@ _NEEDS = {
     CollectionKeys.LOSSES: "pass evaluation sets to the training",
     CollectionKeys.METRICS: "pass evaluation sets to the training",
 }
-_HookT = TypeVar("_HookT", bound="BoostingHook")
-_given: ContextVar[HookConfig | None] = ContextVar("the configuration of the boosting hook", default=None)
 
 
-class BoostingHook(BaseHook):
+class BoostingHook(FromConfiguration, BaseHook):
     """Captures a training of gradient boosting. Users create the Hook of tdcore.hooks.xgboost or .lightgbm.
 
     Args:
@@ -98,8 +94,7 @@ class BoostingHook(BaseHook):
         on_stop: Callable[[StopRequest], None] | None = None,
         rules: Iterable[object] | str = (),
     ) -> None:
-        given = _given.get()
-        config = given or hook_config(
+        config = given_config(
             out_dir,
             export_tensorboard=export_tensorboard,
             tensorboard_dir=tensorboard_dir,
@@ -131,42 +126,13 @@ class BoostingHook(BaseHook):
             on_stop=self._on_stop if world_size == 1 else on_stop,
             rules=rules,
         )
-        if given is None and save_config is None:
+        if save_config is None and not is_given():
             for name in (CollectionKeys.LOSSES, CollectionKeys.METRICS):
                 if self._collections.get(name).save_config is None:
                     self._collections.get(name).save_config = SaveConfig(save_interval=1)
         self._clock.include(CollectionKeys.METRICS)
         self._note = note_once(self._notes, self._warn)
         self._rounds = RoundRecorder(self._recorder, self._notes, self._note, self._guarded)
-
-    @classmethod
-    def from_config(cls: type[_HookT], config: HookConfig, **options: Any) -> _HookT:
-        """Create a hook from a checked configuration.
-
-        Args:
-            config: The configuration.
-            options: Other arguments of the hook, such as train_data.
-        """
-        token = _given.set(config)
-        try:
-            return cls(config.out_dir, **options)
-        finally:
-            _given.reset(token)
-
-    @classmethod
-    def create_from_json_file(
-        cls: type[_HookT], json_file_path: str | os.PathLike[str] | None = None, **options: Any
-    ) -> _HookT:
-        """Create a hook from a JSON file in the format of the older library.
-
-        Args:
-            json_file_path: The file. None: the default paths in tdcore.config.hook_json.
-            options: Other arguments of the hook, such as train_data.
-
-        Raises:
-            ConfigError: The file is missing or invalid.
-        """
-        return cls.from_config(load_hook_config(json_file_path), **options)
 
     @property
     def train_data(self) -> Any:

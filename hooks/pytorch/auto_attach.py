@@ -277,7 +277,7 @@ class Attachment:
             if self._joins(hook, root):
                 names.append(type(root).__name__)
             else:
-                self._warn(f"{type(root).__name__} trains beside {names[0]}; it is not recorded")
+                self._warn(f"{type(root).__name__} also trains, but is not recorded")
         if not hook._off:
             self._continue_steps(hook, first)
             attempt = hook._session.attempt if hook._session is not None else 0
@@ -294,7 +294,7 @@ class Attachment:
             message = continue_steps(hook, root)
         except Exception as error:
             message = (
-                f"step numbers of the Trainer's checkpoint are not known: {type(error).__name__}: {error}"
+                f"step numbers of the Trainer's checkpoint cannot be read: {type(error).__name__}: {error}"
             )
         if message is not None:
             hook._notes["not_resumed"] = message
@@ -353,7 +353,7 @@ def _roots_of(held: set[int], known_root: nn.Module | None = None) -> list[nn.Mo
 
     Args:
         held: Ids of the parameters.
-        known_root: A root that is known already. A module that contains it is no root.
+        known_root: A root that is known already. A module that contains it is not a root.
     """
     if not held:
         return []

@@ -23,7 +23,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
 from typing import Any, Literal
@@ -34,13 +33,12 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from tdcore.config.hook_config import HookConfig
-from tdcore.config.hook_json import load_hook_config
 from tdcore.config.reduction_config import ReductionConfig
 from tdcore.config.save_config import SaveConfig, SaveConfigMode
 from tdcore.errors import ConfigError
 from tdcore.hooks import current
-from tdcore.hooks.arguments import hook_config
 from tdcore.hooks.base import BaseHook
+from tdcore.hooks.configured import FromConfiguration, given_config
 from tdcore.hooks.live_hooks import LIVE_HOOKS
 from tdcore.hooks.pytorch.compile.code_variants import CompiledRoot, compile_in_use
 from tdcore.hooks.pytorch.compile.torchscript import hide_hooks_from_torchscript
@@ -68,12 +66,9 @@ from tdcore.session import RingConfig, StopRequest
 __all__ = ["Hook", "create_from_json_file", "get_hook"]
 
 _TRAIN, _EVAL, _GLOBAL = ModeKeys.TRAIN.value, ModeKeys.EVAL.value, ModeKeys.GLOBAL.value
-_given: ContextVar[HookConfig | None] = ContextVar(
-    "the configuration of the hook that is being made", default=None
-)
 
 
-class Hook(TrainingDriver):
+class Hook(FromConfiguration, TrainingDriver):
     """Captures the training of PyTorch models.
 
     Create a hook, register the model, and train. The hook never changes the training: errors of tdcore are
@@ -125,7 +120,7 @@ class Hook(TrainingDriver):
         rules: Iterable[object] | str = (),
         clock: Literal["update", "forward"] = "update",
     ) -> None:
-        config = _given.get() or hook_config(
+        config = given_config(
             out_dir,
             export_tensorboard=export_tensorboard,
             tensorboard_dir=tensorboard_dir,
@@ -139,38 +134,6 @@ class Hook(TrainingDriver):
         )
         options = {"flusher": flusher, "close_timeout": close_timeout, "on_stop": on_stop, "rules": rules}
         self._start(config, ring=ring, clock=clock, **options)
-
-    @classmethod
-    def from_config(cls, config: HookConfig, **options: Any) -> Hook:
-        """Create a hook from a checked configuration.
-
-        Calls cls(config.out_dir, **options). The configuration replaces all other arguments that a subclass
-        passes to Hook.
-
-        Args:
-            config: The configuration.
-            options: The keyword-only arguments of Hook.
-        """
-        token = _given.set(config)
-        try:
-            return cls(config.out_dir, **options)
-        finally:
-            _given.reset(token)
-
-    @classmethod
-    def create_from_json_file(
-        cls, json_file_path: str | os.PathLike[str] | None = None, **options: Any
-    ) -> Hook:
-        """Create a hook from a JSON file in the format of the older library.
-
-        Args:
-            json_file_path: The file. None: the default paths in tdcore.config.hook_json.
-            options: The keyword-only arguments of Hook.
-
-        Raises:
-            ConfigError: The file is missing or invalid.
-        """
-        return cls.from_config(load_hook_config(json_file_path), **options)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Hook:
         return self  # a model that holds its hook can be copied; the copy is not hooked
@@ -255,8 +218,8 @@ class Hook(TrainingDriver):
 
         Args:
             module: The module that was called.
-            inputs: Its positional arguments, as a tuple.
-            outputs: Its return value. The values that are passed to super() are recorded.
+            inputs: The module's positional arguments, as a tuple.
+            outputs: The module's return value. The values that are passed to super() are recorded.
         """
         if self._off:
             return

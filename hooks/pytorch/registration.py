@@ -23,14 +23,14 @@ def root_of(module: object) -> nn.Module:
     module = original(module)
     if refuses_hooks(module):
         raise ConfigError(
-            f"a {type(module).__name__} computes other numbers when it carries a hook itself; "
-            "register the model that it is part of, or nn.Sequential(layer)"
+            f"a {type(module).__name__} computes other numbers when it has a hook itself; "
+            "register the model that contains it, or nn.Sequential(layer)"
         )
     return module
 
 
 def check_loss(loss_module: object) -> None:
-    """Raise ConfigError if a loss is no module."""
+    """Raise ConfigError if a loss is not a module."""
     if not isinstance(loss_module, nn.Module):
         raise ConfigError(
             f"register_loss needs a torch.nn.Module such as nn.CrossEntropyLoss(), got "

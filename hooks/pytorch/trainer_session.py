@@ -53,7 +53,7 @@ class TrainerSession:
 
         Args:
             model: The model.
-            optimizers: Its optimizers.
+            optimizers: The optimizers of the model.
             processes: Number of processes of the job.
             resumed: Hook.state_dict() of the checkpoint, if any.
         """

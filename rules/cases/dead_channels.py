@@ -29,7 +29,7 @@ FIRES = Case(
     found=((0, NAME),),
 )
 QUIET = Case(
-    story="2 of 20 channels are constant: 10 %, which is in order.",
+    story="2 of 20 channels are constant: 10 %, which is allowed.",
     rule=DeadChannels(),
     trace=lambda: _outputs(2),
 )

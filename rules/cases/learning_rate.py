@@ -23,7 +23,7 @@ def _weights(ratio: float) -> Trace:
 
 
 FIRES = Case(
-    story="steps that change the weights by half their size, back and forth, while the loss stands still.",
+    story="steps that change the weights by half their size, back and forth, while the loss does not fall.",
     rule=LearningRate(),
     trace=lambda: _weights(0.5),
     found=((5, ""),),

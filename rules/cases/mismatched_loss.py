@@ -31,7 +31,7 @@ FIRES = Case(
     found=((4, NAME),),
 )
 QUIET = Case(
-    story="the same model without its softmax: the loss is given logits.",
+    story="the same model without its softmax: the loss gets logits.",
     rule=MismatchedLoss(),
     trace=lambda: _training(softmax=False),
 )

@@ -34,7 +34,7 @@ FIRES = Case(
     found=((69, LOSS),),
 )
 QUIET = Case(
-    story="the validation loss lies above the training loss and keeps falling.",
+    story="the validation loss is above the training loss and continues to fall.",
     rule=Overfit(),
     trace=lambda: _epochs([1.1, 0.8, 0.7, 0.65, 0.6]),
 )

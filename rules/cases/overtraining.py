@@ -28,7 +28,7 @@ def _epochs(number: int) -> Trace:
 
 
 FIRES = Case(
-    story="both losses stop falling after five epochs, and the training goes on for 14 more.",
+    story="both losses stop falling after five epochs, and the training continues for 14 more epochs.",
     rule=Overtraining(),
     trace=lambda: _epochs(20),
     found=((196, LOSS),),

@@ -22,13 +22,13 @@ def _weights(*deviations: float) -> Trace:
 
 
 FIRES = Case(
-    story="a weight that spreads tenfold per saved step, held against a variance of 10.",
+    story="a weight whose deviation grows tenfold per saved step, with a limit of 10 for the variance.",
     rule=TensorVariance(max_threshold=10.0, min_threshold=1e-5),
     trace=lambda: _weights(0.1, 1.0, 10.0),
     found=((20, NAME),),
 )
 QUIET = Case(
-    story="a weight that stays as wide as it was.",
+    story="a weight whose variance stays the same.",
     rule=TensorVariance(max_threshold=10.0, min_threshold=1e-5),
     trace=lambda: _weights(0.1, 0.11, 0.12),
 )

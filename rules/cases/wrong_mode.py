@@ -37,7 +37,7 @@ FIRES = Case(
     found=((6, NAME),),
 )
 QUIET = Case(
-    story="a validation that leaves the weights as the training made them.",
+    story="a validation that does not change the weights.",
     rule=WrongMode(),
     trace=lambda: _training(updated=False),
 )

@@ -126,7 +126,7 @@ _TABLE = (
         sign=signs_loss.loss_is_scaled_down,
         explains=("learning rate too low", "clipping too tight", "vanishing gradients", *_NOT_LEARNING),
         change="Remove the factor, or divide by the number of samples once and not again.",
-        check="The first loss is about what chance gives: log(classes) for a cross-entropy.",
+        check="The first loss is about that of random outputs: log(classes) for a cross-entropy.",
     ),
     Cause(
         name="weights start alike",

@@ -81,7 +81,7 @@ def not_owned(facts: Facts) -> Iterator[Evidence]:
 def frozen(facts: Facts) -> Iterator[Evidence]:
     """A few parameters with requires_grad=False between layers that are trained.
 
-    A frozen backbone, a teacher or adapters next to frozen layers are meant to be so, and are no sign.
+    A frozen backbone, a teacher or adapters next to frozen layers are intended, and no sign of a fault.
     """
     names = _names(facts, "frozen")
     weights = [one.name for one in facts.of_kind("weight")]

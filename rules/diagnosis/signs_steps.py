@@ -26,6 +26,8 @@ __all__ = [
 Floats = npt.NDArray[np.float64]
 _EARLY = 40  # steps in which a rate that is far too high shows
 _TOO_HIGH, _TOO_LOW = 0.25, 1e-5  # of an update, relative to the weight; healthy ones lie around 1e-3
+_SLOW = 2e-4  # of an update, with which a loss that hardly falls is the fault of the rate
+_FALLEN, _SAVED = 0.05, 40  # relative fall of such a loss at most, in so many saved steps or more
 _STILL = 5  # saved steps without a change before a weight counts as unchanged
 _CLIPPED_SPREAD = 1e-3  # relative spread of a norm that is clipped at each step
 
@@ -124,25 +126,35 @@ def _leap(facts: Facts) -> str:
 
 
 def rate_too_low(facts: Facts) -> Iterator[Evidence]:
-    """Updates that are far too small to change the weights."""
+    """Updates that are far too small to change the weights, or under which the loss hardly falls."""
     rate = facts.hyperparameter("lr")
     ratios = [
         (one, float(np.median(ratio[ratio > 0]))) for one, ratio in update_ratios(facts) if np.any(ratio > 0)
     ]
-    if not ratios or rate is None or float(rate.mean.max()) > 1e-4:
-        return
-    if rate.mean[-1] > 1.05 * rate.mean[len(rate) // 2]:
-        return  # a warm-up that goes on
-    low = [(one, ratio) for one, ratio in ratios if ratio < _TOO_LOW]
-    if len(low) >= 0.8 * len(ratios):
-        yield Evidence(
-            why=f"an update changes a weight by {rounded(_middle(ratio for _, ratio in low))} of its size "
-            f"with the learning rate {rounded(float(np.median(rate.mean)))}",
-            strength=0.9,
-            tensors=tuple(one.name for one, _ in low),
-            mode=facts.training,
-            step=int(low[0][0].steps[0]),
-        )
+    if not ratios or rate is None or rate.mean[-1] > 1.05 * rate.mean[len(rate) // 2]:
+        return  # without a rate, or in a warm-up that goes on
+    for limit, sure in ((_TOO_LOW, float(rate.mean.max()) <= 1e-4), (_SLOW, _hardly_falls(facts, rate))):
+        low = [(one, ratio) for one, ratio in ratios if ratio < limit]
+        if sure and len(low) >= 0.8 * len(ratios):
+            yield Evidence(
+                why=f"an update changes a weight by {rounded(_middle(ratio for _, ratio in low))} of its "
+                f"size with the learning rate {rounded(float(np.median(rate.mean)))}",
+                strength=0.9 if limit == _TOO_LOW else POSSIBLE + 0.1,
+                tensors=tuple(one.name for one, _ in low),
+                mode=facts.training,
+                step=int(low[0][0].steps[0]),
+            )
+            return
+
+
+def _hardly_falls(facts: Facts, rate: History) -> bool:
+    """Whether the loss is nearly the same at the end, under a rate that no schedule has lowered."""
+    losses = [one for one in facts.losses if one.mode == facts.training]
+    if not losses or len(losses[0]) < _SAVED or rate.mean[-1] < 0.5 * rate.mean.max():
+        return False
+    values = losses[0].mean
+    first, last = float(np.mean(values[:10])), float(np.mean(values[-10:]))
+    return bool(np.all(np.isfinite(values))) and first > 0 and (first - last) < _FALLEN * first
 
 
 def _norm(facts: Facts) -> tuple[npt.NDArray[np.int64], Floats]:

@@ -35,7 +35,7 @@ class AllZero:
     Decides by:
         100 x zero_count / count >= threshold, from the statistics in the index. Only exact zeros count; NaN
         and infinities are not zero. A tensor is reported at the `patience`-th consecutive saved step at which
-        the condition holds, and not again until the condition has ceased to hold. Not judged: tensors without
+        the condition holds, and not again before the condition has ended. Not judged: tensors without
         elements, parameters without a gradient (row `absent`), gradients of biases whose weight has a
         gradient above zero (a loss of differences does not depend on the last bias), and steps whose loss is
         exactly zero, such as hinge and triplet losses if all samples are right.

@@ -40,11 +40,11 @@ class CheckInputImages:
     Decides by:
         |mean of a channel| over the first `threshold_samples` images > threshold_mean (strictly), per tensor
         and worker. It is reported once, with the worst channel. Channels that are scaled to 0..1, with or
-        without noise, are no fault: a mean from 0 to 1 and a standard deviation from 0.1 to 0.5 (compat=True
-        reports them). The standard deviation is in the numbers but not judged. The rule judges tensors with
-        four axes: by default the inputs of the registered model or, if these are not saved, the first input
-        of a Conv2d in the order of execution; or the tensors that `regex` finds. The rule needs the values,
-        and reads only as many images as it judges. A run with fewer images is not judged.
+        without noise, are not a fault: a mean from 0 to 1 and a standard deviation from 0.1 to 0.5
+        (compat=True reports them). The standard deviation is in the numbers but not judged. The rule judges
+        tensors with four axes: by default the inputs of the registered model or, if these are not saved, the
+        first input of a Conv2d in the order of execution; or the tensors that `regex` finds. The rule needs
+        the values, and reads only as many images as it judges. A run with fewer images is not judged.
 
     Parameters:
         threshold_mean: in units of the input.

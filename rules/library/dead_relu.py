@@ -88,7 +88,7 @@ class DeadRelu:
         patterns = names_of(self.tensor_regex)
         return Need(
             what="the values (not only statistics) of outputs of ReLU modules; a function such as F.relu is "
-            "no module and is not recorded",
+            "not a module and is not recorded",
             captures=captures_of(
                 (),
                 patterns or _OLDER_REGEX,

@@ -21,7 +21,7 @@ class ExplodingTensor:
     """Tensors that hold NaN or infinite values.
 
     What it does:
-        Reports each saved tensor that contains NaN or infinity; of all tensors, or of those that you select.
+        Reports each saved tensor that contains NaN or infinity. You can select the tensors.
 
     Why it matters:
         One non-finite value spreads through the next layers and, through the optimizer, into all weights

@@ -62,7 +62,7 @@ class FirstNonFinite:
         `grown_abs_max`). If only gradients are not finite at up to `skipped_steps` consecutive saved steps,
         and the next saved step is finite, there is no finding: a gradient scaler skips such steps on purpose.
         If the next saved step is not finite either, the finding is about the first of these steps. Inputs
-        that contain only zeros and -inf are attention masks and no fault.
+        that contain only zeros and -inf are attention masks, which are not a fault.
 
     Parameters:
         collection_names: names of collections, or one string with commas.
@@ -70,8 +70,8 @@ class FirstNonFinite:
             collection_names: the union. Neither: every saved tensor.
         only_nan: True judges NaN only.
         history: number of earlier saved steps whose magnitudes are reported.
-        skipped_steps: maximum number of consecutive saved steps with only non-finite gradients that are no
-            fault.
+        skipped_steps: maximum number of consecutive saved steps with only non-finite gradients that are not
+            a fault.
 
     False alarms:
         Attention scores that are masked with -inf on purpose, and metrics that are undefined at first: select

@@ -18,7 +18,7 @@ from tdcore.rules.window import Window
 
 __all__ = ["LearningRate"]
 
-_FALL = 0.01  # relative fall of the loss with which large steps are no fault
+_FALL = 0.01  # relative fall of the loss with which large steps are not a fault
 _LOSSES = 5  # number of saved values that are averaged
 
 
@@ -56,7 +56,7 @@ class LearningRate:
 
     False alarms:
         Very small networks, whose weights change much before they converge. A warm-up that begins near zero
-        and takes longer than `patience_low` saved steps. A model whose captured weights are all not trained.
+        and takes longer than `patience_low` saved steps. A model in which no captured weight is trained.
 
     Do:
         Too high: divide the learning rate by 3 to 10, warm up, clip gradients. Too low: multiply it by 3 to

@@ -52,7 +52,7 @@ class LossSpike:
         window_values: number of earlier saved values to compare with, 10 or more.
         factor: number of deviations above the median.
         min_jump: relative rise above the median.
-        min_share: rise as a share of the highest median, so that noise of a loss near zero is no spike.
+        min_share: rise as a share of the highest median, so that noise of a loss near zero is not a spike.
         consecutive: number of consecutive high values.
 
     False alarms:

@@ -19,7 +19,9 @@ from tdcore.rules.window import Mask, Window, compile_pattern
 
 __all__ = ["NLPSequenceRatio"]
 
-_NO_TOKENS = re.compile("token_type|segment|position", re.IGNORECASE)
+_NO_TOKENS = re.compile("token_?type|segment|position", re.IGNORECASE)
+_CLASSES = r"\w*Embedding(Bag)?"  # and subclasses that are named after their base class
+_EMBEDDING = re.compile(rf"(.*\.)?{_CLASSES}")
 _Ints = npt.NDArray[np.int64]
 
 
@@ -39,12 +41,13 @@ class NLPSequenceRatio:
         100 x (occurrences of the token) / (number of ids in the tensor) > its threshold (strictly), per
         tensor and step. For token 0 the count is in the statistics of the index. For other tokens the values
         are needed; they are read only if the token is between the smallest and the largest id. Inputs are
-        found by name, or by the class of their module (Embedding), except those whose names are those of
-        positions, segments or token types.
+        found by name, or by the class of their module: Embedding, and, for whole numbers, EmbeddingBag and
+        classes whose names end so. Modules whose names or classes are those of positions, segments or token
+        types are left out. F.embedding is not a module: name its input with tensor_regex.
 
     Parameters:
         tensor_regex: regular expressions for tensors of token ids, or one string with commas. None: inputs of
-            Embedding modules of tokens, and the older names (embedding0_input_0).
+            embedding modules of tokens, and the older names (embedding0_input_0).
         token_values: tokens to count, or one string with commas.
         token_thresholds_percent: one limit for each token, in percent, or one string with commas.
 
@@ -91,7 +94,7 @@ class NLPSequenceRatio:
                 CollectionConfig(
                     name="input_sequence",
                     include_regex=patterns or ("embedding0_input_0",),
-                    module_regex=() if patterns else ("^Embedding_input",),
+                    module_regex=() if patterns else (f"^{_CLASSES}_input",),
                     save_config=SaveConfig(save_interval=100),
                     reduction_config=VALUES if values else STATISTICS,
                 ),
@@ -142,15 +145,18 @@ class NLPSequenceRatio:
         patterns = names_of(self.tensor_regex)
         if patterns:
             return window.named(patterns)
-        embedding = window.columns.where("origin", lambda origin: origin.rpartition(".")[2] == "Embedding")
-        embedding = embedding & window.kind("input") & window.columns.where("name", _may_be_tokens)
-        found: Mask = embedding | window.named(["embedding0_input_0"])
+        columns = window.columns
+        whole = columns.where("dtype", lambda dtype: dtype.startswith(("I", "U")))
+        itself = columns.where("origin", lambda origin: origin.rpartition(".")[2] == "Embedding")
+        embedding = itself | (whole & columns.where("origin", _may_embed_tokens))
+        tokens = columns.where("name", lambda name: not _NO_TOKENS.search(name))
+        found: Mask = (window.kind("input") & embedding & tokens) | window.named(["embedding0_input_0"])
         return found
 
 
-def _may_be_tokens(name: str) -> bool:
-    """Whether an input of an Embedding may be token ids, judged by its name."""
-    return not _NO_TOKENS.search(name)
+def _may_embed_tokens(origin: str) -> bool:
+    """Whether the inputs of a module of this class may be token ids."""
+    return _EMBEDDING.fullmatch(origin) is not None and not _NO_TOKENS.search(origin.rpartition(".")[2])
 
 
 def _by_statistics(window: Window, wanted: Mask) -> tuple[_Ints, _Ints]:

@@ -33,7 +33,7 @@ class Overtraining:
     Decides by:
         A loss has a new optimum if best - loss > delta (strictly). The rule compares means, because a single
         lucky batch may have a loss that is never reached again: means of `smoothing_values` saved values for
-        the training loss, and means of each validation phase for the validation loss. Each mean that is no
+        the training loss, and means of each validation phase for the validation loss. Each mean that is not a
         new optimum adds one to the counter of its loss, and each new optimum resets the counter to zero. The
         rule fires when the training counter has reached patience_train and the validation counter has reached
         patience_validation; with require="any", when one of them has. Without a validation loss only the

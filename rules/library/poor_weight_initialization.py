@@ -58,9 +58,9 @@ class PoorWeightInitialization:
     Parameters:
         activation_inputs_regex: names of activation inputs; regular expressions, or one string with commas.
             None: inputs of the modules above, and names with `relu_input`.
-        threshold: largest ratio of variances that is no fault.
-        distribution_range: smallest range of gradients that is no fault, as a share of the largest range of
-            all layers (compat=True: in units of the gradient).
+        threshold: largest ratio of variances that is not a fault.
+        distribution_range: smallest range of gradients that is not a fault, as a share of the largest
+            range of all layers (compat=True: in units of the gradient).
         patience: number of saved steps over which losses are averaged (compat=True: without a better loss).
         steps: number of saved steps that are judged.
         extreme: ratio of variances that is reported although the loss falls.

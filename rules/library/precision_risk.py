@@ -22,10 +22,10 @@ class NumberType:
     """A number type of low precision.
 
     Attributes:
-        stored: Its name in the index.
+        stored: The name of the type in the index.
         normal: Exponent of its smallest normal number.
         lost: A value below 2^lost becomes zero.
-        largest: Its largest number.
+        largest: The largest number of the type.
         scaled: Whether tensors of this type are scaled to its range on purpose.
     """
 
@@ -53,7 +53,7 @@ class PrecisionRisk:
 
     What it does:
         Compares the histogram of the magnitudes of tensors with the range of a number type: the type in which
-        they are stored, or a type that you consider.
+        they are stored, or a type that you want to use.
 
     Why it matters:
         Below the smallest normal number a type loses digits, and below the smallest number every value

@@ -73,7 +73,7 @@ class StalledTrainingRule:
         if self.stop_training_on_fire or self.training_job_name_prefix:
             raise ConfigError(
                 "StalledTrainingRule does not stop a training itself: leave stop_training_on_fire and "
-                "training_job_name_prefix out, and give the action RequestStop beside the rule"
+                "training_job_name_prefix out, and give the action RequestStop to the run of rules"
             )
 
     def needs(self) -> Need:

@@ -104,5 +104,5 @@ class TensorVariance:
                     "elements": int(window.finite[row]),
                 },
                 why=f"variance is {value:.3g}, {'above' if high[row] else 'below'} {limit:.3g}",
-                do="check initialisation and learning rate of this layer; compare with the layers beside it",
+                do="check initialisation and learning rate of this layer; compare with its neighbours",
             )

@@ -38,8 +38,8 @@ class Underfit:
         values, and the validation loss over each validation phase. The starting level is the larger of two
         means: of the first 3 values (or fewer, if a block is shorter), and of the first block. The rule
         decides after each block whose last step is at least `warmup_steps` (of the mode). Kind `flat`: in
-        `patience` consecutive blocks, and in all validation phases that ended among them, neither loss fell
-        by `min_fall_percent` below its mean at the last such fall, and both losses are above flat_fraction x
+        `patience` consecutive blocks, and in all validation phases that ended among them, neither mean fell
+        by `min_fall_percent` since its last fall of this size, and both losses are above flat_fraction x
         starting level. Kind `high`: the step is at least `high_steps`, and both losses are above
         high_fraction x starting level, even if they still fall slowly. A training that has converged is flat
         but low, and a training that learns is high but falling; neither is reported. Without a validation

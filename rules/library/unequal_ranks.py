@@ -45,7 +45,7 @@ class UnequalRanks:
         `shift`: the means differ by more than `shift` standard deviations (the largest one among the ranks).
         Losses, constants and tensors whose scale differs are not judged by this kind. With three ranks or
         more a rank is compared with the median of all, and must also deviate by 5 standard deviations of the
-        ranks (estimated from their median absolute deviation). With two ranks the finding names the one with
+        ranks (estimated from their median absolute deviation). With two ranks the finding names the rank with
         the larger value; either of them can be wrong. A deviation is reported at the `patience`-th judged
         step in a row, and again only after a step without it. Single numbers, such as losses, need four times
         as many steps, because they differ much from batch to batch at the end of a training. Not judged:

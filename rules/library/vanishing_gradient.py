@@ -46,8 +46,8 @@ class VanishingGradient:
         gradient at the step (unused or frozen: row `absent`), and gradients without a finite element, which
         ExplodingTensor reports. The bias of a layer whose weight has a gradient above the threshold is not
         reported: before a normalisation layer the gradient of a bias is zero except for rounding, and this is
-        no fault. Gradients that are exactly zero are reported at the third consecutive saved step, because a
-        weight that starts at zero (the second matrix of an adapter) blocks the gradients before it until it
+        not a fault. Gradients that are exactly zero are reported at the third consecutive saved step, because
+        a weight that starts at zero (the second matrix of an adapter) blocks the gradients before it until it
         has changed. Steps whose loss is exactly zero are not judged. compat=True applies the older rule,
         without these exceptions.
 

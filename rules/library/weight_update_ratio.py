@@ -41,15 +41,15 @@ class WeightUpdateRatio:
         Kind `large`: ratio > large_threshold; kind `small`: 0 < ratio < small_threshold (both strictly), per
         weight and saved step. Kind `stuck`: a weight did not change at all at `still_steps` consecutive
         comparisons, although its gradient was not zero at any of them. A weight without a gradient (row
-        `absent`, or zero) is frozen or unused, which is no fault. Not judged: a weight whose earlier norm was
-        below epsilon, because the relative change of a weight of zeros is infinite. Weights saved without
+        `absent`, or zero) is frozen or unused, which is not a fault. Not judged: a weight whose earlier norm
+        was below epsilon, because the relative change of a weight of zeros is infinite. Weights saved without
         values are judged by bounds: | ||w_s|| - ||w_p|| |, and the differences of minimum, maximum and mean,
         are at most ||w_s - w_p||, which is at most ||w_s|| + ||w_p||. If the bounds do not decide, the row is
         not judged. compat=True applies the older rule: no division by s - p, weights that start at zero are
         judged, and a weight that did not change is `small`.
 
     Parameters:
-        num_steps: None: compare with the previous saved step. n: with the oldest one at most n steps back.
+        num_steps: None: compare with the previous saved step. n: with the oldest saved step within n steps.
         large_threshold: ratio above which a weight is reported.
         small_threshold: ratio below which a weight is reported.
         epsilon: added to the earlier norm; a weight with a smaller norm is not judged.

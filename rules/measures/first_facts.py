@@ -78,16 +78,16 @@ def trained_rows(window: Window, *kinds: str) -> Mask:
 def first_facts(
     window: Window, rows: Mask, steps: int, *, values: bool = True
 ) -> Iterator[tuple[FirstSteps, Facts]]:
-    """Each worker once: at its `steps`-th saved step that has such rows, or when it has ended.
+    """Yield each worker once: at the `steps`-th saved step with selected rows, or when the worker has ended.
 
-    A worker that has ended with fewer than three such steps is not judged.
+    A worker that has ended with fewer than three of these steps is not judged.
 
     Args:
         window: The window. The rule has FACT_COLUMNS in its `columns`.
         rows: Rows from which the facts are made.
         steps: Number of steps.
-        values: False: the rule only needs to know which tensors have values. Their histories then have the
-            first value only, so that a look costs little for a model with many tensors.
+        values: False: the rule needs only the names of tensors with values. Their histories then have the
+            first value only, so that the facts cost little for a model with many tensors.
     """
     known: dict[tuple[int, str], FirstSteps] = window.memory.setdefault("first", {})
     for attempt, worker, group in groups(window.columns, np.flatnonzero(rows), "attempt", "worker"):

@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def streaks(window: Window, judged: Mask, hit: Mask, about: str) -> Ints:
-    """Per row of the window, the number of consecutive hits that end there; 0 if the row is no hit.
+    """Per row of the window, the number of consecutive hits that end there; 0 if the row is not a hit.
 
     A tensor is identified by attempt, worker, mode, name and call.
 

@@ -87,7 +87,7 @@ class ActionWorker:
             self._pending, beyond = waiting[:MAX_PENDING], len(waiting) - MAX_PENDING
             self._source = source
             if beyond > 0:
-                self._problems.append(f"action {self.name} is too slow: {findings_were(beyond)} not told")
+                self._problems.append(f"action {self.name} is too slow: {findings_were(beyond)} not reported")
             if self._backoff.over:
                 self._start()
 

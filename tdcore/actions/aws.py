@@ -70,12 +70,12 @@ class Aws:
 
 
 def region_of(what: str, name: str, region: str | None) -> str | None:
-    """The region in an ARN; `region` if `name` is no ARN. Raises ConfigError."""
+    """The region in an ARN; `region` if `name` is not an ARN. Raises ConfigError."""
     if not name.startswith("arn:"):
         return region
     there = [*name.split(":"), "", "", "", ""][3]
     if region and there and region != there:
-        raise ConfigError(f"{what} is in {there} by its ARN, and region is {region!r}; leave region out")
+        raise ConfigError(f"the ARN of {what} has the region {there}, got region={region!r}; remove region")
     return region or there or None
 
 

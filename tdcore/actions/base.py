@@ -35,7 +35,7 @@ __all__ = [
 NoticeKey: TypeAlias = "tuple[str, int, str, str, str]"
 
 MAX_LISTED = 10
-_LEAST_SECRET = 6  # characters: shorter parts of a secret are no secrets, and occur in any text
+_LEAST_SECRET = 6  # characters: shorter parts of a secret are not secrets, and occur in any text
 _LONGEST = timedelta(days=3650)
 
 
@@ -45,7 +45,7 @@ class Action(Protocol):
     An action may have the class variable `background = True`. It is then called in its own thread, because it
     waits for other services, and it gets no sink. An action may also have these methods:
 
-    - take_notes(): returns messages for the report that are no failures, each once.
+    - take_notes(): returns messages for the report that are not failures, each once.
     - untold(): returns findings that it keeps for its next call. That call then follows after a pause, also
       without new findings.
     - prime(keys): gets the notice keys that an earlier start has reported.
@@ -216,7 +216,7 @@ class Notifier:
         self._once.prime(keys)
 
     def note(self, text: str) -> None:
-        """Add a message for the report that is no failure, once."""
+        """Add a message for the report that is not a failure, once."""
         if text not in self._noted:
             self._noted.add(text)
             self._notes.append(text)

@@ -87,7 +87,7 @@ class CaptureMore:
         for (attempt, mode), due in groups.items():
             if not source.attempt_ended(attempt):
                 if sink is None:
-                    raise SinkError("the run cannot be written from here, so nothing can be asked of it")
+                    raise SinkError("this process cannot write to the run, so it cannot request a capture")
                 self._ask(attempt, mode, due, sink)
             self._once.told(due)
 
@@ -108,7 +108,7 @@ class CaptureMore:
         names = self._fitting(self._wanted(attempt, findings, sink))
         if not names:
             raise ActionError(
-                "the findings name no tensor and no name that was saved matches; give tensors= or regex="
+                "the findings have no tensor, and no saved name matches; give tensors= or regex="
             )
         request = CaptureRequest(
             tensors=names,
@@ -125,9 +125,7 @@ class CaptureMore:
             if new:
                 self._made[attempt] = made + 1
                 return
-        raise ActionError(
-            f"attempt {attempt} was asked {MAX_CAPTURE_REQUESTS} times already, it takes no more"
-        )
+        raise ActionError(f"attempt {attempt} already has {MAX_CAPTURE_REQUESTS} requests, the maximum")
 
     def _wanted(self, attempt: int, findings: Sequence[Finding], sink: Sink) -> list[str]:
         if not self._names and not self._patterns:

@@ -98,7 +98,7 @@ class ActionDispatcher:
             late, left = worker.join(deadline - time.monotonic())
             if left:
                 within = f" within {timeout.total_seconds():g} s" if late else ""
-                self._problems.append(f"action {worker.name}: {findings_were(left)} not told{within}")
+                self._problems.append(f"action {worker.name}: {findings_were(left)} not reported{within}")
 
     def _label(self, index: int) -> str:
         return f"{index}:{self.actions[index].name}"
@@ -161,8 +161,10 @@ def checked(action: Any) -> Action:
         return load_action(action)
     if isinstance(action, type) or not callable(getattr(action, "act", None)):
         what = f"the class {action.__name__}" if isinstance(action, type) else type(action).__name__
-        raise ConfigError(f"an action is an instance such as RequestStop(), or its text; got {what}")
+        raise ConfigError(f"an action must be an instance such as RequestStop(), or its text; got {what}")
     if not isinstance(getattr(action, "name", None), str):
-        raise ConfigError(f"an action needs a name for messages; {type(action).__name__}.name is none")
+        raise ConfigError(
+            f"an action needs a name for messages; {type(action).__name__}.name is not a string"
+        )
     made: Action = action
     return made

@@ -150,7 +150,7 @@ def _read(kind: Kind, value: Any, what: str) -> Any:
     if isinstance(value, list):
         return tuple(_read(TEXT, item, what) for item in value)
     if isinstance(value, bool) and kind is not FLAG:
-        raise ConfigError(f"{what}: true and false are no values for it")
+        raise ConfigError(f"{what}: true and false are not allowed, got {value}")
     if not (isinstance(value, str) and value.startswith("env:")):
         return kind(str(value), what, "{where}: expected {expected}, got {got!r}")
     variable = value[len("env:") :]

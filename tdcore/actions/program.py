@@ -28,10 +28,10 @@ class Program:
     Args:
         argv: The program, which is searched in PATH, and its arguments.
         stdin, stderr: Descriptors for the program; both stay open here.
-        env: Its whole environment.
+        env: The whole environment of the program.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The program cannot be started.
         ValueError: The arguments or the environment contain a NUL byte.
     """
 

@@ -34,7 +34,7 @@ class RequestStop:
     ) -> None:
         if training_job_prefix is not None:
             raise ConfigError(
-                "RequestStop() asks the run's own training to stop; to stop a SageMaker job write "
+                "RequestStop() stops the training of the run itself; to stop a SageMaker job write "
                 f"StopSageMakerJob(job_name_prefix={training_job_prefix!r})"
             )
         self._clock = clock
@@ -54,7 +54,7 @@ class RequestStop:
                 continue
             if sink is None:
                 raise SinkError(
-                    "the run cannot be written from here, so its training cannot be asked to stop"
+                    "this process cannot write to the run, so it cannot request the stop of its training"
                 )
             sink.put_new(stop_key(attempt), [json.dumps(self.request(finding), indent=1).encode()])
             self._handled.add(attempt)

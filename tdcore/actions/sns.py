@@ -72,7 +72,7 @@ class Topic(Notifier):
             if not self._confirmed:
                 self.note(
                     f"{self._shown} has not confirmed its subscription to {self._topic} and gets nothing; "
-                    "follow the link in the message that AWS has sent"
+                    "open the link in AWS's message"
                 )
                 return False
             client.publish(

@@ -105,7 +105,7 @@ class Webhook(Notifier):
         if 300 <= error.code < 400:
             target = _host_of(error.headers.get("Location", "")) or "another path"
             return ActionError(
-                f"{self.shown} answers {error.code} and points to {redacted(target, self._secrets)}; "
+                f"{self.shown} answers {error.code} with a redirect to {redacted(target, self._secrets)}; "
                 "redirects are not followed: give the final URL"
             )
         said = redacted(_first_words(error), self._secrets)
@@ -136,14 +136,16 @@ def _checked(url: object, *, allow_http: bool) -> SplitResult:
         host = parts.hostname
         _ = parts.port
     except ValueError:
-        raise ConfigError("Webhook.url cannot be read: its host or port is not one") from None
+        raise ConfigError("Webhook.url has an invalid host or port") from None
     if parts.scheme not in ("https", "http") or not host:
         raise ConfigError("Webhook.url must begin with https:// and a host")
     if parts.username is not None or parts.password is not None:
-        raise ConfigError("Webhook.url must not hold a user and password; use a path or query as the secret")
+        raise ConfigError(
+            "Webhook.url must not contain a user or password; put the secret into the path or query"
+        )
     if parts.scheme == "http" and not allow_http and not _is_here(host):
         raise ConfigError(
-            f"Webhook.url sends its secret to {host} in the clear; use https, or allow_http=True"
+            f"Webhook.url would send its secret to {host} unencrypted; use https, or allow_http=True"
         )
     return parts
 

@@ -41,12 +41,13 @@ app.command("upload", epilog=upload.EXIT_CODES)(upload.command)
 app.command("merge", epilog=merge.EXIT_CODES)(merge.command)
 app.command(
     "doctor",
-    epilog="Exit codes: 0 all that capture needs works. 3 something that capture needs does not work.",
+    epilog="Exit codes: 0 capture works here. 3 something that capture needs does not work.",
 )(doctor.command)
 
 
 @app.command(
-    "demo", epilog="Exit codes: 0 both trainings came out as they should. 1 they did not. 3 it could not run."
+    "demo",
+    epilog="Exit codes: 0 both trainings had the expected result. 1 they had not. 3 the demo could not run.",
 )
 def demo(
     out: Annotated[
@@ -67,7 +68,7 @@ def demo(
 @app.callback(invoke_without_command=True)
 def _top(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and end.", is_eager=True)
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)
     ] = False,
 ) -> None:
     if version:

@@ -241,7 +241,7 @@ def _verdicts(watcher: subprocess.Popen[str]) -> list[dict[str, Any]]:
         report = json.loads(printed)
     except ValueError as error:
         raise TdcoreError(
-            f"the rules' process ended with code {watcher.returncode}: {complaint.strip()}"
+            f"the process that judges the rules ended with code {watcher.returncode}: {complaint.strip()}"
         ) from error
     verdicts: list[dict[str, Any]] = report["verdicts"]
     return verdicts

@@ -55,7 +55,7 @@ def print_report(console: Console, outcomes: Sequence[Outcome], good: bool) -> N
     _print_where_next(console, outcomes)
     if not good:
         console.print(
-            "[bold red]This is not what the demo should show; please report it "
+            "[bold red]A training did not have the expected result; please report this "
             "with the output of `tdcore doctor`.[/]"
         )
 
@@ -126,7 +126,7 @@ def _print_where_next(console: Console, outcomes: Sequence[Outcome]) -> None:
     for command, why in (
         (f"{tdcore} show {shlex.quote(faulty)}", "every tensor, with a line of its history"),
         (f"{tdcore} diagnose {shlex.quote(faulty)}", "the cause, and what to change"),
-        (f"{tdcore} ls {shlex.quote(mended)}", "what the run holds"),
+        (f"{tdcore} ls {shlex.quote(mended)}", "the contents of the run"),
         (f"{tdcore} rules run {shlex.quote(mended)} --rule dead_relu", "any rule, on the saved run"),
         (
             f'{python} -c "import tdcore as td; print(td.create_trial({mended!r}).stats())"',

@@ -26,8 +26,9 @@ def command(
 ) -> None:
     """Name what is wrong with a run: at most three causes, with evidence, what to change and how to check it.
 
-    Judges the run by all rules that apply, and looks for signs of known faults in what was recorded. It finds
-    most where the inputs of the loss and the outputs of modules were recorded: Hook(rules="default").
+    Judges the run by all rules that apply, and searches the recorded data for signs of known faults. It
+    finds most causes if the inputs of the loss and the outputs of modules were recorded:
+    Hook(rules="default").
 
     Examples:
 

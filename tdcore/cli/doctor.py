@@ -25,11 +25,12 @@ S3_PACKAGES = ("aiobotocore", "obstore")
 
 def command(
     place: Annotated[
-        str, typer.Argument(help="Where runs will be written, a folder or s3://bucket/prefix: it is tried.")
+        str,
+        typer.Argument(help="Folder or s3://bucket/prefix for runs; the command writes a test file there."),
     ] = ".",
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what works on this machine: native code, shared memory, disk, CUDA, frameworks, S3.
+    """Check what works on this machine: native code, shared memory, disk, CUDA, frameworks, S3.
 
     Examples:
 
@@ -43,8 +44,8 @@ def command(
         from tdcore.cli.doctor_s3 import LONGEST_SECONDS
         from tdcore.sinks import shown_place
 
-        where = f"{shown_place(place)} (at most {LONGEST_SECONDS} s when nobody answers)"
-        print(f"tdcore doctor: asking {where}", file=sys.stderr, flush=True)
+        where = f"{shown_place(place)} (at most {LONGEST_SECONDS} s without an answer)"
+        print(f"tdcore doctor: checking {where}", file=sys.stderr, flush=True)
     found = checks(place)
     good = all(check.state == "ok" for check in found if check.needed)
     if json_output:
@@ -188,12 +189,12 @@ def _folder(folder: str) -> Check:
             pass
         detail = f"{wanted} is writable, {free}"
         if there != wanted:
-            detail = f"{wanted} is not there yet; a run makes it in {there}, which is writable, {free}"
+            detail = f"{wanted} does not exist yet; a run creates it in {there}, which is writable, {free}"
         return Check(name="folder", state="ok", detail=detail, needed=True)
     except OSError as error:
         return Check(
             name="folder", state="failed", detail=f"{there}: {error.strerror or error}", needed=True,
-            advice="name a folder that you may write: tdcore doctor FOLDER",
+            advice="give a folder that this user may write to: tdcore doctor FOLDER",
         )  # fmt: skip
 
 

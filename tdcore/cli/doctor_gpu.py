@@ -13,7 +13,7 @@ __all__ = ["checks", "checks_of"]
 _COMMITS = {
     "stream_write": ("ok", "records are committed by writes in stream order"),
     "commit_kernel": ("ok", "records are committed by a kernel of one thread"),
-    "poll": ("missing", "records are committed by a thread of the training"),
+    "poll": ("missing", "records are committed by a thread of the training process"),
 }
 _KERNELS = {"fatbin": "compiled with tdcore", "nvrtc": "compiled by NVRTC on this machine, kept in the cache"}
 
@@ -80,7 +80,7 @@ def _device(name: str, device: dict[str, Any]) -> list[Check]:
         Check(name=name, state="ok", detail=detail),
         Check(
             name=f"{name} commit", state="ok" if state == "ok" else "missing", detail=meaning + why,
-            advice="nothing to do: when the training is killed, what is on its way from the GPU is lost",
+            advice="nothing to do: when the training is killed, records that the GPU still copies are lost",
         ),
         Check(name=f"{name} kernels", state="ok", detail=_KERNELS[device["kernels"]]),
     ]  # fmt: skip

@@ -72,7 +72,7 @@ def _credentials(chain: AwsChain) -> Check:
             name="S3 credentials", state="failed", detail=str(fault), needed=True,
             advice="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or give this machine a role",
         )  # fmt: skip
-    source = "left to obstore: environment, web identity, container or instance role"
+    source = "obstore searches for them: environment, web identity, container or instance role"
     if found is not None:
         source = f"from {found.source}"
     return Check(name="S3 credentials", state="ok", detail=source, needed=True)
@@ -117,7 +117,7 @@ class _Visit:
             return Check(name="S3 end point", state="ok", detail=detail)
         return Check(
             name="S3 end point", state="missing", detail=f"{detail}; the bucket was found in this region",
-            advice=f"name it, which saves requests: ?region={chain.region}",
+            advice=f"add the region to the URL, which saves requests: ?region={chain.region}",
         )  # fmt: skip
 
     def _write(self) -> Check:
@@ -137,10 +137,15 @@ class _Visit:
     def _read(self) -> Check:
         if self._sink.get(self._key) != _DATA:
             return Check(
-                name="S3 read", state="failed", detail="the object came back with other bytes", needed=True,
-                advice="do not use this store, or look for a proxy that changes data",
+                name="S3 read", state="failed", detail="the bytes that were read differ", needed=True,
+                advice="do not use this store, or search for a proxy that changes data",
             )  # fmt: skip
-        return Check(name="S3 read", state="ok", detail="the same bytes came back", needed=True)
+        return Check(
+            name="S3 read",
+            state="ok",
+            detail="the same bytes were read",
+            needed=True,
+        )
 
     def _ranges(self) -> Check:
         async def whole(engine: S3Engine) -> bool:
@@ -148,11 +153,11 @@ class _Visit:
             return bytes(piece) == _DATA[8:10] and engine.reads_ranges
 
         if self._ask("get", whole):
-            return Check(name="S3 ranges", state="ok", detail="a part of an object can be read alone")
+            return Check(name="S3 ranges", state="ok", detail="a part of an object can be read")
         return Check(
             name="S3 ranges", state="missing",
-            detail="the store does not answer a range as HTTP says; whole objects are read instead",
-            advice="reading tensors will be slow; ?engine=aiobotocore may do better",
+            detail="the store does not support range requests; whole objects are read instead",
+            advice="reading tensors will be slow; ?engine=aiobotocore may support ranges",
         )  # fmt: skip
 
     def _conditional(self) -> Check:
@@ -180,13 +185,13 @@ class _Visit:
         if self._ask("put", refused):
             return Check(name="S3 checksum", state="ok", detail="an object with a wrong checksum is refused")
         return Check(
-            name="S3 checksum", state="missing", detail="the store takes an object with a wrong checksum",
-            advice="nothing to do: readers compare tdcore's own checksums, but damage is found only then",
+            name="S3 checksum", state="missing", detail="the store accepts an object with a wrong checksum",
+            advice="nothing to do: readers compare tdcore's own checksums, but they find damage late",
         )  # fmt: skip
 
     def _delete(self) -> Check:
         self._sink.delete(self._key)
-        return Check(name="S3 delete", state="ok", detail="the object is gone again")
+        return Check(name="S3 delete", state="ok", detail="the object was deleted")
 
     def _try(self, name: str, check: Callable[[], Check]) -> Check:
         try:

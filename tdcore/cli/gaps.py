@@ -36,4 +36,4 @@ def missing_lines(missing: Iterable[Missing], modes: int = 1) -> Iterator[str]:
         elif each.what == "rows":
             yield f"rows of {who} are missing from the index: {each.advice}"
         else:
-            yield f"{who} has not ended, and nothing has come of it for a while: {each.advice}"
+            yield f"{who} has not ended, and it has written nothing for a while: {each.advice}"

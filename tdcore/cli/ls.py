@@ -33,7 +33,8 @@ def command(
         ),
     ] = "runs",
     regex: Annotated[
-        str | None, typer.Option("--regex", "-r", help="Only tensors whose name this pattern finds.")
+        str | None,
+        typer.Option("--regex", "-r", help="Only tensors whose names match this regular expression."),
     ] = None,
     attempt: Annotated[
         int | None, typer.Option(min=0, help="Only this attempt of the run; default: its latest history.")
@@ -55,7 +56,7 @@ def command(
 
     places = runs_below(path)
     if places and attempt is not None:
-        raise ConfigError(f"--attempt is one of a run, and {path} is a folder of runs; name one of them")
+        raise ConfigError(f"--attempt needs one run, and {path} is a folder of runs; give one of the runs")
     if places:
         found = [_summary_or_error(place) for place in places]
         if json_output:
@@ -247,7 +248,7 @@ def _print_run(run: dict[str, Any], lost: list[str]) -> None:
         out.print(_attempt_line(attempt))
     for reason, drop in sorted(run["drops"].items()):
         what = f"{drop['tensors']:,} tensors ({human_bytes(drop['bytes'])})"
-        out.print(f"[yellow]not kept as asked: {what}: {shown(reason)}[/]")
+        out.print(f"[yellow]not kept as requested: {what}: {shown(reason)}[/]")
     for line in lost:
         out.print(f"[yellow]{shown(line, _MAX_LINE)}[/]")
     for line in note_lines(run["notes"]):
@@ -277,13 +278,13 @@ def _attempt_line(attempt: dict[str, Any]) -> str:
     started = attempt["started_ns"]
     when = _time_text(started)
     if not attempt["ended"]:
-        how = "no end yet"
+        how = "not ended yet"
     elif attempt["clean"]:
         by = f"[yellow]ended by {shown(attempt['exception'])}[/]" if attempt["exception"] else ""
         if attempt["gaps"]:
             how = f"{by or 'closed'}, [yellow]but its record has gaps[/]"
         else:
-            how = f"{by}, its record is whole" if by else "ended clean"
+            how = f"{by}, its record is complete" if by else "ended clean"
     else:
         how = f"[yellow]ended unclean: {shown(attempt['reason'])}[/]"
     return f"attempt {attempt['attempt']}: {shown(attempt['framework'] or '?')}, started {when}, {how}"

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXIT_CODES", "command"]
 
-EXIT_CODES = (
-    "Exit codes: 0 done. 1 files of some worker were left as they are. 2 wrong usage. 3 there is no run."
-)
+EXIT_CODES = "Exit codes: 0 done. 1 files of a worker were not merged. 2 wrong usage. 3 there is no run."
 
 
 def command(
@@ -24,7 +22,7 @@ def command(
     gone: Annotated[
         bool,
         typer.Option(
-            "--gone", help="You know that the training on the other machine, which wrote the run, has ended."
+            "--gone", help="Confirm that the training on the other machine, which wrote the run, has ended."
         ),
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -47,7 +45,7 @@ def _print(result: MergedFiles) -> None:
     from rich.markup import escape
 
     who = f"{result.worker} of attempt {result.attempt}"
-    text = f"{who}: {result.before} index files are {result.after} now"
+    text = f"{who}: {result.before} index files before, {result.after} now"
     if result.why:
-        text = f"{who}: {result.before} index files, {result.after} now; left: {result.why}"
+        text = f"{who}: {result.before} index files before, {result.after} now; not merged: {result.why}"
     console().print(f"[{'red' if result.why else 'green'}]{escape(text)}[/]")

@@ -28,7 +28,7 @@ __all__ = [
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "_.-:=+*#"
-_WIDTH = 120  # if the output is no terminal
+_WIDTH = 120  # if the output is not a terminal
 _MAX_CHARS = 300  # of a name or a reason
 
 
@@ -92,7 +92,7 @@ class _Escaped:
 
 
 def print_json(value: object) -> None:
-    """One JSON document; NaN and infinities as text, which JSON lacks."""
+    """Print one JSON document. NaN and infinities become text, because JSON has no form for them."""
     print(json.dumps(_plain(value), indent=1, allow_nan=False))
 
 

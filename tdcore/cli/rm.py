@@ -13,7 +13,8 @@ from tdcore.sinks import shown_place
 __all__ = ["EXIT_CODES", "command"]
 
 EXIT_CODES = (
-    "Exit codes: 0 removed. 1 not removed: somebody writes, or you said no. 2 wrong usage. 3 there is no run."
+    "Exit codes: 0 removed. 1 not removed: a process may write the run, or you answered no. 2 wrong usage. "
+    "3 there is no run."
 )
 _SHOWN = 8  # files that are listed
 
@@ -21,10 +22,12 @@ _SHOWN = 8  # files that are listed
 def command(
     run: Annotated[str, typer.Argument(help="A run, as a folder or as s3://bucket/prefix.")],
     attempt: Annotated[int | None, typer.Option(help="Remove only this attempt.", min=0)] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also when somebody may be writing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Remove the run even if a process may be writing it.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Remove a run: what tdcore wrote, and nothing else. Links are not followed.
+    """Remove a run: only the files that tdcore wrote. Links are not followed.
 
     Examples:
 
@@ -43,12 +46,14 @@ def command(
     busy = writers(run, attempt)
     if busy and not force:
         out.print(
-            f"[red]not removed[/]: {escape('; '.join(busy))} may still write; --force removes all the same"
+            f"[red]not removed[/]: {escape('; '.join(busy))} may still write; --force removes the run anyway"
         )
         raise typer.Exit(1)
     if not yes:
         if not sys.stdin.isatty():
-            raise ConfigError(f"rm asks before it removes {what}; say --yes where nobody can answer")
+            raise ConfigError(
+                f"rm asks for confirmation before it removes {what}, and stdin is not a terminal; add --yes"
+            )
         if not typer.confirm(f"Remove {what}?"):
             raise typer.Exit(1)
     removed = remove_run(run, attempt)

@@ -36,9 +36,7 @@ _RUN_EXIT_CODES = (
 def run_command(
     path: Annotated[
         str,
-        typer.Argument(
-            help="Folder of the run, or s3://bucket/prefix; with --live it need not be there yet."
-        ),
+        typer.Argument(help="Folder of the run, or s3://bucket/prefix; with --live it need not exist yet."),
     ],
     rule: Annotated[
         list[str] | None,
@@ -46,8 +44,8 @@ def run_command(
             "--rule",
             "-r",
             metavar="NAME[:k=v,...]",
-            help="A rule: a name or code of the list, file.py::Class or module:Class; all for every rule. "
-            "Repeat for more. Without any, nor in --config: those that the run's hook was given, else all.",
+            help="A rule: a name or code of the list, file.py::Class, module:Class, or all. May be repeated. "
+            "Default: the rules of --config, else those that the run's hook was given, else all.",
         ),
     ] = None,
     config: Annotated[
@@ -55,7 +53,7 @@ def run_command(
         typer.Option(
             "--config",
             metavar="FILE",
-            help="Rules, actions and options from a YAML or JSON file; what is given here goes before it.",
+            help="YAML or JSON file with rules, actions and options; options given here have priority.",
         ),
     ] = None,
     live: Annotated[
@@ -63,14 +61,14 @@ def run_command(
         typer.Option("--live", help="Follow the run while it is written, until the first issue or its end."),
     ] = False,
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="Follow the run to its end, whatever is found.")
+        bool, typer.Option("--until-end", help="Follow the run to its end, also after an issue.")
     ] = False,
     on_fire: Annotated[
         list[str] | None,
         typer.Option(
             "--on-fire",
             metavar="ACTION[:k=v,...]",
-            help="What to do about findings: stop (the training), log and others. Repeat for more.",
+            help="Action for findings: stop (the training), log and others. May be repeated.",
         ),
     ] = None,
     attempt: Annotated[
@@ -84,24 +82,30 @@ def run_command(
     ] = None,
     ended: Annotated[
         bool,
-        typer.Option("--ended", help="Judge the newest step too: the run will not go on (its host died)."),
+        typer.Option(
+            "--ended", help="Also judge the newest step: the run will not continue (its host died)."
+        ),
     ] = False,
     start_timeout: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="How long to wait for the run to begin.")
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="How long to follow the run at all.")
+        float | None, typer.Option(min=0, metavar="SECONDS", help="How long to follow the run, at most.")
     ] = None,
     state: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Keeps what was judged: started again, the command goes on there."),
+        typer.Option(
+            metavar="FILE", help="File with the state of the rules; the next call with it continues there."
+        ),
     ] = None,
     no_write: Annotated[
         bool, typer.Option("--no-write", help="Do not keep findings in the run's findings/ folder.")
     ] = False,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", help="Also list each rule that could not judge the run, with why."),
+        typer.Option(
+            "--verbose", "-v", help="Also list each rule that could not judge the run, with the reason."
+        ),
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:

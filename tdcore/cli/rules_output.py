@@ -11,11 +11,12 @@ from tdcore.cli.output import console, shown
 if TYPE_CHECKING:
     from tdcore.actions.base import NoticeKey
     from tdcore.rules.base import Finding, Verdict
+    from tdcore.rules.finding_groups import FindingGroup
     from tdcore.rules.runner import Report
 
 __all__ = ["LiveFindings", "print_findings", "print_lacking", "print_report"]
 
-_STEPS_SHOWN, _TENSORS_SHOWN = 3, 8
+_GROUPS_SHOWN, _TENSORS_SHOWN = 4, 4
 _MAX_CHARS = 4000  # of a reason
 _COLOURS = {  # in the order in which they are shown
     "issue": "red",
@@ -27,27 +28,35 @@ _COLOURS = {  # in the order in which they are shown
 }
 
 
-def print_findings(findings: list[Finding], steps: int | None = None) -> None:
-    """Print findings by rule and step. steps: maximum number of steps per rule."""
-    out = console()
-    by_step: dict[tuple[str, int, str, str], list[Finding]] = {}
-    for finding in findings:
-        by_step.setdefault((finding.rule, finding.attempt, finding.worker, finding.at), []).append(finding)
+def print_findings(findings: Sequence[Finding], groups: int | None = None) -> None:
+    """Print findings in groups. groups: maximum number of groups per rule."""
+    from tdcore.rules.finding_groups import grouped
+
     printed: Counter[str] = Counter()
-    for (rule, attempt, worker, at), found in by_step.items():
-        printed[rule] += 1
-        if steps is not None and printed[rule] > steps:
-            continue
-        where = f" of attempt {attempt}" if attempt else ""
-        out.print(f"[bold red]{rule}[/] at {at}{where}, {worker}:")
-        for finding in found[:_TENSORS_SHOWN]:
-            again = f" [dim]({finding.again})[/]" if finding.again else ""
-            out.print(f"  {shown(finding.tensor or 'the run')}: {shown(finding.why, _MAX_CHARS)}{again}")
-        if len(found) > _TENSORS_SHOWN:
-            out.print(f"  ... and {len(found) - _TENSORS_SHOWN:,} more")
+    for group in grouped(findings):
+        printed[group.first.rule] += 1
+        if groups is None or printed[group.first.rule] <= groups:
+            _print_group(group)
     for rule, count in printed.items():
-        if steps is not None and count > steps:
-            out.print(f"[bold red]{rule}[/] at {count - steps:,} more steps; --json lists them")
+        if groups is not None and count > groups:
+            console().print(f"[bold red]{rule}[/]: {count - groups:,} more groups; --json lists them")
+
+
+def _print_group(group: FindingGroup) -> None:
+    """Print where and since when, then the first findings, with what differs from the first line."""
+    out, first = console(), group.first
+    where = f" of attempt {first.attempt}" if first.attempt else ""
+    tensors = f", in {len(group.tensors):,} tensors" if len(group.tensors) > _TENSORS_SHOWN else ""
+    out.print(f"[bold red]{first.rule}[/] at {first.at}{where}, {first.worker}{tensors}:")
+    for each in group.findings[:_TENSORS_SHOWN]:
+        later = f"at {each.at}" if each.at != first.at else ""
+        again = "; ".join(filter(None, (later, each.again)))
+        again = f" [dim]({again})[/]" if again else ""
+        out.print(f"  {shown(each.tensor or 'the run')}: {shown(each.why, _MAX_CHARS)}{again}")
+    more = len(group.findings) - _TENSORS_SHOWN
+    if more > 0:
+        times = f" [dim]({group.count:,} times in all, last at {group.last.last_at})[/]"
+        out.print(f"  ... and {more:,} more{times if group.count > len(group.findings) else ''}")
 
 
 class LiveFindings:
@@ -119,7 +128,7 @@ def print_report(report: Report, *, with_findings: bool, verbose: bool = False) 
     lacking = [verdict for verdict in printed if verdict.status is Status.NOT_EVALUABLE]
     out = console()
     if with_findings:
-        print_findings(report.findings, _STEPS_SHOWN)
+        print_findings(report.findings, _GROUPS_SHOWN)
     table = Table(
         title=shown(report.run), title_justify="left", box=box.SIMPLE, pad_edge=False, show_edge=False
     )
@@ -138,11 +147,11 @@ def print_report(report: Report, *, with_findings: bool, verbose: bool = False) 
     _print_folded(folded)
     needed = merged(capture for verdict in lacking for capture in verdict.captures)
     if needed:
-        out.print("\nWhat the rules that are not evaluable need to be captured (`tdcore rules plan`):")
+        out.print("\nThe rules that are not evaluable need this capture (`tdcore rules plan`):")
         for capture in needed:
             out.print(f"  {as_code(capture)}", markup=False, soft_wrap=True)
     if report.interrupted:
-        out.print("interrupted; the run goes on")
+        out.print("interrupted; the run continues")
     for each in report.not_recorded:
         out.print(f"[yellow]not recorded: {shown(each, _MAX_CHARS)}[/]")
     for problem in (*report.left_out, *report.problems):
@@ -153,8 +162,8 @@ def _print_folded(verdicts: Sequence[Verdict]) -> None:
     """Print a line with the rules that are not evaluable, and a line with those that do not apply."""
     out = console()
     for status, words in (
-        ("not evaluable", "not evaluable here (--verbose says what each needs)"),
-        ("does not apply", "does not apply to this run (--verbose says why)"),
+        ("not evaluable", "not evaluable here (--verbose shows what each needs)"),
+        ("does not apply", "does not apply to this run (--verbose shows why)"),
     ):
         names = [each.rule for each in verdicts if each.status.value == status]
         if names:

@@ -27,13 +27,13 @@ def plan_command(
         ),
     ] = None,
     config: Annotated[
-        str | None, typer.Option("--config", metavar="FILE", help="Take the rules of this file too.")
+        str | None, typer.Option("--config", metavar="FILE", help="Also use the rules of this file.")
     ] = None,
     out: Annotated[
-        str, typer.Option("--out", metavar="PATH", help="Where the run is to be written, for the text.")
+        str, typer.Option("--out", metavar="PATH", help="Folder or URL of the run, for the printed text.")
     ] = "runs/demo",
     json_output: Annotated[
-        bool, typer.Option("--json", help="Print it as the JSON that Hook.create_from_json_file reads.")
+        bool, typer.Option("--json", help="Print the JSON that Hook.create_from_json_file reads.")
     ] = False,
 ) -> None:
     """Print the hook that captures what a set of rules needs.
@@ -53,7 +53,7 @@ def plan_command(
     if config is not None:
         rules += load_rules_config(config).rules
     if not rules:
-        raise ConfigError("no rule was given; name at least one, or a --config file that names some")
+        raise ConfigError("no rule was given; give at least one, or a --config file with rules")
     captures = plan(rules)
     if json_output:
         print_json(hook_document(captures, out))
@@ -70,5 +70,7 @@ def _cost(captures: Sequence[CollectionConfig]) -> str:
         if each.reduction_config is None or each.reduction_config.save_raw_tensor
     ]
     if not values:
-        return "# Statistics only: about as many bytes per tensor and saved step whatever its size."
-    return f"# Whole tensors are written of {', '.join(values)}; statistics of the others."
+        return (
+            "# Statistics only: the bytes per tensor and saved step do not depend on the size of the tensor."
+        )
+    return f"# Whole tensors are written for {', '.join(values)}, statistics for the others."

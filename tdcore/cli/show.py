@@ -34,20 +34,20 @@ _MAX_LINE = 2000  # characters
 
 def command(
     run: Annotated[str, typer.Argument(help="Folder of the run, or s3://bucket/prefix.")],
-    tensor: Annotated[
-        str | None, typer.Argument(help="A tensor's name, or a pattern that finds one.")
-    ] = None,
+    tensor: Annotated[str | None, typer.Argument(help="A tensor's name, or a regular expression.")] = None,
     step: Annotated[
-        int | None, typer.Option(help="Step of the histogram: of --mode, else global; default: the last.")
+        int | None,
+        typer.Option(help="Step of the histogram: a step of --mode, else a global step; default: the last."),
     ] = None,
     mode: Annotated[
-        str | None, typer.Option(help="Only steps of this mode (train, eval, predict); --step is then its.")
+        str | None,
+        typer.Option(help="Only steps of this mode (train, eval, predict); --step then counts its steps."),
     ] = None,
     stat: Annotated[
-        str, typer.Option(help=f"What the line of history shows: {', '.join(STATS)}.")
+        str, typer.Option(help=f"Statistic in the line of history: {', '.join(STATS)}.")
     ] = "abs_mean",
     last: Annotated[
-        int, typer.Option("--last", "-n", min=1, help="How many steps of a tensor are listed.")
+        int, typer.Option("--last", "-n", min=1, help="Number of steps of a tensor that are listed.")
     ] = 20,
     attempt: Annotated[
         int | None, typer.Option(min=0, help="Only this attempt of the run; default: its latest history.")
@@ -95,10 +95,10 @@ def _chosen(trial: Trial, tensor: str | None) -> list[str]:
         kinds = recorded.column("kind").cast("string")
         recorded = recorded.filter([kind != TensorKind.REDUCTION.label for kind in kinds.to_pylist()])
     names = sorted(recorded.column("name").unify_dictionaries().unique().to_pylist())
-    hint = f". It may still come: {trial.open_hint}" if trial.open_hint else ""
+    hint = f". It may still appear: {trial.open_hint}" if trial.open_hint else ""
     if not names and tensor is not None:
         raise TensorUnavailable(
-            f"no tensor of {trial.path} is called {tensor!r} or found by it{trial.why_absent(tensor)}; "
+            f"no tensor of {trial.path} has the name {tensor!r} or matches it{trial.why_absent(tensor)}; "
             f"see tdcore ls {trial.path}{hint}"
         )
     return names
@@ -275,7 +275,7 @@ def _show_one(
     if histogram is not None:
         which = "".join(f", {key} {str(histogram[key]).removeprefix('worker_')}" for key in told)
         at_step = step_text(histogram["step"], histogram["mode"], histogram["mode_step"])
-        out.print(f"magnitudes at {at_step}{which}: how many values lie in each power of two")
+        out.print(f"magnitudes at {at_step}{which}: number of values in each power of two")
         for label, count, line in _bars(_bins(histogram), _numbers(histogram)["zero_count"] or 0):
             out.print(f"{label:>16} {count:>12,} {line}")
 

@@ -12,7 +12,7 @@ from tdcore.errors import ConfigError
 
 if TYPE_CHECKING:
     from tdcore.rules.base import Verdict
-    from tdcore.rules.sweep import Entry, SweepReport
+    from tdcore.rules.sweep import SweepEntry, SweepReport
 
 __all__ = ["EXIT_CODES", "command"]
 
@@ -42,23 +42,25 @@ def command(
             "--rule",
             "-r",
             metavar="NAME[:k=v,...]",
-            help="A rule: a name or code of the list, file.py::Class or module:Class. Repeat for more.",
+            help="A rule: a name or code of the list, file.py::Class or module:Class. May be repeated.",
         ),
     ],
     engine: Annotated[
-        _SweepEngine, typer.Option(help="Where the runs are judged; ray and dask run one task per run.")
+        _SweepEngine, typer.Option(help="Engine that judges the runs; ray and dask run one task per run.")
     ] = _SweepEngine.processes,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time; default: one for each CPU.")
+        int | None,
+        typer.Option("--jobs", "-j", min=1, help="Number of runs at a time; default: one for each CPU."),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="A Ray or Dask cluster that is there already.")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Address of a Ray or Dask cluster that already exists."),
     ] = None,
     attempt: Annotated[
         str | None, typer.Option(help="A number, or all; default: the newest attempt.")
     ] = None,
     ended: Annotated[
-        bool, typer.Option("--ended", help="Judge the newest steps too: the runs will not go on.")
+        bool, typer.Option("--ended", help="Also judge the newest steps: the runs will not continue.")
     ] = False,
     no_write: Annotated[
         bool, typer.Option("--no-write", help="Do not keep findings in the runs' findings/ folders.")
@@ -101,7 +103,7 @@ class _SweepProgress:
     def __init__(self) -> None:
         self.done = 0
 
-    def __call__(self, entry: Entry) -> None:
+    def __call__(self, entry: SweepEntry) -> None:
         self.done += 1
         out = console()
         if out.is_terminal:

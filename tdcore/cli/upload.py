@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["EXIT_CODES", "command"]
 
 EXIT_CODES = (
-    "Exit codes: 0 everything is in the bucket. 1 something is left or damaged. 2 wrong usage. "
+    "Exit codes: 0 everything is in the bucket. 1 some objects are left or damaged. 2 wrong usage. "
     "3 there is no spool."
 )
 
@@ -26,17 +26,17 @@ def command(
     spool: Annotated[Path, typer.Argument(help="A spool, or a folder with spools below it.")],
     to: Annotated[
         str | None,
-        typer.Option(help="Another s3://bucket/prefix than the job's, or the same with other options."),
+        typer.Option(help="s3://bucket/prefix to use instead of the job's, or the job's with other options."),
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Bring to the bucket what a job could not before it ended. Safe to repeat, and while other jobs run.
+    """Upload the objects that a job left in its spool. Safe to repeat, and while other jobs run.
 
     Examples:
 
-      [bold]tdcore upload SPOOL[/]                     the folder that the job named in its log
+      [bold]tdcore upload SPOOL[/]                     the folder in the job's log
 
-      [bold]tdcore upload ~/.local/state/tdcore/spool[/]     everything that waits on this machine
+      [bold]tdcore upload ~/.local/state/tdcore/spool[/]     all spools of this machine
     """
     from tdcore.maintenance.upload import upload
 
@@ -73,7 +73,7 @@ def _print(result: Uploaded) -> None:
     if result.to:
         text += f" to {result.to}"
     if result.damaged:
-        text += f"; {result.damaged} are damaged and were set aside"
+        text += f"; {result.damaged} are damaged and were moved aside"
     if result.left:
         text += f"; {result.left} are left"
     else:

@@ -93,7 +93,7 @@ def parse_hook_config(document: object) -> HookConfig:
     hook = _parameters("HookParameters", top.get("HookParameters"), _HOOK_KEYS)
     out_dir = next((top[key] for key in PLACES if top.get(key)), None)
     if not isinstance(out_dir, str):
-        raise ConfigError("LocalPath (or S3OutputPath) must say where the run is written")
+        raise ConfigError("LocalPath (or S3OutputPath) must be the folder or URL where the run is written")
     entries = top.get("CollectionConfigurations") or None  # 0 and "" count as none
     return HookConfig(
         out_dir=out_dir,
@@ -226,7 +226,7 @@ def _parameters(where: str, value: object, known: tuple[str, ...]) -> dict[str, 
     for key, setting in mapping(where, value, "be a JSON object").items():
         if key in _TENSORBOARD and str(setting).strip().lower() not in ("false", "none", ""):
             raise UnsupportedFeature(
-                f"{key}: TensorBoard export is not there yet; remove {key} from the configuration"
+                f"{key}: TensorBoard export is not supported yet; remove {key} from the configuration"
             )
     return _object(where, value, known)
 

@@ -60,7 +60,7 @@ class ReductionConfig:
             object.__setattr__(self, name, checks.allowed(name, getattr(self, name), allowed))
         checks.flag("save_raw_tensor", self.save_raw_tensor)
         if self.save_shape is not True:
-            raise ConfigError("save_shape=False cannot be kept: shapes are part of every row; leave it out")
+            raise ConfigError("save_shape=False is not supported: every row has the shape; remove save_shape")
 
     def to_json_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -111,5 +111,5 @@ def reduction_lists(names: str | Iterable[str] | None) -> dict[str, Any]:
             groups[f"{prefix}reductions"].append(plain)
         else:
             allowed = ", ".join((*ALLOWED_REDUCTIONS, *(f"{norm}_norm" for norm in ALLOWED_NORMS)))
-            raise ConfigError(f"reductions can be {allowed}, each also with abs_ in front; got {name!r}")
+            raise ConfigError(f"reductions can be {allowed}, each also with the prefix abs_; got {name!r}")
     return groups

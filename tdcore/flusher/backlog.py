@@ -82,7 +82,7 @@ class Backlog:
         return self._items[0]
 
     def remove_first(self) -> None:
-        """The first file is durable."""
+        """Remove the first file, which is durable now."""
         self._bytes -= self._items.popleft().size
 
     def _gap_file(self, place: FileRange, gaps: list[IndexGap], records: int) -> IndexFile:

@@ -181,5 +181,7 @@ class Compactor:
 
     def _set_unmergeable(self, group: Sequence[IndexEntry], error: Exception) -> None:
         if not self._unmergeable:
-            print_message(f"{self._ledger.worker}: some files stay unmerged: {type(error).__name__}: {error}")
+            print_message(
+                f"{self._ledger.worker}: some files were not merged: {type(error).__name__}: {error}"
+            )
         self._unmergeable.update(entry.range.first for entry in group)

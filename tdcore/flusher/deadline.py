@@ -18,7 +18,7 @@ class Deadline:
         self._kept_back = 0  # objects, at the last call
 
     def start(self, now: float) -> None:
-        """The trainer has ended. Later calls have no effect."""
+        """Start the deadline at the end of the trainer. Later calls have no effect."""
         if self._ending_since is None:
             self._ending_since = now
 
@@ -27,7 +27,7 @@ class Deadline:
         self._last_success = now
 
     def set_kept_back(self, objects: int, now: float) -> None:
-        """The sink keeps back `objects` objects now. Fewer than at the last call counts as a success."""
+        """Set how many objects the sink keeps back. Fewer than at the last call count as a success."""
         if objects < self._kept_back:
             self.record_success(now)
         self._kept_back = objects

@@ -66,7 +66,7 @@ class Ledger:
             self._journal.begin(place)
 
     def add(self, entry: IndexEntry) -> None:
-        """The next file is durable."""
+        """Add the next file, which is durable."""
         self.entries.append(entry)
         if self._journal is not None:
             self._journal.add(entry.range, entry.size, entry.summary)

@@ -171,7 +171,7 @@ class Flusher:
             return False
 
     def _report_written(self, summary: IndexSummary) -> None:
-        """An index file is durable."""
+        """Report that an index file is durable."""
         self._deadline.record_success(self._clock())
         self._reporter.report_index_file(summary, "" if self._health.record_success() else None)
 
@@ -215,7 +215,7 @@ class Flusher:
         lost = f"{consumer.pending_records} records ({consumer.pending_bytes} bytes) of the ring"
         full = self._full_disk_patience() is not None
         patience = self._options.full_deadline if full else self._options.end_deadline
-        message = f"giving up after {patience}: {reason}; not written: {lost}"
+        message = f"stopped after {patience}: {reason}; not written: {lost}"
         backlog = self._writer.backlog
         if backlog:
             message += f" and {backlog.rows} rows without payload"
@@ -267,7 +267,7 @@ class Flusher:
         except SinkError as error:
             if error.kind == "gone":
                 raise
-            self._reporter.report_error(f"the last merge was left out: {error}")
+            self._reporter.report_error(f"the last merge was skipped: {error}")
         self._ended = True
         return True
 

@@ -44,7 +44,7 @@ _ALIGN = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedSegment:
-    """A segment joined from others. moves: for each of them, the distance that its offsets move."""
+    """A segment joined from others. moves: for each source segment, the bytes to add to its offsets."""
 
     parts: list[Buffer]
     size: int
@@ -285,7 +285,7 @@ def _parse_segment(file: bytes) -> tuple[dict[str, Any], int]:
     """Header and start of the data. Checks only the properties that joining needs."""
     length = int.from_bytes(file[:8], "little")
     if len(file) < 8 or length > min(len(file) - 8, _MAX_HEADER_BYTES):
-        raise ValueError("not a safetensors file: its header does not fit in it")
+        raise ValueError("not a safetensors file: its header is longer than the file")
     try:
         tensors = json.loads(file[8 : 8 + length])
         offsets = sorted(tuple(t["data_offsets"]) for name, t in tensors.items() if name != "__metadata__")
@@ -294,10 +294,10 @@ def _parse_segment(file: bytes) -> tuple[dict[str, Any], int]:
     end = 0
     for begin, stop in offsets:
         if begin != end or stop < begin:
-            raise ValueError("not a safetensors file: its tensors do not lie end to end")
+            raise ValueError("not a safetensors file: its tensors are not contiguous")
         end = stop
     if end != len(file) - 8 - length:
-        raise ValueError("not a safetensors file: its tensors do not fill it")
+        raise ValueError("not a safetensors file: its tensors do not fill the file")
     return tensors, 8 + length
 
 

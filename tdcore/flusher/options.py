@@ -73,8 +73,8 @@ class FlusherOptions:
             elif each.name.endswith("_fill"):
                 if not 0 < value <= 1:
                     raise ValueError(f"{each.name} must be above 0 and at most 1, got {value}")
-            elif value < (2 if each.name == "merge_fan_in" else 0):
-                raise ValueError(f"{each.name} is too small: {value}")
+            elif value < (least := 2 if each.name == "merge_fan_in" else 0):
+                raise ValueError(f"{each.name} must be at least {least}, got {value}")
         if self.segment_bytes < 1:
             raise ValueError(f"segment_bytes must be at least 1, got {self.segment_bytes}")
 
@@ -84,7 +84,7 @@ class FlusherOptions:
         defaults = {each.name: each.default for each in fields(cls)}
         unknown = sorted(set(values) - set(defaults))
         if unknown:
-            raise ValueError(f"unknown flusher options {unknown}; known are {sorted(defaults)}")
+            raise ValueError(f"unknown flusher options {unknown}; use {sorted(defaults)}")
         made: dict[str, Any] = {
             name: timedelta(seconds=value) if isinstance(defaults[name], timedelta) else value
             for name, value in values.items()

@@ -28,7 +28,7 @@ class PendingDocuments:
         return [(key, self._newest[key]) for key in sorted(self._unsaved)]
 
     def mark_saved(self, key: str, data: bytes) -> None:
-        """These bytes are durable."""
+        """Note that these bytes are durable."""
         if self._newest.get(key) == data:
             self._unsaved.discard(key)
 

@@ -60,7 +60,7 @@ class RingReader:
     def resume(self, covered: int) -> bool:
         """Continue after ticket `covered`, the last one in an index file, and release all records up to it.
 
-        False if some of these records are not complete yet; call again then.
+        Returns False if some of these records are not complete yet; the caller then calls again.
         """
         self._next_ticket = covered + 1
         while (ahead := self._next_ticket - self._consumer.head_ticket) > 0:

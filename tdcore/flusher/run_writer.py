@@ -207,7 +207,7 @@ class RunWriter:
         return True
 
     def _batch_written(self) -> None:
-        """The oldest batch is durable."""
+        """Handle the oldest batch, which is durable now."""
         file = self.reader.batches[0].index_file()
         self._record(file.range, file.size, file.summary)
         self._started -= 1
@@ -220,7 +220,7 @@ class RunWriter:
         return batch
 
     def _record(self, place: FileRange, size: int, summary: IndexSummary) -> None:
-        """An index file is durable."""
+        """Add an index file, which is durable, to the ledger."""
         self._ledger.add(IndexEntry(range=place, size=size, summary=summary))
         self._on_written(summary)
 
@@ -230,7 +230,7 @@ class RunWriter:
         )
         worker = self._ledger.worker
         print_message(
-            f"{worker}: {message}. This is a fault of tdcore; they are left out and recorded as a gap."
+            f"{worker}: {message}. This is a bug in tdcore; the records are skipped and counted as a gap."
         )
         self._report_error(message)
         self.leftovers = True

@@ -37,7 +37,9 @@ class SinkHealth:
         self.full = getattr(error, "kind", "") == "full"
         if not self._printed:
             self._printed = True
-            print_message(f"{self._where}: {error}. The training goes on; what cannot be kept is recorded.")
+            print_message(
+                f"{self._where}: {error}. The training continues; data that cannot be kept is counted."
+            )
         return new
 
     def record_success(self) -> bool:

@@ -53,7 +53,7 @@ class UploadJournal:
         self._append({"begin": [place.first, place.last]})
 
     def add(self, place: FileRange, size: int, summary: IndexSummary | None) -> None:
-        """The index file of this range is durable."""
+        """Note that the index file of this range is durable."""
         self._append({"file": _file(place, size, summary)})
 
     def replace(self, place: FileRange, size: int, summary: IndexSummary | None) -> None:
@@ -117,7 +117,7 @@ class UploadJournal:
         except OSError as error:
             self._broken = True
             print_message(
-                f"{self._worker}: the journal {self._path} cannot be written ({error}); it is given up"
+                f"{self._worker}: the journal {self._path} cannot be written ({error}); it is no longer used"
             )
             self._remove()
 

@@ -75,7 +75,7 @@ def wait_for_writer_lock(root: Path, worker: str, attempt: int, say: Callable[[s
                 pass
             except Held:
                 if not told:
-                    say(f"the files of {worker} are being merged by another process; waiting for its end")
+                    say(f"the files of {worker} are being merged by another process; waiting until it ends")
                     told = True
                 if time.monotonic() < deadline:
                     time.sleep(_POLL_SECONDS)

@@ -39,7 +39,7 @@ class RunPatterns:
         self._clock = clock
 
     def compile(self, text: str) -> RunPattern:
-        """The pattern. Never raises: see `refused`."""
+        """Compile a pattern. Never raises: see `refused`."""
         return RunPattern(text, self)
 
     def matching(self, texts: Iterable[str], names: Sequence[str]) -> set[str]:

@@ -40,8 +40,8 @@ Examples:
   tdcore run --rule vanishing_gradient -m package.train
   torchrun --nproc-per-node 2 -m tdcore.run train.py
 
-Options of tdcore go before the script, all that follows it is the script's own.
-Exit codes: 0 and others: those of the script. 2 also: wrong usage, and the script was not started."""
+Options of tdcore come before the script; all arguments after it are the script's.
+Exit codes: 0 and others are those of the script. 2 also: wrong usage, and the script was not started."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -97,7 +97,7 @@ class _Recording:
             self._say_summary(self._summary)
         elif not found and not self._failed:
             _say(
-                "no training was seen: no optimizer or backward() had parameters of a module that was called"
+                "no training was found: no optimizer or backward() had parameters of a module that was called"
             )
 
     def _hook(self) -> Any:
@@ -198,7 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--out", metavar="DIR", help="folder or s3://bucket/prefix of the run (default: runs/<script>)")
-    add("--config", metavar="FILE", help="what to capture, YAML or JSON (docs/run.md)")
+    add("--config", metavar="FILE", help="YAML or JSON file: what to capture (docs/run.md)")
     add("--save-interval", type=int, metavar="N", help=f"save every N steps (default: {SAVE_INTERVAL})")
     add(
         "--collections",
@@ -213,10 +213,10 @@ def _parser() -> argparse.ArgumentParser:
         "-r",
         action="append",
         metavar="NAME[:k=v,...]",
-        help="capture what this rule needs, too; default: what tdcore diagnose needs",
+        help="also capture the tensors that this rule needs; default: those for tdcore diagnose",
     )
-    add("--quiet", "-q", action="store_true", help="say nothing on stderr but errors")
+    add("--quiet", "-q", action="store_true", help="print only errors on stderr")
     add("--module", "-m", action="store_true", help="the script is the dotted name of a module")
     add("target", metavar="SCRIPT", help="the script, or with -m a module")
-    add("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="of the script")
+    add("arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="arguments of the script")
     return parser

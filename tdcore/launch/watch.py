@@ -52,7 +52,7 @@ def watch(
 
         return cast("Hook", InertHook(out))
     if not any(base.__module__.startswith("torch.nn.") for base in type(model).__mro__):
-        raise ConfigError(f"watch() knows torch.nn.Module, got {type(model).__name__}")
+        raise ConfigError(f"watch() needs a torch.nn.Module, got {type(model).__name__}")
     from tdcore.config.reduction_config import ReductionConfig
     from tdcore.config.save_config import SaveConfig
     from tdcore.hooks.pytorch import Hook

@@ -61,14 +61,14 @@ def merge_run(
     """
     if is_remote(str(run)):
         raise ConfigError(
-            f"{run} is in a bucket, where nobody can tell whether a writer lives: download it, merge it, "
-            "and upload it under another name"
+            f"{run} is in a bucket, where a flusher that still writes is not detected: download it, merge "
+            "it, and upload it under another name"
         )
     from tdcore.sinks.local import LocalSink
 
     root = Path(run)
     if not (root / RUN_KEY).is_file():
-        raise RunNotFound(f"{root} holds no run: there is no {RUN_KEY}")
+        raise RunNotFound(f"{root} contains no run: there is no {RUN_KEY}")
     sink = LocalSink(root)
     found = (parse_index_key(key) for key in sink.list(INDEX_PREFIX))
     results = []
@@ -107,8 +107,8 @@ def _writer(sink: Sink, worker: str, attempt: int, *, gone: bool) -> str:
     if found is False:
         return f"its process, {pid}, still runs"
     if found is None and not gone:
-        where = f"on {host}" if host else "somewhere: its claim does not say where"
-        return f"its process runs or ran {where}; with --gone you say that it has ended"
+        where = f"on {host}" if host else "on an unknown machine: its claim has no host"
+        return f"its process runs or ran {where}; add --gone if it has ended"
     return ""
 
 

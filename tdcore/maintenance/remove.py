@@ -68,7 +68,7 @@ def writers(place: str | os.PathLike[str], attempt: int | None = None) -> list[s
             if isinstance(host, str) and isinstance(pid, int) and isinstance(started, int):
                 gone = process_is_gone(host, pid, started)
                 if gone is None:
-                    found.append(f"{worker} of attempt {number} on {host}, which has left no end")
+                    found.append(f"{worker} of attempt {number} on {host}, which has no end file")
                 elif not gone:
                     found.append(f"{worker} of attempt {number} (process {pid})")
     return found
@@ -111,7 +111,7 @@ def remove_run(place: str | os.PathLike[str], attempt: int | None = None) -> Rem
 def _run_of(sink: Sink, url: str) -> dict[str, Any]:
     where = shown_place(url)
     if not is_remote(url) and os.path.islink(local_path(url)):
-        raise ConfigError(f"{where} is a link; name the folder that it points to")
+        raise ConfigError(f"{where} is a link; give the folder that it points to")
     try:
         run = json.loads(sink.get(RUN_KEY))
     except SinkKeyError as error:
@@ -119,7 +119,9 @@ def _run_of(sink: Sink, url: str) -> dict[str, Any]:
     except ValueError:
         run = None
     if not isinstance(run, dict) or not isinstance(run.get("run_id"), str):
-        raise RunCorrupt(f"{where}/{RUN_KEY} is not a run's; nothing was removed, delete the folder by hand")
+        raise RunCorrupt(
+            f"{where}/{RUN_KEY} is not that of a run; nothing was removed, delete the folder by hand"
+        )
     return run
 
 

@@ -72,14 +72,14 @@ def upload(
     folders = find_spools(place)
     if not folders:
         raise RunNotFound(
-            f"{place} holds no spool; a job that could not finish names its spool in its log, and run.json "
-            'in the bucket has it under "spool"'
+            f"{place} contains no spool; the log of the job has the path of its spool, and run.json "
+            'in the bucket has the path under "spool"'
         )
     if to is not None:
         parse_s3_url(to)
         if len(_runs(folders)) > 1:
             raise ConfigError(
-                f"{place} holds spools of several runs; give --to for one of them: {folders[0]}, ..."
+                f"{place} contains spools of several runs; call with --to for each spool: {folders[0]}, ..."
             )
     results = [_upload_one(folder, to, sent) for folder in folders]
     return [result for result in results if result is not None]
@@ -173,14 +173,14 @@ def _check_run(spool: Spool, sink: S3Sink) -> None:
     except SinkKeyError as error:
         raise RunCorrupt(
             f"{spool.folder} belongs to run {spool.run_id}, the bucket holds no run at {sink.where} any more "
-            f"(no {RUN_KEY}), and what is in the spool is only a part of one; give --to where the run is now"
+            f"(no {RUN_KEY}), and the spool has only a part of the run; set --to to the place of the run"
         ) from error
     except ValueError as error:
         raise RunCorrupt(f"{sink.where}/{RUN_KEY} cannot be read: {error}") from error
     if found != spool.run_id:
         raise RunCorrupt(
             f"{spool.folder} belongs to run {spool.run_id}, the bucket holds run {found} at {sink.where}; "
-            "give --to another place"
+            "set --to to another place"
         )
 
 
@@ -195,5 +195,5 @@ def _check_job(spool: Spool) -> None:
         return  # written by hand
     if journal_path(spool.folder).exists() and process_is_gone(host, pid, noted_ns) is False:
         raise SpoolInUseError(
-            f"{spool.folder} belongs to a job that runs (process {pid}); it uploads by itself"
+            f"{spool.folder} belongs to a job that still runs (process {pid}) and uploads the spool itself"
         )

@@ -149,7 +149,7 @@ def _claim(
                 break
     while True:
         if attempt > MAX_ATTEMPT:
-            raise ConfigError(f"the run has an attempt {MAX_ATTEMPT} already, which is the last; {_ADVICE}")
+            raise ConfigError(f"the run already has attempt {MAX_ATTEMPT}, the last possible one; {_ADVICE}")
         document: dict[str, JSON] = {"attempt": attempt, **entry}
         if sink.put_new(f"attempts/{attempt:04d}-{worker}.json", [_dump(document)]):
             return attempt

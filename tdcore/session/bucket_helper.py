@@ -49,7 +49,7 @@ def put(out: str, key: str, data: bytes, *, here: bool, seconds: float = _SECOND
     Args:
         out: Place of the run.
         key: Key of the object.
-        data: Its bytes.
+        data: The bytes of the object.
         here: Do it in this process, also for a bucket.
         seconds: Maximum time.
 
@@ -93,7 +93,10 @@ def _open(out: str) -> Sink:
 def _send(job: Mapping[str, Any], seconds: float = _SECONDS) -> Any:
     where = shown_place(job["out"])
     if not sys.executable or not os.access(sys.executable, os.X_OK):
-        raise SinkError(f"no Python to reach {where} with: sys.executable is {sys.executable!r}")
+        raise SinkError(
+            f"cannot start a process to connect to {where}: sys.executable is not a program: "
+            f"{sys.executable!r}"
+        )
     try:
         done = subprocess.run(
             command("tdcore.session.bucket_helper", {}),
@@ -109,7 +112,9 @@ def _send(job: Mapping[str, Any], seconds: float = _SECONDS) -> Any:
     except subprocess.TimeoutExpired as error:
         raise SinkError(f"{where} did not answer within {seconds:.0f} s") from error
     except OSError as error:
-        raise SinkError(f"cannot start a process to reach {where}: {error}", errno=error.errno) from error
+        raise SinkError(
+            f"cannot start a process to connect to {where}: {error}", errno=error.errno
+        ) from error
     return _answer(done, where)
 
 
@@ -119,7 +124,7 @@ def _answer(done: subprocess.CompletedProcess[bytes], where: str) -> Any:
     except ValueError:
         last = done.stderr.decode(errors="replace").strip()[-2000:]
         raise SinkError(
-            f"the process that was to reach {where} ended with status {done.returncode}: {last}"
+            f"the process that connects to {where} ended with status {done.returncode}: {last}"
         ) from None
     if "error" not in answer:
         return answer["value"]

@@ -124,7 +124,7 @@ class DeviceReport:
     """An accelerator whose tensors were captured.
 
     Attributes:
-        device: Its number in the framework.
+        device: The number of the device in the framework.
         kernels: Origin of the kernels ("fatbin", "nvrtc").
         rung: How records are committed: "stream_write", "commit_kernel" or "poll".
         rung_reason: Why no better way is used.

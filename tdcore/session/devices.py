@@ -35,7 +35,7 @@ def visible_nvidia_devices(
 
 
 def _listed(text: str, files: int) -> int:
-    """Number of entries before the first one that is no device, as the driver reads the variable.
+    """Number of entries before the first one that is not a device, as the driver reads the variable.
 
     An entry is a number, or the start of a UUID: "GPU-8932f937", "MIG-GPU-8932f937.../1/0",
     "MIG-d7c5f0e6-...". A device can be split into several MIG devices, so there may be more entries than

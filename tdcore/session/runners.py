@@ -68,7 +68,8 @@ class ProcessRunner:
         executable = sys.executable
         if not executable or not os.access(executable, os.X_OK):
             raise FlusherError(
-                f"no Python to start the flusher with: sys.executable is {executable!r}; {_THREAD_INSTEAD}"
+                f"cannot start the flusher: sys.executable is not a program: {executable!r}; "
+                f"{_THREAD_INSTEAD}"
             )
         self._words = mouth = pidfd = -1
         try:
@@ -98,7 +99,7 @@ class ProcessRunner:
     def wait(self) -> FlusherEnd:
         """See Runner.wait. Logs messages of the flusher meanwhile. Exit status 0 is "done"."""
         process = self._process
-        assert process is not None, "wait() comes after start()"
+        assert process is not None, "call start() before wait()"
         last_words = _listen(process.pid, self._words)
         _close(self._words)
         self._words = -1
@@ -115,7 +116,7 @@ class ProcessRunner:
         return FlusherEnd(kind="died", why=f"flusher process {process.pid} {how}: {last_words}".rstrip(": "))
 
     def forget(self) -> None:
-        """See Runner.forget. Prevents warnings of Popen about a process that is no child of this process."""
+        """See Runner.forget. Prevents warnings of Popen about a process that is not a child."""
         if self._process is not None and self._process.returncode is None:
             self._process.returncode = 0
 
@@ -150,7 +151,7 @@ class ThreadRunner:
         from tdcore.flusher import Flusher, FlusherOptions
         from tdcore.flusher.destination import open_destination
 
-        assert self._consumer is not None, "wait() comes after start()"
+        assert self._consumer is not None, "call start() before wait()"
         try:
             with open_destination(self._job) as (sink, journal):
                 Flusher(

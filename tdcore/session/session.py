@@ -174,7 +174,7 @@ class Session:
         limit = size_limit(self._collections_key)
         if limit is not None and len(data) > limit:
             _log.warning(
-                "tdcore %s: %s is left as it is: it would have %d bytes, and readers take at most %d",
+                "tdcore %s: %s is not rewritten: it would have %d bytes, and readers accept at most %d",
                 self.worker,
                 self._collections_key,
                 len(data),

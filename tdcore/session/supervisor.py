@@ -138,7 +138,7 @@ class Supervisor:
             seconds,
             now.pending_records,
             now.pending_bytes,
-            self._failure or now.error or "the flusher is still at work",
+            self._failure or now.error or "the flusher is still working",
         )
         return False
 
@@ -177,9 +177,13 @@ class Supervisor:
     def _make_report(self, ended: bool, waited: timedelta) -> CloseReport:
         counters, progress = self.counters(), self.progress()
         if not ended:
-            safe = "" if progress.pending_records else ": everything is durable, it tidies up or uploads"
-            reason = f"the flusher is still at work{safe}" + (
-                f"; it last said: {progress.error}" if progress.error else ""
+            safe = (
+                ""
+                if progress.pending_records
+                else ": all data is durable, and the flusher merges files or uploads"
+            )
+            reason = f"the flusher is still working{safe}" + (
+                f"; its last message: {progress.error}" if progress.error else ""
             )
         else:
             reason = self._failure
@@ -229,11 +233,11 @@ class Supervisor:
                 end = self._runner.wait()
                 if self._closing and self._is_final(end):
                     return
-                death = end.why or "the flusher ended before it was told to"
+                death = end.why or "the flusher ended before close()"
             useful = self.progress().records > records or time.monotonic() - started > _FRUITFUL_SECONDS
             fruitless = 0 if useful else fruitless + 1
             if fruitless > _MAX_FRUITLESS_STARTS:
-                self._give_up(f"{death} (the last of {fruitless} in a row that wrote nothing)")
+                self._give_up(f"{death} (the last of {fruitless} flushers in a row that wrote nothing)")
                 return
             _log.info("tdcore %s: %s; starting another", self._name, death)
             if fruitless:
@@ -257,7 +261,7 @@ class Supervisor:
         self._ring.set_closing()  # captures do nothing from here on
         counters, progress = self.counters(), self.progress()
         _log.error(
-            "tdcore %s: capture is off, the training goes on: %s; %d records (%d bytes) were not written",
+            "tdcore %s: capture is off, the training continues: %s; %d records (%d bytes) were not written",
             self._name,
             reason,
             progress.pending_records,
@@ -266,7 +270,9 @@ class Supervisor:
         try:
             self._record_failure(reason, counters, progress)
         except Exception as error:
-            _log.error("tdcore %s: this could not be written into the run either: %s", self._name, error)
+            _log.error(
+                "tdcore %s: this error could not be written into the run either: %s", self._name, error
+            )
 
     def forget_flusher(self) -> None:
         """Release the flusher silently, in a forked child or at exit while the flusher continues alone."""
@@ -289,7 +295,7 @@ def _close_all_at_exit() -> None:
         for supervisor in live:
             supervisor.close()
     except KeyboardInterrupt:
-        _log.warning("tdcore: not waiting for the flusher any longer; it goes on alone")
+        _log.warning("tdcore: no longer waiting for the flusher, which continues alone")
     for supervisor in list(_STARTED):
         supervisor.forget_flusher()
 

@@ -62,14 +62,14 @@ def place_text(place: str | os.PathLike[str], *, name: str = "the place of a run
         name: Name of the place in messages.
 
     Raises:
-        ConfigError: The value is no place, or is a URL that was converted to a Path.
+        ConfigError: The value is not a place, or is a URL that was converted to a Path.
     """
     text = os.fspath(place)
     if not isinstance(text, str) or not text:
         raise ConfigError(f"{name} must be a folder or a URL, got {place!r}")
     if text.lower().startswith("s3:/") and not is_remote(text):
         raise ConfigError(
-            f"{text!r}: a Path makes one slash of two; give the URL as text, like 's3://bucket/run'"
+            f"{text!r}: pathlib.Path replaces '//' by '/'; give the URL as a string, like 's3://bucket/run'"
         )
     return text
 

@@ -39,10 +39,10 @@ _KINDS: dict[int, SinkErrorKind] = {
     errno.EROFS: "denied",
 }
 _ADVICE: dict[SinkErrorKind, str] = {
-    "full": "free space there, or raise the quota; writing goes on by itself",
-    "gone": "the folder was removed or its mount is away; it is made again when possible",
+    "full": "free space there, or raise the quota; tdcore then continues to write",
+    "gone": "the folder was removed or is no longer mounted; tdcore creates it again when possible",
     "denied": "check the folder's owner, mode and mount options",
-    "transient": "will be tried again; if it stays, look at the disk or mount",
+    "transient": "tdcore tries again; if the error stays, check the disk or mount",
 }
 
 

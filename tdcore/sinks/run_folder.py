@@ -56,9 +56,9 @@ class RunFolder:
             make: Create it and the folders above it, durably, except the root.
 
         Raises:
-            FileNotFoundError: It does not exist.
-            NotADirectoryError: It is a file.
-            UnsafeFile: It is a link, or neither a file nor a folder.
+            FileNotFoundError: The folder does not exist.
+            NotADirectoryError: The path is a file.
+            UnsafeFile: The path is a link, or neither a file nor a folder.
             OSError: Another error of the system.
         """
         descriptor = os.open(self.root, _FOLDER)
@@ -97,7 +97,7 @@ class RunFolder:
 
         Raises:
             FileNotFoundError, NotADirectoryError, IsADirectoryError: There is no such file.
-            UnsafeFile: It is no regular file, or is too large.
+            UnsafeFile: The file is not a regular file, or is too large.
             OSError: Another error of the system.
         """
         above, _, name = key.rpartition("/")

@@ -68,7 +68,7 @@ class Spool:
     `found_damaged` lists objects that lock() moved aside because their header is unreadable.
 
     Raises:
-        RunNotFound: The folder is no spool.
+        RunNotFound: The folder is not a spool.
         RunCorrupt: spool.json cannot be read.
         UnsupportedFormat: another version of the format wrote it.
     """
@@ -119,8 +119,8 @@ class Spool:
             self._lock_fd = self._take_lock()
         except BlockingIOError as error:
             raise SpoolInUseError(
-                f"the spool {self.folder} is in use by another process; it uploads by itself, or try again "
-                "when that has ended"
+                f"the spool {self.folder} is in use by another process, which uploads the spool; try again "
+                "when the process has ended"
             ) from error
         except OSError as error:
             raise SinkError(
@@ -151,7 +151,7 @@ class Spool:
                     os.close(descriptor)
                     raise
                 os.close(descriptor)
-        raise BlockingIOError(errno.EAGAIN, "it is removed as often as it is made")
+        raise BlockingIOError(errno.EAGAIN, "another process removes the lock file each time")
 
     def _release(self) -> None:
         os.close(self._lock_fd)
@@ -163,15 +163,13 @@ class Spool:
         Raises SinkError: "full" if the limit or the disk is full, "denied" or "transient".
         """
         if self._lock_fd < 0:
-            raise SinkError(
-                f"the spool {self.folder} is closed: whoever puts something into it locks it first"
-            )
+            raise SinkError(f"the spool {self.folder} is closed: call lock() before an object is added")
         size = sum(memoryview(part).nbytes for part in parts)
         with self._mutex:
             if self._limit is not None and self.bytes + size > self._limit:
                 raise SinkError(
                     f"the spool {self.folder} is full: it may hold {self._limit} bytes; raise spool_gib, or "
-                    "let the bucket catch up",
+                    "wait until the bucket has caught up",
                     kind="full",
                 )
             number, self._next = self._next, self._next + 1
@@ -196,21 +194,19 @@ class Spool:
 
         Raises:
             RunCorrupt: The bytes do not match their checksum.
-            SinkError: They cannot be read now.
+            SinkError: The bytes cannot be read now.
         """
         path = self._path(entry)
         try:
             data = memoryview(path.read_bytes())[_HEADER_BYTES:]
         except FileNotFoundError as error:
-            raise RunCorrupt(f"{path} ({entry.key}) was removed by somebody") from error
+            raise RunCorrupt(f"{path} ({entry.key}) was removed by another process") from error
         except OSError as error:
             raise SinkError(
                 f"cannot read {path} of the spool: {error.strerror}", errno=error.errno
             ) from error
         if len(data) != entry.size or crc32c_of([data]) != entry.crc32c:
-            raise RunCorrupt(
-                f"{path} ({entry.key}) is damaged: its checksum is not that of what was put there"
-            )
+            raise RunCorrupt(f"{path} ({entry.key}) is damaged: its checksum does not match")
         return data
 
     def remove(self, entry: SpoolEntry) -> None:
@@ -232,7 +228,7 @@ class Spool:
                 path.rename(place)
         except OSError as error:
             raise SinkError(
-                f"cannot set {path} of the spool aside, which is damaged: {error.strerror}", errno=error.errno
+                f"cannot move the damaged file {path} of the spool: {error.strerror}", errno=error.errno
             ) from error
         return place
 
@@ -272,7 +268,7 @@ class Spool:
         except (OSError, ValueError) as error:
             raise RunCorrupt(f"{path} cannot be read: {error}") from error
         if not isinstance(about, dict) or not isinstance(about.get("url"), str):
-            raise RunCorrupt(f"{path} is not the description of a spool that this version knows")
+            raise RunCorrupt(f"{path} does not describe a spool that this version supports")
         if about.get("format") != _FORMAT:
             raise UnsupportedFormat(
                 f"{path} is of format {about.get('format')!s:.80}, this version of tdcore reads format "

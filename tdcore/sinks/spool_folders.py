@@ -58,8 +58,8 @@ def _writable(root: Path, requested: str | None) -> Path:
         if _write_error(other) is None:
             return other
     raise SinkError(
-        f"cannot write to {root}, the folder for what a bucket does not take in time: {error.strerror}; name "
-        "another with TDCORE_SPOOL or with ?spool=FOLDER behind the s3:// URL",
+        f"cannot write to {root}, the folder of spools: {error.strerror}; set "
+        "another with TDCORE_SPOOL, or with ?spool=FOLDER in the s3:// URL",
         kind="denied",
         errno=error.errno,
     )

@@ -32,7 +32,7 @@ _RECENT_BYTES = 32 * 1024 * 1024
 _RECENT_OBJECT_BYTES = 4 * 1024 * 1024
 _PAUSE_SECONDS = 1.0  # after the bucket rejected an object of the spool; doubled up to _MAX_PAUSE_SECONDS
 _MAX_PAUSE_SECONDS = 30.0
-_TOO_SLOW = "the bucket takes less than the training gives"
+_TOO_SLOW = "the bucket accepts data more slowly than the training writes it"
 
 
 class Uploader:
@@ -69,9 +69,9 @@ class Uploader:
         self._wake = asyncio.Event()  # a job has ended
         for path in spool.found_damaged:
             self.spooled["damaged"] += 1
-            log(f"{path} was damaged on the local disk, nobody can say what it was; it is not in the run")
+            log(f"{path} was damaged on the local disk, and its key is unknown; it is not in the run")
         if len(spool):
-            self._use_spool("a flusher before this one left objects in the spool")
+            self._use_spool("an earlier flusher left objects in the spool")
 
     async def stop(self) -> None:
         """Stop draining the spool. Objects in the spool stay there."""
@@ -196,9 +196,7 @@ class Uploader:
 
     def _was_damaged(self, entry: SpoolEntry, place: Path) -> None:
         self.spooled["damaged"] += 1
-        self._log(
-            f"{entry.key} was damaged on the local disk and is not in the run; what is left of it is {place}"
-        )
+        self._log(f"{entry.key} was damaged on the local disk and is not in the run; the rest is now {place}")
 
 
 class _RecentObjects:

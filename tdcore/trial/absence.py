@@ -80,5 +80,9 @@ def _not_saved(history: TensorHistory, step: int, mode: ModeKeys, worker: str | 
     if not steps:
         return f"{text}, nor at any other step"
     near = sorted(sorted(steps, key=lambda each: abs(each - step))[:_MOST_STEPS])
-    which = "it was saved at" if len(near) == len(steps) else f"of its {len(steps):,} steps the nearest are"
+    which = (
+        "it was saved at"
+        if len(near) == len(steps)
+        else f"it was saved at {len(steps):,} steps, and the nearest are"
+    )
     return f"{text}; {which} {', '.join(map(str, near))}"

@@ -39,7 +39,7 @@ def assembled(parts: Sequence[tuple[Shard, Array]], what: str) -> Array:
         if both is not None and (told := difference(_cut(a, one, both), _cut(b, other, both))):
             raise TensorUnavailableForStep(
                 f"{what}: {one.worker} and {other.worker} both have {box_text(both)}, and {told}; "
-                "value(step, worker=...) gives each",
+                "value(step, worker=...) returns each",
                 reason="copies_differ",
             )
     whole = next((array for shard, array in parts if shard.is_whole), None)
@@ -97,9 +97,9 @@ def reduced(reduction: str, parts: Sequence[Array], what: str) -> Array:
     known = dtype.kind == "f" if power is not None else reduction in _UFUNCS and dtype.kind != "b"
     if not known or (reduction == "avg" and dtype.kind in "iu"):
         raise TensorUnavailableForStep(
-            f"{what} is saved as what each worker gives to a reduction {reduction!r} of {dtype.name}, which "
-            f"is not known here ({', '.join(_UFUNCS)} are, and {NORM_OF}<p> of floats); "
-            "value(step, worker=...) gives each",
+            f"{what} was saved as contributions of workers to a reduction {reduction!r} of {dtype.name}, "
+            f"which is not supported ({', '.join(_UFUNCS)} are, and {NORM_OF}<p> of floats); "
+            "value(step, worker=...) returns each",
             reason="partial",
         )
     wide = {"c": np.dtype(np.complex128), "i": dtype, "u": dtype}.get(dtype.kind, np.dtype(np.float64))

@@ -41,7 +41,7 @@ class GrowingColumn:
 
 
 def distinct(values: npt.NDArray[np.integer]) -> list[int]:
-    """The distinct numbers, sorted. Fast if all are equal, as attempts and workers mostly are."""
+    """The distinct numbers, sorted. Fast if all are equal, the usual case for attempts and workers."""
     if len(values) == 0 or (values == values[0]).all():
         return [int(value) for value in values[:1]]
     return [int(value) for value in np.unique(values).tolist()]

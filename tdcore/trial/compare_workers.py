@@ -30,7 +30,7 @@ def compare_workers(stats: pa.Table, column: str, *, across_shards: bool) -> pa.
     """See Trial.compare_workers. stats: a table of statistics.stats_table with all columns."""
     numbers = [*layout.STATISTICS_COLUMNS[:-2], *DERIVED, *_OTHERS]
     if column not in numbers:
-        raise ConfigError(f"{column!r} is no column to compare workers by; there are {', '.join(numbers)}")
+        raise ConfigError(f"{column!r} is not a column that can be compared; use one of {', '.join(numbers)}")
     value = stats.column(column).cast(pa.float64(), safe=False)
     values = np.asarray(value.fill_null(np.nan).to_numpy(), dtype=np.float64)
     group, size = _groups(stats, across_shards)

@@ -21,7 +21,7 @@ __all__ = ["checked_device", "to_cupy"]
 
 _PIECE_BYTES = 16 << 20
 _BFLOAT16_SINCE = 14  # major version of CuPy
-_INSTEAD = "value(step) without device gives NumPy's"
+_INSTEAD = "value(step) without device returns a NumPy array"
 
 
 def checked_device(device: str | None) -> int | None:
@@ -56,7 +56,7 @@ def to_cupy(values: npt.NDArray[Any], device: int, what: str) -> Any:
             return array
     except cupy.cuda.runtime.CUDARuntimeError as error:
         raise ConfigError(
-            f"{what} cannot be put on device cuda:{device}: {error}; {_INSTEAD}, `tdcore doctor` says more"
+            f"{what} cannot be put on device cuda:{device}: {error}; {_INSTEAD}; see `tdcore doctor`"
         ) from error
 
 

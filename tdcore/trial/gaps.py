@@ -96,7 +96,7 @@ def all_gaps(index: Index, ends: Mapping[tuple[str, int], RunEnd]) -> list[Gap]:
 
 
 def _parsed(entries: object, worker: str, attempt: int) -> Iterable[Gap]:
-    """Gaps from JSON. A field that is no whole number counts as unknown."""
+    """Gaps from JSON. A field that is not a whole number counts as unknown."""
     for entry in entries[:_MAX_GAPS] if isinstance(entries, list) else ():
         if isinstance(entry, dict):
             yield Gap(

@@ -98,7 +98,7 @@ class GlobalTensor:
         if len(self.worker_shards) > 1 and len(self._history.reader.saved(self.rows)):
             raise TensorUnavailableForStep(
                 f"{self.what} was saved by {_listed([each.worker for each in self.worker_shards])}, each "
-                "with values of its own that are no parts of one tensor; value(step, worker=...) gives each",
+                "with values that are not parts of one tensor; value(step, worker=...) returns each",
                 reason="disagree",
             )
         return self._history.value(self.worker_shards[0].rows, self.step)
@@ -124,13 +124,13 @@ class GlobalTensor:
 
     def _disagree(self, text: str) -> TensorUnavailableForStep:
         return TensorUnavailableForStep(
-            f"{self.what} is not one tensor: {text}; value(step, worker=...) gives each", reason="disagree"
+            f"{self.what} is not one tensor: {text}; value(step, worker=...) returns each", reason="disagree"
         )
 
     def _copies_differ(self, first: Shard, worker: str, text: str) -> TensorUnavailableForStep:
         return TensorUnavailableForStep(
             f"{self.what}: {first.worker} and {worker} have copies of {box_text(first.box)}, and {text}; "
-            "value(step, worker=...) gives each",
+            "value(step, worker=...) returns each",
             reason="copies_differ",
         )
 
@@ -172,7 +172,7 @@ class GlobalTensor:
                 )
         raise TensorUnavailableForStep(
             f"{self.what} lacks {missing} of its shape {list(shape)}: {self._owners(cover.left)}; "
-            "value(step, worker=...) gives the parts that are there",
+            "value(step, worker=...) returns the existing parts",
             reason="incomplete",
         )
 
@@ -189,7 +189,7 @@ class GlobalTensor:
         ]
         if owners:
             return ", ".join(owners[:4]) + (", ..." if len(owners) > 4 else "")
-        return f"no worker ever saved them, {_listed(sorted(there, key=worker_order))} saved the rest"
+        return f"no worker saved them, and {_listed(sorted(there, key=worker_order))} saved the rest"
 
     def _last_shards(self) -> list[Shard]:
         """The newest shard of each worker, at any step."""
@@ -240,8 +240,8 @@ class GlobalTensor:
         if away or unsaved > 0:
             who = _listed(away) if away else f"{unsaved} of {progress.world_size(attempt)} workers"
             raise TensorUnavailableForStep(
-                f"{self.what} is a {_reduction(self.shards[0])} over workers, and what {who} gave to it "
-                "was not saved; value(step, worker=...) gives what each gave",
+                f"{self.what} is a {_reduction(self.shards[0])} over workers, and the contribution of {who} "
+                "was not saved; value(step, worker=...) returns the contribution of each worker",
                 reason="incomplete",
             )
 

@@ -169,7 +169,7 @@ class Index:
     def expect(self, homes: Iterable[Home], ended: Iterable[Home]) -> None:
         """Set the existing workers and attempts, and those that have ended, before each `advance`.
 
-        It saves requests. Without this call every file is listed.
+        This call saves requests. Without it every file is listed.
         """
         self._listing.expect(homes, ended)
 

@@ -78,11 +78,11 @@ def merged_table(index: Index, captures: Captures, columns: Sequence[str] | None
 
 
 def checked_columns(names: Sequence[str]) -> list[str]:
-    """The names as a list. Raises ConfigError for a name that is no column of merged statistics."""
+    """The names as a list. Raises ConfigError for a name that is not a column of merged statistics."""
     unknown = [name for name in names if name not in MERGED_COLUMNS and name not in DERIVED]
     if unknown:
         there = ", ".join([*MERGED_COLUMNS, *DERIVED])
-        raise ConfigError(f"{unknown[0]!r} is no column of merged statistics; there are {there}")
+        raise ConfigError(f"{unknown[0]!r} is not a column of merged statistics; use {there}")
     return list(names)
 
 

@@ -22,7 +22,7 @@ __all__ = ["Missing", "find_missing"]
 
 _OF_GAPS = {
     "gone": "the folder of the run was removed while the run was written: restore its files from a copy",
-    "io_error": "the place of the run refused them: check its free space and permissions before the next run",
+    "io_error": "they could not be written: check the free space and the permissions before the next run",
 }
 _NAMES = "give the hook more memory or a larger RingConfig.names_bytes, or shorten the names"
 
@@ -104,7 +104,7 @@ def _rows(hole: Hole, claim: Mapping[str, Any]) -> Missing:
 
 
 def _counted(gap: Gap) -> Missing:
-    advice = _OF_GAPS.get(gap.reason, f"the writer of the run gave the reason {gap.reason!r}")
+    advice = _OF_GAPS.get(gap.reason, f"the flusher recorded the reason {gap.reason!r}")
     return Missing(
         worker=gap.worker, attempt=gap.attempt, what="gap", first=None, last=None, advice=advice, gap=gap
     )
@@ -131,14 +131,14 @@ def _left_out(
 def _end_advice(claim: Mapping[str, Any], *, gone: bool) -> str:
     upload = _upload(claim)
     if upload:
-        return upload if gone else f"if it does not run any more, {upload}"
+        return upload if gone else f"if it no longer runs, {upload}"
     if gone:
-        return "its process is gone and left no spool: what was not written by then is lost"
+        return "its process has ended and left no spool: data that it had not written is lost"
     where = claim.get("host")
     return (
-        f"see whether it still runs on {where}"
+        f"check whether it still runs on {where}"
         if isinstance(where, str) and where
-        else "see whether it still runs"
+        else "check whether it still runs"
     )
 
 

@@ -52,9 +52,7 @@ def create_trial(
         RunNotFound, RunCorrupt, ConfigError, SinkError: See tdcore.create_trial.
     """
     if profiler:
-        raise UnsupportedFeature(
-            "profiler=True is not served: tdcore records tensors and does not profile; leave it out"
-        )
+        raise UnsupportedFeature("profiler=True is not supported: tdcore does not profile; remove profiler")
     place = path.strip() if isinstance(path, str) else path
     options = {"range_steps": range_steps, "wait": wait, "compat": True, **options}
     return trial_factory.create_trial(place, name, **options)

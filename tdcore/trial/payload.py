@@ -69,7 +69,7 @@ def numpy_dtype(name: str, what: str) -> np.dtype[Any]:
         return np.dtype(_NUMPY[name])
     if name not in _ML_DTYPES:
         raise RunCorrupt(
-            f"{what} has dtype {clipped(name)}; the format knows {', '.join(sorted({*_NUMPY, *_ML_DTYPES}))}"
+            f"{what} has dtype {clipped(name)}; the format has {', '.join(sorted({*_NUMPY, *_ML_DTYPES}))}"
         )
     try:
         import ml_dtypes
@@ -145,7 +145,7 @@ class Payloads:
             if piece.nbytes != piece.elements * kind.itemsize:
                 raise RunCorrupt(
                     f"{what}: {piece.elements} elements of {dtype} are {piece.elements * kind.itemsize} "
-                    f"bytes, the index says {piece.nbytes}"
+                    f"bytes, and the index has {piece.nbytes}"
                 )
         if position != elements:
             raise RunCorrupt(f"{what}: shape {list(dims)} has {elements} elements, its parts have {position}")
@@ -170,12 +170,12 @@ class Payloads:
         where = f"bytes {piece.offset}..{piece.offset + piece.nbytes} of {place.key}"
         if len(view) < piece.nbytes:
             raise RunCorrupt(
-                f"{what}: the index names {where}, of which {len(view)} are there: "
+                f"{what}: the index names {where}, and only {len(view)} of these bytes exist: "
                 "the segment is cut short or the index is damaged"
             )
         if self._verify and got != piece.crc32c:
             raise RunCorrupt(
-                f"{what}: {where} have checksum {got:08x}, the index says {piece.crc32c:08x}: the data is "
+                f"{what}: {where} have checksum {got:08x}, expected {piece.crc32c:08x}: the data is "
                 "damaged; restore the file from a copy (verify=False reads it as it is)"
             )
         return view

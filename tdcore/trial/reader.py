@@ -184,7 +184,7 @@ class Reader:
         return stats_table(self.index, resolve(self.index, rows), columns)
 
     def merged(self, rows: Rows, columns: Sequence[str] | None = None) -> pa.Table:
-        """Statistics of whole tensors. rows: of their parts on all workers."""
+        """Statistics of whole tensors. rows: the rows of their parts on all workers."""
         return merged_table(self.index, resolve(self.index, rows), columns)
 
     def check_attempt(self, attempt: int) -> None:

@@ -25,7 +25,7 @@ REDUCTIONS = ("min", "max", "mean", "std", "variance", "sum", "prod", "l1", "l2"
 def checked_name(name: str) -> str:
     """Return a valid name. Raises ConfigError with the valid names. Names such as "norm1" are invalid."""
     if name not in REDUCTIONS:
-        raise ConfigError(f"reduction {name!r} does not exist; one of {', '.join(REDUCTIONS)}")
+        raise ConfigError(f"reduction {name!r} does not exist; use one of {', '.join(REDUCTIONS)}")
     return name
 
 
@@ -82,7 +82,7 @@ def from_values(name: str, absolute: bool, values: npt.NDArray[Any]) -> float:
     if values.dtype.kind == "c" and (absolute or name in ("l1", "l2")):
         values = np.abs(values)
     if values.dtype.kind == "c":
-        raise ConfigError(f"{name} of complex values is no real number; ask for abs=True, or use value()")
+        raise ConfigError(f"{name} of complex values is not a real number; set abs=True, or use value()")
     x = np.ravel(values).astype(np.float64)
     if absolute:
         x = np.abs(x)

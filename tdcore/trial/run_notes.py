@@ -26,8 +26,8 @@ _ABSENT = {
     "no_backward": "no backward reached it in this step",
     "not_stepped": "its optimizer did not step in this step",
     "cleared": "its gradient was cleared before it was used",
-    "accumulated": "a later step has it: no optimizer stepped before the next saved step",
-    "scaler_skipped": "the gradient scaler held the optimizer back",
+    "accumulated": "a later step has the gradient: no optimizer stepped before the next saved step",
+    "scaler_skipped": "the gradient scaler skipped the optimizer's step",
     "unknown": "the hook gave a reason that this version of tdcore does not define",
 }
 

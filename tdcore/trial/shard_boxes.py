@@ -66,7 +66,7 @@ def shard_of(worker: str, column: Any, shape: Sequence[int], what: str) -> Shard
         numbers = all(isinstance(each, int) and 0 <= each <= _MAX_SIZE for each in (size, low, extent))
         if not numbers or low + extent > size:
             raise RunCorrupt(
-                f"{what}: the part of {worker}, of shape {_short(part)} at {_short(offset)}, does not lie in "
+                f"{what}: the part of {worker}, of shape {_short(part)} at {_short(offset)}, is not within "
                 f"its tensor of shape {_short(whole)}: the index is damaged"
             )
     partial = column.get("partial")

@@ -51,7 +51,7 @@ def stats_table(index: Index, captures: Captures, columns: Sequence[str] | None 
     unknown = [name for name in names if name not in STATS_COLUMNS and name not in DERIVED]
     if unknown:
         there = ", ".join([*STATS_COLUMNS, *DERIVED])
-        raise ConfigError(f"{unknown[0]!r} is no column of stats(); there are {there}")
+        raise ConfigError(f"{unknown[0]!r} is not a column of stats(); use {there}")
     needed = dict.fromkeys(name for name in names if name not in DERIVED)
     if any(name in DERIVED for name in names):
         needed.update(dict.fromkeys(("count", "nan_count", "pos_inf_count", "neg_inf_count", "mean", "m2")))

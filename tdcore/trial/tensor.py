@@ -301,9 +301,9 @@ class Tensor:
         ):
             if reason == "partial":
                 raise TensorUnavailableForStep(
-                    f"{self._history.at(step)} was saved as what each worker gives to a sum: its statistics "
-                    "do not follow from theirs; global_value(step) has the values where they were saved, and "
-                    "stats() the statistics of each",
+                    f"{self._history.at(step)} was saved as contributions of workers to a sum: statistics "
+                    "cannot be computed from those of the contributions; global_value(step) returns saved "
+                    "values, and stats() the statistics of each contribution",
                     reason="partial",
                 )
         return table if columns is None else table.select(checked_columns(columns))

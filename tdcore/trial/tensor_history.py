@@ -114,14 +114,14 @@ class TensorHistory:
         state = self.reader.state(step, mode)
         if state is StepState.NOT_YET_AVAILABLE:
             return StepNotYetAvailable(
-                f"{where} of this run is not there yet (last: {self.reader.last_step(mode)}); "
+                f"{where} of this run does not exist yet (last: {self.reader.last_step(mode)}); "
                 "wait_for_steps() waits for it"
             )
         if state is StepState.UNAVAILABLE:
-            return StepUnavailable(f"nothing was saved at {where} of this run; steps() lists what was")
+            return StepUnavailable(f"nothing was saved at {where} of this run; steps() lists the saved steps")
         by = f" by {worker}" if worker else ""
         return TensorUnavailableForStep(
-            f"{self.name!r} was not saved{by} at {where}; tensor(...).steps() lists where it was"
+            f"{self.name!r} was not saved{by} at {where}; tensor(...).steps() lists its saved steps"
         )
 
     def value(self, rows: Rows, step: int) -> npt.NDArray[Any]:
@@ -133,7 +133,7 @@ class TensorHistory:
         except SinkKeyError as error:
             segment = index.text("segment", int(rows[0]))
             raise TensorUnavailableForStep(
-                f"{self.at(step)}: its segment {segment} is gone from the run; restore it from a copy",
+                f"{self.at(step)}: its segment {segment} is missing from the run; restore it from a copy",
                 reason="lost",
                 has_statistics=self.statistics(rows) is not None,
             ) from error
@@ -192,7 +192,7 @@ class TensorHistory:
         (row,) = merged_table(index, resolve(index, rows), ("step", "reason", *_NEEDED)).to_pylist()
         if row["reason"] == "copies_differ":
             raise TensorUnavailableForStep(
-                f"{self.at(row['step'])}: workers have copies of it that differ; name a worker",
+                f"{self.at(row['step'])}: the copies of the workers differ; give worker=",
                 reason="copies_differ",
             )
         return None if any(row[name] is None for name in _NEEDED) else row

@@ -48,7 +48,7 @@ class Trial(TrialSteps, TrialTables):
         """Names of the saved tensors that pass all filters, sorted.
 
         Args:
-            step: Only tensors that were saved at this step (of the mode). True and False are no steps: the
+            step: Only tensors that were saved at this step (of the mode). True and False are not steps: the
                 first argument of the older library is show_prefixed_tensors.
             mode: Mode of the step. Without a step, only tensors that were saved in this mode.
             regex: Only names in which one of these patterns is found.
@@ -62,7 +62,7 @@ class Trial(TrialSteps, TrialTables):
         if isinstance(step, bool):
             step = None
         if regex is not None and collection is not None:
-            raise ConfigError("give regex or collection, not both: a collection has patterns of its own")
+            raise ConfigError("give regex or collection, not both: a collection has its own patterns")
         self._reader.auto_refresh()
         view, index = self._reader.view, self._reader.index
         rows = self._reader.saved(self._reader.tensors_only(view.rows))
@@ -100,7 +100,7 @@ class Trial(TrialSteps, TrialTables):
 
     def _when_open(self) -> str:
         """A hint that the tensor may still be saved; empty if the run has ended."""
-        return f". It may still come: {self.open_hint}" if self.open_hint else ""
+        return f". It may still appear: {self.open_hint}" if self.open_hint else ""
 
     def _kinds(self) -> dict[str, str]:
         """Kind of each tensor, from its first shown row."""

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["TrialRun"]
 
 WHEN_ROWS_COME = (
-    "rows appear a second or two after their capture, all of them once hook.flush() or hook.close() returned"
+    "rows appear a second or two after their capture, and all rows once hook.flush() or hook.close() "
+    "has returned"
 )
 
 

@@ -77,7 +77,7 @@ class TrialSteps(TrialRun):
         view = self._reader.view
         rows = view.at_step(view.mode_rows, mode_step, mode.name)
         if len(rows) == 0:
-            error = StepUnavailable(f"run {self.name!r} has nothing of step {mode_step} of mode {mode.name}")
+            error = StepUnavailable(f"run {self.name!r} has no step {mode_step} of mode {mode.name}")
             raise with_step(error, mode_step, mode)
         return int(self._reader.index.column("step")[rows].max())
 
@@ -140,8 +140,8 @@ class TrialSteps(TrialRun):
                     raise self._never(step, mode)
                 if deadline is not None and reader.clock() >= deadline:
                     raise WaitTimeout(
-                        f"step {step} of run {self.name!r} did not come within {timeout}; "
-                        f"the last complete one is {reader.last_step(mode)}"
+                        f"step {step} of run {self.name!r} did not appear within {timeout}; "
+                        f"the last complete step is {reader.last_step(mode)}"
                     )
                 reader.wait((reader.pause if interval is None else interval).total_seconds())
 
@@ -149,7 +149,7 @@ class TrialSteps(TrialRun):
         self._reader.auto_refresh()
         at = self._reader.view.position(global_step)
         if at < 0:
-            error = StepUnavailable(f"run {self.name!r} has nothing of global step {global_step} so far")
+            error = StepUnavailable(f"run {self.name!r} has no global step {global_step} so far")
             raise with_step(error, global_step)
         return int(self._reader.view.step_rows[at])
 
@@ -157,9 +157,11 @@ class TrialSteps(TrialRun):
         last = self._reader.last_step(mode)
         if self._reader.progress.status != "running" and (last is None or step > last):
             ended = NoMoreData(
-                f"run {self.name!r} {self.status} before step {step}; the last one saved is {last}"
+                f"run {self.name!r} {self.status} before step {step}; the last saved step is {last}"
             )
             ended.last_step = last
             return with_step(ended, step, mode)
-        error = StepUnavailable(f"run {self.name!r} saved nothing at step {step}; steps() lists where it did")
+        error = StepUnavailable(
+            f"run {self.name!r} saved nothing at step {step}; steps() lists the saved steps"
+        )
         return with_step(error, step, mode)

@@ -67,7 +67,7 @@ class View:
 
     @property
     def step_rows(self) -> Rows:
-        """For each of `steps`, one of its rows: its mode and mode step are those of the step."""
+        """For each of `steps`, one row of the step; the row has the mode and mode step of the step."""
         return self._step_rows
 
     @property

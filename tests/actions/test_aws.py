@@ -103,8 +103,8 @@ def test_the_region_of_an_arn_goes_before_that_of_the_environment(monkeypatch: p
 
 def test_a_region_that_is_not_that_of_the_arn_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"Email.topic is in eu-west-1 by its ARN, and region is 'us-east-1'"
+        ConfigError, match=r"the ARN of Email.topic has the region eu-west-1, got region='us-east-1'"
     ):
         Email("a@b.org", topic="arn:aws:sns:eu-west-1:123456789012:t", region="us-east-1")
-    with pytest.raises(ConfigError, match=r"CloudWatchEvent.bus is in eu-west-1"):
+    with pytest.raises(ConfigError, match=r"CloudWatchEvent.bus has the region eu-west-1"):
         CloudWatchEvent("arn:aws:events:eu-west-1:123456789012:event-bus/b", region="us-east-1")

@@ -156,7 +156,7 @@ def test_a_program_that_nobody_waits_for_any_more_is_killed(tmp_path: Path) -> N
     wait_until(said_both, "it was killed")
     assert sorted(problems) == [
         "action command failed: /bin/sh was killed: the rules have ended and do not wait for it",
-        "action command: 1 finding was not told within 0 s",
+        "action command: 1 finding was not reported within 0 s",
     ]
     assert not alive(int(pid_file.read_text()))
 

@@ -90,7 +90,7 @@ def test_what_is_not_told_in_time_is_counted_and_said() -> None:
     assert slow.begun.wait(60)
     dispatcher.give([finding(step=2)], Running(), None)
     dispatcher.close(timedelta(seconds=0.01))
-    assert dispatcher.take_problems() == ["action slow: 3 findings were not told within 0.01 s"]
+    assert dispatcher.take_problems() == ["action slow: 3 findings were not reported within 0.01 s"]
     slow.let_go.set()
     dispatcher.close()
 
@@ -107,7 +107,7 @@ def test_what_nobody_waits_for_any_more_is_cancelled() -> None:
     dispatcher.give([finding(step=8)], Running(), None)
     dispatcher.close(timedelta())
     assert slow.calls == [[7]]
-    assert "action slow: 2 findings were not told within 0 s" in dispatcher.take_problems()
+    assert "action slow: 2 findings were not reported within 0 s" in dispatcher.take_problems()
 
 
 def test_a_stop_that_cannot_be_written_now_is_tried_again_at_the_next_looks() -> None:
@@ -157,7 +157,7 @@ def test_what_will_not_pass_is_not_tried_again_and_what_may_is_tried_for_ever_bu
     assert 3600 / 30 <= away.calls <= 3600 / 30 + 10
     dispatcher.try_again(Running(), MemorySink(), last=True)
     dispatcher.close()
-    assert "action broken: 1 finding was not told" in dispatcher.take_problems()
+    assert "action broken: 1 finding was not reported" in dispatcher.take_problems()
 
 
 class Failing:
@@ -232,7 +232,7 @@ def test_at_the_end_what_failed_is_tried_once_more_unless_that_was_just_done(
     looked(dispatcher, last=True)
     dispatcher.close()
     assert len(failing.calls) == calls
-    assert dispatcher.take_problems()[-1] == "action failing: 1 finding was not told"
+    assert dispatcher.take_problems()[-1] == "action failing: 1 finding was not reported"
 
 
 def test_what_came_in_a_pause_is_tried_at_the_end() -> None:
@@ -296,7 +296,7 @@ def test_a_thread_that_cannot_be_had_is_a_problem(monkeypatch: pytest.MonkeyPatc
         dispatcher.give([finding()], Running(), None)
     dispatcher.close()
     assert dispatcher.take_problems() == [
-        "action slow has no thread: can't start new thread", "action slow: 1 finding was not told",
+        "action slow has no thread: can't start new thread", "action slow: 1 finding was not reported",
     ]  # fmt: skip
 
 
@@ -304,7 +304,7 @@ def test_texts_are_actions_too_and_what_is_none_is_refused() -> None:
     (action,) = ActionDispatcher(["stop"]).actions
     assert isinstance(action, RequestStop)
     for wrong in (RequestStop, 5, None, object()):
-        with pytest.raises(ConfigError, match="an action is an instance"):
+        with pytest.raises(ConfigError, match="an action must be an instance"):
             ActionDispatcher([wrong])
     for single in ("stop", RequestStop()):
         with pytest.raises(ConfigError, match="a list of actions"):
@@ -331,7 +331,7 @@ def test_findings_beyond_the_bound_are_counted(monkeypatch: pytest.MonkeyPatch) 
     dispatcher.give([finding(step=step) for step in range(5)], Running(), None)
     slow.let_go.set()
     dispatcher.close()
-    assert "action slow is too slow: 3 findings were not told" in dispatcher.take_problems()
+    assert "action slow is too slow: 3 findings were not reported" in dispatcher.take_problems()
 
 
 def test_a_finding_that_continues_takes_one_place_while_an_action_is_slow(
@@ -348,7 +348,7 @@ def test_a_finding_that_continues_takes_one_place_while_an_action_is_slow(
     slow.let_go.set()
     dispatcher.close()
     assert slow.calls == [[7], [7, 20]]
-    assert not [each for each in dispatcher.take_problems() if "not told" in each]
+    assert not [each for each in dispatcher.take_problems() if "not reported" in each]
 
 
 def test_a_finding_that_continues_takes_one_place_while_the_run_is_unreachable(

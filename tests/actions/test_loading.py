@@ -158,7 +158,7 @@ def test_errors_name_what_there_is(spec: str, message: str) -> None:
         (3, "a text or a mapping"),
         ({}, "needs its name under 'action'"),
         ({"action": 3}, "needs its name"),
-        ({"action": "capture_more", "steps": True}, "no values"),
+        ({"action": "capture_more", "steps": True}, "are not allowed, got True"),
         ({"action": "capture_more", "steps": [1]}, "steps must be"),
     ],
 )

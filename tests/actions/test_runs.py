@@ -60,7 +60,7 @@ def tensors(action: Kept) -> list[list[str]]:
 def test_a_message_that_failed_to_the_end_is_told_by_the_next_start(place: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     assert told(place, state, Kept(failures=9)) == [
-        "action kept failed: no network", "action kept: 2 findings were not told",
+        "action kept failed: no network", "action kept: 2 findings were not reported",
     ]  # fmt: skip
     second, third = Kept(), Kept()
     assert told(place, state, second) == []

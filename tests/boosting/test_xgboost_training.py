@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import sys
 from pathlib import Path
@@ -358,3 +359,20 @@ def test_trees_with_several_values_per_leaf_are_noted(tmp_path: Path) -> None:
         "trees: trees with several values per leaf are not recorded",
         "SHAP values: XGBoost has none for trees with several values per leaf",
     ]
+
+
+def test_a_hook_is_made_from_a_json_file(tmp_path: Path) -> None:
+    dtrain, dvalid = pair()
+    file = tmp_path / "hook.json"
+    collections = [{"CollectionName": "labels"}, {"CollectionName": "losses"}]
+    parameters = {"save_interval": "2"}
+    document = {
+        "LocalPath": str(tmp_path / "run"),
+        "HookParameters": parameters,
+        "CollectionConfigurations": collections,
+    }
+    file.write_text(json.dumps(document))
+    with Hook.create_from_json_file(file, validation_data=dvalid, flusher="thread") as hook:
+        train(BINARY, dtrain, dvalid, [hook])
+    run = td.create_trial(tmp_path / "run")
+    assert run.tensor("labels").steps() == run.tensor("train-logloss").steps() == [0, 2, 4]

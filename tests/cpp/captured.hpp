@@ -50,7 +50,7 @@ class Tensors {
  private:
   std::vector<std::int64_t> shape_, strides_;
   std::vector<float> values_;
-  std::vector<CaptureRequest> requests_;
+  std::vector<TensorRequest> requests_;
 };
 
 /// Makes the whole ring free again.

@@ -53,7 +53,7 @@ struct Rig {
     consumer = std::make_unique<Consumer>(main.memories());
   }
 
-  CaptureResult capture(const std::vector<CaptureRequest>& requests, StreamHandle stream = kTraining,
+  CaptureResult capture(const std::vector<TensorRequest>& requests, StreamHandle stream = kTraining,
                         std::int64_t step = 1) {
     return captures->capture(requests, {.step = step, .mode_step = step, .mode = 1, .call = 3}, stream);
   }
@@ -104,7 +104,7 @@ struct Tensor {
             .ndim = static_cast<int>(shape.size()),
             .dtype = dtype};
   }
-  CaptureRequest request(std::uint8_t flags = kAll, std::uint32_t name = 0) const {
+  TensorRequest request(std::uint8_t flags = kAll, std::uint32_t name = 0) const {
     return {.tensor = view(),
             .name = name,
             .flags = flags,
@@ -119,7 +119,7 @@ struct Tensor {
   std::uint64_t first = 0;  // element of the memory at which the view begins
 };
 
-inline CaptureRequest without_value(EntryStatus status, DropReason reason, std::uint32_t name) {
+inline TensorRequest without_value(EntryStatus status, DropReason reason, std::uint32_t name) {
   return {.tensor = {}, .name = name, .flags = kAll, .status = status, .reason = reason};
 }
 

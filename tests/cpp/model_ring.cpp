@@ -128,7 +128,7 @@ class Model {
       go(next);
     }
     if (!progress && !complete(state)) fail("stuck before everything was given back");
-    // Kills are no progress.
+    // Kills are not progress.
     if (state.dead == 0) {
       State next = state;
       next.dead = 1;

@@ -109,7 +109,7 @@ void train(Job& job, std::uint32_t thread) {
     const std::uint64_t which = draw.draw(kStreams);
     const StreamHandle stream = thread * kStreams + which;
     std::vector<Tensor>& tensors = *sets[device * kStreams + which];
-    std::vector<CaptureRequest> requests;
+    std::vector<TensorRequest> requests;
     for (std::uint32_t i = 0; i < tensors.size(); ++i) {
       if (draw.draw(3) == 0) continue;
       const std::uint32_t name = thread * kNames + call * 8 + i;

@@ -164,7 +164,7 @@ class CountingDevice final : public Device {
 };
 
 /// Three equal calls, each after the one before has arrived; the third one allocates nothing, here or there.
-void a_warm_call_on_a_device_allocates_nothing(const char* name, const std::vector<CaptureRequest>& requests,
+void a_warm_call_on_a_device_allocates_nothing(const char* name, const std::vector<TensorRequest>& requests,
                                                CommitMode commit_mode, FullPolicy policy = FullPolicy::kBlock,
                                                bool all_kept = true) {
   it(name, [&] {
@@ -196,7 +196,7 @@ void warm_calls_on_a_device() {
   const Tensor small(Dtype::kF32, {40});
   const Tensor strided(Dtype::kBF16, {50, 60}, {1, 50});
   const Tensor large(Dtype::kF32, {700'000});  // more than the arena and the scratch take at once
-  std::vector<CaptureRequest> mixed;
+  std::vector<TensorRequest> mixed;
   for (std::uint32_t name = 0; name < 300; ++name)
     mixed.push_back((name % 2 ? small : strided).request(kAll, name));
   for (const CommitMode commit_mode :

@@ -59,7 +59,7 @@ struct Floats {
   std::vector<float> values;
 };
 
-CaptureRequest request(const TensorView& view, std::uint8_t flags = kBoth, std::uint32_t name = 0) {
+TensorRequest request(const TensorView& view, std::uint8_t flags = kBoth, std::uint32_t name = 0) {
   return {
       .tensor = view, .name = name, .flags = flags, .status = EntryStatus::kOk, .reason = DropReason::kNone};
 }
@@ -84,21 +84,21 @@ void tensors_of_a_call_share_one_record_in_order() {
   const Floats a({3, 4});
   const Floats b({5});
   const Floats empty({0, 7});
-  const CaptureRequest requests[] = {request(a.view(), kBoth, 1),
-                                     request(b.view(), kWantStats, 2),
-                                     {.tensor = {},
-                                      .name = 3,
-                                      .flags = kBoth,
-                                      .status = EntryStatus::kAbsent,
-                                      .absent = AbsentReason::kNotStepped},
-                                     {.tensor = {},
-                                      .name = 4,
-                                      .flags = kBoth,
-                                      .status = EntryStatus::kSkipped,
-                                      .reason = DropReason::kSparse},
-                                     request(empty.view(), kBoth, 5),
-                                     request(b.view(), kWantPayload, 6),
-                                     request(a.view(), 0, 7)};
+  const TensorRequest requests[] = {request(a.view(), kBoth, 1),
+                                    request(b.view(), kWantStats, 2),
+                                    {.tensor = {},
+                                     .name = 3,
+                                     .flags = kBoth,
+                                     .status = EntryStatus::kAbsent,
+                                     .absent = AbsentReason::kNotStepped},
+                                    {.tensor = {},
+                                     .name = 4,
+                                     .flags = kBoth,
+                                     .status = EntryStatus::kSkipped,
+                                     .reason = DropReason::kSparse},
+                                    request(empty.view(), kBoth, 5),
+                                    request(b.view(), kWantPayload, 6),
+                                    request(a.view(), 0, 7)};
   const CaptureResult result = capture(ring, requests, {.step = 9, .mode_step = 8, .mode = 2, .call = 4});
   check(result.kept == 5 && result.not_kept == 1 && result.payload_bytes == 12 * 4 + 5 * 4,
         "result of a mixed call");
@@ -140,7 +140,7 @@ void calls_that_do_not_fit_are_split_between_tensors() {
   Ring ring(config(FullPolicy::kDrop, kMiB));  // records of at most 128 KiB
   Consumer consumer(ring.memory());
   const Floats tensor({10'000});
-  const std::vector<CaptureRequest> requests(10, request(tensor.view()));
+  const std::vector<TensorRequest> requests(10, request(tensor.view()));
   const CaptureResult result = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0});
   check(result.kept == 10 && result.not_kept == 0, "all ten are kept");
   const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 100, false);
@@ -169,8 +169,8 @@ void a_tensor_larger_than_a_record_goes_in_parts(std::uint64_t data_bytes, bool 
     }
   }
   const Floats small({2});
-  const CaptureRequest requests[] = {request(small.view(), kBoth, 1), request(view, kBoth, 2),
-                                     request(small.view(), kBoth, 3)};
+  const TensorRequest requests[] = {request(small.view(), kBoth, 1), request(view, kBoth, 2),
+                                    request(small.view(), kBoth, 3)};
   const CaptureResult result = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0});
   check(result.kept == 3 && result.not_kept == 0, "whole and split tensors are kept");
   const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 1000, false);
@@ -201,7 +201,7 @@ void statistics_of_a_large_tensor_take_one_row() {
   Ring ring(config(FullPolicy::kDrop, 64 * 1024));
   Consumer consumer(ring.memory());
   const Floats tensor({1000, 100});
-  const CaptureRequest requests[] = {request(tensor.view(), kWantStats)};
+  const TensorRequest requests[] = {request(tensor.view(), kWantStats)};
   (void)capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0});
   const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 10, false);
   check(drained.rows.size() == 1 && drained.rows[0].entry.parts == 1 &&
@@ -213,7 +213,7 @@ void a_full_ring_drops_and_counts_each_tensor_once() {
   Ring ring(config(FullPolicy::kDrop, 64 * 1024, 16));
   Consumer consumer(ring.memory());
   const Floats tensor({1024});
-  const std::vector<CaptureRequest> one(1, request(tensor.view()));
+  const std::vector<TensorRequest> one(1, request(tensor.view()));
   std::uint64_t kept = 0;
   std::uint64_t lost = 0;
   for (int i = 0; i < 40; ++i) {
@@ -233,7 +233,7 @@ void a_split_tensor_that_loses_a_part_is_counted_once_with_all_its_missing_bytes
   Consumer consumer(ring.memory());
   const Floats tensor({64 * 1024});  // 256 KiB into 64 KiB
   const Floats small({2});
-  const CaptureRequest requests[] = {request(tensor.view(), kBoth, 1), request(small.view(), kBoth, 2)};
+  const TensorRequest requests[] = {request(tensor.view(), kBoth, 1), request(small.view(), kBoth, 2)};
   const CaptureResult result = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0});
   const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 100, false);
   std::uint64_t there = 0;
@@ -254,9 +254,8 @@ void policy_degrade_keeps_the_statistics_and_says_so() {
   const Floats empty({0});
   std::uint64_t not_kept = 0;
   for (int i = 0; i < 16; ++i) {
-    const CaptureRequest requests[] = {request(tensor.view(), kWantPayload, 1),
-                                       request(empty.view(), kBoth, 2),
-                                       request(tensor.view(), kWantStats, 3)};
+    const TensorRequest requests[] = {request(tensor.view(), kWantPayload, 1),
+                                      request(empty.view(), kBoth, 2), request(tensor.view(), kWantStats, 3)};
     not_kept += capture(ring, requests, {.step = i, .mode_step = i, .mode = 1, .call = 0}).not_kept;
   }
   const DrainedBatches drained = drain(consumer, ~std::uint64_t{0}, 100, false);
@@ -280,7 +279,7 @@ void policy_block_waits_for_the_consumer() {
   blocking.block_timeout = std::chrono::seconds(60);
   Ring ring(blocking);
   const Floats tensor({1500});
-  const std::vector<CaptureRequest> requests(200, request(tensor.view()));
+  const std::vector<TensorRequest> requests(200, request(tensor.view()));
   CaptureResult result;
   std::thread producer(
       [&] { result = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0}); });
@@ -301,7 +300,7 @@ void policy_block_waits_for_the_consumer() {
 void a_blocking_capture_gives_up_after_its_timeout() {
   Ring ring(config(FullPolicy::kBlock, 64 * 1024, 16));
   const Floats tensor({1500});
-  const std::vector<CaptureRequest> requests(200, request(tensor.view()));
+  const std::vector<TensorRequest> requests(200, request(tensor.view()));
   const CaptureResult result = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0});
   check(result.kept + result.not_kept == 200 && result.not_kept == dropped(ring, DropReason::kRingFull) &&
             result.not_kept > 100,
@@ -315,8 +314,8 @@ void a_tensor_without_name_or_statistics_is_counted() {
   const std::int64_t shape[] = {2};
   const TensorView complex{
       .data = values, .shape = shape, .strides = nullptr, .ndim = 1, .dtype = Dtype::kC128};
-  const CaptureRequest requests[] = {request(complex, kWantStats, 1), request(complex, kBoth, 2),
-                                     request(complex, kBoth, kNoName)};
+  const TensorRequest requests[] = {request(complex, kWantStats, 1), request(complex, kBoth, 2),
+                                    request(complex, kBoth, kNoName)};
   const CaptureResult result = capture(ring, requests, {.step = 1, .mode_step = 1, .mode = 1, .call = 0});
   check(result.kept == 1 && result.not_kept == 2, "one of three is kept");
   check(dropped(ring, DropReason::kNamesFull) == 1 && dropped_bytes(ring, DropReason::kNamesFull) == 32,
@@ -360,7 +359,7 @@ void seq_starts_again_with_every_step_and_is_shared_by_threads() {
   Ring ring(config(FullPolicy::kDrop, 4 * kMiB, 4096));
   Consumer consumer(ring.memory());
   const Floats tensor({4});
-  const std::vector<CaptureRequest> requests(3, request(tensor.view()));
+  const std::vector<TensorRequest> requests(3, request(tensor.view()));
   for (std::int64_t step = 5; step < 7; ++step) {
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t) {

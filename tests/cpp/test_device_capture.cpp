@@ -14,7 +14,7 @@ using namespace tdcore;
 using namespace tdcore::testing;
 
 /// Captures with both paths; true when all rows and payloads are the same, bit for bit.
-bool agrees_with_the_cpu(const std::vector<CaptureRequest>& requests, const SimDeviceOptions& options = {}) {
+bool agrees_with_the_cpu(const std::vector<TensorRequest>& requests, const SimDeviceOptions& options = {}) {
   Rig rig(options);
   Ring ring(config(8 * kMiB, 256));
   Consumer host(ring.memory());
@@ -48,7 +48,7 @@ void values_and_rows() {
     it("every dtype has the CPU path's rows and values, on every rung", [&] {
       std::vector<Tensor> tensors;
       for (const Dtype dtype : kEvery) tensors.emplace_back(dtype, std::vector<std::int64_t>{7, 33});
-      std::vector<CaptureRequest> requests;
+      std::vector<TensorRequest> requests;
       for (const Tensor& tensor : tensors) {
         const auto name = static_cast<std::uint32_t>(requests.size());
         requests.push_back(tensor.request(kAll, name));
@@ -70,7 +70,7 @@ void values_and_rows() {
   });
   it("an absent row of a device has its reason", [] {
     const Tensor a(Dtype::kF32, {3, 4});
-    CaptureRequest absent = without_value(EntryStatus::kAbsent, DropReason::kNone, 2);
+    TensorRequest absent = without_value(EntryStatus::kAbsent, DropReason::kNone, 2);
     absent.absent = AbsentReason::kCleared;
     Rig rig;
     (void)rig.capture({a.request(kAll, 1), absent});
@@ -215,7 +215,7 @@ void the_training_goes_on() {
     const auto memory = std::make_unique<Tensor>(Dtype::kF32, std::vector<std::int64_t>{10, 10});
     {
       Tensor view(Dtype::kF32, {10, 10}, {1, 10}, 1);
-      CaptureRequest request = view.request();
+      TensorRequest request = view.request();
       request.tensor.data = memory->bytes.data();
       (void)rig.capture({request});
       std::fill(view.shape.begin(), view.shape.end(), 0);
@@ -258,7 +258,7 @@ void several_streams_and_devices() {
         Tensor tensor(Dtype::kF32, {257 + static_cast<std::int64_t>(t)});
         for (std::uint32_t i = 0; i < 40; ++i) {
           rig.device->enqueue(t, [&tensor, i, t] { tensor.fill(i * 10 + t); });
-          (void)rig.captures->capture(std::vector<CaptureRequest>{tensor.request(kAll, t * 100 + i)},
+          (void)rig.captures->capture(std::vector<TensorRequest>{tensor.request(kAll, t * 100 + i)},
                                       {.step = 1, .mode_step = 1, .mode = 1, .call = 0}, t);
         }
         (void)rig.device->synchronize(t);

@@ -84,7 +84,7 @@ void failures_of_the_device() {
     DeviceCapture captures(nullptr, nullptr, main, {});
     REQUIRE(!captures.mark_step_end(0, {}));
     const Tensor tensor(Dtype::kF32, {10});
-    REQUIRE(captures.capture(std::vector<CaptureRequest>{tensor.request()}, {}, 0).not_kept == 1);
+    REQUIRE(captures.capture(std::vector<TensorRequest>{tensor.request()}, {}, 0).not_kept == 1);
     REQUIRE(!captures.report().error.empty() && !captures.busy());
   });
 }

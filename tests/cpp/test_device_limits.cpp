@@ -225,7 +225,7 @@ void full_rings() {
   it("a full ring in the middle of a call drops under policy drop, and counts each tensor once", [] {
     Rig rig({}, lane_with(FullPolicy::kDrop, kMiB));
     const Tensor tensor(Dtype::kF32, {20'000});
-    std::vector<CaptureRequest> requests(40, tensor.request());
+    std::vector<TensorRequest> requests(40, tensor.request());
     const CaptureResult result = rig.capture(requests);
     const DrainedBatches drained = rig.drain_all();
     REQUIRE(result.kept + result.not_kept == 40 && result.not_kept > 20);
@@ -237,7 +237,7 @@ void full_rings() {
   it("a full ring keeps the statistics under policy degrade", [] {
     Rig rig({}, lane_with(FullPolicy::kDegrade, kMiB));
     const Tensor tensor(Dtype::kF32, {20'000});
-    const CaptureResult result = rig.capture(std::vector<CaptureRequest>(40, tensor.request()));
+    const CaptureResult result = rig.capture(std::vector<TensorRequest>(40, tensor.request()));
     const DrainedBatches drained = rig.drain_all();
     REQUIRE(result.kept + rig.dropped(DropReason::kRingFull) == 40 && drained.rows.size() == result.kept);
     REQUIRE(rows_with(drained, DropReason::kDegraded, EntryStatus::kOk) ==
@@ -249,7 +249,7 @@ void full_rings() {
     Rig rig({.seed = 2, .delay_us = 20}, lane_with(FullPolicy::kBlock, kMiB));
     const Tensor tensor(Dtype::kF32, {20'000});
     CaptureResult result;
-    std::thread producer([&] { result = rig.capture(std::vector<CaptureRequest>(60, tensor.request())); });
+    std::thread producer([&] { result = rig.capture(std::vector<TensorRequest>(60, tensor.request())); });
     std::size_t rows = 0;
     while (rows < 60) {
       const DrainedBatches drained = drain_now(rig);
@@ -266,7 +266,7 @@ void full_rings() {
     lane.block_timeout = std::chrono::milliseconds(1);
     Rig rig({}, lane);
     const Tensor tensor(Dtype::kF32, {20'000});
-    const CaptureResult result = rig.capture(std::vector<CaptureRequest>(60, tensor.request()));
+    const CaptureResult result = rig.capture(std::vector<TensorRequest>(60, tensor.request()));
     REQUIRE(result.kept < 20 && result.kept + rig.dropped(DropReason::kRingFull) == 60);
     rig.settle();
   });

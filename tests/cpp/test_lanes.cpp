@@ -194,7 +194,7 @@ void device_records() {
       early.write_values();
       REQUIRE(put(ring, 64, 1));
       const DrainedBatches drained = drain(consumer, kAll, 100, false);
-      REQUIRE(drained.records == 2 && drained.torn == 1);  // the main ring's is no batch
+      REQUIRE(drained.records == 2 && drained.torn == 1);  // the main ring's is not a batch
       REQUIRE(drained.rows.size() == 2 && drained.payload_bytes == 1280);
       REQUIRE(ring.early_commits() == 1);
       ring.close();

@@ -1,4 +1,4 @@
-"""What is no plain file in control/ of a live run: ignored with one line, and the flusher goes on."""
+"""What is not a plain file in control/ of a live run: ignored with one line, and the flusher goes on."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def test_a_sink_that_stays_broken_ends_the_flusher_after_its_deadline(
     assert trainer.pending() == 1
     error = capsys.readouterr().err
     assert "not written: 1 records" in error
-    assert "giving up" in trainer.ring.progress()["error"]
+    assert "stopped after" in trainer.ring.progress()["error"]
     assert sink.objects == {}
 
 

@@ -110,7 +110,7 @@ def _table(
 
 
 def _shown(passed: int, gpu: int) -> str:
-    """One cell. A test for a GPU that ran elsewhere, or not at all, is no number of this table."""
+    """One cell. A test for a GPU that ran elsewhere, or not at all, is not a number of this table."""
     return f"{passed or '0'} (+{gpu} on a GPU)" if gpu else str(passed or "")
 
 

@@ -192,7 +192,7 @@ def test_further_models_that_train_are_recorded_or_named(watch: Watch, read_run:
     run = read_run(watched.hook)
     assert "gradient/Net_fc1.weight" in run.names()
     recorded = any(name.startswith("gradient/Critic") for name in run.names())
-    assert recorded or watched.warned == ["Critic trains beside Net; it is not recorded"]
+    assert recorded or watched.warned == ["Critic also trains, but is not recorded"]
 
 
 @pytest.mark.usefixtures("fresh_compiler")

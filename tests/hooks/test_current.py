@@ -143,7 +143,7 @@ def test_set_hook_makes_a_hook_current_and_keeps_it(tmp_path: Path) -> None:
 
 
 def test_set_hook_takes_hooks_only() -> None:
-    with pytest.raises(ConfigError, match="set_hook takes a hook, got str"):
+    with pytest.raises(ConfigError, match="set_hook needs a hook, got str"):
         smd.set_hook("hook")  # type: ignore[arg-type]  # the mistake under test
 
 

@@ -173,5 +173,5 @@ def test_watch_captures_a_model_in_one_line(tmp_path: Path) -> None:
 
 
 def test_watch_refuses_what_it_does_not_know(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"watch\(\) knows torch.nn.Module, got dict"):
+    with pytest.raises(ConfigError, match=r"watch\(\) needs a torch.nn.Module, got dict"):
         td.watch({}, out=tmp_path / "run")

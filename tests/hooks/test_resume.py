@@ -158,7 +158,7 @@ def test_a_state_is_refused_once_a_step_has_begun(make_hook: MakeHook) -> None:
     ids=str,
 )
 def test_a_state_that_no_hook_gave_is_refused(make_hook: MakeHook, state: Any) -> None:
-    with pytest.raises(ConfigError, match="what state_dict"):
+    with pytest.raises(ConfigError, match="the result of state_dict"):
         make_hook(dry_run=True).load_state_dict(state)
 
 

@@ -140,7 +140,7 @@ def test_a_model_that_no_step_saved_is_said(make: Make) -> None:
     model = Net()
     hook = make(model, save_config=td.SaveConfig(start_step=1000))
     train(model, sgd(model), steps=3)
-    assert "no step: there were 3, and save_config names none of them" in noted(hook)
+    assert "no step was saved: save_config selects no step (steps so far: 3)" in noted(hook)
 
 
 def test_a_training_that_failed_in_its_first_step_is_explained_by_that(make: Make) -> None:
@@ -179,7 +179,7 @@ def test_a_pattern_that_matches_nothing_is_said_with_what_was_meant(make: Make) 
         "pattern '^fc3_output' matches no tensor",
         "module_regex 'Conv2d_output' of collection 'by class' matches no module",
         "pattern 'gradient/Net_fc1.wieght' of collection 'mine' matches no tensor",
-        "tensor 'fc2_outptu_0' of collection 'mine' was not there at any saved step",
+        "tensor 'fc2_outptu_0' of collection 'mine' did not exist at any saved step",
     ]
     assert "did you mean 'gradient/Net_fc1.weight'?" in said[2]
     assert "did you mean 'fc2_output_0'?" in said[3]

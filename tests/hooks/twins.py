@@ -24,7 +24,7 @@ class Record:
         self.values: dict[tuple[str, int], npt.NDArray[Any]] = {}
 
     def note(self, name: str, step: int, value: torch.Tensor | float | None) -> None:
-        """A value that a hook should capture under this name; None is no value."""
+        """A value that a hook should capture under this name; None is not a value."""
         if value is not None:
             array = value.detach().clone() if isinstance(value, torch.Tensor) else torch.tensor(value)
             self.values[name, step] = (

@@ -27,7 +27,7 @@ replaces each by a neighbour. The table names them all; the numbers are those of
          bodies per turn and no earlier window that          forward after a backward is the boundary
          gave a sign of an update
     8    updates without a torch optimizer, gradients        gradients that are cleared before the backward
-         cleared between forward and backward, and           of the same step are no sign that the step has
+         cleared between forward and backward, and           of the same step are not a sign that the step has
          several bodies or no change of weights              ended
     9    updates without a torch optimizer and roots         it is not defined whether updates of roots that
          that are not registered                             are not registered are a sign

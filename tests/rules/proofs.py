@@ -21,11 +21,13 @@ SHOWN = ("fires", "quiet", "not evaluable", "boundary")
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "rules" / "proofs.md"
 
 _HEAD = """<!-- Made by the tests: pytest tests -m proves --proofs write -->
-# What is shown of each rule
+# Tests of each rule
 
-How many tests show it; all of them passed when this table was made. *Fires* and *quiet*: on a real training
-with the fault planted, and on the same one without it. *Not evaluable*: on a run that lacks what the rule
-needs. *Boundary*: at, below and above its thresholds.
+The table has the number of tests of each kind. All of them passed when the table was written.
+
+- *Fires* and *quiet*: a real training with a planted fault, and the same training without the fault.
+- *Not evaluable*: a run that lacks the data for the rule.
+- *Boundary*: values at, below and above the thresholds.
 """
 
 

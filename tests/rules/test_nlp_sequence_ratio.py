@@ -33,6 +33,10 @@ class Bag(nn.Module):
         return torch.as_tensor(self.head(self.embedding(ids).mean(dim=1)))
 
 
+class TokenEmbedding(nn.Embedding):
+    """A model's own embedding."""
+
+
 def sequences(longest: int) -> Batches:
     """Sequences of 3 to 6 tokens, padded with 0 to `longest`; the class decides which tokens occur."""
     random = torch.Generator().manual_seed(0)
@@ -117,6 +121,26 @@ def test_inputs_are_found_by_module_class_by_the_older_name_or_by_a_pattern() ->
     assert judge(NLPSequenceRatio(), tokens(padded, name="embedding0_input_0", origin=None))[0]
     assert judge(NLPSequenceRatio(), tokens(padded, origin="Linear"))[1].status is Status.NOT_EVALUABLE
     assert judge(NLPSequenceRatio(tensor_regex="^Net_"), tokens(padded, origin="Linear"))[0]
+
+
+@pytest.mark.parametrize("made", [nn.EmbeddingBag, TokenEmbedding])
+def test_bags_and_subclasses_of_embeddings_are_judged(tmp_path: Path, made: type[nn.Module]) -> None:
+    model = nn.Sequential(made(20, 8), nn.Flatten(), nn.LazyLinear(2))
+    place = fit(tmp_path, model, sequences(20), epochs=1, collections=["inputs"])
+    found, _ = judge_run(NLPSequenceRatio(), place)
+    assert {finding.tensor for finding in found} == {"0_input_0"}
+
+
+def test_an_embedding_of_numbers_that_are_not_whole_holds_no_tokens() -> None:
+    trace = tokens(np.array([[0.0, 0, 0, 1.5]]), origin="PatchEmbedding")
+    assert judge(NLPSequenceRatio(), trace)[1].status is Status.NOT_EVALUABLE
+
+
+def test_classes_of_segments_and_positions_hold_no_tokens() -> None:
+    trace = Trace().add(
+        0, NAME, "input", np.array([0, 0, 0, 1]), origin="models.LearnedPositionalEmbedding", dtype="I64"
+    )
+    assert judge(NLPSequenceRatio(), trace)[1].status is Status.NOT_EVALUABLE
 
 
 def test_embeddings_of_segments_and_positions_are_left_out_unless_named() -> None:

@@ -55,7 +55,7 @@ def test_anything_but_a_rule_of_the_table_is_a_problem_and_is_not_loaded(
     rules, problems = rules_of_run(RunSource(tmp_path / "run").sink)
     assert rules == [ExplodingTensor()]
     (problem,) = problems
-    assert "which is no rule of the table; name it with --rule" in problem
+    assert "which is not a rule of the table; name it with --rule" in problem
     assert len(problem) < 300
 
 
@@ -67,7 +67,7 @@ def test_a_rule_that_is_left_out_is_part_of_the_report_and_of_the_exit_code(tmp_
     report = run(tmp_path)
     assert [verdict.rule for verdict in report.verdicts] == ["VanishingGradient"]
     assert report.left_out == (
-        "the run names 'mine:Rule', which is no rule of the table; name it with --rule",
+        "the run names 'mine:Rule', which is not a rule of the table; name it with --rule",
     )
     assert report.exit_code == 3
 

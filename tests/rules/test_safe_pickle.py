@@ -76,7 +76,7 @@ def test_dataclasses_of_rules_come_back_without_their_init() -> None:
 def test_dataclasses_of_a_users_rules_come_back_only_where_that_module_is_named() -> None:
     data = dump(a_rule_of_mine.Seen(count=3))
     assert load(data, {a_rule_of_mine.__name__}) == a_rule_of_mine.Seen(count=3)
-    with pytest.raises(UnreadableError, match="no dataclass of these rules"):
+    with pytest.raises(UnreadableError, match="not a dataclass of these rules"):
         load(data)
 
 
@@ -164,8 +164,10 @@ def test_what_a_file_has_made_cannot_be_called(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Mine: ...\n")
     settings = {"attempt": None, "ended": False, "write_findings": False, "max_findings": 1}
-    task = _made("_instance", "tdcore.rules.sweep_task", "Task", {"rules": [f"{module}::Mine"], **settings})
-    with pytest.raises(UnreadableError, match="it calls a Task"):
+    task = _made(
+        "_instance", "tdcore.rules.sweep_task", "SweepTask", {"rules": [f"{module}::Mine"], **settings}
+    )
+    with pytest.raises(UnreadableError, match="it calls a SweepTask"):
         load(b"\x80\x05" + task + _part((str(tmp_path),)) + b"R.")
     assert not (tmp_path / "ran").exists()
 

@@ -185,7 +185,7 @@ def test_the_other_run_is_held_no_longer_than_the_judgement(tmp_path: Path) -> N
     assert opened(str(other), look) is opened(str(other), look)
     run = weakref.ref(opened(str(other), look))
     assert run() is not None
-    load(dump(look))  # what was read is no part of a state
+    load(dump(look))  # what was read is not a part of a state
     del look
     gc.collect()
     assert run() is None

@@ -261,7 +261,7 @@ def test_a_damaged_state_is_said_and_the_run_judged_anew(tmp_path: Path, damage:
 def test_a_file_that_is_no_state_is_left_alone(tmp_path: Path) -> None:
     flushed(RunWriter(tmp_path / "run"), 0, 1)
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(ConfigError, match="is no state"):
+    with pytest.raises(ConfigError, match="is not a state"):
         judged(tmp_path / "run", tmp_path / "thesis.txt")
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 

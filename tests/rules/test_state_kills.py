@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def written_in_pieces(place: Path, steps: int) -> Iterator[None]:
-    """A loss that falls, then stands still; a weight, NaN at every tenth step, in a flush of its own."""
+    """A loss that falls, then does not move; a weight, NaN at every tenth step, in a flush of its own."""
     writer = RunWriter(place)
     for step in range(steps):
         writer.add("loss", np.float64(max(1.0, 20.0 - step)), step=step, kind="loss")

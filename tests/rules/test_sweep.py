@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -16,9 +17,9 @@ import pytest
 from tdcore.errors import ConfigError, SinkError
 from tdcore.rules import ExplodingTensor, RuleProtocol, VanishingGradient, sweep
 from tdcore.rules.loading import load_rule
-from tdcore.rules.sweep import Entry, SweepReport, find_runs
+from tdcore.rules.sweep import SweepEntry, SweepReport, find_runs
 from tdcore.rules.sweep_engines import ENGINES
-from tdcore.rules.sweep_task import Task
+from tdcore.rules.sweep_task import SweepTask
 from tests.rules.a_rule_of_mine import EveryNth
 from tests.trial.writer import RunWriter
 
@@ -62,14 +63,14 @@ def expect_all(report: SweepReport, runs: Path) -> None:
 
 
 def test_runs_are_judged_one_after_the_other_in_this_process(runs: Path) -> None:
-    seen: list[Entry] = []
+    seen: list[SweepEntry] = []
     report = sweep(runs, RULES, engine="serial", write_findings=False, on_run=seen.append)
     expect_all(report, runs)
     assert seen == list(report.entries)
 
 
 def test_processes_give_the_same_in_the_order_of_the_runs(runs: Path) -> None:
-    seen: list[Entry] = []
+    seen: list[SweepEntry] = []
     rules: list[RuleProtocol | type[RuleProtocol]] = [VanishingGradient(), ExplodingTensor]
     report = sweep(runs, rules, workers=2, write_findings=False, on_run=seen.append)
     expect_all(report, runs)
@@ -125,13 +126,13 @@ def test_what_an_engine_has_started_is_ended_when_the_caller_gives_up(
 ) -> None:
     ended = []
 
-    def engine(task: Task, places: list[str], *_: object) -> Iterator[tuple[int, Entry]]:
+    def engine(task: SweepTask, places: list[str], *_: object) -> Iterator[tuple[int, SweepEntry]]:
         try:
             yield 0, task(places[0])
         finally:
             ended.append(True)
 
-    def give_up(entry: Entry) -> None:
+    def give_up(entry: SweepEntry) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setitem(cast("dict[str, object]", ENGINES), "serial", engine)
@@ -228,7 +229,7 @@ def test_ray_is_told_to_cancel_what_nobody_waits_for(runs: Path, monkeypatch: py
         cancelled.append(reference)
         cancel(reference)
 
-    def give_up(entry: Entry) -> None:
+    def give_up(entry: SweepEntry) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ray, "cancel", counted)
@@ -295,3 +296,9 @@ def test_reports_are_plain_json(runs: Path) -> None:
     document = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert [run["exit_code"] for run in document["runs"]] == [1, 0, 3]
     assert load_rule(RULES[0]) == VanishingGradient()
+
+
+def test_the_earlier_name_of_an_entry_is_an_alias_with_a_warning() -> None:
+    module = importlib.import_module("tdcore.rules.sweep")
+    with pytest.warns(DeprecationWarning, match="Entry is now SweepEntry"):
+        assert module.Entry is SweepEntry

@@ -1,4 +1,4 @@
-"""A regression trained by an optimizer class that is no subclass of torch.optim.Optimizer."""
+"""A regression trained by an optimizer class that is not a subclass of torch.optim.Optimizer."""
 
 import sys
 

@@ -180,7 +180,7 @@ def test_the_service_says_how_long_to_wait(
 def test_without_patience_there_is_one_try(stub: StubServer, opened: Callable[..., S3Sink]) -> None:
     sink = opened(patience=0)
     stub.set(refuse=True)
-    with pytest.raises(SinkError, match="the service asks to slow down") as caught:
+    with pytest.raises(SinkError, match="the service limits the rate of requests") as caught:
         sink.put("a", [b"data"])
     assert caught.value.kind == "transient"
     assert len(stub.log("PutObject")) == 1
@@ -299,7 +299,7 @@ def test_put_new_works_without_the_right_to_look(stub: StubServer, opened: Calla
 @pytest.mark.parametrize(
     ("host", "match"),
     [
-        ("http://127.0.0.1:{port}", "nobody answers at the end point"),
+        ("http://127.0.0.1:{port}", "no server answers at the end point"),
         ("http://no-such-host.invalid:9", "host is not known"),
     ],
 )

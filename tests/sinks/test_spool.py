@@ -207,7 +207,7 @@ def test_what_cannot_be_read_just_now_is_not_taken_for_damaged(spool: Spool) -> 
 def test_an_object_that_somebody_removed_is_known_to_be_missing(spool: Spool) -> None:
     entry = spool.append("data/a", [b"x"])
     (spool.folder / "objects" / "000000000000").unlink()
-    with pytest.raises(RunCorrupt, match="removed by somebody"):
+    with pytest.raises(RunCorrupt, match="removed by another process"):
         spool.read(entry)
     spool.set_aside(entry)
     assert len(spool) == 0
@@ -319,7 +319,7 @@ def test_a_folder_that_is_no_spool_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunNotFound, match=r"is not a spool: it has no spool\.json"):
         Spool(tmp_path)
     (tmp_path / "spool.json").write_text('{"format": 99}')
-    with pytest.raises(RunCorrupt, match="not the description of a spool that this version knows"):
+    with pytest.raises(RunCorrupt, match="does not describe a spool that this version supports"):
         Spool(tmp_path)
 
 

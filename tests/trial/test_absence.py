@@ -17,8 +17,8 @@ REASONS = {
     "no_backward": "no backward reached it in this step",
     "not_stepped": "its optimizer did not step in this step",
     "cleared": "its gradient was cleared before it was used",
-    "accumulated": "a later step has it: no optimizer stepped before the next saved step",
-    "scaler_skipped": "the gradient scaler held the optimizer back",
+    "accumulated": "a later step has the gradient: no optimizer stepped before the next saved step",
+    "scaler_skipped": "the gradient scaler skipped the optimizer's step",
 }
 
 
@@ -78,7 +78,8 @@ def test_a_step_without_rows_of_the_tensor_names_the_steps_that_have_some(run: R
     assert trial.why_absent("y", 10, ModeKeys.TRAIN).endswith("it was saved at 0")
     text = trial.why_absent("x", 55)
     assert text == (
-        "not saved at this step; of its 20 steps the nearest are 10, 20, 30, 40, 50, 60, 70, 80, 90, 100"
+        "not saved at this step; it was saved at 20 steps, and the nearest are "
+        "10, 20, 30, 40, 50, 60, 70, 80, 90, 100"
     )
     assert trial.why_absent("nothing", 10) == "not saved at this step, nor at any other step"
     assert trial.why_absent("unheard_of", 10) == "not saved at this step, nor at any other step"

@@ -92,7 +92,7 @@ def test_any_number_of_a_row_can_be_compared(tmp_path: Path) -> None:
     write(tmp_path, 1.0, float("nan"), 2.0)
     assert [row["value"] for row in compared(tmp_path, column="nan_count")] == [0.0, 1.0, 0.0]
     assert compared(tmp_path, column="time_ns")[0]["alike"] == 3
-    with pytest.raises(ConfigError, match="'shape' is no column to compare workers by"):
+    with pytest.raises(ConfigError, match="'shape' is not a column that can be compared"):
         compared(tmp_path, column="shape")
 
 

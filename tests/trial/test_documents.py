@@ -48,7 +48,7 @@ def test_place_that_is_not_served_says_so() -> None:
 
 
 def test_url_that_went_through_a_path_says_so() -> None:
-    with pytest.raises(ConfigError, match="give the URL as text"):
+    with pytest.raises(ConfigError, match="give the URL as a string"):
         create_trial(Path("s3://bucket/prefix"))
 
 

@@ -77,7 +77,7 @@ def test_the_spool_of_the_worker_is_named_with_its_host(tmp_path: Path) -> None:
     rows, end = far_trial(tmp_path).missing()
     assert rows.advice == "run `tdcore upload '/var/my spool/0'` on node-7"
     assert (end.what, end.first, end.last) == ("end", 3, None)
-    assert end.advice == "if it does not run any more, run `tdcore upload '/var/my spool/0'` on node-7"
+    assert end.advice == "if it no longer runs, run `tdcore upload '/var/my spool/0'` on node-7"
 
 
 def test_without_a_spool_only_the_latest_attempt_is_expected_to_end(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_without_a_spool_only_the_latest_attempt_is_expected_to_end(tmp_path: Pa
     saved(tmp_path, attempt=1, worker="worker_1")
     (end,) = far_trial(tmp_path).missing()
     assert (end.worker, end.attempt, end.what) == ("worker_1", 1, "end")
-    assert end.advice == "see whether it still runs on test"
+    assert end.advice == "check whether it still runs on test"
 
 
 def test_a_spool_of_an_earlier_attempt_is_named(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_spool_of_an_earlier_attempt_is_named(tmp_path: Path) -> None:
             what="end",
             first=3,
             last=None,
-            advice=f"if it does not run any more, {upload}",
+            advice=f"if it no longer runs, {upload}",
         )
     ]
 
@@ -175,7 +175,7 @@ def test_a_process_of_this_machine_is_looked_for(tmp_path: Path) -> None:
     here = socket.gethostname()
     saved(tmp_path / "gone", host=here, pid=ended_process())
     (end,) = far_trial(tmp_path / "gone").missing()
-    assert end.advice == "its process is gone and left no spool: what was not written by then is lost"
+    assert end.advice == "its process has ended and left no spool: data that it had not written is lost"
     now = time.time_ns()
     run = saved(tmp_path / "there", host=here, pid=os.getpid())
     claim(run, started_ns=now)
@@ -187,7 +187,7 @@ def test_a_claim_that_cannot_be_read_gives_plain_advice(tmp_path: Path) -> None:
         run = saved(tmp_path / name)
         run.write("attempts/0000-worker_0.json", text)
         (end,) = far_trial(tmp_path / name).missing()
-        assert end.advice == "see whether it still runs"
+        assert end.advice == "check whether it still runs"
 
 
 def test_asking_costs_nothing_more_while_all_is_well(tmp_path: Path) -> None:

@@ -122,7 +122,10 @@ def test_a_lost_segment_is_said_to_be_lost(run: RunWriter) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "message"),
-    [(lambda data: data[:-1] + b"!", "have checksum"), (lambda data: data[:-3], "of which 1021 are there")],
+    [
+        (lambda data: data[:-1] + b"!", "have checksum"),
+        (lambda data: data[:-3], "only 1021 of these bytes exist"),
+    ],
     ids=["a wrong byte", "cut short"],
 )
 def test_a_damaged_segment_is_refused(run: RunWriter, damage: Any, message: str) -> None:

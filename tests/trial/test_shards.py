@@ -77,7 +77,7 @@ def test_part_of_the_only_worker_that_saved_is_not_taken_for_the_whole(tmp_path:
     error = refused(tensor(tmp_path))
     assert error.reason == "incomplete"
     assert "lacks [2:6, 0:4] of its shape [6, 4]" in str(error)
-    assert "no worker ever saved them" in str(error)
+    assert "no worker saved them" in str(error)
     assert tensor(tmp_path).values() == {}
 
 
@@ -249,21 +249,21 @@ def test_partial_value_that_lacks_a_worker_is_refused(tmp_path: Path) -> None:
     assert tensor(tmp_path / "step").value(0).tolist() == (2 * W).tolist()
     error = refused(tensor(tmp_path / "step"), 1)
     assert error.reason == "incomplete"
-    assert "what worker_1 gave to it was not saved" in str(error)
+    assert "the contribution of worker_1 was not saved" in str(error)
     alone = workers(tmp_path / "job", 4)[:1]  # the others' claims say that they were there
     for claim in (tmp_path / "job" / "attempts").glob("*-worker_[123].json"):
         claim.unlink()
     alone[0].add("w", W, step=0, shard=place(W.shape, [0, 0], "sum"))
     alone[0].flush()
     alone[0].end()
-    assert "what 3 of 4 workers gave" in str(refused(tensor(tmp_path / "job")))
+    assert "the contribution of 3 of 4 workers was not saved" in str(refused(tensor(tmp_path / "job")))
 
 
 def test_partial_value_is_not_reduced_before_all_have_written_theirs(tmp_path: Path) -> None:
     first, second = workers(tmp_path, 2)
     first.add("w", W, step=0, shard=place(W.shape, [0, 0], "sum"))
     first.flush()
-    assert "what worker_1 gave to it was not saved" in str(refused(tensor(tmp_path)))
+    assert "the contribution of worker_1 was not saved" in str(refused(tensor(tmp_path)))
     second.add("w", W, step=0, shard=place(W.shape, [0, 0], "sum"))
     second.flush()
     for run in (first, second):
@@ -280,7 +280,7 @@ def test_partial_value_lacks_a_worker_also_when_its_last_row_is_absent(tmp_path:
     for run in (first, second):
         run.flush()
         run.end()
-    assert "what worker_1 gave to it was not saved" in str(refused(tensor(tmp_path), 1))
+    assert "the contribution of worker_1 was not saved" in str(refused(tensor(tmp_path), 1))
 
 
 def test_partial_value_of_a_job_with_fewer_ranks_than_before_is_whole(tmp_path: Path) -> None:

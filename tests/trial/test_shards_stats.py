@@ -138,7 +138,7 @@ def test_copies_that_differ_are_told_and_the_first_counts(tmp_path: Path) -> Non
     (row,) = merged(tmp_path)
     assert_same(row, statistics(W))
     assert (row["status"], row["reason"]) == ("ok", "copies_differ")
-    with pytest.raises(TensorUnavailableForStep, match="name a worker"):
+    with pytest.raises(TensorUnavailableForStep, match="the copies of the workers differ"):
         create_trial(tmp_path).tensor("w").reduction_value(0, "mean")
 
 
@@ -178,7 +178,7 @@ def test_statistics_of_partial_values_are_refused_and_its_reductions_come_from_t
         run.flush()
         run.end()
     tensor = create_trial(tmp_path).tensor("w")
-    with pytest.raises(TensorUnavailableForStep, match="do not follow") as caught:
+    with pytest.raises(TensorUnavailableForStep, match="cannot be computed from") as caught:
         tensor.global_stats()
     assert caught.value.reason == "partial"
     assert tensor.reduction_value(0, "max") == 46.0
@@ -213,7 +213,7 @@ def test_columns_are_chosen_by_name(tmp_path: Path) -> None:
     write_parts(tmp_path, W, rows(W.shape, 2))
     table: pa.Table = create_trial(tmp_path).stats(merged=True, columns=["l1", "step", "workers"])
     assert table.to_pylist() == [{"l1": 276.0, "step": 0, "workers": 2}]
-    with pytest.raises(ConfigError, match="'worker' is no column of merged statistics"):
+    with pytest.raises(ConfigError, match="'worker' is not a column of merged statistics"):
         create_trial(tmp_path).stats(merged=True, columns=["worker"])
 
 

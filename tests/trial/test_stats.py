@@ -82,7 +82,7 @@ def test_wrong_filters_say_what_there_is(run: RunWriter) -> None:
         trial.stats(attempt=4)
     with pytest.raises(ConfigError, match="steps must be"):
         trial.stats(steps=["x"])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match="no column of stats"):
+    with pytest.raises(ConfigError, match="not a column of stats"):
         trial.stats(columns=["colour"])
 
 

@@ -228,7 +228,7 @@ def test_waiting_for_a_step_after_the_end_fails(run: RunWriter, clean: bool) -> 
     trial = create_trial(run.root)
     save(run, 0)
     Clock(trial, lambda: save(run, 1), lambda: run.end(clean=clean))
-    with pytest.raises(NoMoreData, match="before step 7; the last one saved is 1"):
+    with pytest.raises(NoMoreData, match="before step 7; the last saved step is 1"):
         trial.wait_for_steps([1, 7])
     assert trial.loaded_all_steps
 
@@ -236,7 +236,7 @@ def test_waiting_for_a_step_after_the_end_fails(run: RunWriter, clean: bool) -> 
 def test_waiting_is_bounded(run: RunWriter) -> None:
     trial = create_trial(run.root)
     clock = Clock(trial)
-    with pytest.raises(TimeoutError, match=r"step 3 .* did not come within 0:00:10"):
+    with pytest.raises(TimeoutError, match=r"step 3 .* did not appear within 0:00:10"):
         trial.wait_for_steps([3], timeout=timedelta(seconds=10))
     assert clock.now - clock.start < 11
 

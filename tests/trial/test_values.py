@@ -249,7 +249,7 @@ def test_damaged_bytes_are_refused_unless_verification_is_off(run: RunWriter) ->
     run.flush()
     (row,) = pq.read_table(run.index_files()[0]).to_pylist()
     damage(only_segment(run), row["offset"] + 9)
-    with pytest.raises(RunCorrupt, match=r"data/worker_0/0000-.* have checksum [0-9a-f]{8}, the index says"):
+    with pytest.raises(RunCorrupt, match=r"data/worker_0/0000-.* have checksum [0-9a-f]{8}, expected"):
         create_trial(run.root).tensor("x").value(0)
     assert create_trial(run.root, verify=False).tensor("x").value(0).shape == (4,)
 
@@ -352,8 +352,8 @@ def test_segment_that_is_no_file_is_refused(run: RunWriter) -> None:
     ("columns", "complaint"),
     [
         ({"offset": 2**62}, "cut short or the index is damaged"),
-        ({"nbytes": 2**62}, "the index says"),
-        ({"nbytes": 8}, "are 32 bytes, the index says 8"),
+        ({"nbytes": 2**62}, "and the index has"),
+        ({"nbytes": 8}, "are 32 bytes, and the index has 8"),
         ({"elements": 2**61, "nbytes": 2**62}, "are .* bytes"),
         ({"elements": 2**59, "nbytes": 2**62}, "has 4 elements, its parts have"),
         ({"elements": 2**59, "nbytes": 2**62, "shape": [2**59]}, "cut short"),

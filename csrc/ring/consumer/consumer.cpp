@@ -27,13 +27,13 @@ void write_words(ControlWords& to, const std::string& text) noexcept {
   for (std::size_t i = 0; i < kControlTextBytes / 8; ++i) to[i].store(words[i], std::memory_order_relaxed);
 }
 
-struct Pending {
+struct Backlog {
   std::uint64_t records = 0;
   std::uint64_t bytes = 0;
 };
 
 /// Reserved in a lane and not given back. Nothing in a forked child.
-Pending pending(const RingMemory& lane) noexcept {
+Backlog backlog_of(const RingMemory& lane) noexcept {
   if (!lane.here()) return {};
   const ControlPage& control = lane.control();
   const Cursor head =
@@ -205,13 +205,13 @@ bool Consumer::closing() const noexcept {
 
 std::uint64_t Consumer::pending_records() const noexcept {
   std::uint64_t records = 0;
-  for (const std::shared_ptr<RingMemory>& lane : lanes_) records += pending(*lane).records;
+  for (const std::shared_ptr<RingMemory>& lane : lanes_) records += backlog_of(*lane).records;
   return records;
 }
 
 std::uint64_t Consumer::pending_bytes() const noexcept {
   std::uint64_t bytes = 0;
-  for (const std::shared_ptr<RingMemory>& lane : lanes_) bytes += pending(*lane).bytes;
+  for (const std::shared_ptr<RingMemory>& lane : lanes_) bytes += backlog_of(*lane).bytes;
   return bytes;
 }
 
@@ -230,7 +230,7 @@ std::uint64_t Consumer::slots() const noexcept {
 double Consumer::fill() const noexcept {
   double most = 0;
   for (const std::shared_ptr<RingMemory>& lane : lanes_) {
-    const Pending there = pending(*lane);
+    const Backlog there = backlog_of(*lane);
     most = std::max(most, static_cast<double>(there.bytes) / static_cast<double>(data_limit(*lane)));
     most = std::max(most, static_cast<double>(there.records) / static_cast<double>(lane->slot_count()));
   }

@@ -43,7 +43,7 @@ class UncapturedModules:
 
 
 def can_insert_call(twice: bool = False) -> bool:
-    """Return whether a call can be inserted here, while code is compiled. twice: also if it runs again."""
+    """Return whether code that is compiled now can get a call. twice: also if the code runs again."""
     try:
         around = None if is_exporting() else _enclosing_operator()
     except Exception:

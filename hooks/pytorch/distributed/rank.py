@@ -26,6 +26,6 @@ def rank_mismatch_message(place: tuple[int, int]) -> str | None:
     if now == place:
         return None
     return (
-        f"this hook was made as rank {place[0]} of {place[1]}, and this process is rank {now[0]} of {now[1]} "
-        "now: make the hook after torch.distributed.init_process_group()"
+        f"the hook was created as rank {place[0]} of {place[1]}, but this process is now rank {now[0]} of "
+        f"{now[1]}: create the hook after torch.distributed.init_process_group()"
     )

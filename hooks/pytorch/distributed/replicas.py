@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Replicas"]
 
 _INNER = (
-    "outputs and inputs of modules are not captured, because replicas run the registered module: register "
+    "outputs and inputs of modules are not captured, because replicas of the registered module run: register "
     "the nn.DataParallel to capture them"
 )
 

@@ -44,10 +44,10 @@ _OF_PARAMETERS = frozenset(
 _COPIED_SERIES = tuple(f"{series}/" for series in (BACKWARD, UPDATE, RATIO))
 _ASYNC = ("torch.distributed._functional_collectives", "AsyncCollectiveTensor")
 _FLAT = (
-    "FullyShardedDataParallel: each rank's part is a piece of flattened parameters, whose place is not told"
+    "FullyShardedDataParallel: a rank has a piece of flattened parameters, whose position is not available"
 )
 _NOT_FINISHED = (
-    "was not finished: read later, or not at all when the training did not wait for it in the forward"
+    "was not finished: it is read later, or not at all if the training did not wait for it in the forward"
 )
 _PLACES = 1 << 16  # number of stored places of tensors
 
@@ -57,7 +57,7 @@ class LocalShard(NamedTuple):
 
     Attributes:
         tensor: The local values.
-        shard: Their place in the whole tensor; None for a tensor of the rank's own.
+        shard: The place of the values in the whole tensor; None for a tensor of the rank's own.
         trouble: Why the place is unknown where it should be known.
     """
 
@@ -115,7 +115,7 @@ class LocalShards:
 
         Args:
             tensors: The tensors.
-            capture_spec: Their ids and flags.
+            capture_spec: Ids and flags of the tensors.
             when: Step, mode, mode step, call.
         """
         if self.async_outputs.pending:
@@ -186,7 +186,7 @@ def match_sharding(gradients: list[Any], parameters: Sequence[Any]) -> list[Any]
 
 
 def local_shard_of(tensor: Any) -> LocalShard:
-    """Return the local shard of a tensor; a tensor that is no DTensor is its own shard."""
+    """Return the local shard of a tensor; a tensor that is not a DTensor is its own shard."""
     if isinstance(tensor, LocalShard):
         return tensor
     if isinstance_if_imported(tensor, "torch.distributed.tensor", "DTensor"):
@@ -203,7 +203,7 @@ def local_shard_of(tensor: Any) -> LocalShard:
 def shard_box(
     shape: Sequence[int], mesh: Sequence[int], coordinate: Sequence[int], placements: Sequence[Any]
 ) -> tuple[tuple[int, ...], ShardPosition] | None:
-    """Return shape and place of the shard at a coordinate of a mesh; None: it is no box, or is unknown.
+    """Return shape and place of the shard at a coordinate of a mesh; None: it is not a box, or is unknown.
 
     FSDP2 splits last, although its dimension of the mesh is the first. Its strided placement contains the
     number of earlier splits of other dimensions (split_factor).
@@ -250,7 +250,7 @@ def _placed(whole: Any, local: Any) -> LocalShard:
     if found is None or found[0] != tuple(local.shape):
         text = ", ".join(map(str, placements))
         return LocalShard(
-            local, trouble=f"where the part lies cannot be told: {tuple(local.shape)} by {text}"
+            local, trouble=f"the position of the part cannot be computed: {tuple(local.shape)} by {text}"
         )
     return LocalShard(local, found[1])
 

@@ -129,7 +129,7 @@ class ModuleHooks:
 
         Args:
             root: The registered module.
-            view: Its names.
+            view: Names of the tensors of the root.
             plan: The plan of the step.
             arguments: Positional and keyword arguments of the call. None: compiled code passes them to
                 record_root_input(), or another module than the root is called.

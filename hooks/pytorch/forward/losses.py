@@ -46,7 +46,7 @@ def requires_grad(value: object) -> bool:
 
 
 class RoutedLossHook(ModuleHook):
-    """Module hook that captures only the values of one step. router: selects them."""
+    """Module hook that captures only the values of one step. router: selects the values."""
 
     __slots__ = ("router",)
 

@@ -86,7 +86,7 @@ class RootForwardEndHook(InertInCopies):
                 fault("modules without calls", error)
 
     def report_uncaptured(self, operator: str) -> None:
-        """Do nothing: the forward pre-hook of the root reports it."""
+        """Do nothing: the forward pre-hook of the root reports uncaptured modules."""
 
 
 class ModuleHook(InertInCopies):
@@ -97,7 +97,7 @@ class ModuleHook(InertInCopies):
         is_root: Whether the module is the registered model.
         useful: Whether the plan has selected one of its tensors at least once.
         gate: Whether to capture, for a hook that stays attached between saved steps because it is compiled.
-        site: Its site in compiled code.
+        site: The site of the module's calls in compiled code.
     """
 
     __slots__ = (
@@ -178,9 +178,9 @@ class ModuleHook(InertInCopies):
 
         Args:
             module: The module, or a replica of it.
-            args: Its positional arguments.
-            last: Its output; of a pre-hook, its keyword arguments. None when the pre-hook was detached
-                while torch was about to call it.
+            args: The module's positional arguments.
+            last: The module's output; for a pre-hook, the keyword arguments. None when the pre-hook was
+                detached while torch was about to call it.
         """
         if is_compiling():
             self._trace((*args, last) if self.is_input and last else args if self.is_input else last)
@@ -201,7 +201,7 @@ class ModuleHook(InertInCopies):
             ):
                 now = recorder.now
                 prefix = self._prefix
-                calls = now.calls  # StepState.next_call(), inlined
+                calls = now.calls  # CurrentStep.next_call(), inlined
                 call = calls[prefix]
                 calls[prefix] = call + 1
                 recorder.native([value], self._ids, self._flags, now.step, now.mode, now.mode_step, call)

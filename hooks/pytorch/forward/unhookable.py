@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["UnhookableLayers", "refuses_hooks"]
 
 _FUSED = (
-    "part of an nn.TransformerEncoderLayer in eval mode, which computes other numbers when it carries hooks; "
-    "torch.backends.mha.set_fastpath_enabled(False) lets it be captured"
+    "part of an nn.TransformerEncoderLayer in eval mode, which computes other numbers when it has hooks; "
+    "torch.backends.mha.set_fastpath_enabled(False) makes it possible to capture it"
 )
 _FUSED_LATER = (
-    "part of an nn.TransformerEncoderLayer, which computes other numbers in eval mode when it carries hooks, "
+    "part of an nn.TransformerEncoderLayer, which computes other numbers in eval mode when it has hooks, "
     "in a model whose call is compiled: the mode of its next forward is not known in time; "
-    "torch.backends.mha.set_fastpath_enabled(False) lets it be captured"
+    "torch.backends.mha.set_fastpath_enabled(False) makes it possible to capture it"
 )
 _READ_BY_ATTENTION = "nn.MultiheadAttention reads its weights and does not call it"
 _NOT_CALLED = "no saved forward called it; where its parameters are used, other code reads them"

@@ -1,8 +1,8 @@
 """Finds the tensors in a module's input or output, and the suffixes of their names.
 
-Elements of tuples and lists are numbered in order through all levels. An element that is no tensor also has a
-number, so that names do not change if it is None. Elements of mappings and dataclasses are named by their
-key: "Net_output_logits", "Net_output_hidden.0". A ragged tensor (torch.nested) has two names:
+Elements of tuples and lists are numbered in order through all levels. An element that is not a tensor
+also has a number, so that names do not change if it is None. Elements of mappings and dataclasses are named
+by their key: "Net_output_logits", "Net_output_hidden.0". A ragged tensor (torch.nested) has two names:
 "Net_output_0.values" and "Net_output_0.offsets" (".sizes" if the layout is not jagged).
 
 Only the first 65,536 parts are captured. All other parts have one row "Net_output_more", with the status

@@ -82,7 +82,7 @@ class FsdpParameter(NamedTuple):
 
     Attributes:
         module: The module that holds it.
-        key: Its key in the module.
+        key: The key of the parameter in the module.
         holder: FSDP2's object for it, with the attribute sharded_param.
     """
 
@@ -101,7 +101,7 @@ def class_name(module: nn.Module) -> str:
 
 
 def wrapped_key(module: nn.Module, wrappers: Iterable[Wrapper] = _KEEPING_NAMES) -> str | None:
-    """Return the key of the module inside a wrapper; None if the module is no wrapper."""
+    """Return the key of the module inside a wrapper; None if the module is not a wrapper."""
     for wrapper in wrappers:
         if (
             isinstance_if_imported(module, wrapper.module, wrapper.name)
@@ -133,7 +133,7 @@ def module_to_register(module: nn.Module) -> nn.Module:
 
 
 def wrapped_modules(module: nn.Module) -> list[nn.Module]:
-    """Return the modules inside, the outermost first; empty if the module is no wrapper."""
+    """Return the modules inside, the outermost first; empty if the module is not a wrapper."""
     found: list[nn.Module] = []
     while (key := wrapped_key(module)) is not None:
         module = module._modules[key]  # type: ignore[assignment]  # wrapped_key() has checked it

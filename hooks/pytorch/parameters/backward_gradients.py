@@ -54,14 +54,14 @@ __all__ = ["BackwardGradients"]
 
 _SEVERAL = (
     "several gradient scalers are in use: backward_gradient and microbatch_gradient are not captured, "
-    "because it is not known by which scale they are multiplied"
+    "because the scale of each gradient is not known"
 )
 _UNSEEN = (
-    "the optimizer stepped, and no gradient came by the parameters that it holds: backward_gradient and "
-    "microbatch_gradient are not captured (sharded parameters get their gradients another way)"
+    "the optimizer stepped, and hooks of its parameters received no gradient: backward_gradient and "
+    "microbatch_gradient are not captured (sharded parameters get gradients in another way)"
 )
 _UNKNOWN_END = (
-    "backward_gradient is not captured of FSDP2's parameters: this torch does not tell when it is done"
+    "backward_gradient of FSDP2's parameters is not captured: this PyTorch has no signal for its end"
 )
 _queue: Callable[[Callable[[], None]], None] | None = getattr(
     getattr(torch.autograd.Variable, "_execution_engine", None), "queue_callback", None

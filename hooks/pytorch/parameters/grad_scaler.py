@@ -37,7 +37,7 @@ __all__ = ["GRAD_SCALER", "NamedValues", "ScaleRecord", "Scalers"]
 _LOOKS = 3
 _SEVERAL = (
     "several gradient scalers are in use: gradients whose optimizer does not step are not captured, "
-    "because it is not known by which scale they are multiplied"
+    "because the scale of each gradient is not known"
 )
 GRAD_SCALER: type = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
 
@@ -60,7 +60,7 @@ class ScaleRecord:
         return self.has_checked(optimizer) and self._stage(optimizer) == "STEPPED"
 
     def has_checked(self, optimizer: Optimizer) -> bool:
-        """Whether the scaler has checked the gradients of the optimizer since then."""
+        """Whether the scaler has checked the gradients of the optimizer in this step."""
         return id(optimizer) in self.states
 
     @property
@@ -104,7 +104,7 @@ class Scalers:
             self.found.append(weakref.ref(scaler))
 
     def states(self) -> list[tuple[weakref.ref[Any], Mapping[int, Any]]]:
-        """Records of each scaler by id of the optimizer. After its update() they are other objects."""
+        """Records of each scaler by id of the optimizer. An update() of the scaler replaces them."""
         found: list[tuple[weakref.ref[Any], Mapping[int, Any]]] = []
         for reference in self.found:
             states = getattr(reference(), "_per_optimizer_states", None)

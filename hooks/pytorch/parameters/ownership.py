@@ -29,8 +29,8 @@ __all__ = ["Ownership"]
 _REQUIRES_GRAD = attrgetter("requires_grad")
 _FROZEN_LOOKS = 3  # number of saved steps after which a formerly trained parameter counts as frozen
 _BY_HAND = (
-    "no optimizer is known for {}: its gradients are recorded as the last backward of a step left them; what "
-    "the script does to them afterwards (clipping, for example) is not in the record"
+    "no optimizer is known for {}: its gradients are recorded after the last backward of a step; later "
+    "changes by the script (clipping, for example) are not recorded"
 )
 
 

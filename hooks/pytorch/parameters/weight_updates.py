@@ -43,14 +43,14 @@ __all__ = ["Updates"]
 
 _HALF = (torch.float16, torch.bfloat16)
 _TYPES = frozenset({*_HALF, torch.float32, torch.float64, torch.complex64, torch.complex128})
-_REFUSED = "weight_update and update_ratio are not captured of sparse parameters, nor of {}"
+_REFUSED = "weight_update and update_ratio are not captured for sparse parameters, nor for {}"
 _SPREAD = (
-    "update_ratio is not captured of parameters that are spread over ranks, since no rank knows the whole "
+    "update_ratio is not captured for parameters that are sharded over ranks, because no rank has the whole "
     "norm: divide the merged l2 of weight_update by that of the weight"
 )
 _REPLACED = (
-    "weight_update and update_ratio lack steps of {}, and perhaps of other parameters, because no optimizer "
-    "holds the parameter: the script has replaced it, or has given it to no optimizer"
+    "weight_update and update_ratio are missing at steps of {}, and perhaps of others, because no optimizer "
+    "has the parameter: the script has replaced it, or has passed it to no optimizer"
 )
 
 

@@ -40,7 +40,8 @@ def begin_compiled_forward(
     Args:
         hook: The hook.
         root: The root whose forward begins.
-        inputs: Its input, with suffixes of the names; None: the code was compiled without module hooks.
+        inputs: The input of the forward, with suffixes of the names; None: the code was compiled without
+            module hooks.
     """
     module = root.reference()
     if module is None or hook._off:
@@ -84,5 +85,5 @@ def note_missed(hook: StepTransitions) -> None:
     hook._notes["compiled"] = {"steps_without_activations": hook._gate.missed}
     hook._warn(
         "activations of a first step are missing: torch.compile was called after register_module(), or the "
-        "step is the first in its mode; the next ones will be there (collections.json counts: 'compiled')"
+        "step is the first in its mode; later steps have them (collections.json counts: 'compiled')"
     )

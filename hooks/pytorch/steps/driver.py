@@ -179,7 +179,7 @@ class TrainingDriver(OptimizerSteps):
             return
         if self._shortfalls.none_due:
             steps = sum(self._clock.begun_steps(mode.value) for mode in ModeKeys)
-            yield f"no step: there were {steps}, and save_config names none of them"
+            yield f"no step was saved: save_config selects no step (steps so far: {steps})"
         if any(root.parameters.optimizers.found_count for root in self._roots):
             yield from self._without_update()
         yield from self._shortfalls.of_collections(possible(self._roots, self._notes.get("frozen", ())))
@@ -190,7 +190,7 @@ class TrainingDriver(OptimizerSteps):
         if needs or not self._names.any:
             what = ", ".join(needs) or "anything"
             names = ", ".join(root.view.root_name for root in self._roots)
-            why = f"no forward of {names} was seen" if names else "no model was registered"
+            why = f"no forward of {names} was detected" if names else "no model was registered"
             yield f"{what}: {why}; call register_module(model) before the training"
 
     def _without_update(self) -> Iterator[str]:

@@ -24,7 +24,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from tdcore.hooks.base import BaseHook
-from tdcore.hooks.clock import StepContext
+from tdcore.hooks.clock import SuspendedStep
 from tdcore.hooks.pytorch.compile.code_variants import CompiledRoot
 from tdcore.hooks.pytorch.distributed.replicas import Replicas
 from tdcore.hooks.pytorch.distributed.sharding import LocalShards
@@ -60,7 +60,7 @@ class DriverState(BaseHook):
         self._by_forward = False  # the older library's clock
         self._attentive = self._busy = True
         self._updates: set[int] = {NONE_OPEN}
-        self._suspended: StepContext | None = None
+        self._suspended: SuspendedStep | None = None
         self._called: set[int] | None = None
         self._other_has_graph = False  # forwards of the current step of another mode may be differentiated
         self._saves_training = False

@@ -19,8 +19,8 @@ from tdcore.hooks.pytorch.steps.step_transitions import StepTransitions
 __all__ = ["OptimizerSteps"]
 
 _UNSEEN = (
-    "an optimizer stepped, and no forward of {} was seen before it: the step has its gradients and weights, "
-    "and no outputs; modules that the script calls itself are watched from the next step on"
+    "an optimizer stepped, and no forward of {} was detected before: the step has gradients and weights, "
+    "and no outputs; from the next step on, modules that the script calls itself are detected"
 )
 
 

@@ -47,16 +47,16 @@ class Root:
     """One registered module.
 
     Attributes:
-        name: Its name in tensor names, if it is not its class (a further root).
+        name: The name of the module in tensor names, if it is not the name of its class (a further root).
         compiled: Whether its call is itself compiled.
-        trained_in: The updates of the training step of its last training forward (driver.py).
-        evaluated_after: Value of trained_in at its last forward in eval mode with gradients enabled.
+        trained_in: Updates of the training step that has the last training forward of the module (driver.py).
+        evaluated_after: Value of trained_in at the last forward in eval mode with gradients enabled.
         trains_in_eval: An optimizer stepped after such a forward, so such forwards are training forwards.
         unseen: An optimizer stepped without an observed forward.
-        by_itself: It is trained by its own forward.
+        by_itself: The module is trained by its own forward.
         follows: by_itself, and steps and modes follow the forwards.
-        inner_expected: Its forward runs and has not reached the module inside a wrapper (has_inner) yet.
-        searched: All objects were searched for its optimizers.
+        inner_expected: The forward of a wrapper runs and has not reached the module inside yet (has_inner).
+        searched: All objects were searched for optimizers of the module.
     """
 
     def __init__(
@@ -280,7 +280,7 @@ class Root:
 
 
 def root_name(module: nn.Module, roots: Iterable[Root]) -> str | None:
-    """A name that no root has and that is no prefix of a name of the first root's modules.
+    """A name that no root has and that is not a prefix of a name of the first root's modules.
 
     None for the first root, which has the name of its class.
     """

@@ -14,7 +14,7 @@ from time import perf_counter_ns
 
 from torch import nn
 
-from tdcore.hooks.clock import StepContext
+from tdcore.hooks.clock import SuspendedStep
 from tdcore.hooks.plan import Plan
 from tdcore.hooks.pytorch.forward.losses import requires_grad
 from tdcore.hooks.pytorch.steps import compiled_steps
@@ -26,9 +26,10 @@ __all__ = ["StepTransitions"]
 
 _SAVED_STEPS = 3  # number of saved steps after which an optimizer without a step in them is reported
 _NEVER_SAVED = (
-    "{} stepped in none of the first {} saved training steps, so gradients of its parameters are missing: "
-    "networks that take turns have one step per update, and a save_interval that is a multiple of the turns "
-    "saves the same turn every time; use an odd one, or call hook.step() at the top of the round"
+    "{} did not step in the first {} saved training steps, so gradients of its parameters are missing: "
+    "networks that train in turn have one step per update, and a save_interval that is a multiple of their "
+    "number always saves the same network. Use another save_interval (an odd one for two networks), or call "
+    "hook.step() at the start of each round"
 )
 
 
@@ -212,7 +213,7 @@ class StepTransitions(DriverState):
         router = self._route_above if self._suspended is not None else None
         self._losses.attach(plan, compiled_steps.widest(self), router)
 
-    def _belongs_beneath(self, requires_grad: bool) -> StepContext | None:
+    def _belongs_beneath(self, requires_grad: bool) -> SuspendedStep | None:
         """The suspended training step, if a loss belongs to it and not to the current step."""
         return self._suspended if requires_grad and not (self._updates or self._other_has_graph) else None
 

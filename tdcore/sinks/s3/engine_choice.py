@@ -35,16 +35,16 @@ def choose_engine(options: S3Options) -> tuple[str, str]:
             )
         if why := cannot[options.engine]:
             raise ConfigError(f"S3 option engine is {options.engine!r}, but {why}")
-        return options.engine, "The options ask for it."
+        return options.engine, "The options require it."
     if not installed:
         raise UnsupportedFeature(_MISSING_EXTRA)
     able = [name for name in ("obstore", "aiobotocore") if name in installed and not cannot[name]]
     if not able:
         raise ConfigError("; ".join(f"engine {name}: {cannot[name]}" for name in sorted(installed)))
     if able[0] == "obstore":
-        return "obstore", "It costs the least CPU time per byte and can do all that the options ask for."
+        return "obstore", "It costs the least CPU time per byte and supports all given options."
     if cannot["obstore"]:
-        return "aiobotocore", f"The other engine is ruled out: {cannot['obstore']}."
+        return "aiobotocore", f"The other engine cannot be used: {cannot['obstore']}."
     return "aiobotocore", "It is installed; obstore, which costs less CPU time per byte, is not."
 
 
@@ -73,7 +73,7 @@ def _why_not_obstore(options: S3Options) -> str:
     if not has_botocore() and (profile := options.profile or environment_profile()):
         return f"obstore reads profiles ({profile!r}) through botocore, which is not installed"
     if not options.endpoint_url and (kind := required_endpoint_kind()):
-        return f"obstore does not know {kind} endpoints"
+        return f"obstore does not support {kind} endpoints"
     return ""
 
 

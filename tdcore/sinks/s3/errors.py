@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 S3ErrorKind: TypeAlias = Literal[
-    "throttled",  # the service asks to slow down
+    "throttled",  # the service limits the rate of requests
     "timeout",  # no answer in time
     "connection",  # refused, reset, no such host, TLS
     "server",  # the service failed: 500, 502, 503, 504
@@ -113,11 +113,11 @@ _TAG = re.compile(r"<(Code|Region|Message)>\s*([^<]{1,2000}?)\s*</\1>")
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9.]{0,80}")
 
 _MEANING: dict[S3ErrorKind, str] = {
-    "throttled": "the service asks to slow down",
+    "throttled": "the service limits the rate of requests",
     "timeout": "no answer in time",
     "connection": "the connection failed",
     "server": "the service failed",
-    "damaged": "the bytes changed on the way, says their checksum",
+    "damaged": "the bytes changed during the transfer: their checksum differs",
     "conflict": "another write of the same object was in progress",
     "exists": "an object was there already",
     "missing": "no such object",
@@ -126,14 +126,14 @@ _MEANING: dict[S3ErrorKind, str] = {
     "region": "the bucket is in another region",
     "credentials": "the credentials are not valid",
     "denied": "permission denied",
-    "settings": "the AWS configuration cannot be used any more",
+    "settings": "the AWS configuration can no longer be used",
     "unsupported": "the service does not implement this",
     "refused": "the service refused",
 }
 _CONNECTION: tuple[tuple[tuple[str, ...], str], ...] = (
     (("certificate",), "the server's certificate is not trusted (is the S3 option ca_bundle right?)"),
     (("dns error", "name or service", "name resolution", "getaddrinfo"), "the end point's host is not known"),
-    (("refused", "connect call failed"), "nobody answers at the end point"),
+    (("refused", "connect call failed"), "no server answers at the end point"),
     (("reset", "broken pipe", "disconnected", "closed"), "the connection broke"),
 )
 _TO = {"put": "write to", "get": "read from", "list": "list", "delete": "delete from"}
@@ -194,13 +194,15 @@ class S3Error(Exception):
 
     def _advice(self, action: S3Action, place: S3Place) -> str:
         if self.retry:
-            return "will be tried again"
+            return "tdcore tries again"
         if self.kind == "no_bucket":
-            return f"make the bucket {place.bucket!r}, or correct its name, region or endpoint_url"
+            return f"create the bucket {place.bucket!r}, or correct its name, region or endpoint_url"
         if self.kind == "region":
-            return "name the bucket's region: ?region=..."
+            return "add the region of the bucket to the URL: ?region=..."
         if self.kind == "credentials":
-            return "check what the AWS chain gives: AWS_ACCESS_KEY_ID and the like, the profile, or the role"
+            return (
+                "check the credentials of the AWS chain: AWS_ACCESS_KEY_ID and similar, the profile, the role"
+            )
         if self.code == "SignatureDoesNotMatch":
             return "check the secret key, and a proxy that may change requests"
         if self.code == "RequestTimeTooSkewed":
@@ -208,8 +210,8 @@ class S3Error(Exception):
         if self.kind == "denied":
             return f"it needs {required_permission(action, place)}"
         if self.kind == "unsupported":
-            return "leave out the S3 option that this store does not know, or set checksum=none"
-        return "look into the service's own log"
+            return "remove the S3 option that this store does not support, or set checksum=none"
+        return "read the log of the service"
 
 
 def required_permission(action: S3Action, place: S3Place) -> str:
@@ -221,7 +223,7 @@ def required_permission(action: S3Action, place: S3Place) -> str:
     needed = f"{_PERMISSIONS[action]} on {objects}"
     options = place.options
     if action == "get":
-        return f"{needed} (also kms:Decrypt under a KMS key, and s3:ListBucket to tell a missing object)"
+        return f"{needed} (also kms:Decrypt under a KMS key, and s3:ListBucket to detect a missing object)"
     if action == "put":
         if options.tags:
             needed += " and s3:PutObjectTagging"

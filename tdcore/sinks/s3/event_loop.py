@@ -22,8 +22,8 @@ class LoopThread:
     """A daemon thread with an event loop. The first submit() starts it.
 
     close() cancels all running coroutines, waits until they end, and stops the thread. A forked child has no
-    such thread: there submit() raises LoopClosed, and close() does nothing. Threads: any of the process that
-    made the object.
+    such thread: there submit() raises LoopClosed, and close() does nothing. Threads: any thread of the
+    process that made the object.
     """
 
     def __init__(self, name: str = "tdcore-s3") -> None:

@@ -39,7 +39,7 @@ Encryption: TypeAlias = Literal["AES256", "aws:kms", "aws:kms:dsse"]
 EngineChoice: TypeAlias = Literal["auto", "obstore", "aiobotocore"]
 Checksum: TypeAlias = Literal["auto", "crc32c", "crc64nvme", "sha256", "none"]
 
-# Number of concurrent requests that are no uploads: they are small and wait for the service.
+# Number of concurrent requests that are not uploads: they are small and wait for the service.
 OTHERS_PER_UPLOAD = 4
 _GIB = 1 << 30
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -197,7 +197,7 @@ def parse_s3_url(url: str) -> S3Place:
         )
     if bucket.endswith("--x-s3"):
         raise ConfigError(
-            f"{place!r} is a directory bucket, which lists its keys in no order; give a general one"
+            f"{place!r} is a directory bucket, which lists keys without order; give a general purpose bucket"
         )
     prefix = prefix.rstrip("/")
     if prefix:
@@ -245,7 +245,7 @@ def _parse_query(query: str) -> S3Options:
             )
         if name not in _KINDS:
             known = ", ".join(sorted([*_KINDS, "tag.NAME"]))
-            raise ConfigError(f"there is no S3 option {name!r}; there are: {known}")
+            raise ConfigError(f"unknown S3 option {name!r}; use one of: {known}")
         if not equals or not value:
             raise ConfigError(f"S3 option {name} has no value; write {name}=VALUE or leave it out")
         given["spool_bytes" if name == "spool_gib" else name] = _KINDS[name](value, f"S3 option {name}")
@@ -291,7 +291,7 @@ def _check_text(name: str, value: object) -> None:
 
 
 def check_endpoint(url: str | None, whose: str = "S3 option endpoint_url") -> None:
-    """Raise ConfigError if `url` is no end point, or contains a password. whose: its origin, for messages."""
+    """Raise ConfigError if `url` is not an end point or has a password. whose: its origin, for messages."""
     if url is None:
         return
     if "@" in url:

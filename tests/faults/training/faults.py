@@ -132,6 +132,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(name="rate x1000", cause="learning rate too high", plant=scale_rate(1000), on=_ANY),
     Fault(name="rate x60", cause="learning rate too high", plant=scale_rate(60), on=_LAYERED),
     Fault(name="rate /10000", cause="learning rate too low", plant=scale_rate(1e-4), on=_ANY),
+    Fault(name="rate /1000", cause="learning rate too low", plant=scale_rate(1e-3), on=_ANY),
     Fault(
         name="never cleared",
         cause="gradients are never cleared",

@@ -56,7 +56,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """A training that is no sequence of batches for one model and one optimizer.
+    """A training that is not a sequence of batches for one model and one optimizer.
 
     play: trains, with a hook or None; returns what it lowers, step by step. gain: by which share of itself.
     """

@@ -61,6 +61,6 @@ def test_a_page_says_how_often_its_rule_fired() -> None:
     assert "in 0 of 1 runs with another fault, and in 0 of 1 healthy trainings." in text
     none = counts("TDC114", [outcome("padding"), outcome("")])
     text = " ".join(measured_section("TDC114", {"commit": "1234567", "rules": {"TDC114": none}}).split())
-    assert "No fault of the set is one that this rule should find." in text
+    assert "The set has no fault that this rule should find." in text
     newer = measured_section("TDC999", {"commit": "1234567", "rules": {}})
     assert "The rule is newer than the last measurement (commit 1234567)." in newer

@@ -144,7 +144,7 @@ def test_a_ratio_that_no_rank_can_know_is_noted_as_missing(
 ) -> None:
     trial = opened(job, case)
     assert {name.partition("/")[2] for name in trial.tensor_names(regex="^update_ratio/")} == with_ratio
-    assert any("no rank knows the whole norm" in one for one in trial.notes()["not_captured"])
+    assert any("no rank has the whole norm" in one for one in trial.notes()["not_captured"])
 
 
 @pytest.mark.supports("order of execution", "values")

@@ -189,6 +189,26 @@ def test_a_learning_rate_that_changes_nothing_is_too_low() -> None:
     ]
 
 
+def flat(rate: Any, last: float = 1.59) -> list[History]:
+    """A cross-entropy that goes from 1.6 to `last` under Adam with this learning rate."""
+    return [
+        history("optimizer/group_0/lr", "hyperparameter", mean=rate, shape=()),
+        history("CrossEntropyLoss_output_0", "loss", mean=np.linspace(1.6, last, STEPS), shape=(), count=1),
+    ]
+
+
+def test_small_updates_with_a_loss_that_hardly_falls_are_a_rate_too_low() -> None:
+    assert causes(*flat(1e-5)) == ["learning rate too low"]
+
+
+def test_small_updates_with_a_loss_that_falls_are_no_fault() -> None:
+    assert "learning rate too low" not in causes(*flat(1e-5, last=0.2))
+
+
+def test_small_updates_at_the_end_of_a_schedule_are_no_fault() -> None:
+    assert "learning rate too low" not in causes(*flat(np.linspace(2e-5, 2e-6, STEPS)))
+
+
 def test_a_learning_rate_of_zero_in_the_middle_is_named() -> None:
     rate = np.where(np.arange(STEPS) < 30, 1e-3, 0.0)
     assert causes(history("optimizer/group_0/lr", "hyperparameter", mean=rate, shape=())) == [

@@ -1,0 +1,63 @@
+"""How values of MXNet get to the ring: without a copy through DLPack, or as a NumPy array.
+
+MXNet computes asynchronously. Reading an array waits until it is computed. Threads: the training thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mxnet import ndarray
+
+__all__ = ["is_array", "listed_arrays", "readable"]
+
+_CPU = 1  # kDLCPU
+
+
+class _View:
+    """An array in host memory, for readers of DLPack."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._array.shape)
+
+    def __array__(self, dtype: Any = None) -> Any:
+        return self._array.asnumpy().astype(dtype, copy=False)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.to_dlpack_for_read()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CPU, 0
+
+
+def is_array(value: object) -> bool:
+    """Whether a value is an array with values; a Symbol has none."""
+    return isinstance(value, ndarray.NDArray)
+
+
+def readable(array: Any) -> Any:
+    """The array in a form that the ring can read. Sparse arrays and those of a GPU are copied.
+
+    Any other value is returned as it is.
+    """
+    if not is_array(array):
+        return array
+    if array.stype == "default" and array.context.device_type.startswith("cpu"):
+        return _View(array)
+    return array.asnumpy()
+
+
+def listed_arrays(value: Any) -> Iterator[Any]:
+    """The arrays in nested lists and tuples, in order."""
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            yield from listed_arrays(each)
+    elif is_array(value):
+        yield value
