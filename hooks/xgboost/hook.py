@@ -48,6 +48,8 @@ class Hook(BoostingHook, TrainingCallback):  # type: ignore[misc]  # the library
         if data is None or isinstance(data, xgboost.DMatrix):
             return data
         features, labels = check_pair(name, data)
+        if collective.get_world_size() > 1:
+            return features, labels  # not used; a DMatrix would communicate with the other workers
         return xgboost.DMatrix(features, label=labels, enable_categorical=True)
 
     def before_training(self, model: Any) -> Any:
