@@ -62,6 +62,7 @@ class BaseHook(HookState, StepStateDict):
     """Collections, modes, scalars, stop requests. Users create hooks of its subclasses."""
 
     framework: ClassVar[str]
+    _further_collections: ClassVar[tuple[str, ...]] = ()  # in addition to those of all hooks
     _clock: Clock
 
     def __init__(
@@ -103,7 +104,7 @@ class BaseHook(HookState, StepStateDict):
             )
             self._ring = self._session.ring
         self._control_changed: Callable[[], bool] = self._ring.was_asked  # True: see _check_control()
-        self._collections = CollectionManager()
+        self._collections = CollectionManager(self._further_collections)
         self._names = NameTable(self._ring, self._collections)
         self._notes = RunNotes(self._names)
         self._clock = Clock(config, self._collections, self._names, self._warn)

@@ -33,8 +33,8 @@ from tdcore.session import RingConfig, StopRequest
 
 __all__ = ["Hook", "create_from_json_file", "get_hook"]
 
-# Collections that only Keras's hook fills, with their patterns.
-_PATTERNS = {"labels": r"^labels(_\d+)?$", "predictions": r"^predictions(_\d+)?$"}
+# Models with several outputs have further tensors in these collections.
+_PATTERNS = {"labels": r"^labels_\d+$", "predictions": r"^predictions_\d+$"}
 
 
 class Hook(FromConfiguration, StepDriver, keras.callbacks.Callback):  # type: ignore[misc]  # keras may not be installed
@@ -66,6 +66,7 @@ class Hook(FromConfiguration, StepDriver, keras.callbacks.Callback):  # type: ig
     """
 
     framework = "keras"
+    _further_collections = ("metrics", *_PATTERNS)
 
     def __init__(
         self,
@@ -112,8 +113,7 @@ class Hook(FromConfiguration, StepDriver, keras.callbacks.Callback):  # type: ig
         )
         self._start_driver(backend)
         for name, pattern in _PATTERNS.items():
-            if name in self._clock.included and not self._collections.get(name).selects:
-                self._collections.get(name).include(pattern)
+            self._collections.get(name).include(pattern)
 
     def watch(self, model: Any) -> None:
         """Capture a model without passing the hook as a callback.

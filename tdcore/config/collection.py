@@ -8,9 +8,9 @@ them from the training thread.
 
 Built in: all, default (include_regex of the hook), weights (all parameters that are not biases), biases,
 gradients, losses, inputs, outputs, output_gradients, scalars, custom (empty until filled),
-optimizer_variables, hyperparameters, metrics, and four that cost extra work and are captured only when they
-are named: backward_gradients, microbatch_gradients, weight_updates, update_ratios. Gradients of outputs are
-also captured on request only: "all" does not contain them, and a pattern selects them if it contains
+optimizer_variables, hyperparameters, and four that cost extra work and are captured only when they are named:
+backward_gradients, microbatch_gradients, weight_updates, update_ratios. Gradients of outputs are also
+captured on request only: "all" does not contain them, and a pattern selects them if it contains
 "output_gradient". OLDER_REGEX has the older library's patterns of weights and biases, which select by name.
 """
 
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tdcore.config.built_in_collections import (
+    BOOSTING,
     BUILT_IN,
     OLDER_REGEX,
     ON_REQUEST,
@@ -117,7 +118,7 @@ class Collection:
     @classmethod
     def built_in(cls, name: str, compile_pattern: Callable[[str], Pattern] = re.compile) -> Collection:
         """The built-in collection of that name."""
-        regexes, by_nature, kinds = BUILT_IN[name]
+        regexes, by_nature, kinds = BUILT_IN.get(name) or BOOSTING[name]
         collection = cls(name, compile_pattern=compile_pattern)
         collection._own = dict.fromkeys(regexes, kinds)
         if name in OLDER_REGEX:
