@@ -14,7 +14,7 @@ settings of the model.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -113,7 +113,8 @@ class Hook(FromConfiguration, StepDriver, keras.callbacks.Callback):  # type: ig
         )
         self._start_driver(backend)
         for name, pattern in _PATTERNS.items():
-            self._collections.get(name).include(pattern)
+            if name in self._clock.included:
+                self._collections.get(name).include(pattern)
 
     def watch(self, model: Any) -> None:
         """Capture a model without passing the hook as a callback.
@@ -167,6 +168,10 @@ class Hook(FromConfiguration, StepDriver, keras.callbacks.Callback):  # type: ig
         self._guarded("steps", self._uninstall, self._model, mode)
 
     # For the base class -----------------------------------------------------------------------------------
+
+    def _missing(self) -> Iterator[str]:
+        own = tuple(f"pattern {pattern!r}" for pattern in _PATTERNS.values())  # of the hook, not of the user
+        return (each for each in StepDriver._missing(self) if not each.startswith(own))
 
     def _detach(self) -> None:
         unwatch(self)

@@ -168,6 +168,7 @@ def test_labels_predictions_and_metrics_are_recorded(make_hook: MakeHook) -> Non
     np.testing.assert_array_equal(np.ravel(run.tensor("labels").value(1)), y[BATCH:])
     assert run.tensor("predictions").value(1).shape == (BATCH, 3)
     assert run.tensor("accuracy").steps() == list(range(6))
+    assert "not_recorded" not in hook._notes
     assert set(run.tensor_names()) == {"labels", "predictions", "accuracy", "loss", "epoch"}
 
 
