@@ -70,6 +70,19 @@ def test_what_all_frameworks_share_imports_none_of_them() -> None:
     assert not wrong
 
 
+def test_the_files_of_a_framework_import_no_other_framework() -> None:
+    names = {"pytorch": "torch", "keras": "keras", "mxnet": "mxnet"}
+    own_file = {"tensorflow": "tensorflow_backend", "jax": "jax_backend"}  # the backends of Keras
+    wrong = [
+        f"{folder}/{file.name}: {name}"
+        for folder, own in names.items()
+        for file in (ROOT / folder).rglob("*.py")
+        for name in {each.partition(".")[0] for each in imports_of(file)}
+        if name in {*names.values(), *own_file} - {own} and own_file.get(name) != file.stem
+    ]
+    assert not wrong
+
+
 @pytest.mark.parametrize(
     ("folder", "own"), [("boosting", ()), ("xgboost", ("xgboost",)), ("lightgbm", ("lightgbm",))]
 )
