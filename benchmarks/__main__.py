@@ -15,6 +15,7 @@ NAMES = {
     "gpu": "slowdown and stall of trainings on a GPU, beside tensor.cpu() by hand",
     "default-rules": 'what Hook(rules="default") costs a training of ResNet-18',
     "hook-cost": "steps that save nothing, and cost per small tensor",
+    "boosting": "slowdown of a training of XGBoost by what is recorded and by save interval",
     "operator-cost": "a call from compiled code, by how its operator is registered",
     "crash-table": "not a speed: what is readable after trainer and flusher were killed",
 }

@@ -62,6 +62,7 @@ class BaseHook(HookState, StepStateDict):
     """Collections, modes, scalars, stop requests. Users create hooks of its subclasses."""
 
     framework: ClassVar[str]
+    _further_collections: ClassVar[tuple[str, ...]] = ()  # in addition to those of all hooks
     _clock: Clock
 
     def __init__(
@@ -103,7 +104,7 @@ class BaseHook(HookState, StepStateDict):
             )
             self._ring = self._session.ring
         self._control_changed: Callable[[], bool] = self._ring.was_asked  # True: see _check_control()
-        self._collections = CollectionManager()
+        self._collections = CollectionManager(self._further_collections)
         self._names = NameTable(self._ring, self._collections)
         self._notes = RunNotes(self._names)
         self._clock = Clock(config, self._collections, self._names, self._warn)
@@ -291,15 +292,19 @@ class BaseHook(HookState, StepStateDict):
 
     def _begin_step(self, mode: int) -> Plan | None:
         """Start the next step in the mode (a ModeKeys value). Return its plan; None: it saves nothing."""
+        plan = self._count_step(mode)
+        if plan is not None and self._epoch is not None:
+            self._save("epoch", self._record_epoch, self._epoch)
+        return plan
+
+    def _count_step(self, mode: int) -> Plan | None:
+        """Start the next step as _begin_step() does, but record nothing in it."""
         if self._names.changed:
             self._send_collections()
         if self._unmarked:
             self._mark()
         plan = self._clock.begin(mode)
-        if plan is not None:
-            self._unmarked = True
-            if self._epoch is not None:
-                self._save("epoch", self._record_epoch, self._epoch)
+        self._unmarked = self._unmarked or plan is not None
         return plan
 
     def _record_epoch(self, epoch: int) -> bool:

@@ -179,6 +179,23 @@ class Clock:
         now.forget_calls(saved=plan is not None)
         return plan
 
+    def withdraw(self) -> None:
+        """Take back the step that was begun last, because it did not run. Nothing of it may be captured."""
+        mode = self.now.mode
+        self.saving -= self.plan is not None
+        self.plan = None
+        self.mode_steps[mode] -= 1
+        self.now.step = self.last = self.last - 1
+        self.now.mode_step = self.mode_steps[mode]
+        self._next_saved[mode] = 0
+        self._schedules.pop(mode, None)  # collections may have had their last step
+
+    def may_save_within(self, mode: int, steps: int) -> bool:
+        """Whether any of the next steps of the mode (a ModeKeys value) may be saved."""
+        if self._collections.version.value != self._version:
+            return True
+        return self.mode_steps[mode] + steps >= self._next_saved[mode]
+
     def leave(self) -> SuspendedStep:
         """Return the current step, to be continued later. Another step begins or is continued next."""
         now = self.now

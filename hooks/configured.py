@@ -13,7 +13,7 @@ from tdcore.config.hook_config import HookConfig
 from tdcore.config.hook_json import load_hook_config
 from tdcore.hooks.arguments import hook_config
 
-__all__ = ["FromConfiguration", "given_config"]
+__all__ = ["FromConfiguration", "given_config", "is_given"]
 
 _HookT = TypeVar("_HookT", bound="FromConfiguration")
 _given: ContextVar[HookConfig | None] = ContextVar(
@@ -32,6 +32,11 @@ def given_config(out_dir: str | os.PathLike[str], **arguments: Any) -> HookConfi
         ConfigError: An argument is invalid.
     """
     return _given.get() or hook_config(out_dir, **arguments)
+
+
+def is_given() -> bool:
+    """Whether a hook is made by from_config()."""
+    return _given.get() is not None
 
 
 class FromConfiguration:

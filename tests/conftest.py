@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.boosting.support import BOOSTING
 from tests.hooks.support import MATRIX
 from tests.rules.proofs import PROOFS
 from tests.s3.fixtures import (  # noqa: F401 -- fixtures are found by their names
@@ -25,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     task = config.getoption("--proofs")
     if task is not None:
-        config.pluginmanager.register(Tables(task, [PROOFS, MATRIX]))
+        config.pluginmanager.register(Tables(task, [PROOFS, MATRIX, BOOSTING]))
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks

@@ -113,7 +113,7 @@ def test_rules_that_nobody_named_and_cannot_judge_are_two_lines(tdcore: Command,
 
 def test_verbose_lists_each_rule_with_the_reason(tdcore: Command, tmp_path: Path) -> None:
     out = tdcore("rules", "run", write(tmp_path), "--verbose").out
-    assert "does not apply: it judges trainings of xgboost, and this one is of tests" in out
+    assert "does not apply: it judges trainings of xgboost or lightgbm, and this one is of tests" in out
     assert "TDC104" in out
     assert "CollectionConfig(name=" in out
 
@@ -121,7 +121,7 @@ def test_verbose_lists_each_rule_with_the_reason(tdcore: Command, tmp_path: Path
 def test_a_rule_that_was_named_and_does_not_apply_is_listed_and_3(tdcore: Command, tmp_path: Path) -> None:
     result = tdcore("rules", "run", write(tmp_path), "-r", "tree_depth")
     assert result.code == 3
-    assert "TDC115   TreeDepth   does not apply: it judges trainings of xgboost" in result.out
+    assert "TDC115   TreeDepth   does not apply: it judges trainings of xgboost or lightgbm" in result.out
 
 
 def test_a_run_that_no_rule_can_judge_is_3(tdcore: Command, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class FeatureImportanceOverweight:
 
     threshold: float = 0.8
     nfeatures: int = 3
-    tensor_regex: str | Sequence[str] = ".*feature_importance/weight"
+    tensor_regex: str | Sequence[str] = ".*feature_importance/(weight|split)"
 
     def __post_init__(self) -> None:
         for pattern in names_of(self.tensor_regex):
@@ -75,7 +75,7 @@ class FeatureImportanceOverweight:
                 keep=STATISTICS,
                 name="feature_importance",
             ),
-            frameworks=("xgboost",),
+            frameworks=("xgboost", "lightgbm"),
         )
 
     def check(self, window: Window) -> Iterator[Finding]:

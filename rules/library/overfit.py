@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from tdcore.rules.base import Finding, names_of, require
+from tdcore.rules.measures.evaluation_sets import SetPairs
 from tdcore.rules.measures.format import rounded
 from tdcore.rules.measures.losses import in_both_modes, loss_captures
 from tdcore.rules.measures.phases import Phase, PhaseCutter
@@ -18,6 +19,8 @@ from tdcore.rules.requirements import Need
 from tdcore.rules.window import Window, compile_pattern
 
 __all__ = ["Overfit"]
+
+_PAIRS = ("evaluation sets",)  # key of the memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,10 @@ class Overfit:
         or less, is not judged. compat=True applies the older rule: only r decides, one phase is enough, and
         each further phase is also a finding.
 
+        Gradient boosting evaluates its sets after each round and has no phases: there a loss
+        "<validation set>-<metric>" is compared with "<training set>-<metric>" in blocks of ten rounds, and
+        each block counts as one phase.
+
     Parameters:
         tensor_regex: losses to judge; regular expressions, or one string with commas. None: the collection
             `losses`.
@@ -50,6 +57,8 @@ class Overfit:
         patience: number of consecutive phases that make a finding. None: 3, or 1 with compat.
         ratio_threshold: limit of r.
         standard_errors: number of standard errors that the difference must exceed; 0: no such condition.
+        training_sets: names of evaluation sets with training data, for gradient boosting; names, or one
+            string with commas. The estimators of XGBoost name their sets validation_0, validation_1, ...
         compat: True applies the older rule.
 
     False alarms:
@@ -73,6 +82,7 @@ class Overfit:
     patience: int | None = None
     ratio_threshold: float = 0.1
     standard_errors: float = 2.0
+    training_sets: str | Sequence[str] = ("train", "training")
     compat: bool = False
 
     def __post_init__(self) -> None:
@@ -89,7 +99,8 @@ class Overfit:
         """Losses of training and of validation."""
         patterns = names_of(self.tensor_regex)
         return Need(
-            what="scalar losses saved in TRAIN and in EVAL mode, phase after phase",
+            what="scalar losses saved in TRAIN and in EVAL mode, phase after phase (or losses of a training "
+            "set and a validation set of gradient boosting)",
             captures=loss_captures(patterns),
             kinds=() if patterns else ("loss",),
         )
@@ -104,9 +115,27 @@ class Overfit:
             for phase in state.phases.take(points, is_eval):
                 yield from self._take(window, key, state, phase)
         for key, state in window.memory.items():
-            if key[:2] in window.ended:
+            if key != _PAIRS and key[:2] in window.ended:
                 for phase in state.phases.end():
                     yield from self._take(window, key, state, phase)
+        yield from self._evaluation_sets(window)
+
+    def _evaluation_sets(self, window: Window) -> Iterator[Finding]:
+        """Judge losses of gradient boosting: each block of rounds is a phase of both sets."""
+        patterns = names_of(self.tensor_regex)
+        wanted = window.named(patterns) if patterns else window.in_collections(["losses"])
+        wanted = wanted & (window.columns.ints("step") >= self.start_step)
+        pairs = window.memory.setdefault(_PAIRS, SetPairs(training_sets=names_of(self.training_sets)))
+        wanted = wanted & window.columns.where(
+            "name", pairs.chosen(window.columns.texts("name")).__contains__
+        )
+        ended = [*pairs.take(window, np.flatnonzero(scalars(window, wanted)))]
+        for attempt, worker in window.ended:
+            ended += pairs.end(attempt, worker)
+        for key, train, validation in ended:
+            state = window.memory.setdefault((*key, "sets"), _OverfitMemory())
+            for phase in (train, validation):
+                yield from self._take(window, key, state, phase)
 
     @property
     def _patience(self) -> int:

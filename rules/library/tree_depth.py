@@ -80,18 +80,22 @@ class TreeDepth:
                 ),
             ),
             payload=True,
-            frameworks=("xgboost",),
+            frameworks=("xgboost", "lightgbm"),
         )
 
     def check(self, window: Window) -> Iterator[Finding]:
         """One finding per step whose trees are too deep, or too shallow."""
         columns = window.columns
-        rows = np.flatnonzero(columns.where("name", lambda name: name.startswith("trees/")) & window.ok)
+        rows = np.flatnonzero(columns.where("name", _in_table) & window.ok)
         for _, _, group in groups(columns, rows, "attempt", "worker"):
             steps = columns.ints("step")[group]
             for of_step in np.split(group, np.flatnonzero(np.diff(steps)) + 1):
-                table = {columns.text("name", int(row)).removeprefix("trees/"): int(row) for row in of_step}
-                yield from self._judge(window, table)
+                tables: dict[str, dict[str, int]] = {}
+                for row in of_step.tolist():
+                    place, _, column = columns.text("name", row).rpartition("/")
+                    tables.setdefault(place, {})[column] = row
+                for table in tables.values():
+                    yield from self._judge(window, table)
 
     def _judge(self, window: Window, table: Mapping[str, int]) -> Iterator[Finding]:
         """Judge the trees of one step. table: column -> row of the window."""
@@ -135,6 +139,12 @@ class TreeDepth:
                 if np.isfinite(largest):
                     return float(np.log2(max(largest, 1.0))), row, "log2 of the largest node number"
         return None
+
+
+def _in_table(name: str) -> bool:
+    """Whether a tensor is a column of a table: "trees/ID", or "fold_0/trees/ID" in a cross validation."""
+    place = name.rpartition("/")[0]
+    return place == "trees" or place.endswith("/trees")
 
 
 def depths(tree: Any, node: Any, yes: Any, no: Any) -> _Floats:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from tdcore.format.layout import TensorKind
 
-__all__ = ["BUILT_IN", "OLDER_REGEX", "ON_REQUEST", "CollectionKeys", "Kinds"]
+__all__ = ["BOOSTING", "BUILT_IN", "OLDER_REGEX", "ON_REQUEST", "CollectionKeys", "Kinds"]
 
 Kinds: TypeAlias = frozenset[TensorKind]
 
@@ -74,4 +74,21 @@ BUILT_IN: dict[str, tuple[tuple[str, ...], Kinds, Kinds | None]] = {
     CollectionKeys.MICROBATCH_GRADIENTS: (("^microbatch_gradient/",), _NO_KINDS, _EXTRA),
     CollectionKeys.WEIGHT_UPDATES: (("^weight_update/",), _NO_KINDS, _EXTRA),
     CollectionKeys.UPDATE_RATIOS: (("^update_ratio/",), _NO_KINDS, _EXTRA),
+}
+# Further collections of the hooks for gradient boosting, in the same form. The tensors of one fold of a cross
+# validation have the prefix "fold_<number>/".
+_METRICS = frozenset({TensorKind.LOSS, TensorKind.METRIC})
+BOOSTING: dict[str, tuple[tuple[str, ...], Kinds, Kinds | None]] = {
+    CollectionKeys.METRICS: ((), _METRICS, None),
+    **{
+        name: ((f"^{prefix}", f"^fold_[0-9]+/{prefix}"), _NO_KINDS, _EXTRA)
+        for name, prefix in (
+            (CollectionKeys.PREDICTIONS, "predictions$"),
+            (CollectionKeys.LABELS, "labels$"),
+            (CollectionKeys.FEATURE_IMPORTANCE, "feature_importance/"),
+            (CollectionKeys.AVERAGE_SHAP, "average_shap/"),
+            (CollectionKeys.FULL_SHAP, "full_shap/"),
+            (CollectionKeys.TREES, "trees/"),
+        )
+    },
 }

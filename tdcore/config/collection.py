@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tdcore.config.built_in_collections import (
+    BOOSTING,
     BUILT_IN,
     OLDER_REGEX,
     ON_REQUEST,
@@ -117,7 +118,7 @@ class Collection:
     @classmethod
     def built_in(cls, name: str, compile_pattern: Callable[[str], Pattern] = re.compile) -> Collection:
         """The built-in collection of that name."""
-        regexes, by_nature, kinds = BUILT_IN[name]
+        regexes, by_nature, kinds = BUILT_IN.get(name) or BOOSTING[name]
         collection = cls(name, compile_pattern=compile_pattern)
         collection._own = dict.fromkeys(regexes, kinds)
         if name in OLDER_REGEX:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tdcore.config.built_in_collections import BUILT_IN
 from tdcore.config.collection import Collection, Version
@@ -13,12 +13,15 @@ __all__ = ["CollectionManager"]
 
 
 class CollectionManager:
-    """The collections of one hook, by name, with the built-in ones."""
+    """The collections of one hook, by name, with the built-in ones.
 
-    def __init__(self) -> None:
+    further: names of BOOSTING, for hooks that have these collections.
+    """
+
+    def __init__(self, further: Iterable[str] = ()) -> None:
         self.version = Version()
         self._collections: dict[str, Collection] = {}
-        for name in BUILT_IN:
+        for name in (*BUILT_IN, *further):
             self._adopt(Collection.built_in(name))
 
     def __iter__(self) -> Iterator[Collection]:

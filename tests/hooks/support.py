@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.shown import Cell, Page
 
-__all__ = ["COLUMNS", "GROUPS", "MATRIX"]
+__all__ = ["COLUMNS", "DOCS", "GROUPS", "MATRIX", "matrix"]
 
 COLUMNS = ("values", "losses", "breaks", "cost")
 GROUPS = {
@@ -76,23 +76,33 @@ GROUPS = {
     ),
 }
 
-_BEGIN = "<!-- The table, made by the tests: pytest tests -m supports --proofs write -->\n"
-_END = "<!-- The end of the table. -->\n"
+
+def matrix(mark: str, path: Path, groups: Mapping[str, tuple[str, ...]], columns: tuple[str, ...]) -> Page:
+    """A page with one table between two comments: groups of rows, and the number of tests in each cell."""
+    begin = f"<!-- The table, made by the tests: pytest tests -m {mark} --proofs write -->\n"
+    end = "<!-- The end of the table. -->\n"
+
+    def text(old: str, passed: Mapping[Cell, int], gpu: Mapping[Cell, int]) -> str:
+        """The page with a new table; a page without the two comments gets it at its end."""
+        before, found, rest = old.partition(begin)
+        after = rest.partition(end)[2] if found else ""
+        return before + begin + _table(groups, columns, passed, gpu) + end + after
+
+    rows = {row: row for group in groups.values() for row in group}
+    return Page(mark=mark, path=path, rows=rows, columns=columns, text=text)
 
 
-def _text(old: str, passed: Mapping[Cell, int], gpu: Mapping[Cell, int]) -> str:
-    """The page with a new table; a page without the two comments gets it at its end."""
-    before, begin, rest = old.partition(_BEGIN)
-    after = rest.partition(_END)[2] if begin else ""
-    return before + _BEGIN + _table(passed, gpu) + _END + after
-
-
-def _table(passed: Mapping[Cell, int], gpu: Mapping[Cell, int]) -> str:
-    lines = [f"| | {' | '.join(COLUMNS)} |", f"|---|{'---|' * len(COLUMNS)}"]
-    for group, rows in GROUPS.items():
-        lines.append(f"| **{group}** |{' |' * len(COLUMNS)}")
+def _table(
+    groups: Mapping[str, tuple[str, ...]],
+    columns: tuple[str, ...],
+    passed: Mapping[Cell, int],
+    gpu: Mapping[Cell, int],
+) -> str:
+    lines = [f"| | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
+    for group, rows in groups.items():
+        lines.append(f"| **{group}** |{' |' * len(columns)}")
         for row in rows:
-            cells = [_shown(passed.get((row, column), 0), gpu.get((row, column), 0)) for column in COLUMNS]
+            cells = [_shown(passed.get((row, column), 0), gpu.get((row, column), 0)) for column in columns]
             if not any(cells):
                 cells[0] = "not shown"
             lines.append(f"| {row} | {' | '.join(cells)} |")
@@ -104,10 +114,5 @@ def _shown(passed: int, gpu: int) -> str:
     return f"{passed or '0'} (+{gpu} on a GPU)" if gpu else str(passed or "")
 
 
-MATRIX = Page(
-    mark="supports",
-    path=Path(__file__).resolve().parents[2] / "docs" / "pytorch.md",
-    rows={row: row for rows in GROUPS.values() for row in rows},
-    columns=COLUMNS,
-    text=_text,
-)
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+MATRIX = matrix("supports", DOCS / "pytorch.md", GROUPS, COLUMNS)

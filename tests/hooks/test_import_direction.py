@@ -70,6 +70,34 @@ def test_what_all_frameworks_share_imports_none_of_them() -> None:
     assert not wrong
 
 
+def test_the_files_of_a_framework_import_no_other_framework() -> None:
+    names = {"pytorch": "torch", "keras": "keras", "mxnet": "mxnet"}
+    own_file = {"tensorflow": "tensorflow_backend", "jax": "jax_backend"}  # the backends of Keras
+    wrong = [
+        f"{folder}/{file.name}: {name}"
+        for folder, own in names.items()
+        for file in (ROOT / folder).rglob("*.py")
+        for name in {each.partition(".")[0] for each in imports_of(file)}
+        if name in {*names.values(), *own_file} - {own} and own_file.get(name) != file.stem
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("folder", "own"), [("boosting", ()), ("xgboost", ("xgboost",)), ("lightgbm", ("lightgbm",))]
+)
+def test_a_hook_for_boosting_imports_no_other_framework(folder: str, own: tuple[str, ...]) -> None:
+    frameworks = {"torch", "xgboost", "lightgbm", "mxnet", "tensorflow", "jax"} - set(own)
+    others = (PYTORCH, *(f"tdcore.hooks.{each}" for each in ("xgboost", "lightgbm") if each not in own))
+    wrong = [
+        f"{file.name}: {name}"
+        for file in (ROOT / folder).glob("*.py")
+        for name in imports_of(file)
+        if name.split(".")[0] in frameworks or name.startswith(others)
+    ]
+    assert not wrong
+
+
 def test_no_two_modules_import_each_other_in_a_circle() -> None:
     files = {
         ".".join(("tdcore.hooks", *file.relative_to(ROOT).with_suffix("").parts)): file

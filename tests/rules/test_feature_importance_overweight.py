@@ -50,7 +50,7 @@ def test_the_rule_does_not_apply_to_a_network_without_importances(losses_run: Pa
     _, verdict = judge_run(FeatureImportanceOverweight(), losses_run)
     assert verdict.status is Status.NOT_APPLICABLE
     assert (
-        'name="feature_importance", include_regex=[".*feature_importance/weight"]'
+        'name="feature_importance", include_regex=[".*feature_importance/(weight|split)"]'
         in FeatureImportanceOverweight().needs().fix
     )
 

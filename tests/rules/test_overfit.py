@@ -150,3 +150,15 @@ def test_older_parameters_come_as_text() -> None:
 def test_parameters_that_cannot_work_are_refused(parameters: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Overfit(**parameters)
+
+
+def test_losses_of_evaluation_sets_are_compared_in_blocks_of_ten_rounds_in_any_windows() -> None:
+    trace = Trace()
+    for step in range(60):
+        trace.add(step, "train-logloss", "loss", 0.5 * 0.95**step)
+        trace.add(step, "valid-logloss", "loss", 0.6 + 0.01 * abs(step - 15))
+        trace.add(step, "valid-auc", "metric", 0.9)
+    (finding,), _ = judge(Overfit(), trace)
+    assert (finding.step, finding.tensor) == (49, "valid-logloss")
+    assert same_in_any_cuts(Overfit(), trace)
+    assert judge(Overfit(training_sets="other"), trace)[1].judged == 0

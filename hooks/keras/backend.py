@@ -1,0 +1,114 @@
+"""What differs between Keras's backends: the operations of each. Threads: the training thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from tdcore.hooks.keras.collector import Collector
+
+__all__ = ["OUTPUTS", "TAPS", "Backend", "Patch", "Read", "UncapturableStepError"]
+
+OUTPUTS, TAPS = "outputs", "taps of tdcore"  # keys of what a capturing step returns
+Read = Callable[[Any], Any]
+# (object, name of its attribute, function that takes the attribute's value and returns its replacement)
+Patch = tuple[Any, str, Callable[[Any], Any]]
+
+
+class UncapturableStepError(Exception):
+    """Raised while a step is traced: a second compiled function would train with other random numbers."""
+
+
+class Backend(Protocol):
+    """Operations on one backend of Keras.
+
+    Attributes:
+        name: Name of the backend.
+        apply: Name of the optimizers' method that takes gradients.
+        stateful: Whether variables hold their values while a step runs. Otherwise the first argument of the
+            step holds them.
+    """
+
+    name: str
+    apply: str
+    stateful: bool
+
+    def trace(self) -> object:
+        """The graph or trace in which operations are executed now. Equal values mean the same one."""
+
+    def is_building(self) -> bool:
+        """Whether Keras now computes shapes only, with placeholders."""
+
+    def creating_at_once(self) -> AbstractContextManager[Any]:
+        """A context in which variables that a traced step creates have their values at once.
+
+        If the trace fails, the model's own function can use them.
+        """
+
+    def check_step(self) -> None:
+        """Raise UncapturableStepError if the step that is traced cannot have a second compiled function."""
+
+    def is_tensor(self, value: object) -> bool:
+        """Whether a value is a tensor that a step can return."""
+
+    def dense(self, value: Any) -> Any:
+        """The tensor; a sparse gradient as a dense tensor with the same sum in each row."""
+
+    def reader(self, model: Any, mode: str, state: tuple[Any, ...]) -> tuple[Read, Mapping[int, Any]]:
+        """A function that returns a snapshot of a variable, and values by id() of their variable."""
+
+    def outside_of_graphs(self) -> AbstractContextManager[Any]:
+        """A context in which variables are read at once, also while a step is traced."""
+
+    def patches(self, collector_of_thread: Callable[[], Collector | None]) -> Iterator[Patch]:
+        """Functions of the backend that are replaced while a saved step runs."""
+
+    def strategy_patches(self, model: Any) -> Iterator[Patch]:
+        """Functions of the model's distribution strategy that are replaced while a saved step runs."""
+
+    def next_batch(self, model: Any, iterator: Any) -> Any:
+        """The next batch of Keras's iterator, for call(). Raises the error by which Keras detects the end.
+
+        If a step that fails while it is traced takes no batch from the iterator, this is the iterator.
+        """
+
+    def is_end(self, error: BaseException) -> bool:
+        """Whether an error means that there is no further batch."""
+
+    def call(self, function: Callable[..., Any], state: tuple[Any, ...], batch: Any, mode: str) -> Any:
+        """Call a step function of Keras with one batch."""
+
+    def for_capture(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The state of a step for the capturing function: a copy, if the model's own function runs too."""
+
+    def result(self, returned: Any) -> tuple[Mapping[str, Any] | None, Any]:
+        """Split the result of a capturing function into taps and the result as Keras expects it.
+
+        The taps are None if the function does not call the model's step.
+        """
+
+    def state_after(self, result: Any) -> tuple[Any, ...]:
+        """The arguments of the next step, before its batch."""
+
+    def with_outputs(self, result: Any, outputs: Any) -> Any:
+        """The result of a step with other outputs."""
+
+    def outputs_of(self, result: Any) -> Any:
+        """The outputs in the result of a step."""
+
+    def is_of_step(self, error: Exception) -> bool:
+        """Whether an error comes from the execution of a compiled step, and not from a lack of memory."""
+
+    def has_run(self, model: Any, before: object, state: tuple[Any, ...]) -> bool:
+        """Whether a step that raised an error may have changed the model."""
+
+    def progress(self, model: Any) -> object:
+        """A value that every update of the model changes, for has_run()."""
+
+    def merged(self, name: str, values: Sequence[Any]) -> list[tuple[str, Any]]:
+        """Names and values of a tensor that every replica has: the whole one, then those of the replicas."""
+
+    def to_array(self, value: Any) -> Any:
+        """The tensor in a form that the recorder takes."""

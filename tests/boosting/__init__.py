@@ -1,0 +1,1 @@
+"""Tests of the hooks for XGBoost and LightGBM. Each file is skipped where its library is not installed."""

@@ -1,0 +1,46 @@
+"""A training is bit-identical with and without the hook: losses, weights, predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("keras", reason="stage keras of .ci/run has Keras")
+
+import tdcore as td
+from tests.keras.cases import BACKEND, CASES, built, data_of, train
+
+
+@pytest.mark.parametrize("case", sorted(CASES.keys() - {"tf.random"}))
+def test_losses_weights_and_predictions_are_bit_identical(case: str, make_hook: Callable[..., Any]) -> None:
+    whole = case in ("automatic", "mixed precision", "steps_per_execution", "subclassed")
+    plain = train(built(case), whole=whole)
+    hook = make_hook(save_config=td.SaveConfig(save_interval=3))
+    assert train(built(case), hook, whole=whole) == plain
+    assert not hook._faults
+    assert hook.close().progress.rows > 20
+
+
+@pytest.mark.parametrize("interval", [1, 10])
+def test_the_interval_does_not_matter_nor_a_smaller_last_batch(
+    interval: int, make_hook: Callable[..., Any]
+) -> None:
+    plain = train(built("functional"), data=data_of(20))
+    hook = make_hook(save_config=td.SaveConfig(save_interval=interval))
+    assert train(built("functional"), hook, data=data_of(20)) == plain
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="operations of TensorFlow")
+def test_a_step_with_random_numbers_of_one_function_is_recorded_as_far_as_possible(
+    make_hook: Callable[..., Any],
+) -> None:
+    plain = train(built("tf.random"))
+    hook = make_hook(save_config=td.SaveConfig(save_interval=3, start_step=1))
+    assert train(built("tf.random"), hook) == plain
+    hook.close()
+    names = td.create_trial(hook.out_dir).tensor_names()
+    assert {"dense/kernel", "loss", "accuracy", "optimizer/group_0/lr"} <= set(names)
+    assert not [name for name in names if name.startswith("gradient/")]
+    assert any("RandomStandardNormal" in each for each in hook._notes["not_captured"])
