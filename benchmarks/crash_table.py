@@ -172,7 +172,7 @@ def markdown(trials: list[TrainerTrial], flusher: FlusherTrial, environment: dic
         "## Not covered",
         "- A container ends with its first process. If this process is the trainer, the flusher ends too, and pending steps are lost.",
         "  The same holds for an out-of-memory kill of a whole control group and for schedulers that kill whole jobs. `close()` and a normal exit wait for the flusher.",
-        "- A capture call that had not returned when the trainer died: its record is complete or absent.",
+        "- If a capture call had not returned when the trainer died, its record is complete or absent.",
         "- A power failure: files are durable before they become visible, but pending steps in memory are lost.",
         "",
     ]

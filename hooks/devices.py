@@ -1,6 +1,6 @@
 """Preparation of accelerators, and warnings about them. Independent of the framework.
 
-Threads: any. To prepare a device takes time, so the training thread does it before the first step.
+Threads: any. The preparation of a device takes time, so the training thread does it before the first step.
 """
 
 from __future__ import annotations
@@ -43,6 +43,6 @@ def device_reports(ring: Any) -> tuple[DeviceReport, ...]:
 
 
 def device_notes(ring: Any) -> dict[str, Any]:
-    """The same reports for collections.json; empty without devices."""
+    """Return the device reports in the form for collections.json; empty without devices."""
     notes = [report.as_note() for report in device_reports(ring)]
     return {"devices": notes} if notes else {}

@@ -40,7 +40,7 @@ class ManualValues:
         return self._scalar(name, value)
 
     def epoch(self, epoch: int) -> bool:
-        """Capture the epoch that the current step belongs to. Return whether the ring has kept it."""
+        """Capture the epoch that the current step belongs to. Return whether the ring has stored it."""
         spec = self._clock.plan_of([CollectionKeys.SCALARS]).spec(EPOCH_SCALAR, TensorKind.SCALAR)
         return spec is not None and self._recorder.capture([as_array(epoch)], CaptureSpec([spec]))
 

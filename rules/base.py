@@ -59,14 +59,14 @@ class Finding:
     Attributes:
         rule: Name of the rule's class.
         code: Code of the rule in the table.
-        step: Global step; of several, the first.
+        step: Global step; the first, if there are several.
         mode, mode_step: Mode, and step within the mode.
         worker, attempt: Where it was found.
         tensor: Name as saved; "" if the finding is about the whole step.
         numbers: Measured values and their limits, by name.
         why: One sentence with the numbers.
         do: Advice, as text.
-        count: At how many steps it was found.
+        count: Number of steps at which it was found.
         last_step, last_mode_step: The newest of these steps; None if there is one step only.
         last_numbers: The measured values at the newest step that was reported in full; empty for one step.
         each: The rule reports each step as a finding of its own (its parameter `each`).

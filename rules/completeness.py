@@ -55,7 +55,7 @@ class Completeness:
             index: The index of the run.
             waiting: Rows of steps that were incomplete at the last call.
             fresh: Rows that arrived since the last call.
-            ended: Places without further rows.
+            ended: Workers and attempts that write no further rows.
         """
         rows, now = np.concatenate([waiting, fresh]), self._clock()
         texts = index.texts("worker")
@@ -81,7 +81,7 @@ class Completeness:
         return dict(self._whole)
 
     def resume(self, position: Mapping[WorkerAttempt, int]) -> None:
-        """Take over the `position` of another object."""
+        """Replace the position by the `position` of another object."""
         self._whole = dict(position)
 
     def _whole_step(self, index: Index, place: WorkerAttempt) -> int | None:

@@ -44,7 +44,7 @@ class RulesConfig:
 
 
 def load_rules_config(path: str | os.PathLike[str]) -> RulesConfig:
-    """Read the file. Raises ConfigError."""
+    """Read a file with rules, actions and options. Raises ConfigError."""
     place = Path(path)
     text = read_text(place, "rules file")
     with within(f"rules file {place}"):

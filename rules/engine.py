@@ -165,7 +165,7 @@ class Engine:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of another engine with the same rules. Before the first `step`."""
+        """Restore the state of another engine with the same rules. Call it before the first `step`."""
         self._seen = SeenRows(rows=state["rows"], kinds=state["kinds"], classes=state["classes"])
         self._ended = state["ended"]
         self._delivered = dict(state["delivered"])

@@ -162,7 +162,7 @@ class RuleRun:
         return {name: getattr(self, name) for name in _SAVED}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over a state that state() returned."""
+        """Restore a state that state() returned."""
         for name in _SAVED:
             setattr(self, name, state[name])
 

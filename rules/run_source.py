@@ -175,7 +175,7 @@ class RunSource:
         return self.patterns.remarks()
 
     def capture(self) -> RunCapture | None:
-        """See Source.capture. As of the last call of `next`."""
+        """See Source.capture. The result is from the time of the last call of `next`."""
         return run_capture(self._collections.get(self._newest(), {}))
 
     def _newest(self) -> int:
@@ -185,7 +185,7 @@ class RunSource:
         return -1 if self._progress is None else self._progress.latest_attempt
 
     def notes(self, attempt: int) -> Mapping[str, Any]:
-        """See Source.notes. As of the last call of `next`."""
+        """See Source.notes. The notes are from the time of the last call of `next`."""
         return self._notes.get(attempt, {})
 
     def epoch(self, attempt: int, worker: str, step: int) -> int | None:
@@ -193,11 +193,11 @@ class RunSource:
         return self._epochs.of(attempt, worker, step)
 
     def left_out(self) -> LeftOut | None:
-        """See Source.left_out. As of the last call of `next`."""
+        """See Source.left_out. The result is from the time of the last call of `next`."""
         return self._left_out
 
     def training(self) -> TrainingInfo | None:
-        """See Source.training. As of the last call of `next`."""
+        """See Source.training. The result is from the time of the last call of `next`."""
         attempts = () if self._progress is None else self._progress.run.attempts
         if not attempts:
             return None

@@ -93,7 +93,7 @@ class Report:
 
     @property
     def groups(self) -> tuple[FindingGroup, ...]:
-        """The same findings in groups: those of one rule that need the same change are one group."""
+        """The findings in groups. Findings of one rule that need the same change are one group."""
         return grouped(self.findings)
 
     @property

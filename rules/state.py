@@ -5,14 +5,14 @@
 The file has the rows that were judged, the findings and the memory of each rule, and which findings were
 passed to actions. It is saved atomically: after polls that changed something, at most about once a second;
 immediately before and after actions get new findings; and at the end. A restarted runner judges the rows that
-came since (those of the last second possibly once more, from the state before them), so that verdicts and
-findings are those of one uninterrupted run.
+arrived after the save. It may judge rows of the last second again, but from the state before them, so
+verdicts and findings are those of one uninterrupted run.
 
 Findings are saved before actions get them, and afterwards with the findings that each action has not handled:
 a message that was being sent when the runner was killed is repeated, a failed one is retried, and none is
-lost. Findings from a time without actions are not passed on later. A rule of the older kind continues at its
-step, but its own attributes start from their initial values. A lock keeps a second runner from using the
-file.
+lost. Findings that were saved by a runner without actions are not passed on later. A rule of the older kind
+continues at its step, but its own attributes start from their initial values. A lock keeps a second runner
+from using the file.
 
 The file may come from another user. Reading it creates only numbers, texts, containers, arrays and
 dataclasses of rules, and runs no other code. Threads: belongs to one engine.
@@ -106,7 +106,7 @@ class ResumableEngine(Protocol):
         ...
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over a state."""
+        """Replace the state of the engine by a saved state."""
         ...
 
 

@@ -40,7 +40,7 @@ class SweepEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepTask:
-    """Checks one run. rules: text is not converted, so that files of rules are loaded where the task runs."""
+    """Checks one run. rules: texts are converted in the task, so its process loads the files of rules."""
 
     rules: Sequence[str | Rule | type[Rule]]
     attempt: int | str | None

@@ -61,7 +61,7 @@ class TableSource:
         return None
 
     def notes(self, attempt: int) -> Mapping[str, Any]:
-        """See Source.notes. The same of each attempt."""
+        """See Source.notes. All attempts have the same notes."""
         return self._notes
 
     def epoch(self, attempt: int, worker: str, step: int) -> int | None:

@@ -52,7 +52,7 @@ def make_verdict(run: RuleRun, source: Source, seen: SeenRows, *, finished: bool
         run: The rule and its state.
         source: The run.
         seen: All rows that the rules have seen.
-        finished: Whether all rows that the run will ever have were checked.
+        finished: Whether the run is complete and all its rows were checked.
         asked: Whether the user or the hook has named the rule.
     """
     reason, fix = "", ""

@@ -110,9 +110,9 @@ class Columns:
         return self._cache[key]
 
     def codes(self, name: str) -> tuple[Ints, list[str | None]]:
-        """A text column as (position of each row's text in a list of distinct texts, that list).
+        """Return (codes, texts) of a text column: the text of row i is texts[codes[i]].
 
-        Null becomes None, the last entry of the list.
+        The texts are distinct. Null becomes None, the last entry of texts.
         """
         if name not in self._codes:
             column = self.table.column(name)
@@ -378,7 +378,7 @@ class Coverage:
 
 
 class Unlisted(NamedTuple):
-    """Findings of one tensor that were counted but not made: how many, and the newest of their steps."""
+    """Findings of one tensor that were counted but not created: their number and their newest step."""
 
     number: int
     step: int

@@ -34,18 +34,21 @@ def measured_section(code: str, results: dict[str, Any]) -> str:
             f"in {_of(one['own'])} runs with a fault that it should find ({', '.join(one['causes'])})"
         )
     if one["by_product"][1]:
-        parts.append(f"in {_of(one['by_product'])} runs with a fault that causes such a fault")
+        parts.append(
+            f"in {_of(one['by_product'])} runs with a fault that can cause a fault that it should find"
+        )
     parts.append(f"in {_of(one['other'])} runs with another fault")
     parts.append(f"in {_of(one['healthy'])} healthy trainings")
     text = f"Fired {', '.join(parts[:-1])}, and {parts[-1]}."
     if not one["own"][1]:
         text = f"The set has no fault that this rule should find. {text}"
     method = (
-        "The set is the parts `held_out` and `healthy` of `python -m tests.faults.training`, with everything "
-        f"captured that all rules need (commit {results['commit']}). Its faults and the rules have the same "
-        "authors. [diagnose.md](../diagnose.md) has the result of the diagnosis on it."
+        "The measurement uses a set of trainings: the parts `held_out` and `healthy` of `python -m "
+        f"tests.faults.training`, with everything captured that all rules need (commit {results['commit']}). "
+        "The faults in the set and the rules have the same authors. [diagnose.md](../diagnose.md) has the "
+        "result of the diagnosis on the set."
     )
-    wrapped = "\n\n".join(textwrap.fill(each, 120, break_on_hyphens=False) for each in (text, method))
+    wrapped = "\n\n".join(textwrap.fill(each, 120, break_on_hyphens=False) for each in (method, text))
     return f"\n## Measured\n\n{wrapped}\n"
 
 

@@ -1,33 +1,23 @@
 """Every error that tdcore raises, as one tree.
 
-    TdcoreError
-    ├── ConfigError (also ValueError)            an invalid configuration, argument or pattern
-    │   ├── InvalidCollectionConfiguration       a collection that selects nothing or contradicts itself
-    │   └── UnsupportedFeature                   a documented argument that this version does not support
-    ├── CaptureError                             the capture could not start or was disabled
-    │   └── FlusherError                         the flusher could not start or restart
-    ├── RunError                                 reading a run
-    │   ├── RunNotFound (also FileNotFoundError) there is no run at this place
-    │   ├── RunCorrupt                           its bytes do not match the format or their checksum
-    │   │   ├── UnsupportedFormat                it was written in another version of the format
-    │   │   └── UnsafeFile (also SinkError)      a file of it is a link, a FIFO, a device, or too large
-    │   ├── MissingCollectionFiles               nothing was saved: no data, no collections
-    │   ├── InvalidWorker                        no such worker in this run
-    │   ├── InvalidAttempt                       no such attempt in this run
-    │   ├── InvalidCollection                    no such collection in this run
-    │   ├── NoMoreData                           the run has ended before the awaited step or tensor
-    │   ├── StepUnavailable                      nothing was or will be saved at this step
-    │   ├── StepNotYetAvailable                  the step is not in the run yet
-    │   ├── TensorUnavailable                    this tensor was not saved at any step
-    │   ├── TensorUnavailableForStep             this tensor has and will have no value at this step
-    │   └── WaitTimeout (also TimeoutError)      a wait has timed out; the data may still come
-    ├── SinkError                                a folder or bucket failed; .kind is the reason
-    │   └── SinkKeyError (also FileNotFoundError)  no object under this key
-    ├── ActionError                              an action on findings failed
-    ├── RuleError                                rules
-    │   ├── RuleEvaluationConditionMet           a rule's condition is met; rule evaluation ends
-    │   └── InsufficientInformationForRuleInvocation  a rule lacks a parameter or data it needs
-    └── StopTraining                             raised in the training script after a stop request
+    TdcoreError ├── ConfigError (also ValueError) an invalid configuration, argument or pattern │ ├──
+    InvalidCollectionConfiguration a collection that selects nothing or contradicts itself │ └──
+    UnsupportedFeature a documented argument that this version does not support ├── CaptureError the capture
+    could not start or was disabled │ └── FlusherError the flusher could not start or restart ├── RunError
+    reading a run │ ├── RunNotFound (also FileNotFoundError) there is no run at this place │ ├── RunCorrupt
+    its bytes do not match the format or their checksum │ │ ├── UnsupportedFormat it was written in another
+    version of the format │ │ └── UnsafeFile (also SinkError) a file of the run is a link, a FIFO, a device,
+    or too large │ ├── MissingCollectionFiles nothing was saved: no data, no collections │ ├── InvalidWorker
+    no such worker in this run │ ├── InvalidAttempt no such attempt in this run │ ├── InvalidCollection no
+    such collection in this run │ ├── NoMoreData the run has ended before the awaited step or tensor │ ├──
+    StepUnavailable nothing was or will be saved at this step │ ├── StepNotYetAvailable the step is not in the
+    run yet │ ├── TensorUnavailable this tensor was not saved at any step │ ├── TensorUnavailableForStep this
+    tensor has and will have no value at this step │ └── WaitTimeout (also TimeoutError) a wait has timed out;
+    the data may still come ├── SinkError a folder or bucket failed; .kind is the reason │ └── SinkKeyError
+    (also FileNotFoundError) no object under this key ├── ActionError an action on findings failed ├──
+    RuleError rules │ ├── RuleEvaluationConditionMet a rule's condition is met; rule evaluation ends │ └──
+    InsufficientInformationForRuleInvocation a rule lacks a parameter or data it needs └── StopTraining raised
+    in the training script after a stop request
 
 Messages name the fault, its place, the value and the remedy. Errors of other libraries are converted in one
 place each, with ``raise ... from``. Threads: exceptions are plain values without state or locks.
@@ -145,7 +135,7 @@ class NoMoreData(RunError):
     """The run has ended before the awaited step or tensor.
 
     Attributes:
-        step, mode: The awaited step, as its mode counts.
+        step, mode: The awaited step and its mode; the step is counted within the mode.
         last_step: The last step of the mode in the run; None if there is none.
     """
 
@@ -157,7 +147,7 @@ class NoMoreData(RunError):
 class StepUnavailable(RunError):
     """Nothing was saved at this step, and nothing will be.
 
-    step, mode: the requested step, as its mode counts.
+    step, mode: the requested step and its mode; the step is counted within the mode.
     """
 
     step: int | None = None
@@ -167,7 +157,7 @@ class StepUnavailable(RunError):
 class StepNotYetAvailable(RunError):
     """The step is not in the run yet; it may still be written while the run continues.
 
-    step, mode: the requested step, as its mode counts.
+    step, mode: the requested step and its mode; the step is counted within the mode.
     """
 
     step: int | None = None
@@ -192,7 +182,7 @@ class TensorUnavailableForStep(RunError):
             message has details.
         has_statistics: Whether reduction_value() and stats() have values for this step.
         tname: The requested tensor.
-        step, mode: The requested step, as its mode counts.
+        step, mode: The requested step and its mode; the step is counted within the mode.
     """
 
     tname: str | None = None
@@ -304,7 +294,7 @@ class StopTraining(TdcoreError):
     Attributes:
         reason: The reason in the request.
         step: Global step at which it was raised.
-        mode, mode_step: The same step, as its mode counts.
+        mode, mode_step: The mode of that step, and its number within the mode.
         requested_by: The rule or tool that sent the request.
     """
 

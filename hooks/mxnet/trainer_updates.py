@@ -17,7 +17,7 @@ __all__ = ["UpdateListener", "listen", "unlisten"]
 
 
 class UpdateListener(Protocol):
-    """The methods that are called. They must not raise."""
+    """Object that is called before and after each update of any trainer. Its methods must not raise."""
 
     def before_update(self, trainer: Any) -> None:
         """Called when gradients are final."""

@@ -28,7 +28,7 @@ FIRES = Case(
     found=((20, NAME),),
 )
 QUIET = Case(
-    story="a residual branch that starts at zero: no gradient at the first step, and one from then on.",
+    story="a residual branch that starts at zero: its gradient is zero at the first step only.",
     rule=AllZero(),
     trace=lambda: _gradients(0.0, 0.1, 0.1),
 )

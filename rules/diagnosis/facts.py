@@ -137,7 +137,7 @@ class Facts:
                 yield history
 
     def get(self, name: str, mode: str | None = None) -> History | None:
-        """One tensor."""
+        """Return the history of a tensor in one mode (default: the training's), or None if there is none."""
         return self.histories.get((mode or self.training, name))
 
     @cached_property

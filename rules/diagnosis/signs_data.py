@@ -152,7 +152,7 @@ def _loss_stays_high(facts: Facts) -> bool:
 
 
 def imbalance(facts: Facts) -> Iterator[Evidence]:
-    """A class with far fewer labels than an equal share, or what ClassImbalance found."""
+    """A class with far fewer labels than an equal share, or a finding of ClassImbalance."""
     labels = {label: count for label, count in facts.labels.items() if label >= 0}  # -100 is ignored
     total = sum(labels.values())
     if 2 <= len(labels) <= _CLASSES and total >= _PER_CLASS * len(labels):

@@ -108,7 +108,7 @@ def broadcast(facts: Facts) -> Iterator[Evidence]:
 
 
 def log_of_zero(facts: Facts) -> Iterator[Evidence]:
-    """A loss, or its gradients, that is not finite though everything it is computed from is finite."""
+    """A loss or gradient that is not finite, although inputs, weights and outputs are finite."""
     losses = facts.losses[:1]
     bad_loss = _first_bad(losses)
     bad_gradient = _first_bad(facts.gradients)

@@ -52,7 +52,7 @@ def _listed(names: Sequence[str], shown: int = 3) -> str:
 
 
 def weights_start_too_large(facts: Facts) -> Iterator[Evidence]:
-    """Weights that enlarge what they are given many times over."""
+    """Initial weights that enlarge their inputs many times."""
     gains = _gains(facts)
     large = [(one, gain) for one, gain in gains if gain > _GAIN_LARGE]
     if large and len(large) >= 0.5 * len(gains):
@@ -66,7 +66,7 @@ def weights_start_too_large(facts: Facts) -> Iterator[Evidence]:
 
 
 def weights_start_too_small(facts: Facts) -> Iterator[Evidence]:
-    """Weights so small that what passes through them fades."""
+    """Initial weights so small that the signal becomes weaker in each layer."""
     gains = _gains(facts)
     small = [(one, gain) for one, gain in gains if 0 < gain < _GAIN_SMALL]
     normalised = any("Norm" in one.origin for one in facts.outputs) and small[-1:] != gains[-1:]
@@ -92,7 +92,7 @@ def weights_start_alike(facts: Facts) -> Iterator[Evidence]:
 
 
 def capacity(facts: Facts) -> Iterator[Evidence]:
-    """A layer in the middle of the model that passes on next to nothing."""
+    """A layer in the middle of the model that passes on almost no information."""
     every = [one for one in facts.of_kind("weight") if one.is_matrix and len(one)]
     following = {one.name: after for one, after in pairwise(every)}
     for weight in facts.matrices[1:-1]:
@@ -152,7 +152,7 @@ def dead_units(facts: Facts) -> Iterator[Evidence]:
 
 
 def saturated_activations(facts: Facts) -> Iterator[Evidence]:
-    """What SaturatedActivation found."""
+    """The findings of SaturatedActivation."""
     found = facts.findings.get("SaturatedActivation", ())
     if found:
         names = list(dict.fromkeys(finding.tensor for finding in found))
@@ -166,7 +166,7 @@ def saturated_activations(facts: Facts) -> Iterator[Evidence]:
 
 
 def vanishing_gradients(facts: Facts) -> Iterator[Evidence]:
-    """Gradients of weights that fade from the last layer to the first."""
+    """Gradients that become much smaller from the last layer to the first."""
     pairs = [(weight, facts.gradient_of(weight)) for weight in facts.matrices]
     chain = [one for _, one in pairs if one is not None and len(one) >= 3 and np.median(one.rms) > 0]
     if len(chain) < 4:

@@ -41,13 +41,14 @@ class AbsentGradient:
         Without this check, a cut graph or a forgotten layer is often found late or never.
 
     Decides by:
-        The first `patience` saved steps of TRAIN (or GLOBAL) mode that hold gradients, per attempt and
-        worker. If the training ended earlier, three such steps are enough. Each kind is one finding for all
-        of its parameters. Kind `no_backward`: the gradient is absent because no backward pass reached the
-        parameter, at three steps or more, the parameter has no gradient at any other step, and other
-        parameters have gradients. Kind `never_called`: the same, in modules that no forward pass has called
-        (the hook's note `never_called`). Kind `not_owned`: the parameter has gradients, but no optimizer
-        holds it (the hook's note `not_owned`). Frozen parameters (requires_grad=False) are not judged.
+        The rule judges the first `patience` saved steps of TRAIN (or GLOBAL) mode that have gradients, per
+        attempt and worker. If the training ended earlier, three such steps are enough. Each kind is one
+        finding for all of its parameters. Kind `no_backward`: the gradient is absent because no backward pass
+        reached the parameter, at three steps or more, the parameter has no gradient at any other step, and
+        other parameters have gradients. Kind `never_called`: the same, in modules that no forward pass has
+        called (the hook's note `never_called`). Kind `not_owned`: the parameter has gradients, but no
+        optimizer holds it (the hook's note `not_owned`). Frozen parameters (requires_grad=False) are not
+        judged.
 
     Parameters:
         patience: number of saved training steps after which the rule judges.
@@ -55,12 +56,12 @@ class AbsentGradient:
     False alarms:
         Experts, heads or tasks that no batch of the first steps uses, and layers that are trained later:
         raise `patience`. A head that is trained on a network whose parameters were left with
-        requires_grad=True: its gradients are computed and not used.
+        requires_grad=True: the gradients of the network are computed and not used.
 
     Do:
         Look for detach(), .data, numpy() or torch.no_grad() between the first layer with a gradient and the
-        one before it. Create the optimizer after all layers, with model.parameters(). If a layer is meant to
-        stay frozen, use requires_grad_(False); PyTorch then does not compute its gradients.
+        layer before it. Create the optimizer after all layers, with model.parameters(). If a layer is meant
+        to stay frozen, use requires_grad_(False); PyTorch then does not compute its gradients.
 
     Source:
         E. Schoop, F. Huang, B. Hartmann, UMLAUT: Debugging deep learning programs using program structure and

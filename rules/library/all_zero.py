@@ -37,13 +37,14 @@ class AllZero:
         and infinities are not zero. A tensor is reported at the `patience`-th consecutive saved step at which
         the condition holds, and not again before the condition has ended. Not judged: tensors without
         elements, parameters without a gradient (row `absent`), gradients of biases whose weight has a
-        gradient above zero (a loss of differences does not depend on the last bias), and steps whose loss is
-        exactly zero, such as hinge and triplet losses if all samples are right.
+        gradient above zero (a loss that uses only differences of outputs does not depend on the bias of the
+        last layer), and steps whose loss is exactly zero, such as hinge and triplet losses if all samples
+        satisfy the margin.
 
     Parameters:
         collection_names: names of collections, or one string with commas.
-        tensor_regex: regular expressions searched for in names, or one string with commas. Given with
-            collection_names: the union. Neither: collections `weights` and `gradients`.
+        tensor_regex: regular expressions searched for in names, or one string with commas. If both parameters
+            are given, the union is judged; if neither, the collections `weights` and `gradients`.
         threshold: percentage of zeros from which a tensor is reported.
         patience: number of consecutive saved steps. The older rule uses 1. With 3, weights that start at zero
             on purpose (the last layer of a residual branch, low-rank adapters), and gradients that are zero

@@ -43,11 +43,11 @@ class ClassImbalance:
         is reported once. Misprediction: in `patience` consecutive blocks, the share of a class's labels that
         are predicted wrong > threshold_misprediction (strictly), while labels of the other classes are
         predicted wrong at most half as often (otherwise the whole model has not learned yet). It is reported
-        once per class until it has ended. Classes with fewer than min_class_count labels in the block are
-        left out. Kind `one_class`: all labels so far are of one class; it is reported once. Negative labels
-        are ignored, as in losses. Counts of more than 65536 classes are not judged. The rule needs the
-        values. compat=True applies the older rule: it judges any number of labels, and one block with a
-        mispredicted class is enough, also if the other classes are mispredicted.
+        once per class until this condition has ended. Classes with fewer than min_class_count labels in the
+        block are left out. Kind `one_class`: all labels so far are of one class; it is reported once.
+        Negative labels are ignored, as in losses. Counts of more than 65536 classes are not judged. The rule
+        needs the values. compat=True applies the older rule: it judges any number of labels, and one block
+        with a mispredicted class is enough, also if the other classes are mispredicted.
 
     Parameters:
         labels_regex: tensors with labels: class numbers (whole numbers of any type, bool), or one-hot.

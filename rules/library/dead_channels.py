@@ -36,7 +36,7 @@ class DeadChannels:
     Why it matters:
         Such channels cost as much as other channels and add no information, so the layer has less capacity
         than its size suggests. Constant channels come from weights of zeros (a pruning mask, a broken
-        checkpoint, too much weight decay). Equal channels come from weights that started equal.
+        checkpoint, too much weight decay). Equal channels come from weights with equal initial values.
 
     Decides by:
         A channel is an index of axis 1 for convolutions (and for other layers with 4 or 5 axes that
@@ -46,11 +46,11 @@ class DeadChannels:
         <= tolerance x its standard deviation. Kind `dead`: 100 x dead / channels > threshold_dead; kind
         `duplicate`: 100 x duplicates / channels > threshold_duplicate (both strictly), per layer and saved
         step. Layers are found by module class (Conv1d, ConvTranspose2d, Linear, ...). The rule needs the
-        values. A layer whose outputs are all zero since the start is reported at the third saved step,
+        values. A layer whose outputs have all been zero since the start is reported at the third saved step,
         because adapters and residual branches start like this. Not judged: outputs with fewer than
         `min_values` values per channel, with one channel only, or with values that are not finite. Channels
-        that differ by a factor are not duplicates, because after a single input all channels differ only by a
-        factor.
+        that differ by a factor are not duplicates: in a linear layer with a single input and without bias,
+        all channels differ only by a factor.
 
     Parameters:
         tensor_regex: regular expressions for names of tensors to judge instead, or one string with commas.

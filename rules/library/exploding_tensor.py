@@ -35,8 +35,8 @@ class ExplodingTensor:
 
     Parameters:
         collection_names: names of collections, or one string with commas.
-        tensor_regex: regular expressions searched for in names, or one string with commas. Given with
-            collection_names: the union. Neither: every saved tensor.
+        tensor_regex: regular expressions searched for in names, or one string with commas. If both parameters
+            are given, the union is judged; if neither, every saved tensor.
         only_nan: True judges NaN only.
         compat: True also reports attention masks.
 

@@ -40,16 +40,16 @@ _ADVICE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstNonFinite:
-    """The first tensor of a training that contains NaN or infinity, and the growth of its values before.
+    """The first tensor of a training that contains NaN or infinity, and the earlier growth of its values.
 
     What it does:
         Goes through all saved tensors in the order in which they were computed, and reports the first one
         with NaN or infinity, with the earlier magnitudes of this tensor and of the tensors before it.
 
     Why it matters:
-        A NaN spreads to all tensors within a step. Its origin shows the cause, and so do the values before:
-        either they grew until they overflowed (a learning rate that is too high), or a single operation
-        produced the NaN (log, division, square root, a broken input).
+        A NaN spreads to all tensors within a step. The origin of the NaN and the earlier values show the
+        cause: either the values grew until they overflowed (a learning rate that is too high), or a single
+        operation produced the NaN (log, division, square root, a broken input).
 
     Decides by:
         nan_count + pos_inf_count + neg_inf_count > 0, from the statistics in the index, in order of step and
@@ -66,8 +66,8 @@ class FirstNonFinite:
 
     Parameters:
         collection_names: names of collections, or one string with commas.
-        tensor_regex: regular expressions searched for in names, or one string with commas. Given with
-            collection_names: the union. Neither: every saved tensor.
+        tensor_regex: regular expressions searched for in names, or one string with commas. If both parameters
+            are given, the union is judged; if neither, every saved tensor.
         only_nan: True judges NaN only.
         history: number of earlier saved steps whose magnitudes are reported.
         skipped_steps: maximum number of consecutive saved steps with only non-finite gradients that are not

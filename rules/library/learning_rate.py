@@ -41,11 +41,11 @@ class LearningRate:
         1 % (mean of the last 5 saved values compared with the mean of the 5 values before the first of these
         steps). Kind `too_low`: median < too_low at the first `patience_low` comparisons of an attempt; later,
         a small step may be the end of a schedule. Without values of the weights, the ratio is estimated or
-        bounded. For SGD it is estimated from the captured learning rate: lr ||g|| / ||w||, up to
-        1 / (1 - momentum) times that. Otherwise the lower bound comes from the change of norm, mean, minimum
-        and maximum; for Adam and similar optimizers the upper bound is 3.2 lr sqrt(n) / ||w||. Steps for
-        which the bounds do not decide are not judged. If saves are k steps apart, `too_high` compares 1/k of
-        the change and `too_low` 1/sqrt(k) of it.
+        bounded. For SGD it is estimated from the captured learning rate: lr ||g|| / ||w||, up to 1 / (1 -
+        momentum) times this value. Otherwise the lower bound comes from the change of norm, mean, minimum and
+        maximum; for Adam and similar optimizers the upper bound is 3.2 lr sqrt(n) / ||w||. Steps for which
+        the bounds do not decide are not judged. If saves are k steps apart, `too_high` compares 1/k of the
+        change and `too_low` 1/sqrt(k) of it.
 
     Parameters:
         too_high: largest median relative change per step that is tolerated.

@@ -43,14 +43,15 @@ class LossNotDecreasing:
         (the count starts at the first saved step). b = baseline, c = current, d = 100 (b - c) / max(|b|,
         1e-12). d >= diff_percent is progress: c becomes the baseline. Otherwise the evaluation is a strike:
         `increase` if d < -increase_threshold_percent, else `plateau`. `patience` consecutive strikes make a
-        finding, and so does each further strike until there is progress. c is the mean of the values saved in
-        the last `smoothing_steps` steps, because a single batch is too noisy to measure 0.1 %. In EVAL mode a
-        whole validation phase counts as one value, at its last step, so that batches of one phase are not
-        compared with each other. Each loss tensor is judged separately. Several values of one step (a reused
-        criterion) are averaged. A loss below 0.1 % of its first value has converged and is not reported.
-        Steps are steps of the mode; for GLOBAL they are global steps. compat=True applies the older rule:
-        there is no smoothing, one strike is enough, the baseline moves with every finding, an increase up to
-        increase_threshold_percent is neither progress nor a strike, and TRAIN is not judged if there is EVAL.
+        finding; each further strike makes another one until there is progress. c is the mean of the values
+        saved in the last `smoothing_steps` steps, because a single batch is too noisy to measure 0.1 %. In
+        EVAL mode a whole validation phase counts as one value, at its last step, so that batches of one phase
+        are not compared with each other. Each loss tensor is judged separately. Several values of one step (a
+        reused criterion) are averaged. A loss below 0.1 % of its first value has converged and is not
+        reported. Steps are steps of the mode; for GLOBAL they are global steps. compat=True applies the older
+        rule: there is no smoothing, one strike is enough, the baseline moves with every finding, an increase
+        up to increase_threshold_percent is neither progress nor a strike, and TRAIN is not judged if there is
+        EVAL.
 
     Parameters:
         collection_names: collections to judge in addition to `losses`; names, or one string with commas.

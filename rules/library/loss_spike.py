@@ -40,11 +40,11 @@ class LossSpike:
         one, of the same loss in the same mode. A value is high if it exceeds m + factor x s, (1 + min_jump) x
         m, m + min_share x the highest m so far, and m + 0.1 % of the first value (all strictly).
         `consecutive` high values in a row make a spike, which is reported at the last of them. A single high
-        value is a hard batch and no damage to the weights. If 2/5 of a window are high in a row, the loss has
-        not come back, and a second finding (kind "step") reports it. In EVAL mode a whole validation phase
-        counts as one value, its mean, because its batches come in a fixed order that may be sorted. The rule
-        uses medians because losses of mini-batches have heavy tails. The first `window_values` values are not
-        judged.
+        value is a hard batch and no damage to the weights. If the number of high values in a row reaches 2/5
+        of `window_values`, the loss has not fallen again, and a second finding (kind "step") reports this. In
+        EVAL mode a whole validation phase counts as one value, its mean, because its batches come in a fixed
+        order that may be sorted. The rule uses medians because losses of mini-batches have heavy tails. The
+        first `window_values` values are not judged.
 
     Parameters:
         tensor_regex: losses to judge; regular expressions, or one string with commas. None: the collection
@@ -57,11 +57,12 @@ class LossSpike:
 
     False alarms:
         Data that is not in random order (sorted by class or length), so that many batches in a row are
-        harder. Intended changes: another task, a harder stage of a curriculum, a loss whose weights change.
+        harder. Intended changes: another task, a harder stage of a curriculum, a loss whose terms get other
+        factors.
 
     Do:
-        Look at the batches of the steps before, clip gradients, lower the learning rate or lengthen its
-        warm-up. Restart from a checkpoint before the spike and leave out those batches.
+        Look at the batches of the steps before the spike, clip gradients, lower the learning rate or lengthen
+        its warm-up. Restart from a checkpoint before the spike and leave out those batches.
 
     Source:
         A. Chowdhery et al., PaLM: scaling language modeling with pathways, 2022, section 5.1. F. R. Hampel,

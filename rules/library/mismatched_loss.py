@@ -44,14 +44,14 @@ class MismatchedLoss:
         error compares each output with each target, so the model learns the mean of all targets.
 
     Decides by:
-        The inputs of loss modules at the first `patience` saved steps of TRAIN (or GLOBAL) mode, per attempt
-        and worker. If the training ended earlier, three such steps are enough. Kind `softmax_twice`: input 0
-        of a CrossEntropyLoss is between 0 and 1 and has the mean 1 / classes at each step. Kind
-        `sigmoid_twice`: input 0 of a BCEWithLogitsLoss is between 0 and 1 at each step, and not constant.
-        Kind `not_logarithms`: input 0 of an NLLLoss has elements above 0 (by more than 0.001) at more than
-        half of the steps. Kind `broadcast`: outputs and floating-point targets have different shapes that
-        broadcast to a larger one. Losses that are functions, such as F.cross_entropy, are not modules; the
-        rule cannot judge them.
+        The rule judges the inputs of loss modules at the first `patience` saved steps of TRAIN (or GLOBAL)
+        mode, per attempt and worker. If the training ended earlier, three such steps are enough. Kind
+        `softmax_twice`: input 0 of a CrossEntropyLoss is between 0 and 1 and has the mean 1 / classes at each
+        step. Kind `sigmoid_twice`: input 0 of a BCEWithLogitsLoss is between 0 and 1 at each step, and not
+        constant. Kind `not_logarithms`: input 0 of an NLLLoss has elements above 0 (by more than 0.001) at
+        more than half of the steps. Kind `broadcast`: outputs and floating-point targets have different
+        shapes that broadcast to a larger one. Losses that are functions, such as F.cross_entropy, are not
+        modules; the rule cannot judge them.
 
     Parameters:
         patience: number of saved training steps after which the rule judges.

@@ -42,8 +42,9 @@ class NLPSequenceRatio:
         tensor and step. For token 0 the count is in the statistics of the index. For other tokens the values
         are needed; they are read only if the token is between the smallest and the largest id. Inputs are
         found by name, or by the class of their module: Embedding, and, for whole numbers, EmbeddingBag and
-        classes whose names end so. Modules whose names or classes are those of positions, segments or token
-        types are left out. F.embedding is not a module: name its input with tensor_regex.
+        classes whose names end with Embedding or EmbeddingBag. Modules whose names or classes are those of
+        positions, segments or token types are left out. F.embedding is not a module: name its input with
+        tensor_regex.
 
     Parameters:
         tensor_regex: regular expressions for tensors of token ids, or one string with commas. None: inputs of

@@ -24,7 +24,7 @@ _SPREAD = 5 * 1.4826  # median absolute deviations that are five standard deviat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutlierRank:
-    """A rank of a distributed training whose gradients are persistently larger or smaller than the others'.
+    """A rank of a distributed training with persistently larger or smaller gradients than other ranks.
 
     What it does:
         Compares the gradients of all workers at the same step, and reports a rank that deviates.
@@ -38,13 +38,13 @@ class OutlierRank:
         Per gradient and step, d = ln(L2 norm) - median of ln(L2 norm) over the ranks; per rank and step, the
         median of d over its gradients. Outlier: |d| > ln(factor), and |d| > 5 standard deviations of the
         ranks' values (estimated from their median absolute deviation), both strictly. An outlier is reported
-        at the `patience`-th consecutive judged step, and not again until it has ended. The kind is `large` or
-        `small`, and the tensor is the one that deviates most. Steps are those of TRAIN (or GLOBAL) mode. A
-        step is judged when all workers known so far have reached it or have ended; at most a hundred saved
-        steps (or four million norms) wait. Not judged: steps with fewer than three ranks, gradients that are
-        not finite, gradients that not all ranks have, and parts of sharded gradients, because every rank has
-        other elements. After an all-reduce the gradients of all ranks are equal, so the rule finds only a
-        rank that is at another step than the others. UnequalRanks compares inputs, outputs and losses.
+        at the `patience`-th consecutive judged step, and not again until the condition has ended. The kind is
+        `large` or `small`, and the tensor is the one that deviates most. Steps are those of TRAIN (or GLOBAL)
+        mode. A step is judged when all workers known so far have reached it or have ended; at most a hundred
+        saved steps (or four million norms) wait. Not judged: steps with fewer than three ranks, gradients
+        that are not finite, gradients that not all ranks have, and parts of sharded gradients, because every
+        rank has other elements. After an all-reduce the gradients of all ranks are equal, so the rule finds
+        only a rank that is at another step than the others. UnequalRanks compares inputs, outputs and losses.
 
     Parameters:
         factor: ratio to the median (or its inverse) above which a rank's gradients deviate.

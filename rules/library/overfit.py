@@ -25,7 +25,7 @@ _PAIRS = ("evaluation sets",)  # key of the memory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overfit:
-    """A validation loss well above the training loss that no longer improves.
+    """A validation loss that is well above the training loss and no longer improves.
 
     What it does:
         Compares, after each validation phase, its mean loss with that of the training phase before it.

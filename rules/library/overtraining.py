@@ -36,11 +36,11 @@ class Overtraining:
         the training loss, and means of each validation phase for the validation loss. Each mean that is not a
         new optimum adds one to the counter of its loss, and each new optimum resets the counter to zero. The
         rule fires when the training counter has reached patience_train and the validation counter has reached
-        patience_validation; with require="any", when one of them has. Without a validation loss only the
-        training counter decides, and the finding mentions it. delta is absolute. If a loss begins below 1,
-        delta is multiplied by the first mean, so that small losses can improve. There is one finding, and no
-        further finding until a new optimum. compat=True applies the older rule: it compares single saved
-        values of both modes, with an unscaled delta.
+        patience_validation; with require="any", when one counter has reached its limit. Without a validation
+        loss only the training counter decides, and the finding mentions it. delta is absolute. If a loss
+        begins below 1, delta is multiplied by the first mean, so that small losses can improve. There is one
+        finding, and no further finding until a new optimum. compat=True applies the older rule: it compares
+        single saved values of both modes, with an unscaled delta.
 
     Parameters:
         tensor_regex: losses to judge; regular expressions, or one string with commas. None: the collection

@@ -61,7 +61,8 @@ class PoorWeightInitialization:
         threshold: largest ratio of variances that is not a fault.
         distribution_range: smallest range of gradients that is not a fault, as a share of the largest
             range of all layers (compat=True: in units of the gradient).
-        patience: number of saved steps over which losses are averaged (compat=True: without a better loss).
+        patience: number of saved steps over which losses are averaged (compat=True: number of saved steps
+            without a better loss).
         steps: number of saved steps that are judged.
         extreme: ratio of variances that is reported although the loss falls.
         compat: True applies the older rule.

@@ -63,24 +63,24 @@ class PrecisionRisk:
     Decides by:
         Kind `underflow`: 100 x (non-zero elements below the smallest normal number) / (non-zero elements) >
         underflow_percent. Kind `overflow`: the largest magnitude x headroom > the largest number of the type
-        (both strictly). It is reported at the `patience`-th consecutive saved step, and not again until it
-        has ended. Smallest normal and largest numbers: float16 6.1e-5 and 65504, bfloat16 1.2e-38 and 3.4e38,
-        float8_e4m3 0.016 and 448, float8_e5m2 6.1e-5 and 57344. The shares come from the histogram and the
-        count of subnormal numbers in the index. In a tensor of the type itself, elements that have already
-        become zero cannot be counted; in a tensor of higher precision they are counted (`lost_percent`).
-        Tensors stored in float8 are not judged for overflow, because they are scaled to fill its range.
-        Tensors stored in float64 are not judged for underflow of bfloat16, because it is outside the
-        histogram.
+        (both strictly). It is reported at the `patience`-th consecutive saved step, and not again until the
+        condition has ended. Smallest normal and largest numbers: float16 6.1e-5 and 65504, bfloat16 1.2e-38
+        and 3.4e38, float8_e4m3 0.016 and 448, float8_e5m2 6.1e-5 and 57344. The shares come from the
+        histogram and the count of subnormal numbers in the index. In a tensor that is stored in this type,
+        elements that have already become zero cannot be counted; in a tensor of higher precision they are
+        counted (`lost_percent`). Tensors stored in float8 are not judged for overflow, because they are
+        scaled to fill its range. Tensors stored in float64 are not judged for underflow of bfloat16, because
+        this range is outside the histogram.
 
     Parameters:
         dtype: "auto" judges each tensor for the type in which it is stored, except float32 and float64; a
             name ("float16", "bfloat16", "float8_e4m3", "float8_e5m2") judges all tensors for that type.
         collection_names: names of collections, or one string with commas.
-        tensor_regex: regular expressions searched for in names, or one string with commas. Given with
-            collection_names: the union. Neither: gradients and optimizer state for underflow, and for
+        tensor_regex: regular expressions searched for in names, or one string with commas. If both parameters
+            are given, the union is judged; if neither, gradients and optimizer state for underflow, and for
             overflow also weights, biases, inputs and outputs; small activations and weights do no harm.
         underflow_percent: percentage of non-zero elements that may be too small.
-        headroom: factor by which values must be able to grow; 2 is one bit.
+        headroom: factor by which values must be able to grow; 2 leaves one bit.
         patience: number of consecutive saved steps.
 
     False alarms:

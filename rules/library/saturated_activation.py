@@ -25,7 +25,7 @@ _WHAT = "input of tanh or sigmoid"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaturatedActivation:
-    """Tanh or sigmoid layers most of whose units are saturated for (almost) every input of the batch.
+    """Tanh or sigmoid layers in which most units are saturated for (almost) every input of the batch.
 
     What it does:
         Reads the saved inputs of tanh and sigmoid layers and measures, for each unit, the share of the batch

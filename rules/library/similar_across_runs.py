@@ -41,18 +41,18 @@ class SimilarAcrossRuns:
         values, the tensors differ if their shapes differ, or if |a - b| <= atol + rtol x |b| is false for an
         element (b is of the other run; equal infinities and NaN at the same position agree). Otherwise the
         statistics are compared: the numbers of elements, NaN and infinities must be equal, and minimum,
-        maximum, mean, sum of |x| and of x^2 must be within the same tolerances. The finding contains which
-        comparison was used. Despite its name the rule fires on differences, as the older rule did. A tensor
-        that is missing in the other run is counted as not judged. The other run is read once, at the first
-        poll. Only its numbers are read, and none of its content is executed.
+        maximum, mean, sum of |x| and of x^2 must be within the same tolerances. The finding names the
+        comparison that was used. Despite its name the rule fires on differences, as the older rule did. A
+        tensor that is missing in the other run is counted as not judged. The other run is read once, at the
+        first poll. Only its numbers are read, and none of its content is executed.
 
     Parameters:
         other_trials: folders or URLs of the other runs, or one string with commas; a Trace is a run in
             memory.
         other_trial: one more run, under the older name of this parameter.
         collection_names: names of collections, or one string with commas.
-        tensor_regex: regular expressions searched for in names, or one string with commas. Given with
-            collection_names: the union. Neither: every saved tensor.
+        tensor_regex: regular expressions searched for in names, or one string with commas. If both parameters
+            are given, the union is judged; if neither, every saved tensor.
         rtol: relative tolerance.
         atol: absolute tolerance.
 

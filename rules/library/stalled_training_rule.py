@@ -27,7 +27,7 @@ class StalledTrainingRule:
 
     What it does:
         Measures the time between two successive captured tensors of each worker. In a live run, the rule also
-        compares the newest tensor with the time of day, so that it finds a stall while it lasts.
+        compares the newest tensor with the time of day, so that a stall is found while it lasts.
 
     Why it matters:
         A training that hangs (a collective operation that waits for a lost rank, a data loader that waits for

@@ -38,8 +38,8 @@ class TensorVariance:
 
     Parameters:
         collection_names: names of collections, or one string with commas.
-        tensor_regex: regular expressions searched for in names, or one string with commas. Given with
-            collection_names: the union. Neither: the collection `weights`.
+        tensor_regex: regular expressions searched for in names, or one string with commas. If both parameters
+            are given, the union is judged; if neither, the collection `weights`.
         max_threshold: upper limit; None: no upper limit.
         min_threshold: lower limit; None: no lower limit.
 

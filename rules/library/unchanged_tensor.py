@@ -59,8 +59,8 @@ class UnchangedTensor:
 
     Parameters:
         collection_names: names of collections, or one string with commas.
-        tensor_regex: regular expressions searched for in names, or one string with commas. Given with
-            collection_names: the union. Neither: collections `losses` and `gradients`.
+        tensor_regex: regular expressions searched for in names, or one string with commas. If both parameters
+            are given, the union is judged; if neither, the collections `losses` and `gradients`.
         num_steps: saved steps over which a tensor must be the same.
         rtol: relative tolerance, of the newer value.
         atol: absolute tolerance.

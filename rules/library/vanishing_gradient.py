@@ -55,7 +55,8 @@ class VanishingGradient:
         threshold: in units of the gradient.
         ignore_zero: True leaves out gradients whose elements are all exactly zero, such as those of frozen
             layers.
-        compat: True reports every bias, for any gradient of the weight of its layer, and zeros immediately.
+        compat: True reports every bias, whatever the gradient of the weight of its layer is, and reports
+            zeros at the first saved step.
 
     False alarms:
         The end of a successful training, where all gradients are small. Losses or gradients scaled down (a

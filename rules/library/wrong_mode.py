@@ -39,19 +39,18 @@ class WrongMode:
 
     Why it matters:
         In eval mode dropout does nothing and batch normalisation uses old statistics, so the training
-        overfits or becomes unstable. An update within an evaluation trains on the validation data, so its
-        measured losses are too low.
+        overfits or becomes unstable. An update within an evaluation trains on the validation data, so the
+        measured validation losses are too low.
 
     Decides by:
         Kind `eval_while_training`: at the `patience`-th saved step of TRAIN (or GLOBAL) mode that has weights
         or gradients, the hook's note `eval_in_training` lists the model, or dropout or normalisation layers:
         they were in eval mode at every training step. If the training ended earlier, three such steps are
-        enough. Layers with only frozen parameters are not reported. Kind
-        `eval_gradient`: a gradient of EVAL mode with an element that is not zero. Kind `eval_update`: the
-        mean and the sum of squares of a weight change from one EVAL step to the next, with no other step
-        between the two, for the second time in a row: a script that loads its best or averaged weights
-        between two evaluations changes them once. These two kinds have one finding per step, about the first
-        of the tensors.
+        enough. Layers with only frozen parameters are not reported. Kind `eval_gradient`: a gradient of EVAL
+        mode with an element that is not zero. Kind `eval_update`: the mean and the sum of squares of a weight
+        change from one EVAL step to the next, with no other step between the two, for the second time in a
+        row. A single change is not reported, because a script may load its best or averaged weights between
+        two evaluations. These two kinds have one finding per step, about the first of the tensors.
 
     Parameters:
         patience: number of saved training steps after which the modes of layers are judged.

@@ -21,7 +21,7 @@ _LARGEST = 2**31  # a larger number is an identifier, not a class
 
 
 def paired(window: Window, labels: Mask, predictions: Mask) -> tuple[Ints, Ints]:
-    """(rows of labels, row of the predictions for each; -1 if there are none), in order of rows.
+    """Return the rows of the labels, in order, and for each of them the row of its predictions, or -1.
 
     Labels and predictions belong together if attempt, worker, step and mode are equal. The n-th labels of a
     step, in order of execution, belong to its n-th predictions.

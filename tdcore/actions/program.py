@@ -1,11 +1,11 @@
-"""Program: starts a program of the user in its own session, with default signals, and can kill all of it.
+"""Program: starts a program of the user in a session of its own, with default signals, and can kill it.
 
 In the program every signal has its default, even if this process ignores or blocks signals. A runner that was
 started in the background (`tdcore rules run ... &`, nohup, cron) ignores SIGINT or SIGHUP. A program that
 inherited this could not be ended by these signals, and a shell script could not restore them.
 
-Threads: one at a time. `os.posix_spawn` runs no Python between fork and exec, so that other threads may hold
-any lock.
+Threads: one at a time. `os.posix_spawn` runs no Python code between fork and exec, so locks that other
+threads hold do no harm.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def command(
 
     Examples:
 
-      [bold]tdcore rm runs/demo[/]                    asks first
+      [bold]tdcore rm runs/demo[/]                    asks for confirmation
 
       [bold]tdcore rm runs/demo --attempt 0 --yes[/]  one attempt of several
     """

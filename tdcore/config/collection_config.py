@@ -57,7 +57,7 @@ class CollectionConfig:
             )
 
     def to_json_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the settings as JSON values."""
         return {
             "name": self.name,
             "include_regex": list(self.include_regex),

@@ -78,7 +78,7 @@ class ReductionConfig:
 
     @classmethod
     def from_dict(cls, params: Mapping[str, Any]) -> ReductionConfig:
-        """Create it from the result of to_json_dict(), here or in the older library. Raises ConfigError.
+        """Create it from the result of to_json_dict(), of tdcore or of the older library. Raises ConfigError.
 
         "reductions" may be a list, or names with commas between them. Names such as "abs_mean", "l2_norm" and
         "abs_l2_norm" in it belong to the other three lists.

@@ -40,10 +40,10 @@ VARIABLES = (
              "folder of the spools: data that a bucket has not accepted yet"),
     Variable("TDCORE_CACHE", "a folder", "`$XDG_CACHE_HOME/tdcore`, else `~/.cache/tdcore`",
              "copies of index files of buckets, compiled GPU kernels"),
-    Variable("TDCORE_SIMD", "`portable`, `avx2`, `avx512`", "the highest of the CPU",
+    Variable("TDCORE_SIMD", "`portable`, `avx2`, `avx512`", "the highest that the CPU supports",
              "the highest instruction set that statistics use"),
-    Variable("TDCORE_CUDA_KERNELS", "`fatbin`, `nvrtc`", "the one that fits",
-             "where the GPU kernels come from"),
+    Variable("TDCORE_CUDA_KERNELS", "`fatbin`, `nvrtc`", "`fatbin` if usable, else `nvrtc`",
+             "source of the GPU kernels: built with tdcore, or compiled at first use"),
     Variable("TDCORE_LIBCUDA", "a file", "`libcuda.so.1`", "the library of the CUDA driver"),
 )  # fmt: skip
 

@@ -89,7 +89,7 @@ class Compactor:
         self._delete([key for _, key in self._to_delete])()
 
     def forget(self) -> None:
-        """The run's folder was removed: nothing is left to delete."""
+        """Forget the files to delete, after the run's folder was removed."""
         self._to_delete.clear()
 
     def _next(self, now: float) -> Work | None:

@@ -1,4 +1,4 @@
-"""end_document: the file end/<worker>/<attempt>.json, with how the attempt ended and its exact totals."""
+"""end_document: the file end/<worker>/<attempt>.json, with the end of the attempt and its exact totals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def end_document(
     storage: Mapping[str, Any] | None = None,
     run_id: str = "",
 ) -> bytes:
-    """The bytes of the file.
+    """Return the bytes of the end file.
 
     Fields of the document: last_step is -1 without rows. In totals, rows, records and payload_bytes are those
     on disk, the others are counts of the capture. gaps are tensors that are missing on disk. drops counts all

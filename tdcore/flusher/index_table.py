@@ -224,7 +224,7 @@ class IndexWriter:
         self._writer.write_table(table, row_group_size=ROWS_PER_GROUP)
 
     def finish(self) -> pa.Buffer:
-        """The file's bytes."""
+        """Return the bytes of the file."""
         self._writer.close()
         return self._stream.getvalue()
 

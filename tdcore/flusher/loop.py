@@ -10,7 +10,7 @@ When more than half of the ring is full, the oldest payloads are dropped: their 
 limit, with status "lost"; above the limit only the extent of the gap is kept. All of this is written and
 counted when the sink works again.
 
-run_writer.py has the writing, this module has the order of work, recovery and the end.
+run_writer.py writes the files; this module has the order of work, the recovery and the end.
 Threads: the thread or process that is the flusher calls run() once; nothing else is called meanwhile.
 """
 

@@ -15,7 +15,7 @@ __all__ = ["PendingDocuments"]
 
 
 class PendingDocuments:
-    """The newest bytes of each document, and which documents are not saved yet."""
+    """The newest bytes of each document, and the keys of the documents that are not saved yet."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink

@@ -73,7 +73,7 @@ class RunWriter:
 
     @property
     def has_pending(self) -> bool:
-        """Whether something that came out of the ring before is not being written yet."""
+        """Whether the write of drained batches, kept rows or documents has not started yet."""
         return bool(len(self.reader.batches) > self._started or self.backlog or self.documents.unsaved)
 
     def flush_due(self, now: float, ending: bool) -> bool:
@@ -116,7 +116,7 @@ class RunWriter:
         return True
 
     def reset(self) -> None:
-        """A write failed: the writes after it have failed too, and start again."""
+        """Start all writes again after a failed write; the writes after it have failed too."""
         self._started = 0
 
     def write_again(self, covered: int | None, gaps: list[IndexGap]) -> None:

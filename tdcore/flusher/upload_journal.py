@@ -44,7 +44,7 @@ class UploadJournal:
         self._broken = False
 
     def start(self) -> None:
-        """Begin a new journal: this is the first flusher. A file of an earlier run is removed."""
+        """Begin a new journal, for the first flusher of the attempt. A file of an earlier run is removed."""
         self._remove()
         self._append({"start": self._attempt})
 
@@ -99,7 +99,7 @@ class UploadJournal:
         return FileRange(self._worker, self._attempt, int(first), int(last))
 
     def remove(self) -> None:
-        """Remove the journal: the flusher has ended normally."""
+        """Remove the journal, after the flusher has ended normally."""
         self._remove()
 
     def _append(self, line: dict[str, Any]) -> None:

@@ -204,7 +204,7 @@ def data_prefix(worker: str) -> str:
 
 
 def index_key(worker: str, attempt: int, first: int, last: int) -> str:
-    """Key of the index file of these tickets, inclusive."""
+    """Key of the index file of the tickets from `first` to `last`, both included."""
     return f"{index_prefix(worker)}{_range_name(attempt, first, last)}.parquet"
 
 
@@ -224,7 +224,7 @@ def segment_key(worker: str, segment: str) -> str:
 
 
 def data_key(worker: str, attempt: int, first: int, last: int) -> str:
-    """Key of the segment of these tickets, inclusive."""
+    """Key of the segment with the tickets from `first` to `last`, both included."""
     return data_prefix(worker) + segment_name(attempt, first, last)
 
 

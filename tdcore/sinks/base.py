@@ -151,7 +151,7 @@ def announce(sink: Sink, keys: Sequence[str]) -> None:
 
 
 def put_straight(sink: Sink, key: str, parts: Sequence[Buffer]) -> None:
-    """Sink.put; for a PipelinedSink without an order with writes in progress. Raises SinkError."""
+    """Put an object; a PipelinedSink does not order it after writes in progress. Raises SinkError."""
     if isinstance(sink, PipelinedSink):
         sink.put_straight(key, parts)
     else:

@@ -158,7 +158,7 @@ class Spool:
         self._lock_fd = -1
 
     def append(self, key: str, parts: Sequence[Buffer]) -> SpoolEntry:
-        """Store an object after all others; durable on return. Only after lock().
+        """Store an object after all others; it is durable on return. Call lock() first.
 
         Raises SinkError: "full" if the limit or the disk is full, "denied" or "transient".
         """

@@ -101,7 +101,7 @@ class SavedCollection:
         return re.compile(text) if text in self._own_regex else self.patterns.compile(text)
 
     def of(self, kinds: Mapping[str, str]) -> list[str]:
-        """The tensors among these that are in the collection. kinds: kind of each tensor, by name."""
+        """Return the names in `kinds` that are in the collection. kinds: kind of each tensor, by name."""
         collection = self.matcher()
         collection.expect(list(kinds))
         return [name for name, kind in kinds.items() if collection.belongs(name, kind_of(kind))]

@@ -39,7 +39,7 @@ _FARTHEST = 1 << 62  # largest step number for "all", so that sums do not overfl
 class ModeStepNumbers:
     """The global steps that one worker gives to the mode steps of one mode, in one attempt.
 
-    Only the ends of stretches over which the difference of both is constant are stored.
+    The difference of both numbers is constant over long ranges; only the ends of these ranges are stored.
     """
 
     __slots__ = ("_mode_steps", "_offsets")
@@ -145,7 +145,7 @@ class CommonSteps:
         }
 
     def restore(self, saved: Saved) -> None:
-        """Take over the result of another reader's `saved`. Call it before the first row is read."""
+        """Restore the state that saved() of another reader returned. Call it before the first row is read."""
         for (attempt, worker, mode), (mode_steps, steps) in saved.items():
             (code,) = self._modes.codes([mode]).tolist()
             pairs = np.array(mode_steps, dtype=np.int64), np.array(steps, dtype=np.int64)

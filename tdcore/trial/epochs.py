@@ -52,7 +52,7 @@ class Epochs:
         return self._begun
 
     def restore(self, saved: Saved) -> None:
-        """Take over the result of another reader's `saved`. Call it before the first row is read."""
+        """Restore the result of saved() of another reader. Call it before the first row is read."""
         self._restored = {
             (int(attempt), str(worker)): ([int(step) for step in steps], [int(epoch) for epoch in epochs])
             for (attempt, worker), (steps, epochs) in saved.items()

@@ -164,7 +164,7 @@ class TrialRun:
     def notes(self, attempt: int | None = None) -> dict[str, Any]:
         """Notes of the hook: "never_called", "not_tapped", "not_in_compiled_code", "frozen", "faults", ...
 
-        attempt: None: the latest attempt with notes, among those that this trial reads.
+        attempt: Its number. None: the latest attempt with notes, among the attempts that this trial reads.
         """
         found = self.all_notes()
         wanted = self._reader.attempt if attempt is None else attempt

@@ -156,7 +156,7 @@ class View:
         return at if at < len(self._steps) and int(self._steps[at]) == step else -1
 
     def meant(self, rows: Rows) -> Rows:
-        """The rows whose step is the one that their global step means: see the module's docstring."""
+        """Leave out rows whose global step means a step of another mode: see the module's docstring."""
         index = self._index
         for mode, hidden in self._hidden.items():
             steps = index.column("step")[rows]

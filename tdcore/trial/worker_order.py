@@ -16,5 +16,5 @@ def worker_order(worker: str) -> tuple[str, int, str]:
 
 
 def first_worker(workers: Iterable[str]) -> str:
-    """The first of these workers by rank. There must be one."""
+    """The first of these workers by rank. Needs at least one worker."""
     return min(workers, key=worker_order)

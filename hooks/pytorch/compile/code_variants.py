@@ -9,7 +9,7 @@ Compiled code that holds the call of the root itself (a compiled function that c
 of a torch.nn class) is chosen before any Python of tdcore runs. There the hooks for a step are attached when
 the step before ends (compiled_steps.py).
 
-Threads: those of the training. Keeps no module alive, except by its own `forward` while that is there.
+Threads: the threads of the training. Keeps no module alive, except while the module has its own `forward`.
 """
 
 from __future__ import annotations

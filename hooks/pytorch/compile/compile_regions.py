@@ -6,7 +6,7 @@ that is called there runs as if it had no hook. collections.json lists it under 
 the operator. This is detected while code is compiled, so the note exists from the first step on that would
 have captured the module.
 
-Threads: those that compile, which run the model's forward.
+Threads: the threads that compile code; they run the model's forward.
 """
 
 from __future__ import annotations

@@ -108,9 +108,9 @@ def plain_tensors(found: list[tuple[str, torch.Tensor]]) -> tuple[list[torch.Ten
 
 
 def never_trace(*functions: Any) -> None:
-    """Make the compiler call these functions between two graphs, in a backward or an optimizer.
+    """Exclude functions of a backward or an optimizer from compilation: they run between two graphs.
 
-    Otherwise it would do the same after a warning that it cannot trace the functions that they call.
+    Without this, the compiler also calls them between two graphs, but first logs a warning.
     """
     for function in functions:
         function._torchdynamo_disable = True  # as torch.compiler.disable() does, without its wrapper

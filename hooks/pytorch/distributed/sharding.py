@@ -57,8 +57,8 @@ class LocalShard(NamedTuple):
 
     Attributes:
         tensor: The local values.
-        shard: The place of the values in the whole tensor; None for a tensor of the rank's own.
-        trouble: Why the place is unknown where it should be known.
+        shard: The place of the values in the whole tensor; None for a tensor that belongs to this rank alone.
+        trouble: Reason why the place is unknown although it should be known.
     """
 
     tensor: Any

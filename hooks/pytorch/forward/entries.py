@@ -8,7 +8,7 @@ stepped since that forward began (Lightning's ddp runs a whole training_step as 
 without entries has no pre-hooks after the first module call of its second training step. The pre-hooks are
 attached again when an optimizer steps without an observed forward since its last step.
 
-Threads: that of the training. Keeps no module alive.
+Threads: the training thread. Keeps no module alive.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ skip_frames(EntryHook.__call__)
 
 
 class Entries:
-    """Entries of one root."""
+    """Entries of one root: the modules that the script calls instead of the root."""
 
     def __init__(self, hook: TrainingDriver, root: Root) -> None:
         self._hook = weakref.ref(hook)

@@ -1,6 +1,6 @@
 """Attaches module hooks around the forwards that are saved, and detaches them afterwards.
 
-A forward hook that does nothing costs 1.6 us per module call, so modules carry none between saved steps.
+A forward hook that does nothing costs 1.6 us per module call, so modules have no hooks between saved steps.
 `attach` puts hooks on the modules that a collection selects, as the root's first forward of a saved step
 begins. `detach` removes them when an evaluation's forward ends or the training step is over (driver.py).
 Values are captured inside the hook (module_hooks.py), so a later in-place operation (ReLU(inplace=True)) does
@@ -176,7 +176,7 @@ class ModuleHooks:
     def attach_inner(self, inner: nn.Module | None) -> None:
         """Attach the root's output hook to the module inside a wrapper, which the script calls directly.
 
-        inner: None: the script calls the root; detach the hook.
+        inner: The module inside; None if the script calls the root: the hook is then detached.
         """
         take_off(self._inner_attached, self._unhook, self._unhook_end)
         if inner is None:

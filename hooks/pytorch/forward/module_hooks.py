@@ -55,7 +55,7 @@ Override = weakref.WeakMethod[Callable[[nn.Module, Any, Any], object]]  # forwar
 
 
 class RootForwardEndHook(InertInCopies):
-    """Forward hook of the root, called when the forward has ended, also with an exception."""
+    """Forward hook of the root, called when the forward has ended, also after an exception."""
 
     __slots__ = ("end", "fault", "observer_number")
 

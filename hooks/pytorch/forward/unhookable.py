@@ -7,7 +7,7 @@ results change, and it raises if its input is nested. Such layers get no hooks w
 because capture must never change a result. collections.json lists both groups, by name with the reason:
 "never_called" and "not_tapped".
 
-Threads: that of the training. Keeps no module alive.
+Threads: the training thread. Keeps no module alive.
 """
 
 from __future__ import annotations

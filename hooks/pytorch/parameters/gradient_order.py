@@ -173,7 +173,7 @@ class GradientOrder:
         at_end_of_backward(self._end)
 
     def failed(self, error: Exception) -> None:
-        """An error of our own, within a backward."""
+        """Report an error of the hook within a backward."""
         fault = self._fault()
         if fault is not None:
             fault("gradient order", error)
@@ -270,7 +270,7 @@ class BackwardSentinel:
             self.failed(error)
 
     def failed(self, error: Exception) -> None:
-        """An error of our own, within a backward."""
+        """Report an error of the hook within a backward."""
         fault = self._fault()
         if fault is not None:
             fault("steps", error)

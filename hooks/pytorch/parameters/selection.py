@@ -22,7 +22,12 @@ _REQUIRES_GRAD = attrgetter("requires_grad")
 
 
 class Selection(NamedTuple):
-    """Positions of the parameters that one call captures. capture_spec: of weights, then gradients."""
+    """Positions of the parameters that one call captures.
+
+    Attributes:
+        weights, gradients: Positions of the parameters whose weight or gradient is captured.
+        capture_spec: The weights first, then the gradients.
+    """
 
     weights: list[int]
     gradients: list[int]

@@ -70,7 +70,7 @@ def arm(hook: StepTransitions, root: Root) -> None:
 
 
 def arm_losses(hook: StepTransitions) -> None:
-    """Attach hooks to compiled loss modules between saved steps; the gate disables them there."""
+    """Attach hooks to compiled loss modules even between saved steps, where the gate disables them."""
     hook._losses.attach(hook._clock.plan_of(()), widest(hook))
 
 

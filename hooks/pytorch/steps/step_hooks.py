@@ -78,7 +78,7 @@ class ForwardPreHook(InertInCopies):
         observe(self.observer_number, values, "\n".join([head, *suffixes] if suffixes else [head, ""]))
 
     def observed(self, values: list[torch.Tensor], what: str) -> None:
-        """Begin the forward; compiled code calls this. values: the root's input, with module hooks."""
+        """Begin the forward; compiled code calls this. values: the root's input, if module hooks are on."""
         grad, hooks, suffixes = what.partition("\n")
         with torch.set_grad_enabled(grad == _GRAD):  # compiled code runs with gradients disabled
             begin_compiled_forward(self.hook, self.root, (values, suffixes) if hooks else None)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 class S3Engine(Protocol):
     """One connection pool to one bucket. Keys are full keys in the bucket.
 
-    Thread: that of the event loop in which it was opened. The argument `seconds` of the methods is the
+    Thread: the thread of the event loop in which it was opened. The argument `seconds` of the methods is the
     maximum time of one request.
     """
 

@@ -25,7 +25,7 @@ class PartsReader(io.RawIOBase):
         self._lock = threading.Lock()  # held while a part is read
 
     def read(self, size: int = -1) -> bytes:
-        """At most `size` bytes, b"" at the end. ValueError after release()."""
+        """Return at most `size` bytes, or b"" at the end. Raises ValueError after release()."""
         with self._lock:
             if self._at >= self._starts[-1]:
                 return b""

@@ -20,7 +20,7 @@ _KEEP_SECONDS = 30.0  # an older answer may be out of date
 class Prefetch:
     """Starts gets in the announced order, at most 64 at a time and 256 MiB of answers in memory.
 
-    Thread: that of the event loop only. get: fetches one object.
+    Thread: only the thread of the event loop. get: fetches one object.
     """
 
     def __init__(self, get: Callable[[str], Awaitable[bytes]]) -> None:
