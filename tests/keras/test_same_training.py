@@ -33,11 +33,12 @@ def test_the_interval_does_not_matter_nor_a_smaller_last_batch(
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="operations of TensorFlow")
+@pytest.mark.parametrize("interval", [1, 3])
 def test_a_step_with_random_numbers_of_one_function_is_recorded_as_far_as_possible(
-    make_hook: Callable[..., Any],
+    interval: int, make_hook: Callable[..., Any]
 ) -> None:
     plain = train(built("tf.random"))
-    hook = make_hook(save_config=td.SaveConfig(save_interval=3, start_step=1))
+    hook = make_hook(save_config=td.SaveConfig(save_interval=interval))
     assert train(built("tf.random"), hook) == plain
     hook.close()
     names = td.create_trial(hook.out_dir).tensor_names()
