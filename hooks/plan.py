@@ -19,10 +19,11 @@ from tdcore.format.layout import TensorKind
 from tdcore.format.shard import ShardPosition
 from tdcore.hooks.left_out import NO_ROOM, LeftOutNames, unfit
 
-__all__ = ["PAYLOAD", "STATISTICS", "CaptureSpec", "NameTable", "Plan", "TensorSpec"]
+__all__ = ["NO_BACKWARD", "PAYLOAD", "STATISTICS", "CaptureSpec", "NameTable", "Plan", "TensorSpec"]
 
 PAYLOAD = 1  # CaptureFlags of csrc/ring/record.hpp
 STATISTICS = 2
+NO_BACKWARD = 1  # AbsentReason of csrc/ring/record.hpp
 _REASON_SHIFT = 4  # above the flags: why a tensor is absent
 _UNFIT = 0xFFFFFFFE  # kUnfitName of csrc/capture/capture.hpp: the capture counts the tensor, and makes no row
 # -1, "the table of names cannot grow", becomes an id that the capture counts as dropped.

@@ -87,6 +87,7 @@ class Collector:
         self.levels = [Level(backend.trace())]
         self.in_apply = 0
         self.losses = 0
+        self.absent: dict[str, str] = {}  # gradients that do not exist, with the class of their layer
         self._view = view
         self._origins = origins
         self._note = note
@@ -189,10 +190,12 @@ class Collector:
         weights = {each.name: each for each in self._view.weights()}
         for gradient, variable in zip(gradients, variables, strict=False):
             name = self._view.variable_name(variable)
-            if gradient is None or not name:
+            if not name:
                 continue
             known, called = weights[name], f"gradient/{name}"
-            if self.plan.takes(called, TensorKind.GRADIENT, known.origin):
+            if gradient is None:
+                self.absent[called] = known.origin
+            elif self.plan.takes(called, TensorKind.GRADIENT, known.origin):
                 value = self.backend.dense(gradient)
                 value = value if scale is None else value / keras.ops.cast(scale, value.dtype)
                 self.add(called, TensorKind.GRADIENT, value, known.origin)

@@ -29,7 +29,7 @@ from tdcore.hooks.keras.step_values import (
     optimizers_of,
     weight_values,
 )
-from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
+from tdcore.hooks.plan import NO_BACKWARD, CaptureSpec, Plan, TensorSpec
 from tdcore.hooks.run_notes import note_once
 from tdcore.hooks.shortfall import Possible
 from tdcore.modes import ModeKeys
@@ -315,12 +315,20 @@ class StepDriver(BaseHook):
                 spec = self._spec_of(key, name, plan, entry.functions.origins.get(key.name, ""), tensor)
                 if spec is not None:
                     by_call.setdefault(key.call, []).append((spec, tensor))
+        if mode == "train" and taps:
+            absent = entry.functions.absent.items()
+            specs = [plan.spec(name, TensorKind.GRADIENT, origin) for name, origin in absent]
+            by_call[0] += [(spec, None) for spec in specs if spec is not None]
         if self._epoch is not None:
             self._save("epoch", self._record_epoch, self._epoch)
         for call, found in by_call.items():
             if found:
-                tensors = [self._backend.to_array(tensor) for _, tensor in found]
-                self._recorder.capture(tensors, CaptureSpec([spec for spec, _ in found]), call=call)
+                tensors = [None if each is None else self._backend.to_array(each) for _, each in found]
+                capture_spec = CaptureSpec([spec for spec, _ in found])
+                if any(each is None for each in tensors):
+                    reasons = [NO_BACKWARD * (each is None) for each in tensors]
+                    capture_spec = capture_spec.with_reasons(reasons)
+                self._recorder.capture(tensors, capture_spec, call=call)
         if mode == "train":
             frozen = [each.name for each in entry.view.weights() if each.frozen]
             if frozen != self._notes.get("frozen", []):

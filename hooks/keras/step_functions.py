@@ -56,6 +56,9 @@ class CapturingFunctions:
         self._fault = fault
         self._made: dict[tuple[str, Selection], tuple[Any, Callable[..., Any]]] = {}
         self._plan: Plan | None = None  # of the step that runs
+        self._key: tuple[str, Selection] = ("", ())  # of the function that runs, or ran last
+        # Gradients that do not exist, with the class of their layer, as found when a function was traced.
+        self._absent: dict[tuple[str, Selection], dict[str, str]] = {}
         self._ran: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
         self.has_worked = False  # the function of the last run() had run before
 
@@ -71,7 +74,7 @@ class CapturingFunctions:
         """
         model = self._model()
         key = mode, tuple((each.name, *each.selection) for each in plan.collections)
-        self._plan = plan
+        self._plan, self._key = plan, key
         try:
             with self._capturing(model, mode):
                 known = self._made.get(key)
@@ -84,6 +87,11 @@ class CapturingFunctions:
                 return returned
         finally:
             self._plan = None
+
+    @property
+    def absent(self) -> dict[str, str]:
+        """Names of gradients that did not exist in the last run(), with the class of their layer."""
+        return self._absent.get(self._key, {})
 
     @contextmanager
     def _capturing(self, model: Any, mode: str) -> Iterator[None]:
@@ -119,6 +127,7 @@ class CapturingFunctions:
             collector.guarded("labels", collector.batch, args[-1])
             with collecting(collector), self._backend.creating_at_once():
                 returned = step(*args)
+            self._absent[self._key] = collector.absent
             self._backend.check_step()
             outputs = returned if self._backend.stateful else returned[0]
             collector.guarded("weights", collector.weights_ready)
@@ -135,3 +144,4 @@ class CapturingFunctions:
         mine = [key for key in self._made if key[0] == mode]
         for key in mine[:-_KEPT]:
             del self._made[key]
+            self._absent.pop(key, None)

@@ -14,7 +14,7 @@ from mxnet.gluon.parameter import DeferredInitializationError
 from tdcore.format.layout import TensorKind
 from tdcore.hooks.clock import CurrentStep
 from tdcore.hooks.mxnet.arrays import listed_arrays, readable
-from tdcore.hooks.plan import CaptureSpec, Plan, TensorSpec
+from tdcore.hooks.plan import NO_BACKWARD, CaptureSpec, Plan, TensorSpec
 from tdcore.hooks.recorder import Recorder
 
 __all__ = ["BlockValues"]
@@ -51,16 +51,18 @@ class BlockValues:
 
     def gradients(self, parameters: Iterable[Any], plan: Plan) -> None:
         """Capture gradients, as the trainer will use them."""
-        values: list[Any] = []
-        specs = []
+        values, specs, reasons = [], [], []
         for parameter in parameters:
             spec = plan.spec(f"gradient/{parameter.name}", TensorKind.GRADIENT)
             if spec is None:
                 continue
-            fresh = parameter.grad_req != "null" and parameter.list_data()[0]._fresh_grad
+            trains = parameter.grad_req != "null"
+            fresh = trains and parameter.list_data()[0]._fresh_grad
             values.append(readable(parameter.list_grad()[0]) if fresh else None)
             specs.append(spec)
-        self._capture(values, specs)
+            reasons.append(NO_BACKWARD if trains and not fresh else 0)
+        if values:
+            self._recorder.capture(values, CaptureSpec(specs).with_reasons(reasons))
 
     def learning_rate(self, trainer: Any, number: int, plan: Plan) -> None:
         """Capture the learning rate of a trainer. number: of the trainer, from 0 on."""

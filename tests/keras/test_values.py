@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from keras import layers
 
 import tdcore as td
+from tdcore.errors import TensorUnavailableForStep
+from tdcore.rules import AbsentGradient, run
 from tests.keras.cases import BACKEND, BATCH, built, data_of, train
 from tests.keras.reference import Before, gradients_of, outputs_of
 
@@ -134,6 +136,25 @@ def test_frozen_weights_are_listed_and_have_no_gradient(make_hook: MakeHook) -> 
     assert hook._notes["frozen"] == ["hidden/kernel", "hidden/bias"]
     assert "gradient/hidden/kernel" not in run.tensor_names()
     assert "hidden/kernel" in run.tensor_names()
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="gradients of JAX always exist")
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_a_gradient_that_does_not_exist_has_rows_and_a_finding(make_hook: MakeHook) -> None:
+    inputs = keras.Input((4,))
+    cut = layers.Lambda(keras.ops.stop_gradient)(layers.Dense(5, name="encoder")(inputs))
+    model = keras.Model(inputs, layers.Dense(3, activation="softmax", name="head")(cut))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    hook = make_hook()
+    model.fit(*data_of(), batch_size=BATCH, epochs=4, verbose=0, callbacks=[hook])
+    hook.close()
+    trial = td.create_trial(hook.out_dir)
+    with pytest.raises(TensorUnavailableForStep, match="no backward reached it"):
+        trial.tensor("gradient/encoder/kernel").value(0)
+    assert trial.tensor("gradient/head/kernel").steps()
+    (verdict,) = run(hook.out_dir, [AbsentGradient(patience=3)], write_findings=False).verdicts
+    assert verdict.findings[0].numbers["kind"] == "no_backward"
+    assert "encoder/" in verdict.findings[0].why
 
 
 def test_layers_in_the_loop_of_an_rnn_are_noted(make_hook: MakeHook) -> None:
