@@ -2,9 +2,9 @@
 //
 //     gpu [--device cuda:0|host|early] [--parts check,kernels,dma,soak,calls] [--quick] [--records N]
 //
-// --device host runs all of it on the simulated device: that shows that it works and is not a measurement. Ends
-// with 1 when a result was wrong (an early commit is counted, not wrong), 2 when the device cannot be used.
-// docs/benchmarks.md says how to read it. Threads: one, and the consumers that parts start.
+// --device host runs all of it on the simulated device: that shows that it works and is not a measurement.
+// Ends with 1 when a result was wrong (an early commit is counted, not wrong), 2 when the device cannot be
+// used. docs/benchmarks.md says how to read it. Threads: one, and the consumers that parts start.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

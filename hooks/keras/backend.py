@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+import keras
+
 if TYPE_CHECKING:
     from tdcore.hooks.keras.collector import Collector
 
-__all__ = ["OUTPUTS", "TAPS", "Backend", "Patch", "Read", "UncapturableStepError"]
+__all__ = ["OUTPUTS", "TAPS", "Backend", "Patch", "Read", "UncapturableStepError", "update_count"]
 
 OUTPUTS, TAPS = "outputs", "taps of tdcore"  # keys of what a capturing step returns
 Read = Callable[[Any], Any]
@@ -19,6 +21,12 @@ Patch = tuple[Any, str, Callable[[Any], Any]]
 
 class UncapturableStepError(Exception):
     """Raised while a step is traced: a second compiled function would train with other random numbers."""
+
+
+def update_count(model: Any) -> int | None:
+    """How many updates the model's optimizer has counted; None without an optimizer."""
+    iterations = getattr(getattr(model, "optimizer", None), "_iterations", None)
+    return None if iterations is None else int(keras.ops.convert_to_numpy(iterations))
 
 
 class Backend(Protocol):
@@ -47,11 +55,17 @@ class Backend(Protocol):
         If the trace fails, the model's own function can use them.
         """
 
+    def check_model(self, model: Any) -> None:
+        """Raise UncapturableStepError if the steps of this model cannot have a second function."""
+
     def check_step(self) -> None:
         """Raise UncapturableStepError if the step that is traced cannot have a second compiled function."""
 
     def is_tensor(self, value: object) -> bool:
         """Whether a value is a tensor that a step can return."""
+
+    def kept(self, value: Any) -> Any:
+        """The tensor in a form that the following operations of the step do not change."""
 
     def dense(self, value: Any) -> Any:
         """The tensor; a sparse gradient as a dense tensor with the same sum in each row."""

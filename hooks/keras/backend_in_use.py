@@ -21,8 +21,11 @@ def backend_in_use() -> Backend:
         from tdcore.hooks.keras.jax_backend import JaxBackend
 
         return JaxBackend()
+    if name == "torch":
+        from tdcore.hooks.keras.torch_backend import TorchBackend
+
+        return TorchBackend()
     raise UnsupportedFeature(
-        f"tdcore.hooks.keras captures on the backends tensorflow and jax, Keras uses {name!r}: "
-        "set KERAS_BACKEND before Keras is imported. With torch a Keras model is a torch.nn.Module, "
-        "which tdcore.hooks.pytorch captures in a training loop that is written with PyTorch"
+        f"tdcore.hooks.keras captures on the backends tensorflow, jax and torch; Keras uses {name!r}: set "
+        "KERAS_BACKEND before Keras is imported"
     )

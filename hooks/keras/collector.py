@@ -132,7 +132,7 @@ class Collector:
         call = self._calls[kind, name]
         self._calls[kind, name] = call + 1
         self._origins[name] = origin
-        self.levels[-1].values[Key(kind, call, name).as_text()] = value
+        self.levels[-1].values[Key(kind, call, name).as_text()] = self.backend.kept(value)
 
     def layer_called(self, layer: Any, inputs: Any, outputs: Any) -> None:
         """Add the inputs and outputs of one call of a layer."""

@@ -49,6 +49,9 @@ class JaxBackend:
         """Models are built before their first step."""
         return nullcontext()
 
+    def check_model(self, model: Any) -> None:
+        """Whether a step can be captured is known when it is traced."""
+
     def check_step(self) -> None:
         """Steps are pure."""
 
@@ -57,6 +60,10 @@ class JaxBackend:
         if isinstance(value, np.ndarray):  # labels of a step without jit
             return value.dtype.kind not in "OSU"
         return isinstance(value, jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)
+
+    def kept(self, value: Any) -> Any:
+        """Arrays do not change."""
+        return value
 
     def dense(self, value: Any) -> Any:
         """Gradients are dense."""

@@ -74,6 +74,7 @@ class CapturingFunctions:
         """
         model = self._model()
         key = mode, tuple((each.name, *each.selection) for each in plan.collections)
+        self._backend.check_model(model)
         self._plan, self._key = plan, key
         try:
             with self._capturing(model, mode):
@@ -128,7 +129,13 @@ class CapturingFunctions:
             with collecting(collector), self._backend.creating_at_once():
                 returned = step(*args)
             self._absent[self._key] = collector.absent
-            self._backend.check_step()
+            try:
+                self._backend.check_step()
+            except Exception as error:
+                if self._backend.trace() is not None:
+                    raise  # nothing has run
+                self._fault("capture", error)
+                return returned
             outputs = returned if self._backend.stateful else returned[0]
             collector.guarded("weights", collector.weights_ready)
             if mode != "predict":

@@ -11,11 +11,10 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from tdcore.hooks.keras.backend import OUTPUTS, TAPS, Patch, Read, UncapturableStepError
+from tdcore.hooks.keras.backend import OUTPUTS, TAPS, Patch, Read, UncapturableStepError, update_count
 
 if TYPE_CHECKING:
     from tdcore.hooks.keras.collector import Collector
@@ -63,6 +62,9 @@ class TensorFlowBackend:
         scope: AbstractContextManager[Any] = tf.variable_creator_scope(_create_at_once)
         return scope
 
+    def check_model(self, model: Any) -> None:
+        """Whether a step can be captured is known when it is traced."""
+
     def check_step(self) -> None:
         """Each compiled function has random numbers of its own for the operations of tf.random."""
         graph = self.trace()
@@ -81,6 +83,10 @@ class TensorFlowBackend:
     def is_tensor(self, value: object) -> bool:
         """Whether a value is a dense tensor of numbers."""
         return isinstance(value, tf.Tensor) and value.dtype not in (tf.string, tf.variant, tf.resource)
+
+    def kept(self, value: Any) -> Any:
+        """Tensors do not change."""
+        return value
 
     def dense(self, value: Any) -> Any:
         """The tensor; tf.IndexedSlices with their sums."""
@@ -142,8 +148,7 @@ class TensorFlowBackend:
 
     def progress(self, model: Any) -> object:
         """The number of updates of the optimizer."""
-        iterations = getattr(getattr(model, "optimizer", None), "_iterations", None)
-        return None if iterations is None else int(keras.ops.convert_to_numpy(iterations))
+        return update_count(model)
 
     def is_of_step(self, error: Exception) -> bool:
         """Whether an operation failed."""

@@ -144,7 +144,21 @@ class OwnStep(keras.Model):  # type: ignore[misc]  # keras may not be installed
         return self.inner(x, training=training)
 
     def train_step(self, *args: Any) -> Any:
-        return self._with_tensorflow(*args) if BACKEND == "tensorflow" else self._with_jax(*args)
+        steps: dict[str, Callable[..., Any]]
+        steps = {"tensorflow": self._with_tensorflow, "jax": self._with_jax, "torch": self._with_torch}
+        return steps[BACKEND](*args)
+
+    def _with_torch(self, data: Any) -> Any:
+        import torch
+
+        x, y = data
+        self.zero_grad()
+        loss = self.criterion(y, self(x, training=True))
+        loss.backward()
+        weights = list(self.trainable_weights)
+        with torch.no_grad():
+            self.optimizer.apply([each.value.grad for each in weights], weights)
+        return {"loss": loss}
 
     def _with_tensorflow(self, data: Any) -> Any:
         import tensorflow as tf

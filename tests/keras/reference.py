@@ -36,6 +36,12 @@ def gradients_of(model: Any, x: Array, y: Array) -> tuple[float, dict[str, Array
             loss = compute(y, model(x, training=True))
         found = tape.gradient(loss, model.trainable_variables)
         loss, found = float(loss), [np.asarray(tf.convert_to_tensor(each)) for each in found]
+    elif BACKEND == "torch":
+        model.zero_grad()
+        loss = compute(y, model(x, training=True))
+        loss.backward()
+        found = [np.array(each.value.grad.numpy()) for each in model.trainable_weights]
+        loss = float(loss)
     else:
         import jax
 
