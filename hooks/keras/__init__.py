@@ -9,9 +9,10 @@
     step_values.py          weights, optimizer state and learning rate before a step
     model_view.py           names of a model's layers and variables
     backend_in_use.py       the choice of a backend
-    tensorflow_backend.py, jax_backend.py, torch_backend.py, backend.py    what differs between Keras's backends
+    <name>_backend.py       operations of TensorFlow, JAX and torch; only these files import them
+    backend.py              the operations that differ between the backends
 
-Imports go from the top of this list to the bottom. TensorFlow, JAX and torch are imported by their own files only.
+Imports go from the top of this list to the bottom.
 With TDCORE_DISABLED=1 the names are those of hooks/inert.py, and nothing else is loaded.
 """
 
