@@ -292,19 +292,15 @@ class BaseHook(HookState, StepStateDict):
 
     def _begin_step(self, mode: int) -> Plan | None:
         """Start the next step in the mode (a ModeKeys value). Return its plan; None: it saves nothing."""
-        plan = self._count_step(mode)
-        if plan is not None and self._epoch is not None:
-            self._save("epoch", self._record_epoch, self._epoch)
-        return plan
-
-    def _count_step(self, mode: int) -> Plan | None:
-        """Start the next step as _begin_step() does, but record nothing in it."""
         if self._names.changed:
             self._send_collections()
         if self._unmarked:
             self._mark()
         plan = self._clock.begin(mode)
-        self._unmarked = self._unmarked or plan is not None
+        if plan is not None:
+            self._unmarked = True
+            if self._epoch is not None:
+                self._save("epoch", self._record_epoch, self._epoch)
         return plan
 
     def _record_epoch(self, epoch: int) -> bool:

@@ -163,7 +163,7 @@ def test_a_trainer_that_resumes_from_a_checkpoint_without_numbers_has_a_note(tmp
     assert ran.code == 0, ran.err
     trial = td.create_trial(str(tmp_path / "run"))
     assert trial.steps(mode=td.modes.TRAIN) == [0, 1]
-    assert "after its step 4" in trial.notes()["not_resumed"]
+    assert "after step 4" in trial.notes()["not_resumed"]
     assert "count from 0" in ran.err
 
 

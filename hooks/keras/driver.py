@@ -172,6 +172,13 @@ class StepDriver(BaseHook):
         self._batches_of(len(results), mode)
         return results[-1] if mode != "predict" or len(results) == 1 else self._joined(results)
 
+    def _count_step(self, mode: int) -> Plan | None:
+        """Begin a step, and leave the epoch for _record(): a step without a batch is taken back."""
+        epoch, self._epoch = self._epoch, None
+        plan = self._begin_step(mode)
+        self._epoch = epoch
+        return plan
+
     def _batches_of(self, steps: int, mode: str) -> int:
         """How many batches an execution of some steps has had: fewer at the end of a known epoch."""
         if mode != "train" or self._batches_left is None:

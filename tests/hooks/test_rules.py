@@ -160,7 +160,7 @@ def test_a_rule_of_the_users_own_is_captured_for_and_named_but_not_taken_from_th
     assert configured(hook)["rules"] == [f"{own}::Weights:limit=3.0", "vanishing_gradient"]
     report = run(hook.out_dir)
     assert [verdict.rule for verdict in report.verdicts] == ["VanishingGradient"]
-    assert "Weights:limit=3.0', which is no rule of the table" in report.left_out[0]
+    assert "Weights:limit=3.0', which is not a rule of the table" in report.left_out[0]
     (verdict,) = run(hook.out_dir, [f"{own}::Weights"]).verdicts
     assert (verdict.status, verdict.judged) == (Status.NO_ISSUE, 4)
 
