@@ -155,6 +155,22 @@ def test_steps_have_the_modes_of_keras(make_hook: MakeHook) -> None:
     assert [float(run.tensor("epoch").value(step)) for step in run.tensor("epoch").steps()] == [0, 1]
 
 
+@pytest.mark.skipif(BACKEND != "torch", reason="XLA steps are captured on the other backends")
+def test_a_step_that_pytorch_compiles_has_no_second_function(make_hook: MakeHook) -> None:
+    model = built("with XLA")
+    own: list[object] = []
+
+    def function(batch: object) -> dict[str, float]:
+        own.append(batch)
+        return {"loss": 0.0}
+
+    model.make_train_function = lambda force=False: setattr(model, "train_function", function)
+    hook = make_hook()
+    fit(model, hook)  # with a function in the place of the compiled one, which takes two minutes
+    assert len(own) == 4
+    assert "jit_compile=True" in hook._notes["not_captured"][0]
+
+
 @pytest.mark.skipif(BACKEND == "torch", reason="Keras refuses steps_per_execution on torch")
 def test_an_execution_of_several_batches_has_a_step_for_each(make_hook: MakeHook) -> None:
     hook = make_hook(save_config=td.SaveConfig(save_interval=3))
