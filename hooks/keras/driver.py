@@ -65,6 +65,7 @@ class StepDriver(BaseHook):
         self._note_uncaptured = note_once(self._notes, self._warn)
         self._entries: dict[int, ModelEntry] = {}
         self._batches_left: int | None = None  # of the epoch, with steps_per_execution
+        self._has_batch = False  # the current step has run
 
     # Dispatchers ------------------------------------------------------------------------------------------
 
@@ -118,7 +119,7 @@ class StepDriver(BaseHook):
             if model.steps_per_execution > 1:
                 return self._run_execution(entry, mode, own, args, model.steps_per_execution)
             try:
-                plan = self._count_step(self._mode or value)
+                plan = self._begin_step(self._mode or value)
             except Exception as error:
                 self._fault("steps", error)
                 return own(*args)
@@ -149,13 +150,13 @@ class StepDriver(BaseHook):
         if plan is None and not self._clock.may_save_within(value, steps):
             result = own(*args)
             for _ in range(self._batches_of(steps, mode)):
-                self._count_step(value)
+                self._begin_step(value)
             return result
         state, batches = args[:-1], args[-1]
         iterator = iter(batches) if isinstance(batches, list) else batches
         results: list[Any] = []
         while len(results) < steps:
-            begun = plan if plan is not None and not results else self._count_step(value)
+            begun = plan if plan is not None and not results else self._begin_step(value)
             try:
                 batch = self._backend.next_batch(entry.reference(), iterator)
             except BaseException as error:
@@ -172,12 +173,9 @@ class StepDriver(BaseHook):
         self._batches_of(len(results), mode)
         return results[-1] if mode != "predict" or len(results) == 1 else self._joined(results)
 
-    def _count_step(self, mode: int) -> Plan | None:
-        """Begin a step, and leave the epoch for _record(): a step without a batch is taken back."""
-        epoch, self._epoch = self._epoch, None
-        plan = self._begin_step(mode)
-        self._epoch = epoch
-        return plan
+    def _record_epoch(self, epoch: int) -> bool:
+        """Record the epoch when the step has a batch: a step without one is taken back."""
+        return self._has_batch and BaseHook._record_epoch(self, epoch)
 
     def _batches_of(self, steps: int, mode: str) -> int:
         """How many batches an execution of some steps has had: fewer at the end of a known epoch."""
@@ -327,7 +325,9 @@ class StepDriver(BaseHook):
             specs = [plan.spec(name, TensorKind.GRADIENT, origin) for name, origin in absent]
             by_call[0] += [(spec, None) for spec in specs if spec is not None]
         if self._epoch is not None:
+            self._has_batch = True
             self._save("epoch", self._record_epoch, self._epoch)
+            self._has_batch = False
         for call, found in by_call.items():
             if found:
                 tensors = [None if each is None else self._backend.to_array(each) for _, each in found]
