@@ -1,23 +1,33 @@
 """Every error that tdcore raises, as one tree.
 
-    TdcoreError ├── ConfigError (also ValueError) an invalid configuration, argument or pattern │ ├──
-    InvalidCollectionConfiguration a collection that selects nothing or contradicts itself │ └──
-    UnsupportedFeature a documented argument that this version does not support ├── CaptureError the capture
-    could not start or was disabled │ └── FlusherError the flusher could not start or restart ├── RunError
-    reading a run │ ├── RunNotFound (also FileNotFoundError) there is no run at this place │ ├── RunCorrupt
-    its bytes do not match the format or their checksum │ │ ├── UnsupportedFormat it was written in another
-    version of the format │ │ └── UnsafeFile (also SinkError) a file of the run is a link, a FIFO, a device,
-    or too large │ ├── MissingCollectionFiles nothing was saved: no data, no collections │ ├── InvalidWorker
-    no such worker in this run │ ├── InvalidAttempt no such attempt in this run │ ├── InvalidCollection no
-    such collection in this run │ ├── NoMoreData the run has ended before the awaited step or tensor │ ├──
-    StepUnavailable nothing was or will be saved at this step │ ├── StepNotYetAvailable the step is not in the
-    run yet │ ├── TensorUnavailable this tensor was not saved at any step │ ├── TensorUnavailableForStep this
-    tensor has and will have no value at this step │ └── WaitTimeout (also TimeoutError) a wait has timed out;
-    the data may still come ├── SinkError a folder or bucket failed; .kind is the reason │ └── SinkKeyError
-    (also FileNotFoundError) no object under this key ├── ActionError an action on findings failed ├──
-    RuleError rules │ ├── RuleEvaluationConditionMet a rule's condition is met; rule evaluation ends │ └──
-    InsufficientInformationForRuleInvocation a rule lacks a parameter or data it needs └── StopTraining raised
-    in the training script after a stop request
+    TdcoreError
+    ├── ConfigError (also ValueError)            an invalid configuration, argument or pattern
+    │   ├── InvalidCollectionConfiguration       a collection that selects nothing or contradicts itself
+    │   └── UnsupportedFeature                   a documented argument that this version does not support
+    ├── CaptureError                             the capture could not start or was disabled
+    │   └── FlusherError                         the flusher could not start or restart
+    ├── RunError                                 reading a run
+    │   ├── RunNotFound (also FileNotFoundError) there is no run at this place
+    │   ├── RunCorrupt                           its bytes do not match the format or their checksum
+    │   │   ├── UnsupportedFormat                it was written in another version of the format
+    │   │   └── UnsafeFile (also SinkError)      a file of the run is a link, a FIFO or a device, or too large
+    │   ├── MissingCollectionFiles               nothing was saved: no data, no collections
+    │   ├── InvalidWorker                        no such worker in this run
+    │   ├── InvalidAttempt                       no such attempt in this run
+    │   ├── InvalidCollection                    no such collection in this run
+    │   ├── NoMoreData                           the run has ended before the awaited step or tensor
+    │   ├── StepUnavailable                      nothing was or will be saved at this step
+    │   ├── StepNotYetAvailable                  the step is not in the run yet
+    │   ├── TensorUnavailable                    this tensor was not saved at any step
+    │   ├── TensorUnavailableForStep             this tensor has and will have no value at this step
+    │   └── WaitTimeout (also TimeoutError)      a wait has timed out; the data may still come
+    ├── SinkError                                a folder or bucket failed; .kind is the reason
+    │   └── SinkKeyError (also FileNotFoundError)  no object under this key
+    ├── ActionError                              an action on findings failed
+    ├── RuleError                                rules
+    │   ├── RuleEvaluationConditionMet           a rule's condition is met; rule evaluation ends
+    │   └── InsufficientInformationForRuleInvocation  a rule lacks a parameter or data it needs
+    └── StopTraining                             raised in the training script after a stop request
 
 Messages name the fault, its place, the value and the remedy. Errors of other libraries are converted in one
 place each, with ``raise ... from``. Threads: exceptions are plain values without state or locks.
