@@ -51,18 +51,20 @@ class BlockValues:
 
     def gradients(self, parameters: Iterable[Any], plan: Plan) -> None:
         """Capture gradients, as the trainer will use them."""
-        values, specs, reasons = [], [], []
+        by_call: dict[int, list[tuple[Any, TensorSpec, int]]] = {}  # a step may have several updates
         for parameter in parameters:
-            spec = plan.spec(f"gradient/{parameter.name}", TensorKind.GRADIENT)
+            name = f"gradient/{parameter.name}"
+            spec = plan.spec(name, TensorKind.GRADIENT)
             if spec is None:
                 continue
             trains = parameter.grad_req != "null"
             fresh = trains and parameter.list_data()[0]._fresh_grad
-            values.append(readable(parameter.list_grad()[0]) if fresh else None)
-            specs.append(spec)
-            reasons.append(NO_BACKWARD if trains and not fresh else 0)
-        if values:
-            self._recorder.capture(values, CaptureSpec(specs).with_reasons(reasons))
+            value = readable(parameter.list_grad()[0]) if fresh else None
+            found = by_call.setdefault(self._now.next_call(name), [])
+            found.append((value, spec, NO_BACKWARD if trains and not fresh else 0))
+        for call, found in by_call.items():
+            values, specs, reasons = zip(*found, strict=True)
+            self._recorder.capture(list(values), CaptureSpec(specs).with_reasons(reasons), call=call)
 
     def learning_rate(self, trainer: Any, number: int, plan: Plan) -> None:
         """Capture the learning rate of a trainer. number: of the trainer, from 0 on."""

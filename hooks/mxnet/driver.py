@@ -141,13 +141,18 @@ class BlockDriver(BaseHook):
         step = self._clock.now.step
         if self._weights_of != step:
             self._weights_of = step
+            # Roots may share parameters and blocks; a block may have one child under two names.
+            shared = {id(each): each for root in roots for each in root.collect_params().values()}
+            self._unread = self._read.parameters(shared.values(), plan)
             for root in roots:
-                self._unread += self._read.parameters(root.collect_params().values(), plan)
                 self._note_hybridized(root, plan)
         if self._attached:
             return
+        blocks: dict[int, Any] = {}
         for root in roots:
-            root.apply(lambda block: self._attach(block, "outputs", self._on_block))
+            root.apply(lambda block: blocks.setdefault(id(block), block))
+        for block in blocks.values():
+            self._attach(block, "outputs", self._on_block)
         for known in self._losses:
             loss = known()
             if loss is not None:
@@ -170,9 +175,9 @@ class BlockDriver(BaseHook):
         self._read.of_block(block, TensorKind.INPUT, inputs, plan)
         self._read.of_block(block, TensorKind.OUTPUT, outputs, plan)
         if self._unread and any(reference() is block for reference, _ in self._roots):
-            unread, self._unread = self._unread, []
-            # Moving statistics have changed in this forward.
-            self._read.parameters([each for each in unread if each.grad_req != "null"], plan)
+            # Moving statistics have changed in this forward. Those of other roots may have no values yet.
+            unread = [each for each in self._unread if each.grad_req != "null"]
+            self._unread = self._read.parameters(unread, plan)
 
     def _on_loss(self, block: Any, inputs: Any, outputs: Any, plan: Plan) -> None:
         self._read.loss(block, outputs, plan)

@@ -166,6 +166,54 @@ def test_a_block_that_is_trained_through_another_method_is_recorded_from_its_sec
     assert "another method than forward" in trial.notes()["not_captured"][0]
 
 
+def test_what_roots_and_children_share_is_recorded_once(tmp_path: Path) -> None:
+    training = Training("dense")
+    layer = nn.Dense(12, in_units=12, prefix="twice_")
+    net = nn.Sequential()
+    net.add(layer, layer, training.net)
+    layer.initialize()
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    training.net = net
+    with hooked(tmp_path, training) as hook:
+        hook.register_block(layer)
+        x, y = batches(1)[0]
+        with autograd.record():
+            loss = training.criterion(net(x), y)
+        loss.backward()
+        trainer.step(len(x))
+    trial = td.create_trial(tmp_path)
+    rows = trial.stats("^twice_").to_pylist()
+    found = sorted((row["name"], row["call"]) for row in rows)
+    ends = [(f"twice_{end}_0", call) for end in ("input", "output") for call in (0, 1)]
+    assert found == sorted([*ends, ("twice_bias", 0), ("twice_weight", 0)])
+
+
+def test_a_second_update_in_a_step_is_a_call_of_its_own(tmp_path: Path) -> None:
+    training = Training("dense")
+    with hooked(tmp_path, training):
+        x, y = batches(1)[0]
+        training.step(x, y)
+        training.trainer.step(len(x), ignore_stale_grad=True)
+    trial = td.create_trial(tmp_path)
+    for name, gradient in training.gradients.items():
+        np.testing.assert_array_equal(value(trial, f"gradient/{name}", 0), gradient)
+        status = [(row["call"], row["status"]) for row in trial.stats(f"^gradient/{name}$").to_pylist()]
+        assert status == [(0, "ok"), (1, "absent")]
+
+
+def test_two_roots_without_shapes_have_their_weights_in_the_first_step(tmp_path: Path) -> None:
+    training, second = Training("dense"), nn.Dense(2, prefix="second_")
+    second.initialize()
+    with hooked(tmp_path, training) as hook:
+        hook.register_block(second)
+        x, _ = batches(1)[0]
+        with autograd.record():
+            second(training.net(x))
+    trial = td.create_trial(tmp_path)
+    for name in [*training.net.collect_params(), *second.collect_params()]:
+        assert trial.tensor(name).steps() == [0]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "uint8"])
 def test_values_of_every_type_are_recorded_as_they_are(tmp_path: Path, dtype: str) -> None:
     array = nd.arange(12).reshape((3, 4)).astype(dtype)
