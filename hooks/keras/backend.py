@@ -11,7 +11,7 @@ import keras
 if TYPE_CHECKING:
     from tdcore.hooks.keras.collector import Collector
 
-__all__ = ["OUTPUTS", "TAPS", "Backend", "Patch", "Read", "UncapturableStepError", "update_count"]
+__all__ = ["OUTPUTS", "TAPS", "Backend", "Patch", "Read", "StatefulBackend", "UncapturableStepError"]
 
 OUTPUTS, TAPS = "outputs", "taps of tdcore"  # keys of what a capturing step returns
 Read = Callable[[Any], Any]
@@ -21,12 +21,6 @@ Patch = tuple[Any, str, Callable[[Any], Any]]
 
 class UncapturableStepError(Exception):
     """Raised while a step is traced: a second compiled function would train with other random numbers."""
-
-
-def update_count(model: Any) -> int | None:
-    """How many updates the model's optimizer has counted; None without an optimizer."""
-    iterations = getattr(getattr(model, "optimizer", None), "_iterations", None)
-    return None if iterations is None else int(keras.ops.convert_to_numpy(iterations))
 
 
 class Backend(Protocol):
@@ -126,3 +120,41 @@ class Backend(Protocol):
 
     def to_array(self, value: Any) -> Any:
         """The tensor in a form that the recorder takes."""
+
+
+class StatefulBackend:
+    """What the backends have in common whose variables hold their values while a step runs."""
+
+    apply = "apply"
+    stateful = True
+
+    def for_capture(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Steps have no state."""
+        return state
+
+    def result(self, returned: Any) -> tuple[Mapping[str, Any] | None, Any]:
+        """The outputs are the whole result."""
+        if not isinstance(returned, dict) or TAPS not in returned:
+            return None, returned
+        return returned[TAPS], returned[OUTPUTS]
+
+    def state_after(self, result: Any) -> tuple[Any, ...]:
+        """Steps have no state."""
+        return ()
+
+    def with_outputs(self, result: Any, outputs: Any) -> Any:
+        """The outputs are the whole result."""
+        return outputs
+
+    def outputs_of(self, result: Any) -> Any:
+        """The outputs are the whole result."""
+        return result
+
+    def progress(self, model: Any) -> object:
+        """The number of updates of the optimizer."""
+        iterations = getattr(getattr(model, "optimizer", None), "_iterations", None)
+        return None if iterations is None else int(keras.ops.convert_to_numpy(iterations))
+
+    def has_run(self, model: Any, before: object, state: tuple[Any, ...]) -> bool:
+        """Whether the optimizer has counted an update."""
+        return self.progress(model) != before

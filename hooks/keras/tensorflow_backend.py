@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from tdcore.hooks.keras.backend import OUTPUTS, TAPS, Patch, Read, UncapturableStepError, update_count
+from tdcore.hooks.keras.backend import TAPS, Patch, Read, StatefulBackend, UncapturableStepError
 
 if TYPE_CHECKING:
     from tdcore.hooks.keras.collector import Collector
@@ -39,12 +39,10 @@ _RANDOM = frozenset(
 )
 
 
-class TensorFlowBackend:
+class TensorFlowBackend(StatefulBackend):
     """See backend.Backend."""
 
     name = "tensorflow"
-    apply = "apply"
-    stateful = True
 
     def trace(self) -> object:
         """The graph of the thread; None while operations are executed at once."""
@@ -124,41 +122,11 @@ class TensorFlowBackend:
         """Keras's step functions take an iterator, or for predictions a list of batches."""
         return function(batch if isinstance(batch, _ITERATORS) else [batch])
 
-    def for_capture(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Steps have no state."""
-        return state
-
-    def result(self, returned: Any) -> tuple[Mapping[str, Any] | None, Any]:
-        """The outputs are the whole result."""
-        if not isinstance(returned, dict) or TAPS not in returned:
-            return None, returned
-        return returned[TAPS], returned[OUTPUTS]
-
-    def state_after(self, result: Any) -> tuple[Any, ...]:
-        """Steps have no state."""
-        return ()
-
-    def with_outputs(self, result: Any, outputs: Any) -> Any:
-        """The outputs are the whole result."""
-        return outputs
-
-    def outputs_of(self, result: Any) -> Any:
-        """The outputs are the whole result."""
-        return result
-
-    def progress(self, model: Any) -> object:
-        """The number of updates of the optimizer."""
-        return update_count(model)
-
     def is_of_step(self, error: Exception) -> bool:
         """Whether an operation failed."""
         return isinstance(error, tf.errors.OpError) and not isinstance(
             error, tf.errors.ResourceExhaustedError
         )
-
-    def has_run(self, model: Any, before: object, state: tuple[Any, ...]) -> bool:
-        """Whether the optimizer has counted an update."""
-        return self.progress(model) != before
 
     def merged(self, name: str, values: Sequence[Any]) -> list[tuple[str, Any]]:
         """Gradients of replicas are added, batches are joined, and equal numbers are one number."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tdcore.hooks.keras.backend import OUTPUTS, TAPS, Patch, Read, UncapturableStepError, update_count
+from tdcore.hooks.keras.backend import Patch, Read, StatefulBackend, UncapturableStepError
 
 if TYPE_CHECKING:
     from tdcore.hooks.keras.collector import Collector
@@ -20,12 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["TorchBackend"]
 
 
-class TorchBackend:
+class TorchBackend(StatefulBackend):
     """See backend.Backend."""
 
     name = "torch"
-    apply = "apply"
-    stateful = True
 
     def trace(self) -> object:
         """Nothing is traced."""
@@ -90,39 +88,9 @@ class TorchBackend:
         """Keras's step functions take a list of batches, and use the first one."""
         return function([batch])
 
-    def for_capture(self, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Steps have no state."""
-        return state
-
-    def result(self, returned: Any) -> tuple[Mapping[str, Any] | None, Any]:
-        """The outputs are the whole result."""
-        if not isinstance(returned, dict) or TAPS not in returned:
-            return None, returned
-        return returned[TAPS], returned[OUTPUTS]
-
-    def state_after(self, result: Any) -> tuple[Any, ...]:
-        """Steps have no state."""
-        return ()
-
-    def with_outputs(self, result: Any, outputs: Any) -> Any:
-        """The outputs are the whole result."""
-        return outputs
-
-    def outputs_of(self, result: Any) -> Any:
-        """The outputs are the whole result."""
-        return result
-
-    def progress(self, model: Any) -> object:
-        """The number of updates of the optimizer."""
-        return update_count(model)
-
     def is_of_step(self, error: Exception) -> bool:
         """Never: if no weight has changed, the model's own function runs the batch and raises the error."""
         return False
-
-    def has_run(self, model: Any, before: object, state: tuple[Any, ...]) -> bool:
-        """Whether the optimizer has counted an update."""
-        return self.progress(model) != before
 
     def merged(self, name: str, values: Sequence[Any]) -> list[tuple[str, Any]]:
         """Never called: there are no replicas."""
