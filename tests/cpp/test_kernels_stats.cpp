@@ -226,7 +226,6 @@ void no_items() { REQUIRE(LaunchTable({}).stats({.blocks = 2, .resident = 2, .se
 }  // namespace
 
 int main() {
-  if constexpr (kThreadSanitized) return 0;  // fibers; and there is one thread only
   it("awkward values match the reference", awkward_values);
   it("every dtype and size matches the reference", every_dtype_and_size);
   it("integers at their extremes match the reference", integer_extremes);
