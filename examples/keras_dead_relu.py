@@ -1,4 +1,4 @@
-"""Trains a Keras network with dead ReLU units, and one without, and prints what the rules find.
+"""Train a Keras network with dead ReLU units and a repaired network, and print the findings of the rules.
 
     python examples/keras_dead_relu.py runs/keras
 

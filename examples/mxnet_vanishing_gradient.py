@@ -1,9 +1,9 @@
-"""Trains a deep network of sigmoids and a repaired one with MXNet, and prints the verdicts of the rules.
+"""Train a deep network of sigmoids and a repaired network with MXNet, and print the verdicts of the rules.
 
     python examples/mxnet_vanishing_gradient.py [folder for the runs]
 
-The gradients of the first layers vanish, so the loss does not fall. With ReLU and a fitting initializer the
-same network learns. Takes about ten seconds, and needs NumPy 1.23, as MXNet 1.9 does.
+The gradients of the first layers vanish, so the loss does not fall. With ReLU and a suitable initializer the
+same network learns. The example takes about ten seconds, and needs NumPy 1.23, which MXNet 1.9 requires.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RULES = ["vanishing_gradient", "loss_not_decreasing"]
 
 
 def network(activation: str, init: Any) -> Any:
-    """Ten layers of 16 units, and three outputs."""
+    """A classifier with ten layers of 16 units and three outputs."""
     net = gluon.nn.HybridSequential()
     for _ in range(10):
         net.add(gluon.nn.Dense(16, activation=activation))
@@ -34,7 +34,7 @@ def network(activation: str, init: Any) -> Any:
 
 
 def train(place: Path, net: Any, steps: int = 300) -> None:
-    """Find the largest of three sums of four features."""
+    """Train the network to find the largest of three sums of four features."""
     random = np.random.default_rng(0)
     criterion = gluon.loss.SoftmaxCrossEntropyLoss()
     trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.003})

@@ -1,9 +1,9 @@
-"""Reads one run in a bucket four ways: with tdcore, pyarrow, DuckDB and Polars.
+"""Read a run in a bucket with tdcore, pyarrow, DuckDB and Polars.
 
     python examples/read_from_s3.py s3://bucket/prefix
     python examples/read_from_s3.py "s3://bucket/prefix?endpoint_url=http://127.0.0.1:9000&region=us-east-1"
 
-Credentials come from the environment or the files of the AWS command line. docs/reading.md explains it.
+Credentials come from the environment or the files of the AWS command line. docs/reading.md explains the code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tdcore.sinks.s3 import S3Options, parse_s3_url
 
 
 def with_tdcore(url: str) -> None:
-    """Statuses, statistics and values, as of a run in a folder."""
+    """Read the status, statistics and a value, as from a run in a folder."""
     run = td.create_trial(url)  # works while the training runs
     print(run.status, run.steps()[-3:], run.workers())
     print(run.stats(kinds="gradient", steps=range(0, 100, 10)).num_rows, "rows of gradients")
@@ -38,13 +38,13 @@ def open_index(bucket: str, prefix: str, options: S3Options) -> ds.Dataset:
 
 
 def with_pyarrow(index: ds.Dataset) -> None:
-    """All losses; only two columns of the files that may hold some are fetched."""
+    """Read all losses. Only the needed columns are fetched, and only from files that may contain losses."""
     losses = index.to_table(columns=["step", "mean"], filter=pc.field("kind") == "loss")
     print(losses.num_rows, "losses with pyarrow")
 
 
 def with_duckdb(index: ds.Dataset) -> None:
-    """DuckDB finds the dataset by the name of the variable."""
+    """Query the largest gradients. DuckDB finds the dataset by the name of the variable."""
     rows = duckdb.execute("""
         SELECT name, max(abs_max) AS largest FROM index
         WHERE kind = 'gradient' GROUP BY name ORDER BY largest DESC LIMIT 5
@@ -53,7 +53,7 @@ def with_duckdb(index: ds.Dataset) -> None:
 
 
 def with_polars(bucket: str, prefix: str, options: S3Options) -> None:
-    """Polars fetches with a client of its own."""
+    """Compute the mean loss. Polars has its own S3 client."""
     places = {"aws_region": options.region, "aws_endpoint_url": options.endpoint_url}
     storage: dict[str, Any] = {name: value for name, value in places.items() if value}
     if storage.get("aws_endpoint_url", "").startswith("http://"):
@@ -64,7 +64,7 @@ def with_polars(bucket: str, prefix: str, options: S3Options) -> None:
 
 
 def main(url: str) -> None:
-    """All four, one after the other."""
+    """Read the run with each of the four tools."""
     place = parse_s3_url(url)
     with_tdcore(url)
     index = open_index(place.bucket, place.prefix, place.options)

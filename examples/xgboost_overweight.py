@@ -24,7 +24,7 @@ RULES: list[RuleProtocol] = [FeatureImportanceOverweight(), Overfit()]
 
 
 def make_claims(rows: int = 4000) -> tuple[Any, Any]:
-    """Claims with seven features of a customer, and the amount that was settled in the end."""
+    """Return the columns of claims (seven features and the settled amount) and the labels."""
     random = np.random.default_rng(0)
     values = random.normal(size=(rows, len(COLUMNS)))
     score = values[:, :7] @ np.array([1.0, -1.0, 0.8, 0.6, -0.9, 0.7, 0.5]) + 0.5 * random.normal(size=rows)
